@@ -1,7 +1,8 @@
 //! Errors of operations on a volume.
 
 use extant_block::IoError;
-use extant_format::{Corrupt, Problem};
+use extant_format::{Corrupt, InodeNumber, Problem};
+use std::fmt;
 use thiserror::Error;
 
 /// Shorthand for results of this crate.
@@ -169,22 +170,33 @@ pub enum Error {
     NotSupported(String),
     /// The file that was named is gone (ESTALE).
     #[error("inode {0} has been deleted since")]
-    Stale(extant_format::InodeNumber),
+    Stale(InodeNumber),
     /// The contents are encrypted; names and sizes are read as they are stored.
     #[error("inode {0} is encrypted; its contents cannot be read without the key")]
-    Encrypted(extant_format::InodeNumber),
+    Encrypted(InodeNumber),
 }
 
 /// A part of a file or directory that cannot be read. What lies around it can.
 #[derive(Debug, Clone, Error)]
-#[error("bytes {offset}..{} ({bytes} bytes) cannot be read: {error}", .offset + .bytes)]
+#[error("bytes {offset}..{} ({bytes} bytes){} cannot be read: {error}", .offset + .bytes, OfDirectory(*.directory))]
 pub struct Lost {
+    /// The directory, if it is one's.
+    pub directory: Option<InodeNumber>,
     /// Its first byte.
     pub offset: u64,
     /// Its length in bytes, at least 1.
     pub bytes: u64,
     /// The first error that was met there.
     pub error: Error,
+}
+
+/// Whose bytes are lost, where the path that is told with them may lead elsewhere.
+struct OfDirectory(Option<InodeNumber>);
+
+impl fmt::Display for OfDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |number| write!(f, " of directory {number}"))
+    }
 }
 
 impl Lost {

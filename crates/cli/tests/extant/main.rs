@@ -9,6 +9,7 @@ mod exporting;
 mod graphs;
 mod hostile;
 mod owners;
+mod partial;
 mod putting;
 mod quotas;
 mod reading;

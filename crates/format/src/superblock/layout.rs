@@ -11,7 +11,7 @@ const BACKUPS_MAX: usize = 64;
 const USUAL_CLUSTER_BLOCKS: u64 = 16;
 
 /// Bytes of a device where a backup of a superblock may lie whose primary one is damaged, best guesses first: in the groups of
-/// the sizes that `mke2fs` chooses, and of those that `primary`, the damaged superblock's bytes, still tells.
+/// the sizes that `mke2fs` chooses or is told as a rule, and of those that `primary`, the damaged superblock's bytes, still tells.
 ///
 /// ```
 /// // `mke2fs -n -b 4096` of 200 MiB names blocks 32768 first, `-b 1024` block 8193.
@@ -32,6 +32,11 @@ pub fn backup_offsets(primary: &[u8], device_bytes: u64) -> Vec<u64> {
     let usual = [4096_u64, 1024, 2048, 65536, 8192, 16384, 32768];
     shapes.extend(usual.map(|block| (block, block * 8, u64::from(block == 1024))));
     shapes.extend(usual.map(|block| (block, block * 8 * USUAL_CLUSTER_BLOCKS, 0)));
+    // Smaller groups (`mke2fs -g`), which are powers of two as a rule.
+    for block in [4096_u64, 1024, 2048] {
+        let sizes = (8..block.ilog2() + 3).rev().map(|log| 1 << log);
+        shapes.extend(sizes.map(|per_group| (block, per_group, u64::from(block == 1024))));
+    }
     let mut offsets = Vec::new();
     for (block, per_group, first) in shapes {
         let blocks = device_bytes / block;

@@ -17,7 +17,7 @@ pub use cookie::{Cookie, Listed};
 use crate::map::{Mapper, RunWalker, Unmapped};
 use crate::view::View;
 use crate::xattr::inline_data;
-use crate::{BlockRef, Error, Result, Run, RunState, quote};
+use crate::{Error, Lost, Result, Run, RunState, quote};
 use extant_format::{
     BlockRange, Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode,
     InodeFlags, InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
@@ -48,7 +48,7 @@ pub struct DirReader {
     /// The entries of a directory kept in its inode.
     inline: Option<Vec<DirItem>>,
     /// Met behind a part that is lost, and not given out yet.
-    held: Option<Result<Option<Vec<DirItem>>>>,
+    held: Option<Names>,
     blocks_read: u64,
     /// Blocks of the directory, as its size has them.
     blocks: u64,
@@ -57,6 +57,9 @@ pub struct DirReader {
     /// What `..` names, once that was read.
     parent: Option<InodeNumber>,
 }
+
+/// The names of a block, or a part of the directory that cannot be read.
+type Names = std::result::Result<Option<Vec<DirItem>>, Lost>;
 
 impl View {
     /// Begins to read a directory.
@@ -124,9 +127,16 @@ impl View {
             match reader.next().await {
                 Ok(Some(mut items)) => all.append(&mut items),
                 Ok(None) => return Ok(all),
-                Err(lost @ Error::Lost(_)) => self.note_error(lost)?,
-                Err(error) => return Err(error),
+                Err(lost) => self.note_lost(lost)?,
             }
+        }
+    }
+
+    /// Fails with what keeps a part of a directory from being read, or keeps it as a problem.
+    fn note_lost(&self, lost: Lost) -> Result<()> {
+        match self.reports_damage() {
+            true => self.note_error(lost.into()),
+            false => Err(lost.error),
         }
     }
 
@@ -146,12 +156,12 @@ impl View {
             is_missed = true;
         }
         let mut reader = self.read_dir(dir).await?;
-        let mut lost = None;
+        let mut lost: Option<Lost> = None;
         loop {
             match reader.next().await {
                 Ok(Some(items)) => {
                     if let Some(item) = items.into_iter().find(|item| item.name == name) {
-                        lost.map_or(Ok(()), |lost| self.note_error(lost))?;
+                        lost.map_or(Ok(()), |lost| self.note_lost(lost))?;
                         if is_missed {
                             let place = Place::HtreeNode(dir.number, FileBlock(0));
                             let rule = "0: their hashes lead to them";
@@ -161,9 +171,9 @@ impl View {
                     }
                 }
                 // The name may be there.
-                Ok(None) => return lost.map_or(Ok(None), Err),
-                Err(error @ Error::Lost(_)) => lost = lost.or(Some(error)),
-                Err(error) => return Err(error),
+                Ok(None) => return lost.map_or(Ok(None), |lost| Err(lost.into())),
+                Err(part) if self.reports_damage() => lost = lost.or(Some(part)),
+                Err(part) => return Err(part.error),
             }
         }
     }
@@ -282,41 +292,40 @@ impl DirReader {
     }
 
     /// Notes blocks that are mapped behind the directory's size. Returns whether there may be names in them.
-    fn meet_behind(&self, run: &Run) -> Result<bool> {
+    fn meet_behind(&self, run: &Run) -> std::result::Result<bool, Lost> {
         // Old kernels kept some for the directory's growth.
         let kept = u64::from(self.view.superblock().raw().s_prealloc_dir_blocks);
         // While a volume is changed, the map may be newer than the inode that is read by.
         if self.view.is_live() || self.dir.links() == 0 || run.logical + run.blocks <= self.blocks + kept {
             return Ok(false);
         }
-        self.view.note(Err(check::too_short(&self.dir)))?;
+        self.note_in(BlockRange::at(run.logical, run.blocks), check::too_short(&self.dir))?;
         Ok(matches!(run.state, RunState::Written(_)))
     }
 
     /// The names of the next block that has any; `None` at the end.
     ///
     /// # Errors
-    /// With [`Damage::Report`](crate::Damage::Report), [`Error::Lost`] for a part of the directory that cannot be read; the next call
-    /// goes on behind it. Otherwise the damage that was met first.
-    pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
-        let mut first = match self.held.take() {
+    /// A part of the directory cannot be read. The next call goes on behind it.
+    pub async fn next(&mut self) -> std::result::Result<Option<Vec<DirItem>>, Lost> {
+        let first = match self.held.take() {
             Some(held) => held,
             None => self.next_part().await,
         };
-        while let Err(Error::Lost(lost)) = &mut first {
+        let Err(mut lost) = first else { return first };
+        loop {
             match self.next_part().await {
-                Err(Error::Lost(next)) if lost.joins(&next) => {}
+                Err(next) if lost.joins(&next) => {}
                 other => {
                     self.held = Some(other);
-                    break;
+                    return Err(lost);
                 }
             }
         }
-        first
     }
 
     /// As [`Self::next`]; what is lost may come in parts.
-    async fn next_part(&mut self) -> Result<Option<Vec<DirItem>>> {
+    async fn next_part(&mut self) -> Names {
         if let Some(inline) = self.inline.take() {
             return Ok(Some(inline));
         }
@@ -331,8 +340,9 @@ impl DirReader {
                         self.walker = RunWalker::new(BlockRange::from_block(self.blocks));
                         continue;
                     }
-                    Err(unmapped) if self.is_behind => {
-                        self.view.note_error(unmapped.error)?;
+                    // No name of the directory is lost.
+                    Err(Unmapped { blocks, error }) if self.is_behind => {
+                        self.view.note_error(error).map_err(|error| self.lost(Unmapped { blocks, error }))?;
                         return Ok(None);
                     }
                     Err(unmapped) => return Err(self.lost(unmapped)),
@@ -344,7 +354,9 @@ impl DirReader {
                     RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
                     RunState::Hole | RunState::Unwritten(_) => {
                         let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
-                        self.view.note(Err(Corrupt::field(place, "blocks unmapped", run.blocks, "0")))?;
+                        let unmapped = Corrupt::field(place, "blocks unmapped", run.blocks, "0");
+                        let blocks = BlockRange::at(run.logical, run.blocks);
+                        self.note_in(blocks, unmapped)?;
                     }
                 }
                 continue;
@@ -357,33 +369,35 @@ impl DirReader {
                 self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
             }
             self.blocks_read += 1;
-            let block: BlockRef = match self.view.buffers().block(at).await {
-                Ok(block) => block,
-                Err(error) => {
-                    let blocks = BlockRange::one(logical);
-                    return Err(self.lost(Unmapped { blocks, error }));
+            let items = match self.view.buffers().block(at).await {
+                Ok(block) => {
+                    if logical == 0 {
+                        let inodes = self.view.superblock().inodes_count();
+                        match check::first_entries(&block, self.dir.number, inodes) {
+                            Ok(parent) => self.parent = Some(parent),
+                            Err(corrupt) => self.note_in(BlockRange::one(0), corrupt)?,
+                        }
+                    }
+                    self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)
                 }
+                Err(error) => Err(error),
             };
-            if logical == 0 {
-                let inodes = self.view.superblock().inodes_count();
-                match check::first_entries(&block, self.dir.number, inodes) {
-                    Ok(parent) => self.parent = Some(parent),
-                    Err(corrupt) => self.view.note(Err(corrupt))?,
-                }
-            }
-            let items = self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
+            let blocks = BlockRange::one(logical);
+            let items = items.map_err(|error| self.lost(Unmapped { blocks, error }))?;
             if !items.is_empty() {
                 return Ok(Some(items));
             }
         }
     }
 
-    /// The error of a part that cannot be read.
-    fn lost(&self, part: Unmapped) -> Error {
-        match self.view.reports_damage() {
-            true => part.lost(self.view.superblock(), u64::MAX).into(),
-            false => part.error,
-        }
+    /// Notes damage of these blocks, which are lost where it is not only noted.
+    fn note_in(&self, blocks: BlockRange, corrupt: Corrupt) -> std::result::Result<(), Lost> {
+        self.view.note(Err(corrupt)).map_err(|error| self.lost(Unmapped { blocks, error }))
+    }
+
+    fn lost(&self, part: Unmapped) -> Lost {
+        let lost = part.lost(self.view.superblock(), u64::MAX);
+        Lost { directory: Some(self.dir.number), ..lost }
     }
 }
 

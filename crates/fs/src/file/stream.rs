@@ -168,6 +168,7 @@ impl FileStream {
             let held = bytes.len() as u64;
             if let Some(corrupt) = damage.filter(|_| held < self.size) {
                 self.ahead.push_back(Ahead::Lost(Lost {
+                    directory: None,
                     offset: held,
                     bytes: self.size - held,
                     error: corrupt.into(),
@@ -245,7 +246,7 @@ impl FileStream {
             let (offset, bytes) = (offset + range.start as u64, range.len() as u64);
             self.ahead.push_front(match piece {
                 Ok(bytes) => Ahead::Part { offset, bytes },
-                Err(error) => Ahead::Lost(Lost { offset, bytes, error }),
+                Err(error) => Ahead::Lost(Lost { directory: None, offset, bytes, error }),
             });
         }
     }
@@ -287,7 +288,12 @@ impl FileStream {
                 // As far as the run goes: what an image lacks at its end is told at once.
                 let blocks = self.view.buffers().clean_run(first, run.blocks);
                 let error = self.view.beyond_device(first, blocks);
-                self.ahead.push_back(Ahead::Lost(Lost { offset, bytes: blocks * block_bytes, error }));
+                self.ahead.push_back(Ahead::Lost(Lost {
+                    directory: None,
+                    offset,
+                    bytes: blocks * block_bytes,
+                    error,
+                }));
                 self.rest_of(run, blocks);
                 continue;
             } else if on_device == 0 {
@@ -341,7 +347,7 @@ impl OpenFile {
                 Ok((_, hole)) => break (hole - offset).min(READ_BYTES),
                 Err(error) => {
                     *at = size;
-                    return Err(Lost { offset, bytes: size - offset, error });
+                    return Err(Lost { directory: None, offset, bytes: size - offset, error });
                 }
             }
         };
@@ -360,7 +366,7 @@ impl OpenFile {
             Err(error) => {
                 let end = self.contents.unreadable_end(offset).await.min(size).max(offset + 1);
                 *at = end;
-                Err(Lost { offset, bytes: end - offset, error })
+                Err(Lost { directory: None, offset, bytes: end - offset, error })
             }
         }
     }

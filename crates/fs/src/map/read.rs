@@ -69,7 +69,7 @@ impl Unmapped {
         let log2 = sb.block_size().log2();
         let offset = self.blocks.start << log2;
         let bytes = (self.blocks.end << log2).min(end).saturating_sub(offset);
-        Lost { offset, bytes, error: self.error }
+        Lost { directory: None, offset, bytes, error: self.error }
     }
 }
 

@@ -242,13 +242,9 @@ impl Walk {
             match level.reader.next().await {
                 Ok(Some(items)) => level.pending = Some(items),
                 Ok(None) => level.finished = true,
-                Err(error) => {
-                    // Behind a part that is lost there are more names.
-                    level.finished = !matches!(error, Error::Lost(_));
-                    if failed.len() < LOST_MAX {
-                        failed.push(error);
-                    }
-                }
+                // Behind a part that is lost there are more names.
+                Err(lost) if failed.len() < LOST_MAX => failed.push(lost.into()),
+                Err(_) => {}
             }
             self.dir_blocks += level.reader.blocks_read() - before;
             if self.dir_blocks > blocks_count {

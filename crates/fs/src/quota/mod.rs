@@ -188,7 +188,7 @@ impl QuotaFile {
         let mut blocks = Vec::new();
         let mut image = Vec::new();
         let mut runs = view.runs(&inode);
-        while let Some(run) = runs.next().await? {
+        while let Some(run) = runs.next().await.map_err(|lost| lost.error)? {
             let RunState::Written(start) = run.state else {
                 return Err(Corrupt::field(place, "i_block", 0, "a map without holes").into());
             };

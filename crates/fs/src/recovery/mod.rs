@@ -30,7 +30,7 @@ pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journal
             hint: "; mount it with its journal first, or ignore the journal",
         });
     };
-    let found = scan::scan(&log, 0).await?;
+    let found = scan::scan(&log, 0, scan::OnReadError::Note).await?;
     refuse_fast_commits(&log, found.next_sequence).await?;
     Ok(found.copies)
 }

@@ -61,7 +61,7 @@ async fn replay_log(device: Arc<dyn Device>, options: OpenOptions) -> Result<Rec
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };
-    let found = scan::scan(&log, KEPT_BYTES).await?;
+    let found = scan::scan(&log, KEPT_BYTES, scan::OnReadError::Fail).await?;
     super::refuse_fast_commits(&log, found.next_sequence).await?;
 
     let block_bytes = raw.superblock().block_size().byte_len();

@@ -13,13 +13,15 @@
 //! | @G | commit whose checksum, or that of its transaction (version 1), is wrong | with asynchronous commits the transaction did not get there: the log ends; without, reported, the log ends |
 //! | @H | commit | copies and revokes count; expect the next number |
 //! | @I | data block whose tag's checksum is wrong, in a committed transaction | reported; that copy is not used |
+//! | @J | any that the device cannot read | a replay fails; for a reader it is reported: of data, that copy is not used, otherwise the log ends |
 //!
 //! A revoke in transaction *n* makes every copy of its block in transactions up to *n* void, not later ones.
 
 use super::log::Log;
 use super::reader::{Kept, Reader};
-use crate::Result;
 use crate::meta::Journaled;
+use crate::view::View;
+use crate::{Error, Result};
 use extant_format::jbd2::{
     JournalBlockHeader, JournalBlockKind, JournalChecksums, JournalCommit, JournalIncompat, JournalRevokes,
     JournalTag, JournalTags, TagFlags, crc32_be,
@@ -57,8 +59,26 @@ struct Open {
     crc: u32,
 }
 
+/// What becomes of a walk that meets a block that the device cannot read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OnReadError {
+    /// It fails: what it does not know of would be lost.
+    Fail,
+    /// It goes on, as for damage of the volume.
+    Note,
+}
+
+impl OnReadError {
+    fn take(self, view: &View, error: Error) -> Result<()> {
+        match self {
+            Self::Fail => Err(error),
+            Self::Note => view.note_error(error),
+        }
+    }
+}
+
 /// Walks the log from its start to its end, and keeps up to `keep_bytes` of it.
-pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
+pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) -> Result<Scan> {
     let view = &log.view;
     let layout = log.sb.layout();
     let ring = log.sb.log();
@@ -75,7 +95,13 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
     let mut left = ring.len() as u32;
     while left > 0 {
         let here = at;
-        let block = reader.block(here).await?;
+        let block = match reader.block(here).await {
+            Ok(block) => block,
+            Err(error) => {
+                on_error.take(view, error)?; // @J
+                break;
+            }
+        };
         let header = JournalBlockHeader::read(&block).filter(|h| h.sequence == found.next_sequence);
         let Some(kind) = header.and_then(|header| header.kind) else { break }; // @A
         (at, left) = (next(at), left - 1);
@@ -89,7 +115,14 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
                     if left == 0 {
                         break;
                     }
-                    let data = reader.block(at).await?;
+                    let data = match reader.block(at).await {
+                        Ok(data) => data,
+                        Err(error) => {
+                            on_error.take(view, error)?; // @J
+                            (at, left) = (next(at), left - 1);
+                            continue;
+                        }
+                    };
                     if layout.checksums == JournalChecksums::Commit {
                         open.crc = crc32_be(open.crc, &data);
                     }

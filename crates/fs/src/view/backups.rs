@@ -74,10 +74,11 @@ impl View {
                 continue;
             }
             let Ok(found) = self.sound_descriptor(copy.block, group).await else { continue };
-            if let Some(own) =
-                self.with_wrong_sum(own, group, &damage).await?.filter(|own| same_places(own, &found))
+            if let Some((stored, wrong_sum)) = self.with_wrong_sum(own, group, &damage).await?
+                && same_places(&stored, &found)
             {
-                return Ok(own);
+                self.note(Err(wrong_sum))?;
+                return Ok(stored);
             }
             if backups.told.lock().insert((own, copy.block)) {
                 let instead =
@@ -87,8 +88,9 @@ impl View {
             backups.descriptors.lock().insert(group.0, found);
             return Ok(found);
         }
-        if let Some(descriptor) = self.with_wrong_sum(own, group, &damage).await? {
-            return Ok(descriptor);
+        if let Some((stored, wrong_sum)) = self.with_wrong_sum(own, group, &damage).await? {
+            self.note(Err(wrong_sum))?;
+            return Ok(stored);
         }
         let (block, at) = self.descriptor(own, group).await?;
         let descriptor = GroupDescriptor::parse(&block[at..], self.superblock(), group)?;
@@ -97,19 +99,18 @@ impl View {
         Ok(descriptor)
     }
 
-    /// A group's own descriptor where only its checksum is wrong, of which note is taken.
+    /// A group's own descriptor where its checksum is wrong and nothing else.
     async fn with_wrong_sum(
         &self,
         own: VolumeBlock,
         group: Group,
         damage: &Error,
-    ) -> Result<Option<GroupDescriptor>> {
+    ) -> Result<Option<(GroupDescriptor, Corrupt)>> {
         let Error::Corrupt(corrupt @ Corrupt { problem: Problem::Checksum { .. }, .. }) = damage else {
             return Ok(None);
         };
-        self.note(Err(*corrupt))?;
         let (block, at) = self.descriptor(own, group).await?;
-        Ok(Some(GroupDescriptor::parse_unchecked(&block[at..], self.superblock(), group)?))
+        Ok(Some((GroupDescriptor::parse_unchecked(&block[at..], self.superblock(), group)?, *corrupt)))
     }
 
     /// The descriptor of a group in this block, if nothing is wrong with it.

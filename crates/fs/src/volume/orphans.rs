@@ -16,7 +16,7 @@ pub(crate) async fn orphan_file_blocks(view: &View) -> Result<Vec<VolumeBlock>> 
     let inode = view.inode(number).await?;
     let mut blocks = Vec::new();
     let mut runs = view.runs(&inode);
-    while let Some(run) = runs.next().await? {
+    while let Some(run) = runs.next().await.map_err(|lost| lost.error)? {
         let place = Place::OrphanFile(FileBlock(run.logical as u32));
         let RunState::Written(first) = run.state else {
             return Err(Corrupt::field(place, "block", 0, "mapped and written").into());

@@ -89,6 +89,19 @@ fn ranges(lost: &[Lost]) -> Vec<(u64, u64)> {
     lost.iter().map(|part| (part.offset, part.end())).collect()
 }
 
+/// A volume of 32 MiB; mke2fs warns of blocks that Linux does not take on this machine.
+fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
+    if !crate::testbed::have_tools() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    std::fs::write(&path, vec![0; 32 << 20]).unwrap();
+    let args: Vec<&str> = args.split(' ').chain(["-F", "-q", path.to_str().unwrap()]).collect();
+    crate::testbed::run("mke2fs", &args);
+    Some(std::fs::read(path).unwrap())
+}
+
 /// Where byte `at` of a file lies on its device.
 async fn place_of(volume: &Volume, inode: &Inode, at: u64) -> u64 {
     let bytes = u64::from(volume.superblock().block_size().bytes());
@@ -107,7 +120,7 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
     for (args, block) in
         [("-t ext4 -b 4096 -N 64", 4096), ("-t ext2 -b 1024 -N 64", 1024), ("-t ext4 -b 65536 -N 64", 65536)]
     {
-        let Some(empty) = image(32, args) else { return };
+        let Some(empty) = image_of_any_block_size(args) else { return };
         let sim = world();
         sim.rt()
             .block_on(async {
@@ -304,8 +317,9 @@ fn a_damaged_map_costs_what_it_no_longer_tells() {
                     // As is a file of a volume that is open for writing; but nothing is written where the damage is.
                     let (volume, _cache) = super::ends::opened_on(sim.rt(), Bad::new(&damaged, &[])).await;
                     let (read, parts) = streamed(&volume, inode.clone()).await;
-                    check(&what, &expected, &read, &lost);
-                    assert_eq!(ranges(&parts), lost, "{what}");
+                    let pages = in_pages(&lost, expected.len() as u64);
+                    check(&what, &expected, &read, &pages);
+                    assert_eq!(ranges(&parts), pages, "{what}");
                     let file = volume.open_for_writing(inode.number, Default::default()).await.unwrap();
                     for &(from, to) in &lost {
                         for at in [from, to - 1] {
@@ -320,14 +334,27 @@ fn a_damaged_map_costs_what_it_no_longer_tells() {
                     let first = lost[0].0;
                     assert!(matches!(file.read(first, &mut byte).await, Err(Error::Corrupt(_))), "{what}");
                     let mut all = vec![0; expected.len()];
-                    if first > 0 {
+                    if pages[0].0 > 0 {
                         let read = file.read(0, &mut all).await.unwrap() as u64;
-                        assert!(read <= first && first - read < 4096, "{what}: {read} of {first}");
+                        assert_eq!(read, pages[0].0, "{what}");
                     }
                 }
             })
             .unwrap();
     }
+}
+
+/// The pages that these ranges make unreadable.
+fn in_pages(lost: &[(u64, u64)], end: u64) -> Vec<(u64, u64)> {
+    let mut pages: Vec<(u64, u64)> = Vec::new();
+    for &(from, to) in lost {
+        let (from, to) = (from / 4096 * 4096, to.next_multiple_of(4096).min(end));
+        match pages.last_mut().filter(|last| last.1 >= from) {
+            Some(last) => last.1 = last.1.max(to),
+            None => pages.push((from, to)),
+        }
+    }
+    pages
 }
 
 type Damaged = (&'static str, Vec<u8>, Vec<(u64, u64)>);

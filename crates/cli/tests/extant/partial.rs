@@ -1,0 +1,382 @@
+//! What is readable of a damaged volume is read, and what is lost is named byte by byte.
+
+use crate::testbed::{Ran, debugfs, extant, have, mke2fs, noise, place, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn have_tools() -> bool {
+    ["mke2fs", "debugfs", "e2fsck", "tar"].iter().all(|tool| have(tool))
+}
+
+/// A volume with the files of a directory that `fill` fills.
+fn volume(dir: &Path, size: &str, options: &[&str], fill: impl Fn(&Path)) -> PathBuf {
+    let source = dir.join("source");
+    fs::create_dir_all(&source).unwrap();
+    fill(&source);
+    let image = dir.join("image");
+    mke2fs(&image, size, &[options, &["-d", source.to_str().unwrap()]].concat());
+    image
+}
+
+/// Blocks of a file, as debugfs tells them.
+fn blocks(image: &Path, path: &str) -> Vec<u64> {
+    let said = run("debugfs", &["-R", &format!("blocks {path}"), image.to_str().unwrap()]);
+    said.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// Blocks of pointers of a file, in order.
+fn indirect(image: &Path, path: &str) -> Vec<usize> {
+    let said = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
+    let words = said.split(['\n', ',', ' ']).collect::<String>();
+    words
+        .split("(IND):")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap())
+        .collect()
+}
+
+fn change(image: &Path, changes: &[(usize, &[u8])]) {
+    let mut bytes = fs::read(image).unwrap();
+    for &(at, to) in changes {
+        bytes[at..at + to.len()].copy_from_slice(to);
+    }
+    fs::write(image, bytes).unwrap();
+}
+
+fn cut(image: &Path, bytes: u64) {
+    fs::File::options().write(true).open(image).unwrap().set_len(bytes).unwrap();
+}
+
+/// Checks every way to read a file of which the ranges in `lost` cannot be read: `cat` prints what is before them, the others all
+/// that is around them, and each range is named.
+#[track_caller]
+fn check(what: &str, dir: &Path, image: &Path, path: &str, expected: &[u8], lost: &[(usize, usize)]) {
+    let name = path.trim_start_matches('/');
+    let mut zeroed = expected.to_vec();
+    lost.iter().for_each(|&(from, to)| zeroed[from..to].fill(0));
+    let names_all = |ran: &Ran, whence: &str| {
+        assert_eq!(ran.code, Some(3), "{what}: {whence}: {}", ran.stderr);
+        for (from, to) in lost {
+            let range = format!("{path}: bytes {from}..{to} ({} bytes) cannot be read: ", to - from);
+            assert!(ran.stderr.contains(&range), "{what}: {whence}: {range} in {}", ran.stderr);
+        }
+    };
+    let file = place(image, path);
+    let ran = extant(["cat", &file]);
+    assert_eq!(ran.code, Some(3), "{what}: {}", ran.stderr);
+    assert!(ran.stdout == expected[..lost[0].0], "{what}: cat: {} bytes of {}", ran.stdout.len(), lost[0].0);
+
+    let copy = dir.join("copy");
+    let _ = fs::remove_dir_all(&copy);
+    let _ = fs::remove_file(&copy);
+    let ran = extant(["cp", &file, copy.to_str().unwrap()]);
+    names_all(&ran, "cp");
+    assert!(fs::read(&copy).unwrap() == zeroed, "{what}: cp");
+    fs::remove_file(&copy).unwrap();
+    names_all(&extant(["cp", &place(image, "/"), copy.to_str().unwrap()]), "cp of the root");
+    assert!(fs::read(copy.join(name)).unwrap() == zeroed, "{what}: cp of the root");
+
+    let archive = dir.join("archive.tar");
+    names_all(&extant(["export", &place(image, "/"), "-o", archive.to_str().unwrap()]), "export");
+    let unpacked = dir.join("unpacked");
+    let _ = fs::remove_dir_all(&unpacked);
+    fs::create_dir(&unpacked).unwrap();
+    run("tar", &["xf", archive.to_str().unwrap(), "-C", unpacked.to_str().unwrap()]);
+    assert!(fs::read(unpacked.join(name)).unwrap() == zeroed, "{what}: export");
+
+    // Nothing but what is lost is in doubt.
+    let source = dir.join("source");
+    let ran = extant(["diff", "--ignore-times", "--json", &place(image, "/"), source.to_str().unwrap()]);
+    names_all(&ran, "diff");
+    let told = String::from_utf8(ran.stdout).unwrap();
+    assert!(!told.contains("\"what\":\"contents\""), "{what}: {told}");
+    for (from, to) in lost {
+        let range =
+            format!("\"what\":\"unreadable\",\"side\":\"a\",\"offset\":{from},\"bytes\":{}", to - from);
+        assert!(told.contains(&range), "{what}: {range} in {told}");
+    }
+    // A byte behind it that differs is found.
+    let last = lost.last().unwrap().1;
+    if last < expected.len() {
+        let mut other = expected.to_vec();
+        other[expected.len() - 1] ^= 1;
+        fs::write(source.join(name), other).unwrap();
+        let ran = extant(["diff", "--ignore-times", "--json", &place(image, "/"), source.to_str().unwrap()]);
+        let told = String::from_utf8(ran.stdout).unwrap();
+        assert!(told.contains(&format!("\"first_byte\":{}", expected.len() - 1)), "{what}: {told}");
+        fs::write(source.join(name), expected).unwrap();
+    }
+}
+
+#[test]
+fn an_image_that_was_cut_loses_what_lies_behind_the_cut() {
+    if !have_tools() {
+        return;
+    }
+    for block in [4096, 1024] {
+        let dir = tempfile::tempdir().unwrap();
+        let expected = noise(1, 921_600);
+        let options = ["-t", "ext4", "-b", &block.to_string()];
+        let image =
+            volume(dir.path(), "32M", &options, |source| fs::write(source.join("f"), &expected).unwrap());
+        let (blocks, whole) = (blocks(&image, "/f"), fs::read(&image).unwrap());
+        assert_eq!(blocks.len() * block, expected.len(), "one extent: there are no other blocks");
+        // The last block is missing, several are, all but some are; the cut lies within a block, and within a sector.
+        for (n, more) in [(blocks.len() - 1, 0), (blocks.len() - 7, 0), (20, 0), (3, block / 2), (40, 100)] {
+            fs::write(&image, &whole).unwrap();
+            cut(&image, blocks[n] * block as u64 + more as u64);
+            let lost = (n * block + more / 512 * 512, expected.len());
+            check(
+                &format!("blocks of {block}, {more} bytes of block {n}"),
+                dir.path(),
+                &image,
+                "/f",
+                &expected,
+                &[lost],
+            );
+        }
+    }
+}
+
+#[test]
+fn a_bad_pointer_costs_its_block_and_a_bad_node_its_range() {
+    if !have_tools() {
+        return;
+    }
+    let wild = 0x0fff_ffff_u32.to_le_bytes();
+    let dir = tempfile::tempdir().unwrap();
+    let expected = noise(2, 3_000_000);
+    let fill = |source: &Path| fs::write(source.join("f"), &expected).unwrap();
+    let image = volume(dir.path(), "16M", &["-t", "ext2", "-b", "1024"], fill);
+    let (nodes, whole) = (indirect(&image, "/f"), fs::read(&image).unwrap());
+    let kib = |from: usize, to: usize| (from * 1024, to * 1024);
+    for (what, changes, lost) in [
+        ("one pointer", vec![(nodes[0] * 1024 + 400, &wild[..])], vec![kib(112, 113)]),
+        (
+            "two pointers apart",
+            vec![(nodes[0] * 1024 + 400, &wild[..]), (nodes[1] * 1024, &wild[..])],
+            vec![kib(112, 113), kib(268, 269)],
+        ),
+        ("a block of pointers", vec![(nodes[1] * 1024, &[0xff; 1024][..])], vec![kib(268, 524)]),
+    ] {
+        fs::write(&image, &whole).unwrap();
+        change(&image, &changes);
+        check(what, dir.path(), &image, "/f", &expected, &lost);
+        // Linux gives a block of pointers up as a whole where one of them is bad; around that it reads what we read.
+        let told = extant(["stat", "--json", &place(&image, "/f")]);
+        assert_eq!(told.code, Some(3));
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+        let ranges: Vec<_> = told["lost"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|lost| (lost["offset"].as_u64().unwrap(), lost["bytes"].as_u64().unwrap()))
+            .collect();
+        let expected: Vec<_> = lost.iter().map(|&(from, to)| (from as u64, (to - from) as u64)).collect();
+        assert_eq!(ranges, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_directory_is_listed_around_what_is_lost_of_it() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fill = |source: &Path| {
+        for n in 0..1500 {
+            fs::write(source.join(format!("name-{n:05}")), []).unwrap();
+        }
+    };
+    let image = volume(dir.path(), "16M", &["-t", "ext2", "-b", "1024", "-N", "2048"], fill);
+    let names =
+        |ran: &Ran| ran.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"name-")).count();
+    let (blocks, node) = (blocks(&image, "/"), indirect(&image, "/")[0]);
+    assert_eq!(names(&extant(["ls", image.to_str().unwrap()])), 1500);
+    let whole = fs::read(&image).unwrap();
+    let wild = 0x0fff_ffff_u32.to_le_bytes();
+    change(&image, &[(node * 1024 + 20, &wild)]);
+    let ran = extant(["ls", image.to_str().unwrap()]);
+    // As many names as a block has, at 20 bytes each, are missing at most.
+    assert!((1500 - 1024 / 20..1500).contains(&names(&ran)), "{} names", names(&ran));
+    assert_eq!(ran.code, Some(3));
+    let told = "bytes 17408..18432 (1024 bytes) of directory 2 cannot be read: ";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    // e2fsck keeps the same names.
+    let mended = dir.path().join("mended");
+    fs::copy(&image, &mended).unwrap();
+    let listed = names(&ran);
+    let fsck = std::process::Command::new("e2fsck").arg("-fy").arg(&mended).output().unwrap();
+    assert!(fsck.status.code().is_some_and(|code| code <= 1), "{fsck:?}");
+    assert_eq!(names(&extant(["ls", mended.to_str().unwrap()])), listed);
+    // Of a name that is not found, nobody can say that it is not there.
+    let ran = extant(["cat", &place(&image, "/no-such-name")]);
+    assert!(ran.code == Some(3) && ran.stderr.contains(told), "{}", ran.stderr);
+    // Behind the end of an image that was cut there are blocks of directories, too.
+    fs::write(&image, &whole).unwrap();
+    cut(&image, blocks.iter().max().unwrap() * 1024);
+    let ran = extant(["ls", image.to_str().unwrap()]);
+    assert!((1500 - 1024 / 20..1500).contains(&names(&ran)), "{} names", names(&ran));
+    assert!(
+        ran.code == Some(3) && ran.stderr.contains("(1024 bytes) of directory 2 cannot be read: "),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn nothing_damaged_is_shrunk_or_written_over() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let expected = noise(3, 900_000);
+    let image = volume(dir.path(), "16M", &["-t", "ext2", "-b", "1024"], |source| {
+        fs::write(source.join("f"), &expected).unwrap();
+    });
+    change(&image, &[(indirect(&image, "/f")[0] * 1024 + 400, &0x0fff_ffff_u32.to_le_bytes())]);
+    let before = fs::read(&image).unwrap();
+    let ran = extant(["shrink", image.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("bytes 114688..115712 (1024 bytes) cannot be read: "), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before, "refused before anything was written");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "and nothing is left beside it");
+}
+
+/// A volume of several groups, with a file.
+fn groups(dir: &Path, size: &str, options: &[&str]) -> PathBuf {
+    volume(dir, size, options, |source| fs::write(source.join("f"), b"contents").unwrap())
+}
+
+/// The blocks of all superblocks and of all copies of the first block of descriptors, as dumpe2fs tells.
+fn copies(image: &Path) -> (Vec<usize>, Vec<usize>) {
+    let said = run("dumpe2fs", &[image.to_str().unwrap()]);
+    let after = |word: &str| -> Vec<usize> {
+        let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+        said.split(word).skip(1).map(number).collect()
+    };
+    let mut tables = after("Group descriptors at ");
+    tables.extend(after("Group descriptor at "));
+    tables.sort_unstable();
+    let mut superblocks = after("superblock at ");
+    superblocks.extend(after("Superblock at "));
+    superblocks.sort_unstable();
+    (superblocks, tables)
+}
+
+#[test]
+fn backups_stand_in_for_superblock_and_descriptors() {
+    if !have_tools() || !have("dumpe2fs") {
+        return;
+    }
+    for (size, options) in [
+        ("64M", &["-t", "ext4", "-b", "1024"][..]),
+        ("300M", &["-t", "ext4", "-b", "4096", "-O", "64bit"]),
+        ("32M", &["-t", "ext2", "-b", "1024"]),
+        ("300M", &["-t", "ext3", "-b", "4096", "-O", "^sparse_super,^resize_inode"]),
+        ("300M", &["-t", "ext4", "-b", "4096", "-O", "sparse_super2,^resize_inode", "-E", "num_backup_sb=2"]),
+        ("300M", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"]),
+        ("64M", &["-t", "ext4", "-b", "4096", "-g", "2048"]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = groups(dir.path(), size, options);
+        let block: usize = options[3].parse().unwrap();
+        let (superblocks, tables) = copies(&image);
+        let (backup, descriptors, behind) = (superblocks[1] * block, tables[0] * block, tables[1] * block);
+        let (file, new, at) = (place(&image, "/f"), place(&image, "/d"), backup.to_string());
+        let original = fs::read(&image).unwrap();
+        let garbage = noise(5, block);
+        let is_read = |args: &[&str], what: &str| {
+            let ran = extant([&["cat"][..], args, &[file.as_str()]].concat());
+            assert_eq!(ran.stdout, b"contents", "{options:?}: {what}: {}", ran.stderr);
+            ran
+        };
+        // With the primary superblock gone, and with the descriptors behind it gone, too.
+        let both = [(1024, &garbage[..1024]), (descriptors, &garbage[..])];
+        for (what, changes) in [("no superblock", &both[..1]), ("neither", &both[..])] {
+            fs::write(&image, &original).unwrap();
+            change(&image, changes);
+            is_read(&["--superblock", &at], what).clean();
+            let ran = is_read(&[], what);
+            let told = format!("the backup at byte {backup} is used instead");
+            assert!(ran.code == Some(3) && ran.stderr.contains(&told), "{options:?}: {what}: {}", ran.stderr);
+            // What writes takes no backup for granted.
+            let damaged = fs::read(&image).unwrap();
+            for args in [
+                ["mkdir", new.as_str()],
+                ["recover", image.to_str().unwrap()],
+                ["shrink", image.to_str().unwrap()],
+            ] {
+                let ran = extant(args);
+                assert!(ran.code != Some(0) && !ran.stderr.contains("instead"), "{args:?}: {}", ran.stderr);
+                assert!(fs::read(&image).unwrap() == damaged, "{args:?} changes nothing");
+            }
+        }
+        // With a good superblock and bad descriptors: rubbish, and zeros, which lie in the volume.
+        for (what, rubbish) in [("rubbish", &garbage), ("zeros", &vec![0; block])] {
+            fs::write(&image, &original).unwrap();
+            change(&image, &[(descriptors, &rubbish[..])]);
+            let ran = is_read(&[], what);
+            let told = ", in group 1, is used instead";
+            assert!(ran.code == Some(3) && ran.stderr.contains(told), "{options:?}: {what}: {}", ran.stderr);
+            is_read(&["--superblock", &at], what).clean();
+            let ran = extant(["mkdir", new.as_str()]);
+            assert!(ran.code != Some(0) && !ran.stderr.contains("instead"), "{}", ran.stderr);
+            // The other copies stand in for those behind a backup.
+            fs::write(&image, &original).unwrap();
+            change(&image, &[(behind, &rubbish[..])]);
+            let ran = is_read(&["--superblock", &at], what);
+            assert!(
+                ran.code == Some(3) && ran.stderr.contains("is used instead"),
+                "{options:?}: {}",
+                ran.stderr
+            );
+            is_read(&[], what).clean();
+        }
+    }
+}
+
+#[test]
+fn a_backup_reads_through_the_journal_that_it_does_not_know_of() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = groups(dir.path(), "64M", &["-t", "ext4", "-b", "1024"]);
+    // The journal has a newer version of the file's block.
+    let newer = dir.path().join("newer");
+    fs::write(&newer, [&b"newer..."[..], &[0; 1016]].concat()).unwrap();
+    let block = blocks(&image, "/f")[0];
+    debugfs(&image, &["jo".into(), format!("jw -b {block} {}", newer.display()), "jc".into()]);
+    let (file, at) = (place(&image, "/f"), (8193 * 1024).to_string());
+    assert_eq!(extant(["cat", &file]).clean(), b"newer...");
+    change(&image, &[(1024, &[0; 1024])]);
+    assert_eq!(extant(["cat", "--superblock", &at, &file]).clean(), b"newer...");
+    assert_eq!(extant(["cat", "--superblock", &at, "--ignore-journal", &file]).clean(), b"contents");
+    let ran = extant(["cat", &file]);
+    assert!(ran.code == Some(3) && ran.stdout == b"newer...", "{}", ran.stderr);
+    // As e2fsck replays it.
+    let fsck = std::process::Command::new("e2fsck")
+        .args(["-fy", "-b", "8193", "-B", "1024"])
+        .arg(&image)
+        .output()
+        .unwrap();
+    assert!(fsck.status.code().is_some_and(|code| code <= 1), "{fsck:?}");
+    assert_eq!(extant(["cat", &file]).clean(), b"newer...");
+}
+
+#[test]
+fn what_was_a_volume_and_is_none_now_stays_none() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = groups(dir.path(), "64M", &["-t", "ext4", "-b", "1024"]);
+    // Another system's structures lie over the root's inode; backups are still there.
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[..4 << 20].copy_from_slice(&noise(9, 4 << 20));
+    fs::write(&image, bytes).unwrap();
+    let ran = extant(["ls", image.to_str().unwrap()]);
+    assert!(ran.code == Some(3) && ran.stderr.contains("not an ext2, ext3 or ext4 volume"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("instead"), "{}", ran.stderr);
+}
