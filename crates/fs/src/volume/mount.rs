@@ -9,7 +9,7 @@ use crate::meta::{Buffers, MetaStore, RemovalStep, Tid};
 use crate::names::Namespace;
 use crate::quota::Quotas;
 use crate::recovery::{Log, replay};
-use crate::view::{Live, View, check_readable, check_writable, read_superblock};
+use crate::view::{Live, View, check_readable, check_whole, check_writable, read_superblock};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Claim, Device, IoErrorKind, Op, Sector, Segment};
@@ -142,6 +142,7 @@ impl Volume {
         found.verify_checksum()?;
         check_readable(&found)?;
         check_writable(&found)?;
+        check_whole(&*device, &found)?;
         let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
         // Held until the protection is released, which is a write.
