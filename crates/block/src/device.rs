@@ -18,8 +18,6 @@ pub struct Limits {
     pub name: String,
     /// Size in bytes, in whole sectors.
     pub capacity_bytes: u64,
-    /// Bytes of the last sector that are not there and read as zeroes: the end of a file that ends within a sector.
-    pub missing_bytes: u32,
     /// Start and length of every read and write are multiples of this many bytes.
     pub block_bytes: u32,
     /// Reads and writes that are multiples of this many bytes avoid a detour (kernel: `physical_block_size`).
@@ -40,7 +38,6 @@ impl Limits {
         Self {
             name: name.into(),
             capacity_bytes,
-            missing_bytes: 0,
             block_bytes: 512,
             physical_block_bytes: 512,
             max_bytes: 1 << 30,
@@ -153,7 +150,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// cannot reach let everyone have it.
     ///
     /// # Errors
-    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process.
+    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process; [`IoErrorKind::Locked`] where another
+    /// program says that it has the device in use.
     fn claim(&self) -> Result<Claim, IoError> {
         Ok(Claim::default())
     }

@@ -362,8 +362,7 @@ impl View {
 
 /// Whether a device has all of a volume: an image that was copied in part has not.
 pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::Result<(), Corrupt> {
-    let limits = device.limits();
-    let device_bytes = limits.capacity_bytes.saturating_sub(limits.missing_bytes.into());
+    let device_bytes = device.limits().capacity_bytes;
     if sb.blocks_count() <= device_bytes >> sb.block_size().log2() {
         return Ok(());
     }

@@ -116,7 +116,8 @@ impl Volume {
     /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
     ///
     /// # Errors
-    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::InUse`] where another host has the volume
+    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::Locked`] where another program says that it uses it,
+    /// [`Error::InUse`] where another host has the volume
     /// mounted (multiple-mount protection). Refuses, by name, features that it cannot write; a
     /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
@@ -413,6 +414,7 @@ impl Mount {
 pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
     device.claim().map_err(|error| match error.kind {
         IoErrorKind::Claimed => Error::Busy(crate::quote(error.device.as_bytes())),
+        IoErrorKind::Locked { by } => Error::Locked { place: crate::quote(error.device.as_bytes()), by },
         _ => error.into(),
     })
 }

@@ -27,7 +27,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. [`Error::Busy`] while the device is claimed by a writer. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
+/// nothing is written. [`Error::Busy`] while the device is claimed by a writer, [`Error::Locked`] where another program says that it uses it. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
 /// that is mounted elsewhere, which takes a wait of some seconds to tell.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     // A writer's volume asks for recovery, and its log is in use.
