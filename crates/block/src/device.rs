@@ -150,7 +150,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// cannot reach let everyone have it.
     ///
     /// # Errors
-    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process.
+    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process; [`IoErrorKind::Locked`] where another
+    /// program says that it has the device in use.
     fn claim(&self) -> Result<Claim, IoError> {
         Ok(Claim::default())
     }

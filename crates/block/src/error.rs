@@ -35,6 +35,12 @@ pub enum IoErrorKind {
     /// Another writer has claimed the device; see [`crate::Device::claim`].
     #[error("in use by another writer")]
     Claimed,
+    /// Another program holds a lock on the file; see [`crate::ForeignLocks`].
+    #[error("in use by {by}, which holds a lock on it")]
+    Locked {
+        /// The program, in words.
+        by: String,
+    },
     /// A write to a device opened read-only.
     #[error("the device is read-only")]
     ReadOnly,

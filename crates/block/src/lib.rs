@@ -46,7 +46,7 @@ pub use device::{Claim, Device, Limits, discard, execute, flush, read, until_end
 pub use error::{IoError, IoErrorKind};
 pub use exclusive::Exclusive;
 pub use fault::{Fault, FaultConfig, Injected};
-pub use file::{FileDevice, FileOptions};
+pub use file::{FileDevice, FileOptions, ForeignLocks};
 pub use lend::{is_lendable, lend, lend_to_read};
 pub use linear::{Linear, Part};
 pub use mem::MemDevice;

@@ -369,3 +369,55 @@ fn a_server_that_accepts_no_client_is_given_up() {
     let error = rt.block_on(NbdDevice::connect(&rt, &uri.parse().unwrap(), options)).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the server does not answer");
 }
+
+/// Runs `work` on a thread of its own; fails where it hangs, instead of hanging.
+fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    ended.recv_timeout(std::time::Duration::from_secs(120)).unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+#[test]
+fn a_lost_connection_fails_bios_once_the_world_takes_no_more_tasks() {
+    let rt = world();
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, uri) = unix(dir.path());
+    let args = ["-f", "-U", socket.to_str().unwrap(), "memory", "1M"];
+    let Some(mut server) = Server::start("nbdkit", &args) else { return };
+    let device = connect(&rt, &uri, NbdOptions::default());
+    assert!(rt.shutdown(Nanos::from_secs(10)).in_flight.is_empty());
+    rt.block_on(write(&device, Sector(0), Buf::zeroed(4096))).unwrap().unwrap();
+    server.kill();
+    // More than one, since a connection may be found broken by the bio in flight or before the next.
+    let errors = ends("a write", move || {
+        let writes: Vec<_> = (0..64).map(|n| write(&device, Sector(n * 8), Buf::zeroed(4096))).collect();
+        let errors = writes.into_iter().map(|write| rt.block_on(write).unwrap().unwrap_err());
+        let errors: Vec<_> = errors.collect();
+        drop(device);
+        errors
+    });
+    for error in errors {
+        assert!(matches!(error.kind, IoErrorKind::Gone(_)), "{error}");
+        assert!(error.to_string().ends_with("the device is gone: its world has ended"), "{error}");
+    }
+}
+
+#[test]
+fn a_world_that_ends_while_a_connection_is_made_anew_fails_what_waits_for_it() {
+    let rt = world();
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, uri) = unix(dir.path());
+    let args = ["-f", "-U", socket.to_str().unwrap(), "memory", "1M"];
+    let Some(mut server) = Server::start("nbdkit", &args) else { return };
+    let device = connect(&rt, &uri, NbdOptions::default());
+    server.kill();
+    let waiting = write(&device, Sector(0), Buf::zeroed(4096));
+    // Patience is half a minute; the shutdown has none.
+    assert!(rt.shutdown(Nanos::ZERO).in_flight.iter().all(|task| task.starts_with("nbd ")));
+    let error = ends("the write", move || {
+        let error = rt.block_on(waiting).unwrap().unwrap_err();
+        drop(device);
+        error
+    });
+    assert!(matches!(error.kind, IoErrorKind::Gone(_)), "{error}");
+}

@@ -307,13 +307,35 @@ impl Shared {
         // At least one, so that the task sees the request.
         self.accounts.wanted.fetch_max(bytes.max(1), Ordering::AcqRel);
         if !self.accounts.is_shrinking.swap(true, Ordering::AcqRel) {
-            drop(self.rt.spawn("memory", Class::Normal, shrink(self.clone())));
+            let shrinking = Shrinking { shared: self.clone(), is_over: false };
+            drop(self.rt.spawn("memory", Class::Normal, shrink(shrinking)));
+        }
+    }
+}
+
+/// The shrinking task's part in its cache, made before the task: where the world ends first, or takes no task any more, callers
+/// that wait for frames hear so.
+struct Shrinking {
+    shared: Arc<Shared>,
+    is_over: bool,
+}
+
+impl Drop for Shrinking {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.shared.accounts.is_shrinking.store(false, Ordering::SeqCst);
+        // After a panic the next request starts another task.
+        if !std::thread::panicking() {
+            self.shared.forsake();
         }
     }
 }
 
 /// The shrinking task: runs until nothing is over its limit, frames are not short, or no client can give more.
-async fn shrink(shared: Arc<Shared>) {
+async fn shrink(mut shrinking: Shrinking) {
+    let shared = shrinking.shared.clone();
     let accounts = &shared.accounts;
     let mut budget = shared.rt.budget(Nanos::from_micros(100));
     let mut freed_since_wake = 0;
@@ -352,6 +374,7 @@ async fn shrink(shared: Arc<Shared>) {
         // A request that came after the last look and before the flag was cleared has no other server.
         let is_missed = accounts.wanted.load(Ordering::SeqCst) > 0;
         if !is_missed || accounts.is_shrinking.swap(true, Ordering::AcqRel) {
+            shrinking.is_over = true;
             return;
         }
     }

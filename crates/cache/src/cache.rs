@@ -112,8 +112,8 @@ pub struct Usage {
 /// The page cache of a process: one budget for the files of all its devices. Cheap to clone.
 ///
 /// Before the process ends, [`PageCache::close`] writes back what is dirty. Where the last handle is dropped instead, the
-/// flushers still do, as long as the world lives, and end; a writer that meets the limits on dirty memory afterwards is told
-/// [`crate::CacheError::ShutDown`].
+/// flushers still do, as long as the world lives, and end; a writer that meets the limits on dirty memory afterwards gets
+/// [`crate::CacheError::ShutDown`]. So does a caller that needs room or a frame once the world has ended.
 #[derive(Clone, Debug)]
 pub struct PageCache {
     handle: Arc<Handle>,
@@ -206,8 +206,8 @@ impl PageCache {
         shared.disks.write().push(state.clone());
         shared.rt.trace_name("device", state.index.0, &state.device.limits().name);
         let name = format!("flusher of {}", state.device.limits().name);
-        let serving = flusher::Serving::new(&state);
-        let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), serving));
+        let serving = flusher::Serving::new(shared, &state);
+        let task = shared.rt.spawn(&name, Class::Normal, flusher::run(serving));
         let mut flushers = self.handle.flushers.lock();
         flushers.retain(|(disk, _)| disk.strong_count() > 0);
         flushers.push((Arc::downgrade(&state), task));

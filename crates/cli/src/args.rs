@@ -1,6 +1,6 @@
 //! The command line. Help, completions and man pages are all made from here.
 
-use crate::edit_args::{DefragArgs, EditArgs, EditCommand, TrimArgs};
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::values;
@@ -355,6 +355,8 @@ pub(crate) struct BuildArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Make an empty volume
@@ -371,6 +373,8 @@ pub(crate) struct MkfsArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// How a volume is laid out.
@@ -427,6 +431,8 @@ pub(crate) struct RecoverArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Rewrite a volume as the smallest that holds everything on it
@@ -451,6 +457,8 @@ pub(crate) struct ShrinkArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Look at a volume, and change it, at a prompt
@@ -474,4 +482,6 @@ pub(crate) struct ShellArgs {
     pub(crate) write: bool,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }

@@ -29,6 +29,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     let output = args.output.as_ref().expect("clap wants it without --into");
     let options = BuildOptions {
         output: output.clone(),
+        foreign_locks: args.lock.foreign_locks(),
         volume: args.volume.to_options(args.size),
         ownership,
         clamp_time: source_date_epoch()?,
@@ -56,7 +57,7 @@ fn add(
     sources: &[Source],
     ownership: Ownership,
 ) -> Result<(), Failure> {
-    let device = session.device_to_change(&place.image)?;
+    let device = session.device_to_change(&place.image, args.lock.foreign_locks())?;
     let options = AddOptions {
         image: place.image.clone(),
         directory: place.path.clone(),
@@ -95,7 +96,9 @@ pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure
     let now = Timestamp { seconds: session.rt.wall_clock(), nanos: 0 };
     let created = source_date_epoch()?.unwrap_or(now);
     let progress = Progress::new(0, session.quiet);
-    let report = extant_image::mkfs(&args.image, &options, created, &session.rt, progress.to_callback());
+    let foreign = args.lock.foreign_locks();
+    let progress_told = progress.to_callback();
+    let report = extant_image::mkfs_over(&args.image, foreign, &options, created, &session.rt, progress_told);
     progress.finish();
     let report = report.map_err(|error| match error {
         BuildError::TooSmall { .. } => Failure::Advised { error, advice: "ask for that size or more" },

@@ -3,10 +3,29 @@
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use extant::Fallocate;
+use extant_block::ForeignLocks;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 const TARGETS: &str = "IMAGE:/PATH";
+
+/// What to do about an image that is in use.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct LockArgs {
+    /// Write the image although another program, such as a virtual machine, holds a lock on it; what the kernel has mounted is
+    /// refused all the same
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl LockArgs {
+    pub(crate) fn foreign_locks(self) -> ForeignLocks {
+        match self.force {
+            true => ForeignLocks::Override,
+            false => ForeignLocks::Honour,
+        }
+    }
+}
 
 /// A change of a volume.
 #[derive(Debug, Subcommand)]
@@ -37,6 +56,8 @@ pub(crate) struct EditArgs {
     /// The script; standard input by default, as for -
     #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) script: PathBuf,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Give the free space of an image back to the host: free blocks of a file become holes, those of a disk are discarded
@@ -57,6 +78,8 @@ pub(crate) struct TrimArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Move the blocks of files to as few runs as free space allows
@@ -72,6 +95,8 @@ pub(crate) struct DefragArgs {
     /// Print JSON: one array of all files
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// A line of a script.
@@ -98,6 +123,8 @@ pub(crate) struct PutArgs {
     /// Files of the host, and where to put them: a directory of the image, or (for one file) its new name
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", TARGETS], value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Make directories
@@ -111,6 +138,8 @@ pub(crate) struct MkdirArgs {
     pub(crate) mode: u32,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Remove files
@@ -120,7 +149,10 @@ pub(crate) struct RmArgs {
     #[arg(short, long)]
     pub(crate) recursive: bool,
     /// Be content where there is no such file
-    #[arg(short, long)]
+    #[arg(short = 'f')]
+    pub(crate) is_content: bool,
+    /// As -f; and write the image although another program, such as a virtual machine, holds a lock on it
+    #[arg(long)]
     pub(crate) force: bool,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
@@ -136,18 +168,23 @@ pub(crate) struct MvArgs {
     pub(crate) no_clobber: bool,
     #[arg(required = true, num_args = 2.., value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Give a file another name, or make a symbolic link
 ///
-/// With --force, the link takes the place of what has its name once it is made.
+/// With -f, the link takes the place of what has its name once it is made.
 #[derive(Debug, Args)]
 pub(crate) struct LnArgs {
     /// Make a symbolic link; TARGET is kept as it is written
     #[arg(short, long)]
     pub(crate) symbolic: bool,
     /// Replace what has the new name
-    #[arg(short, long)]
+    #[arg(short = 'f')]
+    pub(crate) replaces: bool,
+    /// As -f; and write the image although another program, such as a virtual machine, holds a lock on it
+    #[arg(long)]
     pub(crate) force: bool,
     /// The file in the image; with -s any text
     pub(crate) target: OsString,
@@ -167,6 +204,8 @@ pub(crate) struct ChmodArgs {
     pub(crate) mode: u32,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Set owner and group
@@ -180,6 +219,8 @@ pub(crate) struct ChownArgs {
     pub(crate) owner: Owner,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Set or remove extended attributes
@@ -197,6 +238,8 @@ pub(crate) struct XattrArgs {
     pub(crate) remove: Vec<OsString>,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Set the size of files: what lies beyond is gone, what is new is zeroes
@@ -210,6 +253,8 @@ pub(crate) struct TruncateArgs {
     pub(crate) no_create: bool,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// Allocate a range of files ahead of writes, free or zero it, or take it out of or put it into them
@@ -241,6 +286,8 @@ pub(crate) struct FallocateArgs {
     pub(crate) length: u64,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 impl FallocateArgs {
@@ -266,6 +313,8 @@ pub(crate) struct CopyArgs {
     /// Files, and a directory to copy them into or (for one file) the name of the copy
     #[arg(required = true, num_args = 2.., value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 }
 
 /// An owner, a group, or both.
@@ -303,6 +352,31 @@ fn owner(text: &str) -> Result<Owner, String> {
 }
 
 impl EditCommand {
+    /// What to do about an image that is in use.
+    pub(crate) fn lock(&self) -> LockArgs {
+        match self {
+            Self::Put(PutArgs { lock, .. })
+            | Self::Mkdir(MkdirArgs { lock, .. })
+            | Self::Mv(MvArgs { lock, .. })
+            | Self::Chmod(ChmodArgs { lock, .. })
+            | Self::Chown(ChownArgs { lock, .. })
+            | Self::Xattr(XattrArgs { lock, .. })
+            | Self::Truncate(TruncateArgs { lock, .. })
+            | Self::Fallocate(FallocateArgs { lock, .. })
+            | Self::Copy(CopyArgs { lock, .. }) => *lock,
+            &Self::Rm(RmArgs { force, .. }) | &Self::Ln(LnArgs { force, .. }) => LockArgs { force },
+        }
+    }
+
+    /// Refuses what means nothing where the image is open already.
+    pub(crate) fn check_in_batch(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Rm(_) | Self::Ln(_) => Ok(()),
+            _ if self.lock().force => Err("--force is an option of the command that opens the image"),
+            _ => Ok(()),
+        }
+    }
+
     /// The paths in the image that the command names.
     pub(crate) fn targets_mut(&mut self) -> Vec<&mut OsString> {
         match self {

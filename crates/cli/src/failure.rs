@@ -1,7 +1,9 @@
 //! Why a command failed, and what it exits with.
 
 use crate::image_path::ImagePath;
+use extant_block::IoErrorKind;
 use extant_fs::quote;
+use extant_image::BuildError;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
 use std::io;
@@ -51,6 +53,9 @@ pub(crate) enum Failure {
     Split { image: String, whole: String },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
+    /// The image is not written, since another program uses it.
+    #[error("{image}: in use by {by}, which holds a lock on it; {}", UNLOCK_ADVICE)]
+    Locked { image: String, by: String },
     /// As `Volume`, in words that do not name the end of the place again.
     #[error("{told}")]
     Named { told: String, error: extant_fs::Error },
@@ -61,10 +66,10 @@ pub(crate) enum Failure {
     #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
     NoBackup { image: String, at: u64, error: extant_fs::Error },
     #[error(transparent)]
-    Build(#[from] extant_image::BuildError),
+    Build(BuildError),
     /// A failed build, with advice to its user.
     #[error("{error}; {advice}")]
-    Advised { error: extant_image::BuildError, advice: &'static str },
+    Advised { error: BuildError, advice: &'static str },
     #[error("{0}")]
     Usage(String),
     /// A command of a script failed; those before it were done.
@@ -79,6 +84,28 @@ pub(crate) enum Failure {
     Lab(LabError),
     #[error(transparent)]
     World(#[from] extant_rt::RtError),
+}
+
+/// What to do about a lock of another program.
+const UNLOCK_ADVICE: &str = "end that first, or use --force if it does not write to the image";
+
+/// The program that has a lock on a file, where that is why the file was refused.
+fn locked_by(error: &io::Error) -> Option<&str> {
+    match error.get_ref()?.downcast_ref()? {
+        IoErrorKind::Locked { by } => Some(by),
+        _ => None,
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match &error {
+            BuildError::Output { error: cause, .. } if locked_by(cause).is_some() => {
+                Self::Advised { error, advice: UNLOCK_ADVICE }
+            }
+            _ => Self::Build(error),
+        }
+    }
 }
 
 impl From<LabError> for Failure {
@@ -101,6 +128,14 @@ impl Failure {
 
     pub(crate) fn host(path: &Path, error: impl Into<io::Error>) -> Self {
         Self::Host { path: quote(path.as_os_str().as_bytes()), error: error.into() }
+    }
+
+    /// Why an image could not be claimed.
+    pub(crate) fn to_claim(image: &Path, error: io::Error) -> Self {
+        match locked_by(&error) {
+            Some(by) => Self::Locked { image: quote(image.as_os_str().as_bytes()), by: by.into() },
+            None => Self::host(image, error),
+        }
     }
 
     pub(crate) fn stdout(error: io::Error) -> Self {
@@ -143,10 +178,10 @@ impl Failure {
 
     /// Why an image could not be opened; `advice` is what may help against a damaged superblock.
     fn open_whole(image: String, advice: &'static str, error: extant_fs::Error) -> Self {
-        if lacks_superblock(&error) {
-            Self::NoVolume { image, advice, error }
-        } else {
-            Self::Volume { place: image, error }
+        match error {
+            extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
+            error if lacks_superblock(&error) => Self::NoVolume { image, advice, error },
+            error => Self::Volume { place: image, error },
         }
     }
 
@@ -157,7 +192,7 @@ impl Failure {
             }
             Self::Line { failure, .. } => failure.exit(),
             Self::Compare(failure) => failure.exit().max(Exit::Usage),
-            Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
+            Self::Usage(_) | Self::Build(BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,
             _ => Exit::Failed,
         }
@@ -178,7 +213,7 @@ fn lacks_superblock(error: &extant_fs::Error) -> bool {
 
 /// Exit code for an error in a volume.
 pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
-    use extant_block::{IoErrorKind, Op};
+    use extant_block::Op;
     use extant_fs::Error as E;
     match error {
         E::Corrupt(_) | E::Lost(_) | E::LostMore { .. } | E::Replaced { .. } => Exit::Corrupt,

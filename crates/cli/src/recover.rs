@@ -9,7 +9,7 @@ use extant_fs::{OpenOptions, Recovery};
 use serde::Serialize;
 
 pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failure> {
-    let device = session.device_to_change(&args.image)?;
+    let device = session.device_to_change(&args.image, args.lock.foreign_locks())?;
     let image = ImagePath { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // A damaged superblock or journal must not be made worse: the first problem ends it.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;

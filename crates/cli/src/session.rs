@@ -4,7 +4,7 @@ use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
-use extant_block::{Device, FileDevice, FileOptions};
+use extant_block::{Device, FileDevice, FileOptions, ForeignLocks};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable};
 use extant_rt::Rt;
 use std::io::Write;
@@ -55,10 +55,14 @@ impl Session {
     }
 
     /// Opens an image's file, which must exist, for reading and writing.
-    pub(crate) fn device_to_change(&self, image: &Path) -> Result<Arc<dyn Device>, Failure> {
+    pub(crate) fn device_to_change(
+        &self,
+        image: &Path,
+        foreign: ForeignLocks,
+    ) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: true, direct: false };
         let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
-        Ok(Arc::new(device.driven_by(&self.rt)))
+        Ok(Arc::new(device.with_foreign_locks(foreign).driven_by(&self.rt)))
     }
 
     /// The volume in an image, opened once.

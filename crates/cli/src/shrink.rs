@@ -6,7 +6,7 @@ use crate::image_path::ImagePath;
 use crate::json;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
-use extant_block::{Claim, FileDevice};
+use extant_block::FileDevice;
 use extant_fs::{OpenOptions, Volume};
 use extant_image::{BuildError, ShrinkReport};
 use serde::Serialize;
@@ -14,12 +14,9 @@ use serde::Serialize;
 pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: Vec::new() };
     // From here on no other command writes to it, since what is read twice must be the same.
-    let claim = match std::fs::metadata(&args.image) {
-        Ok(found) if found.is_file() => {
-            FileDevice::claim_to_replace(&args.image).map_err(|error| Failure::host(&args.image, error))?
-        }
-        _ => Claim::default(),
-    };
+    let foreign = args.lock.foreign_locks();
+    let claim = FileDevice::claim_to_replace(&args.image, foreign)
+        .map_err(|error| Failure::to_claim(&args.image, error))?;
     let device = session.device(&place, Access::Contents)?;
     // Damage ends it: what is not read whole must not be lost.
     let opened = session
@@ -28,7 +25,8 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     let volume = opened.map_err(|error| Failure::open(place.image_quoted(), None, error))?;
     let output = args.output.as_ref().unwrap_or(&args.image);
     let progress = Progress::new(0, session.quiet);
-    let done = extant_image::shrink(&volume, &args.image, claim, output, &session.rt, progress.to_callback());
+    let told = progress.to_callback();
+    let done = extant_image::shrink(&volume, &args.image, claim, output, foreign, &session.rt, told);
     progress.finish();
     let report = done.map_err(|error| match error {
         BuildError::Volume { path, error } => Failure::Volume { place: path, error },

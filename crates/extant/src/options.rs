@@ -15,6 +15,7 @@ pub struct OpenOptions {
     pub(crate) fixed_time: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) removal_step: RemovalStep,
+    pub(crate) override_locks: bool,
 }
 
 impl Default for OpenOptions {
@@ -29,6 +30,7 @@ impl Default for OpenOptions {
             fixed_time: None,
             errors: None,
             removal_step: RemovalStep::default(),
+            override_locks: false,
         }
     }
 }
@@ -50,6 +52,15 @@ impl OpenOptions {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Opens an image for writing although another program holds a lock on it, as a virtual machine does ([`Error::Locked`]): where
+    /// it is known that this program only reads, or does not run any more. What the host's kernel has mounted, and what another
+    /// writer of this crate has open, is refused all the same. For [`Volume::open`](crate::Volume::open).
+    #[must_use]
+    pub fn override_locks(mut self, override_locks: bool) -> Self {
+        self.override_locks = override_locks;
         self
     }
 

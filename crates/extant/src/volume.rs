@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, Time, asynch};
-use extant_block::{Device, FileDevice};
+use extant_block::{Device, FileDevice, ForeignLocks};
 use extant_rt::{Nanos, Rt};
 use std::ops::Range;
 use std::path::Path;
@@ -46,13 +46,18 @@ impl Volume {
     ///
     /// # Errors
     /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
-    /// [`Error::Busy`] for writing where there is a writer already, and still is after a second.
+    /// [`Error::Busy`] for writing where there is a writer already, and still is after a second, or the host's kernel has the image
+    /// mounted, under whatever name; [`Error::Locked`] where another program, such as a virtual machine, says that it uses it.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
         let mut tries = 1;
         loop {
             let device = FileDevice::open(path, file).map_err(|error| host_error(path, &error))?;
+            let device = device.with_foreign_locks(match options.override_locks {
+                true => ForeignLocks::Override,
+                false => ForeignLocks::Honour,
+            });
             match Self::open_device(&rt, Arc::new(device.driven_by(&rt)), options) {
                 Err(Error::Busy(_)) if tries < CLAIM_TRIES => {
                     tries += 1;

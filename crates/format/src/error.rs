@@ -25,6 +25,11 @@ impl Corrupt {
         Self { place, problem: Problem::Truncated { needed, have } }
     }
 
+    /// A volume that is longer than what it lies on.
+    pub const fn cut_off(volume_bytes: u64, device_bytes: u64) -> Self {
+        Self { place: Place::Superblock, problem: Problem::CutOff { volume_bytes, device_bytes } }
+    }
+
     /// A stored checksum that differs from the computed one.
     pub const fn checksum(place: Place, stored: u32, computed: u32) -> Self {
         Self { place, problem: Problem::Checksum { stored, computed } }
@@ -130,6 +135,13 @@ pub enum Problem {
         /// Bytes there.
         have: usize,
     },
+    /// The volume's end is missing.
+    CutOff {
+        /// Bytes of the volume.
+        volume_bytes: u64,
+        /// Bytes of the file or device that it lies on.
+        device_bytes: u64,
+    },
     /// A field breaks a rule.
     Field {
         /// The kernel's name of the field.
@@ -149,6 +161,10 @@ impl fmt::Display for Problem {
                 write!(f, "checksum is {stored:#010x}, contents give {computed:#010x}")
             }
             Self::Truncated { needed, have } => write!(f, "needs {needed} bytes, there are {have}"),
+            Self::CutOff { volume_bytes, device_bytes } => {
+                let sizes = format_args!("the volume has {volume_bytes} bytes, the image {device_bytes}");
+                write!(f, "the image is truncated: {sizes}; copy it again")
+            }
             Self::Field { field, value, rule } => write!(f, "{field} is {value}, must be {rule}"),
         }
     }

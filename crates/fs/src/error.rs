@@ -55,6 +55,14 @@ pub enum Error {
         /// The host's words for it.
         message: String,
     },
+    /// Another program, such as a virtual machine, has the image of a volume that was to be written.
+    #[error("{place}: in use by {by}, which holds a lock on it; end that first")]
+    Locked {
+        /// The image or device, quoted for printing.
+        place: String,
+        /// The program, in words.
+        by: String,
+    },
     /// Another mount or a checker uses a volume that was to be written (multiple-mount protection).
     #[error("the volume is in use by {by} on {host}; end that first")]
     InUse {
@@ -245,7 +253,7 @@ impl Error {
             Self::BadFile(_) => 9,
             Self::NoMemory(_) => 12,
             Self::Access(_) => 13,
-            Self::Busy(_) | Self::InUse { .. } => 16,
+            Self::Busy(_) | Self::Locked { .. } | Self::InUse { .. } => 16,
             Self::Exists(_) => 17,
             Self::CrossDevice(_) => 18,
             Self::NotADirectory(_) => 20,

@@ -3,8 +3,9 @@
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::Tree;
-use crate::write::{Image, Output, Progress, directory_of, pump};
+use crate::write::{Image, Output, Progress, Replaced, directory_of, pump};
 use crate::{BuildError, BuildOptions, Note, Source, VolumeOptions, owner};
+use extant_block::ForeignLocks;
 use extant_format::Timestamp;
 use extant_rt::Rt;
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +45,8 @@ pub fn build(
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
+    // Before the sources are read, which may take long.
+    let replaced = Replaced::claim(&options.output, options.foreign_locks)?;
     let spool_dir = directory_of(&options.output);
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
@@ -56,7 +59,7 @@ pub fn build(
     let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
     let source = Loaded { tree, stores, notes, clamp: options.clamp_time };
-    write(&options.output, &options.volume, source, rt, progress)
+    write(replaced, &options.volume, source, rt, progress)
 }
 
 /// The regular file that has this name, if there is one.
@@ -75,6 +78,19 @@ pub fn mkfs(
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
+    mkfs_over(path, ForeignLocks::Honour, volume, created, rt, progress)
+}
+
+/// As [`mkfs`], with a choice of what is done about an image there that another program has locked.
+pub fn mkfs_over(
+    path: &Path,
+    foreign: ForeignLocks,
+    volume: &VolumeOptions,
+    created: Timestamp,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<BuildReport, BuildError> {
+    let replaced = Replaced::claim(path, foreign)?;
     let mut volume = volume.clone();
     let mut rng = rt.rng("mkfs");
     let mut random = || {
@@ -90,7 +106,7 @@ pub fn mkfs(
     volume.hash_seed.get_or_insert_with(&mut random);
     let stores = Stores::new(directory_of(path));
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
-    write(path, &volume, source, rt, progress)
+    write(replaced, &volume, source, rt, progress)
 }
 
 /// The sources, read.
@@ -102,7 +118,7 @@ struct Loaded {
 }
 
 fn write(
-    path: &Path,
+    replaced: Replaced,
     volume: &VolumeOptions,
     source: Loaded,
     rt: &Rt,
@@ -113,7 +129,7 @@ fn write(
     let contents = Contents::new(tree, &mut params, clamp, &mut notes)?;
     let plan = layout::plan(&contents, &params)?;
     let image = Arc::new(Image::new(contents, params, plan, stores, clamp));
-    let output = Output::create(path, image.bytes(), rt)?;
+    let output = Output::create(replaced, image.bytes(), rt)?;
     pump(&image, output.device(), rt, progress)?;
     output.commit(rt)?;
     let sb = image.superblock();

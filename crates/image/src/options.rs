@@ -1,6 +1,7 @@
 //! Options of a build.
 
 use crate::Timestamp;
+use extant_block::ForeignLocks;
 use extant_format::BlockSize;
 use std::path::PathBuf;
 
@@ -160,6 +161,8 @@ impl Default for VolumeOptions {
 pub struct BuildOptions {
     /// The image file; replaced at the end, and only if all went well.
     pub output: PathBuf,
+    /// What is done about an image there that another program has locked.
+    pub foreign_locks: ForeignLocks,
     /// The volume.
     pub volume: VolumeOptions,
     /// Owners.
@@ -181,6 +184,7 @@ impl BuildOptions {
     pub fn new(output: impl Into<PathBuf>) -> Self {
         Self {
             output: output.into(),
+            foreign_locks: ForeignLocks::Honour,
             volume: VolumeOptions::default(),
             ownership: Ownership::Source,
             clamp_time: None,

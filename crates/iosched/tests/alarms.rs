@@ -129,3 +129,24 @@ fn a_wait_ends_on_a_real_machine_too() {
     result.unwrap();
     assert!(at >= submitted.saturating_add(SPAN));
 }
+
+#[test]
+fn a_wait_ends_although_its_world_has_ended() {
+    let rt = Rt::real(RealConfig::default());
+    let queue = Queue::new(&rt, Arc::new(MemDevice::new(1 << 20)), waits(), QueueConfig::default());
+    let (tell, done) = std::sync::mpsc::channel();
+    let submit = |sector| {
+        let segment: Segment = Buf::zeroed(4096).into();
+        let mut bio = Bio::new(Op::Read, Sector(sector), vec![segment]);
+        let tell = tell.clone();
+        bio.on_end(Box::new(move |_, result| tell.send(result).unwrap()));
+        queue.submit(bio);
+    };
+    let ended = || done.recv_timeout(std::time::Duration::from_secs(120)).expect("the bio ends").unwrap();
+    // The first waits when the world ends, the second begins to wait afterwards.
+    submit(0);
+    assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
+    ended();
+    submit(800);
+    ended();
+}

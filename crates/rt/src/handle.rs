@@ -293,8 +293,9 @@ impl Rt {
 
     /// Calls `waker` at `at`, or at once where that is past, unless the alarm is dropped before: on the timers' thread in the real
     /// world, where a drop may return while the waker is being called, and in a timer's interrupt in the virtual one. The waker may
-    /// wake and spawn, and may take no lock that is held where alarms are armed or dropped. A shutdown does not wait for an alarm, and
-    /// one that is armed then does not ring. Until it rings or is dropped, an alarm keeps what the waker holds.
+    /// wake and spawn, and may take no lock that is held where alarms are armed or dropped. A shutdown does not wait for an alarm:
+    /// one that is armed then rings early in the real world, and not at all in the virtual one. Until it rings or is dropped, an
+    /// alarm keeps what the waker holds.
     pub fn alarm(&self, at: Nanos, waker: &Waker) -> Alarm {
         self.count(Counter::TimersArmed, 1);
         let id = match &self.shared.world {

@@ -2,8 +2,9 @@
 
 use extant_rt::{Class, Counter, Driver, Nanos, RealConfig, Rt, RtError, Wait};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Poll, Waker};
@@ -471,4 +472,28 @@ fn a_task_that_sleeps_after_the_shutdown_wakes_up() {
     rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();
     let _ = rt.shutdown(Nanos::ZERO);
     rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();
+}
+
+#[test]
+fn a_thread_that_sleeps_while_its_world_ends_wakes_up() {
+    let rt = world();
+    let sleeps = Arc::new(std::sync::Barrier::new(2));
+    let (inside, begun) = (rt.clone(), sleeps.clone());
+    let (tell, woken) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut sleep = pin!(inside.sleep(Nanos::from_millis(100)));
+        let mut is_first = true;
+        let slept = poll_fn(|cx| {
+            let slept = sleep.as_mut().poll(cx);
+            if std::mem::replace(&mut is_first, false) {
+                begun.wait();
+            }
+            slept
+        });
+        tell.send(inside.block_on(slept)).unwrap();
+    });
+    sleeps.wait();
+    assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
+    let woken = woken.recv_timeout(std::time::Duration::from_secs(120));
+    assert_eq!(woken.expect("its timer is not forgotten"), Ok(()));
 }

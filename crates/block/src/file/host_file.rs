@@ -1,8 +1,10 @@
 //! The open file or block device under a [`super::FileDevice`].
 
-use super::FileOptions;
+use super::locks::{self, ForeignLocks};
+use super::{FileOptions, busy};
+use crate::device::OneClaim;
 use crate::{Bio, Claim, IoError, IoErrorKind, Limits, Op, Sector};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,11 +26,16 @@ pub(super) struct HostFile {
     /// Alignment of offset and length for direct I/O, in bytes.
     offset_align: u64,
     pub(super) is_block_device: bool,
+    claims: OneClaim,
 }
 
 impl HostFile {
     pub(super) fn new(buffered: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
-        let kind = check_kind(&rustix::fs::fstat(&buffered)?)?;
+        let stat = rustix::fs::fstat(&buffered)?;
+        let kind = check_kind(&stat)?;
+        if options.write {
+            busy::refuse_attached(&stat, Some(&buffered), path)?;
+        }
         let is_block_device = kind == FileType::BlockDevice;
         let size_bytes = rustix::fs::seek(&buffered, SeekFrom::End(0))?;
         let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
@@ -51,6 +58,7 @@ impl HostFile {
             memory_align: memory_align as usize,
             offset_align: u64::from(offset_align),
             is_block_device,
+            claims: OneClaim::default(),
         })
     }
 
@@ -122,35 +130,12 @@ pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
 }
 
 impl HostFile {
-    /// Locks the file (flock(2)), through a description of its own, so that a second claim meets the first. A block device
-    /// was claimed when it was opened.
-    pub(super) fn claim(&self) -> Result<Claim, IoErrorKind> {
-        if self.is_block_device {
-            return Ok(Claim::default());
-        }
-        let Some(own) = reopen(&self.buffered, OFlags::RDONLY) else { return Ok(Claim::default()) };
-        lock(own).ok_or(IoErrorKind::Claimed)
-    }
-}
-
-/// Locks a regular file (flock(2)) for as long as the claim lives; `None` where another has locked it.
-pub(super) fn lock(own: OwnedFd) -> Option<Claim> {
-    match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Some(Claim::holding(Lock(own))),
-        Err(Errno::WOULDBLOCK) => None,
-        // A file system without locks: others cannot be told.
-        Err(_) => Some(Claim::default()),
-    }
-}
-
-/// A lock on the whole file, held by an open file description (flock(2)).
-struct Lock(OwnedFd);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // A process that another thread forks shares the description until it executes its program: closing ours would leave
-        // the lock to it.
-        let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
+    /// Locks the file; a second claim of this object meets the first as one of another does.
+    pub(super) fn claim(&self, foreign: ForeignLocks) -> Result<Claim, IoErrorKind> {
+        let one = self.claims.take().ok_or(IoErrorKind::Claimed)?;
+        let own = self.buffered.try_clone();
+        let own = own.map_err(|error| IoErrorKind::Os(error.raw_os_error().unwrap_or_default()))?;
+        Ok(Claim::holding((one, locks::take(own, foreign)?)))
     }
 }
 
@@ -171,24 +156,5 @@ fn alignment(fd: &OwnedFd, is_block_device: bool) -> (u32, u32) {
             (s.stx_dio_mem_align, s.stx_dio_offset_align)
         }
         _ => (SAFE_ALIGN, SAFE_ALIGN),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::File;
-
-    #[test]
-    fn a_lock_that_a_forked_process_shares_ends_with_its_owner() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let locked = |own: &OwnedFd| rustix::fs::flock(own, FlockOperation::NonBlockingLockExclusive);
-        let [own, other] = [0, 1].map(|_| OwnedFd::from(File::open(file.path()).unwrap()));
-        locked(&own).unwrap();
-        let _in_a_child = own.try_clone().unwrap();
-        let lock = Lock(own);
-        assert_eq!(locked(&other), Err(Errno::WOULDBLOCK));
-        drop(lock);
-        assert_eq!(locked(&other), Ok(()));
     }
 }

@@ -3,6 +3,8 @@
 mod blocking;
 mod busy;
 mod host_file;
+mod locks;
+mod loops;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -10,9 +12,10 @@ mod transfer;
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use extant_rt::{Driver, DriverHandle, Rt};
-use host_file::{HostFile, check_kind, lock};
+use host_file::{HostFile, check_kind};
+pub use locks::ForeignLocks;
 use ring::Ring;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -45,8 +48,9 @@ pub struct FileOptions {
 /// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
 /// block devices; where the file system cannot punch, zeroes are written and a discard is
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// a file's end that is no whole sector are out of range. No lock is taken on the file before
-/// [`Device::claim`], but a block device opened for writing is claimed.
+/// a file's end that is no whole sector are out of range. No lock is taken before [`Device::claim`], but a block device opened for
+/// writing is claimed. A claim locks the file against other writers, and against programs that ask, as QEMU does; see
+/// [`ForeignLocks`] for those of theirs. Readers take no lock and heed none.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this
 /// world has a thread of it woken. A thread in [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); one
@@ -55,6 +59,7 @@ pub struct FileOptions {
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
+    foreign_locks: ForeignLocks,
     engine: Engine,
 }
 
@@ -69,11 +74,17 @@ impl FileDevice {
     /// Opens an existing file or block device, whose size is final.
     ///
     /// # Errors
-    /// For writing, what the host has mounted or attached to a loop device is refused as busy; a block device after a second.
+    /// For writing, what the host's kernel has mounted or attached to a loop device, under whatever name, is refused as busy; a
+    /// block device after a second.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
         // Opening a FIFO would wait for its other end.
         let kind = check_kind(&rustix::fs::stat(path)?)?;
-        let access = if options.write { OFlags::RDWR | busy::claim(path, kind)? } else { OFlags::RDONLY };
+        let access = match (options.write, kind) {
+            (false, _) => OFlags::RDONLY,
+            // Fails while it is mounted or claimed (open(2)).
+            (true, FileType::BlockDevice) => OFlags::RDWR | OFlags::EXCL,
+            (true, _) => OFlags::RDWR,
+        };
         let open = || rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
         let fd = match access.contains(OFlags::EXCL) {
             true => busy::wait_for_claim(open)?,
@@ -82,24 +93,43 @@ impl FileDevice {
         Self::from_fd(fd, path, options)
     }
 
-    /// Claims an image, a regular file, for as long as another file is made that is to get its name: [`Device::claim`] of a
-    /// file whose bytes are not wanted. A file that is not there or may not be read has no claim.
+    /// Claims an image for as long as it is read to make another file, or another file is made that is to get its name:
+    /// [`Device::claim`] without a device. A file that is not there or may not be read has no claim.
     ///
     /// # Errors
-    /// `ResourceBusy` while a writer has claimed the image, or a loop device is attached to it.
-    pub fn claim_to_replace(path: &Path) -> std::io::Result<Claim> {
-        busy::claim(path, rustix::fs::FileType::RegularFile)?;
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(Claim::default()) };
-        let in_use =
-            || std::io::Error::new(std::io::ErrorKind::ResourceBusy, "it is in use by another command");
-        lock(own).ok_or_else(in_use)
+    /// `ResourceBusy` while the kernel has it mounted or attached to a loop device, or others have claimed or locked it: of those,
+    /// [`IoErrorKind`](crate::IoErrorKind) is the inner error.
+    pub fn claim_to_replace(path: &Path, foreign: ForeignLocks) -> std::io::Result<Claim> {
+        let Ok(stat) = rustix::fs::stat(path) else { return Ok(Claim::default()) };
+        let Ok(kind) = check_kind(&stat) else { return Ok(Claim::default()) };
+        let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = |access| rustix::fs::open(path, flags | access, Mode::empty());
+        let own = match kind {
+            FileType::BlockDevice => match busy::wait_for_claim(|| open(OFlags::RDONLY | OFlags::EXCL)) {
+                Err(rustix::io::Errno::BUSY) => return Err(rustix::io::Errno::BUSY.into()),
+                own => own,
+            },
+            // Some file systems give exclusive locks to those only who may write.
+            _ => open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)),
+        };
+        busy::refuse_attached(&stat, own.as_ref().ok(), path)?;
+        let Ok(own) = own else { return Ok(Claim::default()) };
+        locks::take(own, foreign).map_err(|kind| std::io::Error::new(std::io::ErrorKind::ResourceBusy, kind))
     }
 
     /// Takes over an open file whose size is final; `path` is its name in errors.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`], but a block device that is mounted is not found to be.
     pub fn from_fd(fd: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
         let host_file = Arc::new(HostFile::new(fd, path, options)?);
-        Ok(Self { host_file, engine: Engine::Caller })
+        Ok(Self { host_file, foreign_locks: ForeignLocks::default(), engine: Engine::Caller })
+    }
+
+    /// What [`Device::claim`] does about the locks of other programs.
+    pub fn with_foreign_locks(mut self, foreign: ForeignLocks) -> Self {
+        self.foreign_locks = foreign;
+        self
     }
 
     /// Completes bios asynchronously from now on, over io_uring where there is one. In a virtual world nothing changes:
@@ -238,7 +268,7 @@ impl Device for FileDevice {
     }
 
     fn claim(&self) -> Result<Claim, IoError> {
-        self.host_file.claim().map_err(|kind| IoError {
+        self.host_file.claim(self.foreign_locks).map_err(|kind| IoError {
             device: self.host_file.limits.name.clone(),
             op: Op::Write,
             start: Sector(0),

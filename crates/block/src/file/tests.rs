@@ -56,6 +56,56 @@ fn one_writer_at_a_time_claims_a_file() {
 }
 
 #[test]
+fn bytes_under_a_loop_device_are_written_under_no_name() {
+    if !can_mount() {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    let file = temp_file(&[]);
+    file.as_file().set_len(16 * MIB).unwrap();
+    let hard = file.path().with_extension("hard");
+    std::fs::hard_link(file.path(), &hard).unwrap();
+    let attach = |path: &Path, from: u64, bytes: u64| {
+        let (offset, limit) = (from.to_string(), bytes.to_string());
+        LoopDevice::attach(path, &["--offset", &offset, "--sizelimit", &limit]).unwrap()
+    };
+    let open = |path: &Path| FileDevice::open(path, FileOptions { write: true, direct: false });
+    let refused = |path: &Path, device: &LoopDevice| {
+        let error = open(path).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+        let name = format!("it is attached to {}", device.path().display());
+        assert!(error.to_string().starts_with(&name), "{error}");
+        let to_replace = FileDevice::claim_to_replace(path, ForeignLocks::Override).unwrap_err();
+        assert_eq!(to_replace.to_string(), error.to_string());
+    };
+    let first = attach(file.path(), 0, 8 * MIB);
+    refused(file.path(), &first);
+    refused(&hard, &first);
+    // Two parts of the file, as partitions are attached.
+    let second = attach(&hard, 8 * MIB, 8 * MIB);
+    drop(open(first.path()).unwrap());
+    drop(open(second.path()).unwrap());
+    let both = attach(file.path(), 4 * MIB, 8 * MIB);
+    refused(first.path(), &both);
+    refused(second.path(), &both);
+    drop((both, first));
+    refused(file.path(), &second);
+    // A device over the device.
+    let above = attach(second.path(), 0, MIB);
+    refused(second.path(), &above);
+    drop(above);
+    drop(open(second.path()).unwrap());
+    // Its file lives on without a name, and another has that.
+    std::fs::write(file.path().with_extension("new"), [0; 4096]).unwrap();
+    std::fs::rename(file.path().with_extension("new"), file.path()).unwrap();
+    drop(open(file.path()).unwrap());
+    refused(&hard, &second);
+    drop(second);
+    drop(open(&hard).unwrap());
+    std::fs::remove_file(&hard).unwrap();
+}
+
+#[test]
 fn a_layout_over_files_claims_all_of_them_or_none() {
     let files = [temp_file(&pattern(8192)), temp_file(&pattern(8192))];
     let open = |n: usize| -> Arc<dyn Device> {

@@ -4,6 +4,7 @@ mod durable;
 mod error;
 mod handshake;
 mod link;
+mod mend;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use durable::Durability;
 use extant_rt::{Class, Driver, DriverHandle, Nanos, Rt, Wait};
 use handshake::Export;
 use link::{Ended, Link, Terms};
+use mend::{After, Mending};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
@@ -317,7 +319,7 @@ impl Shared {
         while bios.peek().is_some() {
             let (index, room) = self.choose();
             let Berth { line, load } = &self.berths[index];
-            let mut ended = Vec::new();
+            let mut after = After::default();
             {
                 let mut line = line.lock();
                 for bio in bios.by_ref().take(room) {
@@ -326,12 +328,12 @@ impl Shared {
                     line.link.start(bio, self.rt.now(), &self.durability);
                 }
                 if line.socket.is_some() {
-                    self.send(index, &mut line, &mut ended);
+                    self.send(index, &mut line, &mut after);
                 } else {
-                    self.mend(index, &mut line, &mut ended);
+                    self.mend(index, &mut line, &mut after);
                 }
             }
-            self.finish(index, ended);
+            self.settle(index, after);
         }
         self.rt.io_started();
     }
@@ -345,6 +347,15 @@ impl Shared {
             Some((index, load)) if load < FULL => (index, FULL - load),
             Some((index, _)) => (index, FULL),
             None => unreachable!("a device has a connection at least"),
+        }
+    }
+
+    /// Carries out what had to wait for the release of the line's lock.
+    fn settle(&self, index: usize, after: After) {
+        self.finish(index, after.ended);
+        if let Some(mending) = after.mending {
+            // A world that has ended drops the task here, and with it the guard.
+            drop(self.rt.spawn("nbd reconnect", Class::Normal, mending.redial()));
         }
     }
 
@@ -372,7 +383,7 @@ impl Shared {
     }
 
     /// Sends what the socket takes, and asks epoll about the rest.
-    fn send(&self, index: usize, line: &mut Line, ended: &mut Vec<Ended>) {
+    fn send(&self, index: usize, line: &mut Line, after: &mut After) {
         let Some(socket) = &mut line.socket else { return };
         let sent = line.link.send(socket).and_then(|all| {
             if line.full == all {
@@ -384,107 +395,67 @@ impl Shared {
             Ok(())
         });
         if let Err(error) = sent {
-            self.lose(index, line, &error.into(), ended);
+            self.lose(index, line, &error.into(), after);
         }
     }
 
     fn receive(&self, index: usize) {
-        let mut ended = Vec::new();
+        let mut after = After::default();
         {
             let mut line = self.berths[index].line.lock();
             let Line { link, socket, .. } = &mut *line;
             let Some(socket) = socket else { return };
-            match link.receive(socket, &self.durability, &mut ended) {
+            match link.receive(socket, &self.durability, &mut after.ended) {
                 // An answer may have let a bio go to its next stage.
-                Ok(()) => self.send(index, &mut line, &mut ended),
-                Err(error) => self.lose(index, &mut line, &error, &mut ended),
+                Ok(()) => self.send(index, &mut line, &mut after),
+                Err(error) => self.lose(index, &mut line, &error, &mut after),
             }
         }
-        self.finish(index, ended);
+        self.settle(index, after);
     }
 
     /// The connection is of no use any more.
-    fn lose(&self, index: usize, line: &mut Line, error: &NbdError, ended: &mut Vec<Ended>) {
+    fn lose(&self, index: usize, line: &mut Line, error: &NbdError, after: &mut After) {
         // Closing the socket takes it out of epoll.
         line.socket = None;
         if !self.options.server_never_forgets {
             self.durability.connection_lost();
         }
         if error.is_protocol() {
-            line.link.fail_all(&IoErrorKind::Protocol(error.to_string()), ended);
+            line.link.fail_all(&IoErrorKind::Protocol(error.to_string()), &mut after.ended);
         } else if line.link.in_flight() > 0 {
-            self.mend(index, line, ended);
+            self.mend(index, line, after);
         }
     }
 
-    /// Gets a new connection in the background, once.
-    fn mend(&self, index: usize, line: &mut Line, ended: &mut Vec<Ended>) {
+    /// Gets a new connection in the background, once. The task starts after the line's lock is released.
+    fn mend(&self, index: usize, line: &mut Line, after: &mut After) {
         if line.mending {
             return;
         }
         if self.closing.load(Ordering::SeqCst) {
-            return line.link.fail_all(&IoErrorKind::Gone("the device is being closed".into()), ended);
+            let kind = IoErrorKind::Gone("the device is being closed".into());
+            return line.link.fail_all(&kind, &mut after.ended);
         }
         line.mending = true;
         let shared = self.myself.upgrade().expect("called through a handle");
-        let task = async move { shared.redial(index).await };
-        drop(self.rt.spawn("nbd reconnect", Class::Normal, task));
-    }
-
-    async fn redial(self: Arc<Self>, index: usize) {
-        // Dropped in the middle, with its world, it fails what no connection will answer.
-        let mut unfinished = Unfinished { shared: &self, index, reason: "its world has ended".to_owned() };
-        let patience = self.options.answer_within.min(self.options.reconnect_for);
-        let deadline = self.rt.now().saturating_add(self.options.reconnect_for);
-        let mut pause = Nanos::from_millis(10);
-        unfinished.reason = loop {
-            let (world, target) = (self.rt.clone(), self.target.clone());
-            let dial = move || connect(&world, &target, patience);
-            let dialled = self.rt.spawn_blocking("nbd connect", dial).await;
-            let error = match flatten(dialled) {
-                Ok((socket, export)) if export == self.export => {
-                    let mut ended = Vec::new();
-                    let installed = {
-                        let mut line = self.berths[index].line.lock();
-                        let now = self.rt.now();
-                        line.link.restart(now, &self.durability, &mut ended);
-                        let installed = self.install(index, &mut line, socket);
-                        if installed.is_ok() {
-                            self.send(index, &mut line, &mut ended);
-                        }
-                        installed
-                    };
-                    self.finish(index, ended);
-                    match installed {
-                        Ok(()) => return std::mem::forget(unfinished),
-                        Err(errno) => NbdError::Io(errno.into()),
-                    }
-                }
-                Ok(_) => NbdError::Changed,
-                Err(error) => error,
-            };
-            if self.rt.now().saturating_add(pause) > deadline || self.closing.load(Ordering::SeqCst) {
-                break error.to_string();
-            }
-            self.rt.sleep(pause).await;
-            pause = Nanos((pause.0 * 2).min(Nanos::from_secs(1).0));
-        };
+        after.mending = Some(Mending::new(shared, index));
     }
 
     /// Gives up connections whose answers are late.
     fn check_answers(&self) {
         let now = self.rt.now();
         for (index, berth) in self.berths.iter().enumerate() {
-            let mut ended = Vec::new();
+            let mut after = After::default();
             {
                 let mut line = berth.line.lock();
                 let oldest = line.link.oldest();
                 let late = oldest.is_some_and(|since| now.saturating_sub(since) > self.options.answer_within);
                 if late && line.socket.is_some() {
-                    self.lose(index, &mut line, &NbdError::Silent, &mut ended);
+                    self.lose(index, &mut line, &NbdError::Silent, &mut after);
                 }
             }
-            self.finish(index, ended);
+            self.settle(index, after);
         }
     }
 
@@ -532,25 +503,6 @@ impl Shared {
                 index => self.receive(index as usize),
             }
         }
-    }
-}
-
-/// A connection that does not come: fails what waits for it.
-struct Unfinished<'a> {
-    shared: &'a Shared,
-    index: usize,
-    reason: String,
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        let mut ended = Vec::new();
-        {
-            let mut line = self.shared.berths[self.index].line.lock();
-            line.mending = false;
-            line.link.fail_all(&IoErrorKind::Gone(std::mem::take(&mut self.reason)), &mut ended);
-        }
-        self.shared.finish(self.index, ended);
     }
 }
 

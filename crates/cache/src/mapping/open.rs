@@ -483,11 +483,16 @@ const WANTED_BYTES: u64 = 256 << 10;
 /// copy takes.
 ///
 /// # Errors
-/// Every frame holds a dirty page of a device that fails, which has been tried once more, or of a stuck file.
+/// Every frame holds a dirty page of a device that fails, which has been tried once more, or of a stuck file; the world has
+/// ended, and with it the tasks that give frames back.
 async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) -> Result<()> {
     if shared.pool.evictable_frames() > 0 {
         shared.rt.yield_now().await;
         return Ok(());
+    }
+    if shared.is_forsaken() {
+        waiting.took(|_| true);
+        return Err(CacheError::ShutDown);
     }
     let held_up = shared.held_up_frames();
     if let Some(error) = &held_up

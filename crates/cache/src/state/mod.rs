@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) pass: Box<dyn WriteBackPass>,
     pub(crate) closed: AtomicBool,
+    /// The world has ended before a task of the cache.
+    forsaken: AtomicBool,
 }
 
 /// A device that files of the cache live on.

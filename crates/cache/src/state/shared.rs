@@ -77,6 +77,7 @@ impl Shared {
             settings,
             pass,
             closed: AtomicBool::new(false),
+            forsaken: AtomicBool::new(false),
         })
     }
 
@@ -179,5 +180,21 @@ impl Shared {
         self.closed.store(true, Ordering::SeqCst);
         self.waits.wake_all(Condition::Closing);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
+    }
+
+    /// Whether the cache has lost its tasks with its world: no page becomes clean by itself, and no client gives memory back.
+    pub(crate) fn is_forsaken(&self) -> bool {
+        self.forsaken.load(Ordering::SeqCst)
+    }
+
+    /// The world has ended before a task of the cache. Callers that wait for what only that would do look again.
+    pub(crate) fn forsake(&self) {
+        self.forsaken.store(true, Ordering::SeqCst);
+        self.close();
+        self.waits.wake_all(Condition::Frames);
+        self.waits.wake_all(Condition::Room(None));
+        for disk in self.disks.read().iter() {
+            self.waits.wake_all(Condition::Room(Some(disk.index.0)));
+        }
     }
 }

@@ -36,33 +36,45 @@ const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 const RETRY: Nanos = Nanos::from_millis(10);
 
 /// The flusher's part in its device, made before its first step. The device's list of dirty files, which keeps them and with
-/// them the cache, has no other server: if the world ends first, the list ends with it.
-pub(crate) struct Serving(Arc<DiskState>);
+/// them the cache, has no other server: if the world ends first, the list ends with it, and writers that wait for room hear so.
+pub(crate) struct Serving {
+    shared: Arc<Shared>,
+    disk: Arc<DiskState>,
+    is_over: bool,
+}
 
 impl Serving {
-    pub(crate) fn new(disk: &Arc<DiskState>) -> Self {
-        Self(disk.clone())
+    pub(crate) fn new(shared: &Arc<Shared>, disk: &Arc<DiskState>) -> Self {
+        Self { shared: shared.clone(), disk: disk.clone(), is_over: false }
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
         // After a panic syncs still need the list.
-        if !std::thread::panicking() {
-            self.0.close();
+        if std::thread::panicking() {
+            return;
+        }
+        self.disk.close();
+        if !self.is_over {
+            self.shared.forsake();
         }
     }
 }
 
 /// Runs until the cache is closed and clean, or the device is let go.
-pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
-    let disk = &serving.0;
+pub(crate) async fn run(mut serving: Serving) {
+    serve(&serving.shared, &serving.disk).await;
+    serving.is_over = true;
+}
+
+async fn serve(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
     let mut next_periodic = Nanos::MAX;
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     loop {
         let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
         if shared.is_closed() {
-            return close_out(&shared, disk).await;
+            return close_out(shared, disk).await;
         }
         let dirty = disk.next_file(None).is_some();
         let now = shared.rt.now();
@@ -71,7 +83,7 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
         let failing = disk.is_failing();
         if !dirty {
             next_periodic = Nanos::MAX;
-            if disk.is_left() && leave(&shared, disk).await {
+            if disk.is_left() && leave(shared, disk).await {
                 return;
             }
             kicked.await;
@@ -85,16 +97,16 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
             Some(Pass::Expired(now.saturating_sub(shared.settings.expire)))
         } else if wanted {
             Some(Pass::Wanted)
-        } else if !failing && disk.orders(&shared, None).flusher != Background::Stop {
+        } else if !failing && disk.orders(shared, None).flusher != Background::Stop {
             Some(Pass::Background)
-        } else if !failing && disk.is_waited_for(&shared) {
+        } else if !failing && disk.is_waited_for(shared) {
             Some(Pass::Wanted)
         } else {
             None
         };
         let progress = match pass {
-            Some(Pass::Background) => background(&shared, disk, next_periodic, &mut visiting).await,
-            Some(pass) => pass_over(&shared, disk, pass, &mut visiting).await,
+            Some(Pass::Background) => background(shared, disk, next_periodic, &mut visiting).await,
+            Some(pass) => pass_over(shared, disk, pass, &mut visiting).await,
             None => {
                 first_of(kicked, shared.rt.sleep_until(next_periodic)).await;
                 continue;

@@ -137,6 +137,13 @@ pub(crate) fn sleep(rt: &Rt, ms: u64) {
     run(rt, rt.sleep(Nanos::from_millis(ms)));
 }
 
+/// Does `work` on a thread of its own; where that hangs, the test fails instead of hanging.
+pub(crate) fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    ended.recv_timeout(std::time::Duration::from_secs(120)).expect("it ends")
+}
+
 pub(crate) fn world() -> Rt {
     Rt::real(RealConfig { worker_threads: Some(2), seed: Some(1), ..RealConfig::default() })
 }

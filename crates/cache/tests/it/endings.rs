@@ -1,6 +1,6 @@
 //! Worlds that end before the cache does: its files, its devices and its memory are given back all the same.
 
-use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
+use crate::common::{Gate, ends, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{MemDevice, Sector};
 use extant_cache::control::DeviceIndex;
@@ -138,6 +138,22 @@ fn a_writer_that_outlives_the_cache_is_told_so_at_the_limit() {
     let stopped = run(&rt, mapping.open().write(0, &vec![1; 2 << 20])).unwrap_err();
     assert!(matches!(stopped.error, CacheError::ShutDown), "{stopped:?}");
     assert!((1..2 << 20).contains(&stopped.done_bytes));
+}
+
+#[test]
+fn writers_that_outlive_their_world_hear_so_at_the_limit() {
+    let rt = world();
+    let (_cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 4 << 20, 0);
+    gate.hold();
+    let write = |file: extant_cache::OpenFile| move || file.write_blocking(0, &vec![1; 2 << 20]).unwrap_err();
+    // One waits for room when the world ends, one begins afterwards.
+    let (waiting, later) = (write(mapping.open()), write(mapping.open()));
+    let waiting = std::thread::spawn(move || ends(waiting));
+    gate.wait_held(1);
+    assert_eq!(rt.shutdown(Nanos::ZERO).in_flight.len(), 1, "the flusher");
+    for stopped in [waiting.join().unwrap(), ends(later)] {
+        assert!(matches!(stopped.error, CacheError::ShutDown), "{stopped:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod names;
 mod put;
 mod script;
 
-use crate::edit_args::{DefragArgs, EditArgs, EditCommand, Owner, ScriptLine, TrimArgs};
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, Owner, ScriptLine, TrimArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 /// A command on the command line: its paths name the image, all the same.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
-    batch(session, &image, |session, volume| {
+    batch(session, &image, command.lock(), |session, volume| {
         let edit = Edit { session, image: &image, volume, root: volume.root(), in_script: false };
         edit.run(command)
     })
@@ -81,6 +81,7 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         }
         let parsed = ScriptLine::try_parse_from(words).map_err(|error| wrong(&misread(&error)));
         let ScriptLine { mut command } = parsed?;
+        command.check_in_batch().map_err(|what| wrong(&what))?;
         for target in command.targets_mut() {
             if !target.as_bytes().starts_with(b"/") {
                 return Err(wrong(&format!(
@@ -92,7 +93,7 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         commands.push((number, command));
     }
     let count = commands.len();
-    batch(session, &args.image, |session, volume| {
+    batch(session, &args.image, args.lock, |session, volume| {
         for (number, command) in &commands {
             Edit::in_script(session, &args.image, volume)
                 .run(command)
@@ -115,7 +116,7 @@ pub(crate) fn misread(error: &clap::Error) -> Failure {
 pub(crate) fn trim(session: &mut Session, args: &TrimArgs) -> Result<(), Failure> {
     let image = quote(args.image.as_os_str().as_bytes());
     let mut trimmed_bytes = 0;
-    batch(session, &args.image, |_, volume| {
+    batch(session, &args.image, args.lock, |_, volume| {
         let range = args.offset..args.length.map_or(u64::MAX, |length| args.offset.saturating_add(length));
         trimmed_bytes = volume
             .trim(range, args.minimum)
@@ -140,7 +141,7 @@ struct JsonTrim {
 pub(crate) fn defrag(session: &mut Session, args: &DefragArgs) -> Result<(), Failure> {
     let image = one_image(args.paths.iter())?;
     let mut all = Vec::new();
-    let done = batch(session, &image, |_, volume| {
+    let done = batch(session, &image, args.lock, |_, volume| {
         let root = volume.root();
         for target in &args.paths {
             let place = ImagePath::parse(target.clone());
@@ -181,16 +182,17 @@ impl<'a> JsonDefragmented<'a> {
 fn batch(
     session: &mut Session,
     image: &Path,
+    lock: LockArgs,
     work: impl FnOnce(&Session, &Volume) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let volume = open(session, image)?;
+    let volume = open(session, image, lock)?;
     let done = work(session, &volume);
     done.and(close(session, image, &volume))
 }
 
 /// Opens the volume of an image for a batch of changes.
-pub(crate) fn open(session: &Session, image: &Path) -> Result<Volume, Failure> {
-    let device = session.device_to_change(image)?;
+pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Volume, Failure> {
+    let device = session.device_to_change(image, lock.foreign_locks())?;
     let name = quote(image.as_os_str().as_bytes());
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
@@ -259,7 +261,7 @@ impl<'a> Edit<'a> {
             }),
             EditCommand::Rm(args) => self.each(&args.paths, |root, path| {
                 let kind = match root.symlink_metadata(path) {
-                    Err(Error::NotFound(_)) if args.force => return Ok(()),
+                    Err(Error::NotFound(_)) if args.is_content || args.force => return Ok(()),
                     found => found?.file_type(),
                 };
                 match kind {
@@ -279,9 +281,10 @@ impl<'a> Edit<'a> {
                     true => args.target.as_bytes().to_vec(),
                     false => self.place(&args.target).path,
                 };
+                let replaces = args.replaces || args.force;
                 self.at(&args.name, |root, path| {
                     if args.symbolic {
-                        if !args.force {
+                        if !replaces {
                             return root.symlink(&from, path);
                         }
                         check_not_itself(root, &names::beside(path, &from), path)?;
@@ -289,7 +292,7 @@ impl<'a> Edit<'a> {
                         return root.unnamed(directory_of(path), new, 0o777)?.link_over(root, path);
                     }
                     let path = self.inside(path, &from);
-                    if !args.force {
+                    if !replaces {
                         return root.hard_link(&from, &path);
                     }
                     check_not_itself(root, &from, &path)?;

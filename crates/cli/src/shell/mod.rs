@@ -49,7 +49,7 @@ struct Shell<'a> {
 impl<'a> Shell<'a> {
     fn open(session: &'a mut Session, args: &ShellArgs) -> Result<Self, Failure> {
         let image = args.image.clone();
-        let writable = args.write.then(|| edit::open(session, &image)).transpose()?;
+        let writable = args.write.then(|| edit::open(session, &image, args.lock)).transpose()?;
         let reading = match &writable {
             Some(volume) => {
                 let volume = volume.stored().clone();
@@ -186,6 +186,7 @@ impl<'a> Shell<'a> {
             let text = "the volume is open for reading only; --write of extant shell opens it for changes";
             return Err(Failure::Usage(text.into()));
         };
+        command.check_in_batch().map_err(|what| Failure::Usage(what.into()))?;
         for target in command.targets_mut() {
             *target = OsString::from_vec(absolute(&self.directory, target.as_bytes()));
         }

@@ -118,3 +118,59 @@ fn a_deletion_that_damage_leaves_undone_is_told() {
     complains(&["mv", &place(&image, "/q"), &file], "inode 13: ");
     assert_eq!(extant(["cat", &file]).clean(), b"new contents", "the names were changed all the same");
 }
+
+#[test]
+fn a_truncated_image_is_called_that_and_read_as_far_as_it_goes() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pieces = dir.path().join("pieces");
+    fs::create_dir(&pieces).unwrap();
+    for (bytes, is_dirty) in [(10_000_000, false), ((16 << 20) - 100, false), (10_000_000, true)] {
+        let image = volume(dir.path(), &["-t", "ext4"]);
+        if is_dirty {
+            debugfs(&image, &["feature needs_recovery".to_owned()]);
+        }
+        fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(bytes).unwrap();
+        let before = fs::read(&image).unwrap();
+        let whole_sectors = bytes / 512 * 512;
+        let told =
+            format!("the image is truncated: the volume has 16777216 bytes, the image {whole_sectors}");
+        let at = |path: &str| place(&image, path);
+        let text = image.to_str().unwrap();
+        let (archive, copy) = (dir.path().join("out.tar"), pieces.join(format!("{bytes}{is_dirty}")));
+        let readers: [&[&str]; 8] = [
+            &["cat", &at("/sub/file")],
+            &["ls", "--json", &at("/sub")],
+            &["tree", text],
+            &["stat", &at("/sub/file")],
+            &["info", text],
+            &["export", text, "-o", archive.to_str().unwrap()],
+            &["cp", &at("/sub/file"), copy.to_str().unwrap()],
+            &["debug", text, "superblock"],
+        ];
+        for command in readers {
+            let ran = extant(command);
+            assert_eq!(ran.code, Some(3), "{command:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(&told), "{command:?}: {}", ran.stderr);
+        }
+        assert_eq!(fs::read(&copy).unwrap(), b"contents", "what is there is read");
+        let file = dir.path().join("source/sub/file");
+        let writers: [&[&str]; 7] = [
+            &["put", file.to_str().unwrap(), &at("/new")],
+            &["rm", &at("/sub/file")],
+            &["trim", "--json", text],
+            &["recover", text],
+            &["shrink", text],
+            &["edit", text, "/dev/null"],
+            &["build", file.parent().unwrap().to_str().unwrap(), "--into", text],
+        ];
+        for command in writers {
+            let ran = extant(command);
+            assert!(ran.code == Some(3) && ran.stdout.is_empty(), "{command:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(&told), "{command:?}: {}", ran.stderr);
+        }
+        assert!(fs::read(&image).unwrap() == before, "nothing was written");
+    }
+}

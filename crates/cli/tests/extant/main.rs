@@ -1,6 +1,7 @@
 //! The command as users meet it, on volumes that others made.
 
 mod adding;
+mod busy;
 mod comparing;
 mod corpus;
 mod damaged;

@@ -126,10 +126,7 @@ impl View {
             }
         }
         check_readable(&sb)?;
-        let room = device.limits().capacity_bytes >> sb.block_size().log2();
-        if sb.blocks_count() > room {
-            let rule = "at most the blocks of the device";
-            let corrupt = Corrupt::field(Place::Superblock, "s_blocks_count", sb.blocks_count(), rule);
+        if let Err(corrupt) = check_whole(&*device, &sb) {
             match options.damage {
                 Damage::Fail => return Err(corrupt.into()),
                 Damage::Report => problems.add(corrupt.into()),
@@ -362,6 +359,16 @@ impl View {
         }
         self.buffers().prefetch(blocks.into_iter()).await;
     }
+}
+
+/// Whether a device has all of a volume: an image that was copied in part has not.
+pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::Result<(), Corrupt> {
+    let device_bytes = device.limits().capacity_bytes;
+    if sb.blocks_count() <= device_bytes >> sb.block_size().log2() {
+        return Ok(());
+    }
+    let volume_bytes = sb.blocks_count().saturating_mul(sb.block_size().bytes().into());
+    Err(Corrupt::cut_off(volume_bytes, device_bytes))
 }
 
 /// Reads and checks the superblock at byte `offset` of a device, whatever features it names; the primary one is at 1,024.

@@ -11,7 +11,7 @@ use crate::meta::{Buffers, MetaStore, RemovalStep, Tid};
 use crate::names::Namespace;
 use crate::quota::Quotas;
 use crate::recovery::{Log, replay};
-use crate::view::{Live, View, check_readable, check_writable, read_superblock};
+use crate::view::{Live, View, check_readable, check_whole, check_writable, read_superblock};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Claim, Device, IoErrorKind, Op, Sector, Segment};
@@ -118,7 +118,8 @@ impl Volume {
     /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
     ///
     /// # Errors
-    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::InUse`] where another host has the volume
+    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::Locked`] where another program says that it uses it,
+    /// [`Error::InUse`] where another host has the volume
     /// mounted (multiple-mount protection). Refuses, by name, features that it cannot write; a
     /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
@@ -144,6 +145,7 @@ impl Volume {
         found.verify_checksum()?;
         check_readable(&found)?;
         check_writable(&found)?;
+        check_whole(&*device, &found)?;
         let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
         // Held until the protection is released, which is a write.
@@ -417,6 +419,7 @@ impl Mount {
 pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
     device.claim().map_err(|error| match error.kind {
         IoErrorKind::Claimed => Error::Busy(crate::quote(error.device.as_bytes())),
+        IoErrorKind::Locked { by } => Error::Locked { place: crate::quote(error.device.as_bytes()), by },
         _ => error.into(),
     })
 }

@@ -4,7 +4,7 @@ use super::mmp::Protection;
 use super::mount::known_errors;
 use super::{OpenOptions, Volume, WriteOptions};
 use crate::recovery::{Recovery, replay};
-use crate::view::View;
+use crate::view::{View, check_readable, check_whole};
 use crate::{Error, Result};
 use extant_block::{Device, Exclusive, IoError, IoErrorKind, Op, Sector};
 use extant_cache::{CacheConfig, PageCache};
@@ -27,7 +27,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. [`Error::Busy`] while the device is claimed by a writer. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
+/// nothing is written. [`Error::Busy`] while the device is claimed by a writer, [`Error::Locked`] where another program says that it uses it. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
 /// that is mounted elsewhere, which takes a wait of some seconds to tell.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     // A writer's volume asks for recovery, and its log is in use.
@@ -39,7 +39,13 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         return Err(Error::Unsupported { feature, hint: "; run e2fsck, for there is nothing to replay" });
     }
     let protection = match found.incompat().contains(Incompat::RECOVER) {
-        true => Protection::hold(rt, &own, &found, rt.wall_clock()).await?,
+        true => {
+            // Before this writes. A damaged superblock is refused by the replay, in its own words.
+            if found.verify_checksum().is_ok() && check_readable(&found).is_ok() {
+                check_whole(&*own, &found)?;
+            }
+            Protection::hold(rt, &own, &found, rt.wall_clock()).await?
+        }
         false => None,
     };
     let replayed = replay(own.clone(), options).await;

@@ -11,10 +11,10 @@ mod renumber;
 mod sound;
 mod survey;
 
-use crate::write::{Output, Progress, pump};
+use crate::write::{Output, Progress, Replaced, pump};
 use crate::{BuildError, quoted_path};
 use emit::Shrunk;
-use extant_block::Claim;
+use extant_block::{Claim, ForeignLocks};
 use extant_fs::Volume;
 use extant_rt::Rt;
 use plan::Arrangement;
@@ -41,7 +41,8 @@ pub struct ShrinkReport {
 
 /// Writes the smallest volume with everything that is on `volume`, read from `image`, to `output`, which may be the image
 /// itself: the new file has its permissions then, and takes its name once it is durable. `claim` keeps writers from the image
-/// and must be older than `volume`; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
+/// and must be older than `volume`; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace). `foreign` is
+/// what is done about another image at `output` that a program has locked.
 ///
 /// # Errors
 /// An image that is to replace itself and is no regular file, has other names or may not be written, or has anything but zeroes
@@ -54,6 +55,7 @@ pub fn shrink(
     image: &Path,
     claim: Claim,
     output: &Path,
+    foreign: ForeignLocks,
     rt: &Rt,
     progress: Progress,
 ) -> Result<ShrinkReport, BuildError> {
@@ -78,18 +80,14 @@ pub fn shrink(
         report.is_written = false;
         return Ok(report);
     }
-    let target = if in_place {
-        std::fs::canonicalize(output).map_err(|error| BuildError::output("look at", output, error))?
-    } else {
-        output.to_path_buf()
-    };
-    let (file, _claim) = match in_place {
-        true => (Output::create_over(&target, claim, report.after_bytes, rt)?, Claim::default()),
-        false => (Output::create(&target, report.after_bytes, rt)?, claim),
-    };
-    if in_place {
+    let (file, _claim) = if in_place {
+        let target = std::fs::canonicalize(output).map_err(|e| BuildError::output("look at", output, e))?;
+        let file = Output::create_over(&target, claim, report.after_bytes, rt)?;
         file.resemble(&target)?;
-    }
+        (file, Claim::default())
+    } else {
+        (Output::create(Replaced::claim(output, foreign)?, report.after_bytes, rt)?, claim)
+    };
     pump(&Arc::new(shrunk), file.device(), rt, progress)?;
     file.commit(rt)?;
     Ok(report)

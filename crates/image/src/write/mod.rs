@@ -8,7 +8,7 @@ mod pump;
 mod tables;
 
 pub(crate) use heads::Heads;
-pub(crate) use output::{Output, directory_of};
+pub(crate) use output::{Output, Replaced, directory_of};
 pub use pump::Progress;
 pub(crate) use pump::{Emit, Pieces, pump};
 pub(crate) use tables::{GroupInodes, block_bitmap, count_usage, descriptors};

@@ -1,13 +1,41 @@
 //! The image file: nameless until it is complete.
 
 use crate::BuildError;
-use extant_block::{Claim, Device, FileDevice, FileOptions, flush};
+use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, flush};
 use extant_rt::Rt;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// An image that is going to be replaced, or a name that is free. Nobody else writes to the image meanwhile.
+pub(crate) struct Replaced {
+    path: PathBuf,
+    claim: Claim,
+}
+
+impl Replaced {
+    /// Claims what `path` names, or what a symbolic link there leads to.
+    ///
+    /// # Errors
+    /// It is no regular file; the kernel or another program has it in use.
+    pub(crate) fn claim(path: &Path, foreign: ForeignLocks) -> Result<Self, BuildError> {
+        let path = behind_links(path);
+        match rustix::fs::stat(&path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+            Ok(rustix::fs::FileType::RegularFile) | Err(Errno::NOENT) => {}
+            Ok(_) => {
+                let path = crate::quoted_path(&path);
+                return Err(BuildError::Options(format!(
+                    "{path} is not a regular file; name a file for the image"
+                )));
+            }
+            Err(e) => return Err(BuildError::output("look at", &path, e)),
+        }
+        let claim = FileDevice::claim_to_replace(&path, foreign);
+        Ok(Self { claim: claim.map_err(|e| BuildError::output("replace", &path, e))?, path })
+    }
+}
 
 /// An image under construction. It appears under its name in [`Output::commit`] and not before; dropped, killed or crashed
 /// on the way, it leaves nothing there.
@@ -24,25 +52,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Makes a file of `bytes` zeroes beside `path`, or beside that which a symbolic link there leads to.
-    pub(crate) fn create(path: &Path, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
-        let path = &behind_links(path);
-        match rustix::fs::stat(path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
-            Ok(rustix::fs::FileType::RegularFile) | Err(Errno::NOENT) => {}
-            Ok(_) => {
-                let path = crate::quoted_path(path);
-                return Err(BuildError::Options(format!(
-                    "{path} is not a regular file; name a file for the image"
-                )));
-            }
-            Err(e) => return Err(BuildError::output("look at", path, e)),
-        }
-        let replaced =
-            FileDevice::claim_to_replace(path).map_err(|e| BuildError::output("replace", path, e))?;
-        Self::create_over(path, replaced, bytes, rt)
+    /// Makes a file of `bytes` zeroes beside the image that it is to replace.
+    pub(crate) fn create(replaced: Replaced, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
+        Self::create_over(&replaced.path, replaced.claim, bytes, rt)
     }
 
-    /// As [`Self::create`], in place of a file that the caller has claimed.
+    /// As [`Self::create`], in place of a file that the caller has claimed himself.
     pub(crate) fn create_over(path: &Path, replaced: Claim, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
         let dir = directory_of(path);
         let (fd, temporary) = nameless(&dir)?;

@@ -131,10 +131,18 @@ struct AskAgain {
 impl Wake for AskAgain {
     fn wake(self: Arc<Self>) {
         let rt = self.queue.rt.clone();
-        let ask = async move {
-            self.queue.change(|state, _| drop(state.armed.take_if(|(at, _)| *at == self.at)));
-        };
-        drop(rt.spawn("queue idle timer", Class::Normal, ask));
+        let asking = Asking(self);
+        drop(rt.spawn("queue idle timer", Class::Normal, async move { drop(asking) }));
+    }
+}
+
+/// Asks when it is dropped, by its task or instead of it: a world that has ended takes no task, and the timer is gone.
+struct Asking(Arc<AskAgain>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let AskAgain { queue, at } = &*self.0;
+        queue.change(|state, _| drop(state.armed.take_if(|(armed_for, _)| armed_for == at)));
     }
 }
 

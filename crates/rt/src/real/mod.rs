@@ -294,7 +294,6 @@ impl Real {
             state.closed = true;
             state.names.values().map(ToString::to_string).collect::<Vec<_>>()
         };
-        self.timers.stop();
         self.engine.stop();
         // A worker inside a task that never yields cannot be stopped: after the grace it is left to itself.
         if self.engine.wait_until_left(deadline) {
@@ -302,6 +301,8 @@ impl Real {
         }
         let executor = self.engine.executor.write().take();
         drop(executor);
+        // The timers that are left are those of threads in `block_on`, and alarms.
+        self.timers.stop();
         // With work in flight a thread of the pool may block for ever.
         self.pool.stop(in_flight.is_empty());
         ShutdownReport { in_flight, panicked: Vec::new() }

@@ -75,8 +75,9 @@ impl Timers {
         }
     }
 
-    /// Stops the thread and forgets all timers. A later sleep starts a thread anew, even one that begins meanwhile; and
-    /// the thread itself may be the caller, where a waker drops the last handle to its world.
+    /// Stops the thread and rings all timers, since nobody would ring them later: a sleep that has time left is armed anew.
+    /// A later sleep starts a thread anew, even one that begins meanwhile; and the thread itself may be the caller, where a waker
+    /// drops the last handle to its world.
     pub(super) fn stop(&self) {
         let (thread, wakers) = {
             let mut state = self.state.lock();
@@ -85,7 +86,7 @@ impl Timers {
             self.changed.notify_all();
             (state.thread.take(), std::mem::take(&mut state.due))
         };
-        drop(wakers);
+        wakers.into_values().for_each(Waker::wake);
         super::join(thread);
     }
 }

@@ -1,0 +1,227 @@
+//! Loop devices of the host: which bytes of which file or disk each is attached to.
+//!
+//! The kernel names the backing file by its path as it was opened (`/sys/block/loopN/loop/backing_file`), which says little: the file
+//! has other names (hard links, bind mounts), another file may have that name in another mount namespace, and " (deleted)" is
+//! added to the name of a file that was replaced. The device itself tells device and inode number (`LOOP_GET_STATUS64`), to those
+//! who may open it; for others the path is looked up.
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Major and minor number.
+type DeviceNumber = (u32, u32);
+
+/// Something that holds bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    File { device: DeviceNumber, inode: u64 },
+    BlockDevice(DeviceNumber),
+}
+
+/// Bytes of a store.
+#[derive(Clone, Debug)]
+struct Extent {
+    store: Store,
+    bytes: Range<u64>,
+}
+
+/// An attached loop device.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    pub(super) name: String,
+    number: Option<DeviceNumber>,
+    /// The path of its backing file as the kernel tells it.
+    pub(super) backing_path: Option<PathBuf>,
+    backing: Extent,
+    /// Where it may be opened.
+    device: Option<OwnedFd>,
+}
+
+impl Store {
+    /// That of an open file.
+    fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => Self::BlockDevice(number(stat.st_rdev)),
+            _ => Self::File { device: number(stat.st_dev), inode: stat.st_ino },
+        }
+    }
+}
+
+impl Extent {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.store == other.store && self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end
+    }
+
+    /// The part `inner` of it.
+    fn part(&self, inner: &Range<u64>) -> Self {
+        let at = |byte: u64| self.bytes.start.saturating_add(byte).min(self.bytes.end);
+        Self { store: self.store, bytes: at(inner.start)..at(inner.end) }
+    }
+}
+
+fn number(raw: u64) -> DeviceNumber {
+    (rustix::fs::major(raw), rustix::fs::minor(raw))
+}
+
+/// A loop device other than the file itself through which the kernel has some of the file's bytes. A block device may be a part of a
+/// disk, or a loop device that lies on a file in its turn. `contents` is the file where it may be read.
+pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice> {
+    let mut loops = attached();
+    let own = chain(Extent { store: Store::of(file), bytes: 0..u64::MAX }, &loops);
+    let is_own = |device: &LoopDevice| {
+        device
+            .number
+            .is_some_and(|number| own.iter().any(|extent| extent.store == Store::BlockDevice(number)))
+    };
+    let shares = |device: &LoopDevice| {
+        let theirs = chain(device.backing.clone(), &loops);
+        theirs.iter().any(|their| own.iter().any(|extent| extent.overlaps(their)))
+            || contents.is_some_and(|contents| is_seen_elsewhere(own[0].store, contents, device))
+    };
+    let found = loops.iter().position(|device| !is_own(device) && shares(device))?;
+    Some(loops.swap_remove(found))
+}
+
+/// Whether a file is the backing file of a loop device, which was opened through another file system: one that has its files from
+/// others (overlayfs, NFS) keeps their inode numbers, and has a device number without a device. The UUID of the ext volume on both
+/// tells such a file from one that has the same number by chance.
+fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bool {
+    let (Store::File { device: own, inode }, Store::File { device: theirs, inode: backing }) =
+        (file, device.backing.store)
+    else {
+        return false;
+    };
+    if inode != backing || own == theirs || (own.0 != 0 && theirs.0 != 0) {
+        return false;
+    }
+    let volume = |file: &OwnedFd, from: u64| {
+        let mut superblock = [0; 1024];
+        let read = rustix::io::pread(file, &mut superblock[..], from.checked_add(1024)?).ok()?;
+        // Offsets of `s_magic` and `s_uuid` (kernel: fs/ext4/ext4.h).
+        let is_ext = read == superblock.len() && superblock[0x38..0x3a] == [0x53, 0xef];
+        is_ext.then(|| superblock[0x68..0x78].to_vec())
+    };
+    let ours = volume(contents, device.backing.bytes.start);
+    ours.is_some() && ours == device.device.as_ref().and_then(|device| volume(device, 0))
+}
+
+/// An extent, and those that it lies on: of the disk for a partition, of the backing file for a loop device.
+fn chain(extent: Extent, loops: &[LoopDevice]) -> Vec<Extent> {
+    let mut chain = vec![extent];
+    // Loop devices cannot lie on themselves (kernel: `loop_validate_file`); the bound is for a table that changes meanwhile.
+    while let Some(last) = chain.last()
+        && chain.len() < 32
+        && let Store::BlockDevice(number) = last.store
+    {
+        let on_loop = loops.iter().find(|device| device.number == Some(number)).map(|device| &device.backing);
+        let Some(below) = on_loop.cloned().or_else(|| disk_of(number)) else { break };
+        chain.push(below.part(&last.bytes));
+    }
+    chain
+}
+
+/// The bytes of a disk that a partition has.
+fn disk_of(partition: DeviceNumber) -> Option<Extent> {
+    let dir = PathBuf::from(format!("/sys/dev/block/{}:{}", partition.0, partition.1));
+    std::fs::metadata(dir.join("partition")).ok()?;
+    let sectors = |name: &str| read_number(&dir.join(name))?.checked_mul(512);
+    let (start, length) = (sectors("start")?, sectors("size")?);
+    // The directory is a symbolic link into that of the disk.
+    let disk = read_device_number(&dir.canonicalize().ok()?.parent()?.join("dev"))?;
+    Some(Extent { store: Store::BlockDevice(disk), bytes: start..start.saturating_add(length) })
+}
+
+/// The loop devices that are attached, as far as can be told.
+fn attached() -> Vec<LoopDevice> {
+    // Without sysfs the nodes show which there may be.
+    let dir = ["/sys/block", "/dev"].into_iter().find_map(|dir| std::fs::read_dir(dir).ok());
+    let names = dir.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let is_loop = |name: &String| {
+        let number = name.strip_prefix("loop");
+        number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    names.filter(is_loop).filter_map(look_at).collect()
+}
+
+fn look_at(name: String) -> Option<LoopDevice> {
+    let sys = Path::new("/sys/block").join(&name);
+    let has_sysfs = sys.exists();
+    let backing_path = std::fs::read(sys.join("loop/backing_file")).ok().map(|path| {
+        use std::os::unix::ffi::OsStringExt;
+        std::ffi::OsString::from_vec(path.strip_suffix(b"\n").unwrap_or(&path).to_vec()).into()
+    });
+    if has_sysfs && backing_path.is_none() {
+        return None;
+    }
+    let number = read_device_number(&sys.join("dev"));
+    let extent = |store, offset: u64, limit: u64| {
+        let end = if limit == 0 { u64::MAX } else { offset.saturating_add(limit) };
+        Extent { store, bytes: offset..end }
+    };
+    let mut device = None;
+    let backing = match ask(&Path::new("/dev").join(&name), number) {
+        Ok((status, opened)) => {
+            device = Some(opened);
+            let store = match status[RDEVICE] {
+                0 => Store::File { device: self::number(status[DEVICE]), inode: status[INODE] },
+                device => Store::BlockDevice(self::number(device)),
+            };
+            extent(store, status[OFFSET], status[SIZE_LIMIT])
+        }
+        Err(Errno::NXIO) => return None,
+        // It may not be opened.
+        Err(_) => {
+            let backing = rustix::fs::stat(backing_path.as_ref()?).ok()?;
+            let value = |name: &str| read_number(&sys.join("loop").join(name)).unwrap_or(0);
+            extent(Store::of(&backing), value("offset"), value("sizelimit"))
+        }
+    };
+    Some(LoopDevice { name, number, backing_path, backing, device })
+}
+
+/// `struct loop_info64` (linux/loop.h), of which the first five are looked at.
+type Status = [u64; 29];
+const DEVICE: usize = 0;
+const INODE: usize = 1;
+/// Of the backing file, where that is a device; else 0.
+const RDEVICE: usize = 2;
+const OFFSET: usize = 3;
+const SIZE_LIMIT: usize = 4;
+
+/// Asks a loop device what it is attached to.
+///
+/// # Errors
+/// `ENXIO` where it is attached to nothing; it may not be opened, or its node is another device's.
+fn ask(node: &Path, expected: Option<DeviceNumber>) -> rustix::io::Result<(Status, OwnedFd)> {
+    const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let device = rustix::fs::open(node, flags, Mode::empty())?;
+    let found = Store::of(&rustix::fs::fstat(&device)?);
+    // Loop devices have major number 7 (Documentation/admin-guide/devices.txt).
+    let is_expected = match (found, expected) {
+        (Store::BlockDevice(found), Some(expected)) => found == expected,
+        (Store::BlockDevice((major, _)), None) => major == 7,
+        (Store::File { .. }, _) => false,
+    };
+    if !is_expected {
+        return Err(Errno::NOTTY);
+    }
+    // SAFETY: the device is a loop device, which fills a `struct loop_info64` for this request; that has 232 bytes, as many as
+    // `Status`, for which all bytes are valid.
+    let status =
+        unsafe { rustix::ioctl::ioctl(&device, rustix::ioctl::Getter::<LOOP_GET_STATUS64, Status>::new()) };
+    Ok((status?, device))
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn read_device_number(path: &Path) -> Option<DeviceNumber> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}

@@ -1,0 +1,91 @@
+//! A lost connection made anew.
+
+use super::link::Ended;
+use super::socket::{Socket, connect};
+use super::{NbdError, Shared, flatten};
+use crate::IoErrorKind;
+use extant_rt::Nanos;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Work that waits for the release of a line's lock.
+#[derive(Default)]
+pub(super) struct After {
+    pub(super) ended: Vec<Ended>,
+    pub(super) mending: Option<Mending>,
+}
+
+/// A lost connection that is being made anew. Made together with the line's mark of it, before the task is started: dropped
+/// before its end, by a world that takes no more tasks or ends, it fails what no connection will answer.
+pub(super) struct Mending {
+    shared: Arc<Shared>,
+    index: usize,
+    reason: String,
+    is_done: bool,
+}
+
+impl Mending {
+    pub(super) fn new(shared: Arc<Shared>, index: usize) -> Self {
+        Self { shared, index, reason: "its world has ended".to_owned(), is_done: false }
+    }
+
+    /// Tries until there is a connection, or patience ends.
+    pub(super) async fn redial(mut self) {
+        let shared = self.shared.clone();
+        let patience = shared.options.answer_within.min(shared.options.reconnect_for);
+        let deadline = shared.rt.now().saturating_add(shared.options.reconnect_for);
+        let mut pause = Nanos::from_millis(10);
+        self.reason = loop {
+            let (world, target) = (shared.rt.clone(), shared.target.clone());
+            let dial = move || connect(&world, &target, patience);
+            let dialled = shared.rt.spawn_blocking("nbd connect", dial).await;
+            let error = match flatten(dialled) {
+                Ok((socket, export)) if export == shared.export => match self.resume(socket) {
+                    Ok(()) => return,
+                    Err(errno) => NbdError::Io(errno.into()),
+                },
+                Ok(_) => NbdError::Changed,
+                Err(error) => error,
+            };
+            if shared.rt.now().saturating_add(pause) > deadline || shared.closing.load(Ordering::SeqCst) {
+                break error.to_string();
+            }
+            shared.rt.sleep(pause).await;
+            pause = Nanos((pause.0 * 2).min(Nanos::from_secs(1).0));
+        };
+    }
+
+    /// Asks again over a new socket for what had not been answered.
+    fn resume(&mut self, socket: Socket) -> rustix::io::Result<()> {
+        let Self { shared, index, .. } = self;
+        let mut after = After::default();
+        let installed = {
+            let mut line = shared.berths[*index].line.lock();
+            line.link.restart(shared.rt.now(), &shared.durability, &mut after.ended);
+            let installed = shared.install(*index, &mut line, socket);
+            if installed.is_ok() {
+                shared.send(*index, &mut line, &mut after);
+            }
+            installed
+        };
+        // A connection that was lost while this sent has a mending of its own.
+        self.is_done = installed.is_ok();
+        shared.settle(*index, after);
+        installed
+    }
+}
+
+impl Drop for Mending {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut ended = Vec::new();
+        {
+            let mut line = self.shared.berths[self.index].line.lock();
+            line.mending = false;
+            line.link.fail_all(&IoErrorKind::Gone(std::mem::take(&mut self.reason)), &mut ended);
+        }
+        self.shared.finish(self.index, ended);
+    }
+}
