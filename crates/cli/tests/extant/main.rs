@@ -7,6 +7,7 @@ mod damaged;
 mod editing;
 mod exporting;
 mod hostile;
+mod layers;
 mod quotas;
 mod reading;
 mod replacing;

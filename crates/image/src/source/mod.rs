@@ -16,7 +16,7 @@ pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;
-use crate::{BuildError, Note, Source};
+use crate::{BuildError, Note, Source, settle};
 use extant_rt::Rt;
 use std::path::Path;
 
@@ -61,6 +61,7 @@ pub(crate) fn load(
             Source::Guess(_) => unreachable!("resolved above"),
         }
     }
+    settle::follow_access_lists(&mut tree);
     Ok((tree, stores))
 }
 
