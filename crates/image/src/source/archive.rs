@@ -62,7 +62,7 @@ fn load(
     if options.layers {
         let is_first = tree.is_empty();
         let mut layer = Layer::begin(tree);
-        read(tree, stores, &mut input, Some(&mut layer))?;
+        read(tree, stores, &mut input, Some(&mut layer), notes)?;
         if is_first && oci::is_layout(tree) {
             let text = format!(
                 "{name} is an OCI image layout, not one layer; its layers are applied without asking for it"
@@ -72,9 +72,9 @@ fn load(
         return Ok(());
     }
     let mut fresh = Tree::new();
-    read(&mut fresh, stores, &mut input, None)?;
+    read(&mut fresh, stores, &mut input, None, notes)?;
     if oci::is_layout(&fresh) {
-        return oci::load_archived(tree, stores, fresh, name, options.platform);
+        return oci::load_archived(tree, stores, fresh, name, options.platform, notes);
     }
     notes.extend(input.whiteouts());
     if tree.is_empty() && tree.hidden().is_empty() {
@@ -89,9 +89,9 @@ fn read(
     stores: &mut Stores,
     input: &mut Input,
     layer: Option<&mut Layer>,
+    notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     tar::read(tree, stores, input, layer)?;
-    input.expect_end_mark()?;
-    input.drain()?;
+    notes.extend(input.finish(false)?);
     stores.finish()
 }

@@ -57,7 +57,7 @@ pub(crate) fn load(
             Source::Oci(path) if !path.is_dir() => {
                 archive::load_file(&mut tree, &mut stores, &path, options, notes)?;
             }
-            Source::Oci(path) => oci::load(&mut tree, &mut stores, &path, options.platform)?,
+            Source::Oci(path) => oci::load(&mut tree, &mut stores, &path, options.platform, notes)?,
             Source::Guess(_) => unreachable!("resolved above"),
         }
     }

@@ -4,7 +4,7 @@ use super::decode::{self, Compression};
 use super::tar::{self, Input, Layer};
 use super::{Stores, place};
 use crate::tree::{Kind, NodeId, Payload, Tree};
-use crate::{BuildError, quoted_path};
+use crate::{BuildError, Note, quoted_path};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256, Sha512};
@@ -70,10 +70,10 @@ pub(crate) fn load(
     stores: &mut Stores,
     path: &Path,
     platform: Option<&str>,
+    notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
-    let mut layout =
-        Layout { name: quoted_path(path), root: LayoutRoot::Directory(path.to_path_buf()), stores };
-    layout.load(tree, platform)
+    let root = LayoutRoot::Directory(path.to_path_buf());
+    Layout { name: quoted_path(path), root, stores, notes }.load(tree, platform)
 }
 
 /// Adds the image in a layout that came as an archive.
@@ -83,14 +83,16 @@ pub(crate) fn load_archived(
     layout: Tree,
     name: String,
     platform: Option<&str>,
+    notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
-    Layout { name, root: LayoutRoot::Archive(Box::new(layout)), stores }.load(tree, platform)
+    Layout { name, root: LayoutRoot::Archive(Box::new(layout)), stores, notes }.load(tree, platform)
 }
 
 struct Layout<'a> {
     name: String,
     root: LayoutRoot,
     stores: &'a mut Stores,
+    notes: &'a mut Vec<Note>,
 }
 
 enum LayoutRoot {
@@ -171,13 +173,15 @@ impl Layout<'_> {
                 None => self.stores.add_archive(blob.file.clone(), name.clone())?,
             };
             let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
-            return tar::read(tree, self.stores, &mut input, Some(&mut state));
+            tar::read(tree, self.stores, &mut input, Some(&mut state))?;
+            self.notes.extend(input.finish(true)?);
+            return Ok(());
         }
         let hash = Arc::new(Mutex::new(Hash::of(&layer.digest).ok_or_else(|| self.unknown_digest(layer))?));
         let reader = Hashing { inner: blob.reader(), hash: hash.clone() };
         let mut input = Input::stream(decode::decoded(reader).map_err(unreadable)?, name.clone());
         tar::read(tree, self.stores, &mut input, Some(&mut state))?;
-        input.drain()?;
+        self.notes.extend(input.finish(true)?);
         drop(input);
         self.stores.finish()?;
         let hash = hash.lock().finish();

@@ -3,6 +3,7 @@
 //! A plain archive in a file is scanned by its headers; contents stay where they are. Anything else is decoded once, and
 //! contents go to the spool.
 
+mod behind;
 mod header;
 mod input;
 
