@@ -338,10 +338,10 @@ pub(crate) struct BuildArgs {
     /// Leave out file systems mounted below a directory source; their mount points stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
-    /// Tar sources are layers of an image: .wh.NAME removes NAME of the sources before it, .wh..wh..opq a whole directory
+    /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a whole directory
     ///
-    /// Layers of OCI layouts are applied in any case. Without this option such names in a tar become files, and a message
-    /// says so.
+    /// Devices 0:0 and the attributes of overlayfs mean the same. Layers of whole images are applied in any case. Without this
+    /// option such names become files, and a message says so.
     #[arg(long)]
     pub(crate) layers: bool,
     /// Image to take from an OCI layout with several

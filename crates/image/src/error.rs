@@ -159,6 +159,14 @@ pub enum BuildError {
         /// The fault.
         problem: String,
     },
+    /// A layer of an image that cannot be applied by itself.
+    #[error("{path}: {problem}")]
+    Layer {
+        /// The place in it, quoted.
+        path: String,
+        /// What stands against it, and what to do.
+        problem: String,
+    },
     /// The contents do not fit the size that was asked for.
     #[error("the contents need {needed} bytes; a volume of {given} bytes is too small")]
     TooSmall {

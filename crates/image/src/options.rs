@@ -170,9 +170,10 @@ pub struct BuildOptions {
     pub one_file_system: bool,
     /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
     pub platform: Option<String>,
-    /// Archives are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
-    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Without this such names are
-    /// taken as files, with a note; layers of OCI layouts are applied in any case.
+    /// Archives and directories are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
+    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Devices 0:0 and the attributes
+    /// of overlayfs mean the same. Without this they are taken as files, with a note; layers of whole images are applied
+    /// in any case.
     pub layers: bool,
 }
 

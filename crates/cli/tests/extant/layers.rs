@@ -2,8 +2,68 @@
 
 use crate::testbed::{assert_same, extant, fsck, have, look, mounted, place, run};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Packs names of a directory in their order, without what lies below them.
+fn pack(dir: &Path, names: &[&str]) -> PathBuf {
+    let archive = dir.with_extension("tar");
+    let mut args = vec!["--no-recursion", "-cf", archive.to_str().unwrap(), "-C", dir.to_str().unwrap()];
+    args.extend(names);
+    run("tar", &args);
+    archive
+}
+
+fn names(image: &Path, path: &str) -> String {
+    extant(["ls", "-a", &place(image, path)]).clean_text().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn whiteouts_mean_the_directories_that_a_layer_lists() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let file = |name: &str| {
+        fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+        fs::write(path(name), name).unwrap();
+    };
+    for name in ["base/d/f", "base/a/f", "base/a/g"] {
+        file(name);
+    }
+    for name in ["listed/l/.wh.f", "listed/l/g", "implied/l/.wh.f", "implied/l/g"] {
+        file(name);
+    }
+    symlink("d", path("base/l")).unwrap();
+    // The marks lie in a directory, and the archive names them after a file of its name.
+    fs::create_dir_all(path("becomes/a")).unwrap();
+    fs::write(path("becomes/a/.wh.f"), b"").unwrap();
+    let listed = pack(&path("listed"), &["l", "l/.wh.f", "l/g"]);
+    let implied = pack(&path("implied"), &["l/.wh.f", "l/g"]);
+    let becomes = pack(&path("becomes"), &["a/.wh.f"]);
+    fs::remove_dir_all(path("becomes/a")).unwrap();
+    fs::write(path("becomes/a"), b"new").unwrap();
+    run("tar", &["-rf", becomes.to_str().unwrap(), "-C", path("becomes").to_str().unwrap(), "a"]);
+
+    let image = path("image");
+    let build = |layers: &[&Path]| {
+        let base = path("base");
+        extant(["build", "--size", "16M", "-o", image.to_str().unwrap(), base.to_str().unwrap()]).clean();
+        let mut args = vec!["build", "--layers", "--into", image.to_str().unwrap()];
+        args.extend(layers.iter().map(|layer| layer.to_str().unwrap()));
+        extant(args).clean();
+        fsck(&image);
+    };
+    // A directory takes the place of the link, and what the link led to stays.
+    build(&[&listed]);
+    assert_eq!((names(&image, "/l"), names(&image, "/d")), ("g".into(), "f".into()));
+    build(&[&implied]);
+    assert_eq!((names(&image, "/l/"), names(&image, "/d")), ("g".into(), "g".into()));
+    build(&[&becomes]);
+    assert_eq!(extant(["cat", &place(&image, "/a")]).clean(), b"new");
+}
 
 #[test]
 fn a_mode_follows_its_access_list_wherever_it_comes_from() {

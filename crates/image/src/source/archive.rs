@@ -1,6 +1,7 @@
 //! Archives as sources: a plain tar, one of an image's layers, or an OCI layout packed as a tar.
 
-use super::tar::{self, Input, Layer};
+use super::lay::lay;
+use super::tar::{self, Input};
 use super::{LoadOptions, Stores, decode, oci};
 use crate::tree::Tree;
 use crate::{BuildError, Note, quoted_path};
@@ -59,39 +60,13 @@ fn load(
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     let name = input.name.clone();
-    if options.layers {
-        let is_first = tree.is_empty();
-        let mut layer = Layer::begin(tree);
-        read(tree, stores, &mut input, Some(&mut layer), notes)?;
-        if is_first && oci::is_layout(tree) {
-            let text = format!(
-                "{name} is an OCI image layout, not one layer; its layers are applied without asking for it"
-            );
-            return Err(BuildError::Options(text));
-        }
-        return Ok(());
-    }
     let mut fresh = Tree::new();
-    read(&mut fresh, stores, &mut input, None, notes)?;
+    tar::read(&mut fresh, options.layers.then_some(&*tree), stores, &mut input)?;
+    notes.extend(input.finish(false)?);
+    stores.finish()?;
     if oci::is_layout(&fresh) {
         return oci::load_archived(tree, stores, fresh, name, options.platform, notes);
     }
     notes.extend(input.whiteouts());
-    if tree.is_empty() && tree.hidden().is_empty() {
-        *tree = fresh;
-        return Ok(());
-    }
-    tree.graft(&fresh)
-}
-
-fn read(
-    tree: &mut Tree,
-    stores: &mut Stores,
-    input: &mut Input,
-    layer: Option<&mut Layer>,
-    notes: &mut Vec<Note>,
-) -> Result<(), BuildError> {
-    tar::read(tree, stores, input, layer)?;
-    notes.extend(input.finish(false)?);
-    stores.finish()
+    lay(tree, fresh)
 }

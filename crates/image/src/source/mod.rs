@@ -3,6 +3,8 @@
 mod acl_text;
 mod archive;
 mod decode;
+mod lay;
+mod marks;
 mod oci;
 mod pax;
 mod place;
@@ -16,7 +18,7 @@ pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;
-use crate::{BuildError, Note, Source, settle};
+use crate::{BuildError, Note, Source, quoted_path, settle};
 use extant_rt::Rt;
 use std::path::Path;
 
@@ -29,7 +31,7 @@ pub(crate) struct LoadOptions<'a> {
     pub(crate) replaced: Option<FileIdentity>,
     /// Which image of an OCI layout, as `os/architecture[/variant]`.
     pub(crate) platform: Option<&'a str>,
-    /// Whether archives are layers, whose whiteouts are applied.
+    /// Whether archives and directories are layers, whose whiteouts are applied.
     pub(crate) layers: bool,
 }
 
@@ -49,7 +51,16 @@ pub(crate) fn load(
         match resolve(source) {
             Source::Directory(path) => {
                 let root = stores.add_root(&path)?;
-                tree = walk::walk(tree, &stores, root, options, rt)?;
+                if options.layers {
+                    let (mut layer, _) = walk::walk(Tree::new(), &stores, root, options, rt)?;
+                    marks::take_marks(&mut layer, &quoted_path(&path))?;
+                    layer.mark_layered();
+                    lay::lay(&mut tree, layer)?;
+                } else {
+                    let whiteouts;
+                    (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;
+                    notes.extend(whiteouts);
+                }
             }
             Source::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
             Source::Tar(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,

@@ -1,7 +1,8 @@
 //! OCI image layouts (opencontainers/image-spec, image-layout.md): index, manifest, layers in order.
 
 use super::decode::{self, Compression};
-use super::tar::{self, Input, Layer};
+use super::lay::lay;
+use super::tar::{self, Input};
 use super::{Stores, place};
 use crate::tree::{Kind, NodeId, Payload, Tree};
 use crate::{BuildError, Note, quoted_path};
@@ -165,7 +166,7 @@ impl Layout<'_> {
         let unreadable = |error| BuildError::Source { action: "read", path: name.clone(), error };
         let mut start = [0; 16];
         let n = blob.file.read_at(&mut start, blob.start).map_err(unreadable)?.min(blob.len as usize);
-        let mut state = Layer::begin(tree);
+        let mut upper = Tree::new();
         if Compression::of(&start[..n]).map_err(unreadable)? == Compression::Plain {
             self.verify(&blob, layer)?;
             let archive = match blob.archive {
@@ -173,19 +174,20 @@ impl Layout<'_> {
                 None => self.stores.add_archive(blob.file.clone(), name.clone())?,
             };
             let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
-            tar::read(tree, self.stores, &mut input, Some(&mut state))?;
+            tar::read(&mut upper, Some(tree), self.stores, &mut input)?;
             self.notes.extend(input.finish(true)?);
-            return Ok(());
+            return lay(tree, upper);
         }
         let hash = Arc::new(Mutex::new(Hash::of(&layer.digest).ok_or_else(|| self.unknown_digest(layer))?));
         let reader = Hashing { inner: blob.reader(), hash: hash.clone() };
         let mut input = Input::stream(decode::decoded(reader).map_err(unreadable)?, name.clone());
-        tar::read(tree, self.stores, &mut input, Some(&mut state))?;
+        tar::read(&mut upper, Some(tree), self.stores, &mut input)?;
         self.notes.extend(input.finish(true)?);
         drop(input);
         self.stores.finish()?;
         let hash = hash.lock().finish();
-        self.compare(layer, &hash)
+        self.compare(layer, &hash)?;
+        lay(tree, upper)
     }
 
     fn verified_json<T: for<'de> Deserialize<'de>>(&self, of: &Descriptor) -> Result<T, BuildError> {
@@ -241,12 +243,7 @@ impl Layout<'_> {
 
     fn archived(&self, layout: &Tree, path: &str) -> Result<Blob, BuildError> {
         let missing = || self.bad(format!("it has no {path}"));
-        let (parent, name) = place::split(path.as_bytes()).ok_or_else(missing)?;
-        let mut dir = NodeId::ROOT;
-        for part in parent.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-            dir = layout.entry_node(layout.lookup(dir, part).ok_or_else(missing)?);
-        }
-        let node = layout.node(layout.entry_node(layout.lookup(dir, &name).ok_or_else(missing)?));
+        let node = layout.node(place::find(layout, path.as_bytes())?.ok_or_else(missing)?);
         match node.payload {
             Payload::Stored { archive, offset } if node.kind == Kind::File => {
                 let file = self.stores.archives[usize::from(archive)].file.clone();
