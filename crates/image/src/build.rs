@@ -50,6 +50,7 @@ pub fn build(
         one_file_system: options.one_file_system,
         replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
+        image: options.image_name.as_deref(),
         layers: options.layers,
     };
     let mut notes = Vec::new();

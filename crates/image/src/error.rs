@@ -151,13 +151,21 @@ pub enum BuildError {
         /// The fault.
         problem: String,
     },
-    /// A malformed OCI layout.
+    /// A malformed image of a container: an OCI layout, or an archive of `docker save`.
     #[error("{layout}: {problem}")]
     Oci {
-        /// Path of the layout.
+        /// Path of the image.
         layout: String,
         /// The fault.
         problem: String,
+    },
+    /// A layout or archive holds several images.
+    #[error("{image}: it holds several images ({images})")]
+    SeveralImages {
+        /// Path of the layout or archive.
+        image: String,
+        /// By what they can be chosen.
+        images: String,
     },
     /// A layer of an image that cannot be applied by itself.
     #[error("{path}: {problem}")]

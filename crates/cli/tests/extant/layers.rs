@@ -128,3 +128,44 @@ fn a_mode_follows_its_access_list_wherever_it_comes_from() {
     extant(["put", "-r", source.to_str().unwrap(), &place(&image, "/c")]).clean();
     check("put -r", "c");
 }
+
+#[test]
+fn an_image_of_several_is_asked_for_by_option() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("docker")).unwrap();
+    for n in ["1", "2"] {
+        fs::write(path(n), n).unwrap();
+        run(
+            "tar",
+            &[
+                "-cf",
+                path(&format!("docker/{n}.tar")).to_str().unwrap(),
+                "-C",
+                dir.path().to_str().unwrap(),
+                n,
+            ],
+        );
+        let sum = run("sha256sum", &[path(&format!("docker/{n}.tar")).to_str().unwrap()]);
+        let config = format!(r#"{{"rootfs":{{"diff_ids":["sha256:{}"]}}}}"#, &sum[..64]);
+        fs::write(path(&format!("docker/{n}.json")), config).unwrap();
+    }
+    let of = |n| format!(r#"{{"Config":"{n}.json","RepoTags":["x:{n}"],"Layers":["{n}.tar"]}}"#);
+    fs::write(path("docker/manifest.json"), format!("[{},{}]", of("1"), of("2"))).unwrap();
+    let (source, image) = (path("docker"), path("image"));
+    let (source, to) = (source.to_str().unwrap(), image.to_str().unwrap());
+    let told = extant(["build", "-o", to, source]);
+    assert_eq!(told.code, Some(1));
+    let expected = "several images (\"x:1\", \"x:2\"); choose one with --image or --platform";
+    assert!(told.stderr.contains(expected), "{}", told.stderr);
+    extant(["build", "-o", to, "--image", "x:2", source]).clean();
+    assert_eq!(names(&image, "/"), "2 lost+found");
+    let told = extant(["build", "--into", to, source]);
+    assert!(told.stderr.contains(expected), "{}", told.stderr);
+    extant(["mkfs", to, "8M"]).clean();
+    extant(["build", "--into", to, "--image", "x:1", source]).clean();
+    assert_eq!(names(&image, "/"), "1 lost+found");
+}

@@ -1,8 +1,8 @@
-//! Archives as sources: a plain tar, one of an image's layers, or an OCI layout packed as a tar.
+//! Archives as sources: a plain tar, one of an image's layers, or a whole image packed as a tar.
 
 use super::lay::lay;
 use super::tar::{self, Input};
-use super::{LoadOptions, Stores, decode, oci};
+use super::{LoadOptions, Stores, decode, images};
 use crate::tree::Tree;
 use crate::{BuildError, Note, quoted_path};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Adds a tar file, or the image in a tar of an OCI layout.
+/// Adds a tar file, or the image in it.
 pub(crate) fn load_file(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -64,8 +64,8 @@ fn load(
     tar::read(&mut fresh, options.layers.then_some(&*tree), stores, &mut input)?;
     notes.extend(input.finish(false)?);
     stores.finish()?;
-    if oci::is_layout(&fresh) {
-        return oci::load_archived(tree, stores, fresh, name, options.platform, notes);
+    if let Some(format) = images::of_archive(&fresh, stores, &name)? {
+        return images::load_archive(tree, stores, &fresh, name, format, options, notes);
     }
     notes.extend(input.whiteouts());
     lay(tree, fresh)

@@ -52,6 +52,23 @@ pub(crate) fn find(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildErro
     Ok(tree.lookup(parent, &name).map(|entry| tree.entry_node(entry)))
 }
 
+/// The same, with a symbolic link there followed, too.
+pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
+    let mut path = path.to_vec();
+    for _ in 0..=MAX_LINKS {
+        let Some(node) = find(tree, &path)? else { return Ok(None) };
+        if tree.node(node).kind != Kind::Symlink {
+            return Ok(Some(node));
+        }
+        let target = tree.symlink_target(node);
+        path = match (target.first(), split(&path)) {
+            (Some(b'/'), _) | (_, None) => target.to_vec(),
+            (_, Some((parent, _))) => [&parent[..], b"/", target].concat(),
+        };
+    }
+    Err(too_many_links(&path))
+}
+
 fn too_many_links(path: &[u8]) -> BuildError {
     BuildError::source("follow", path, rustix::io::Errno::LOOP)
 }
