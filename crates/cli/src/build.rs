@@ -44,6 +44,9 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         BuildError::TooSmall { .. } => {
             Failure::Advised { error, advice: "ask for that size or more, or for --size exact" }
         }
+        BuildError::Overfull { .. } => {
+            Failure::Advised { error, advice: "ask for a larger --size, or for --size exact" }
+        }
         error => advised(error),
     })?;
     tell(session, output, &report, args.json)

@@ -4,7 +4,7 @@ use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::Tree;
 use crate::write::{Image, Output, Progress, directory_of, pump};
-use crate::{BuildError, BuildOptions, Note, Source, VolumeOptions, owner};
+use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, VolumeOptions, owner};
 use extant_format::Timestamp;
 use extant_rt::Rt;
 use std::os::unix::fs::MetadataExt;
@@ -51,6 +51,10 @@ pub fn build(
         replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
         image: options.image_name.as_deref(),
+        volume_bytes: match options.volume.size {
+            SizePolicy::Fixed(bytes) => Some(bytes),
+            SizePolicy::Exact | SizePolicy::PlusPercent(_) => None,
+        },
         layers: options.layers,
     };
     let mut notes = Vec::new();
@@ -89,7 +93,7 @@ pub fn mkfs(
     };
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
-    let stores = Stores::new(directory_of(path));
+    let stores = Stores::new(directory_of(path), None);
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
     write(path, &volume, source, rt, progress)
 }

@@ -175,6 +175,20 @@ pub enum BuildError {
         /// What stands against it, and what to do.
         problem: String,
     },
+    /// A compressed archive holds more than the volume.
+    #[error(
+        "{archive}: with {path} its contents come to more than {limit} bytes, and the volume has {given}"
+    )]
+    Overfull {
+        /// Name of the archive.
+        archive: String,
+        /// The file that is too much, quoted.
+        path: String,
+        /// The limit.
+        limit: u64,
+        /// Size of the volume in bytes.
+        given: u64,
+    },
     /// The contents do not fit the size that was asked for.
     #[error("the contents need {needed} bytes; a volume of {given} bytes is too small")]
     TooSmall {

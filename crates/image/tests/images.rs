@@ -4,7 +4,7 @@ mod common;
 
 use common::entries::{file, header, with_link};
 use common::*;
-use extant_image::{BuildError, BuildOptions, BuildReport, Source};
+use extant_image::{BuildError, BuildOptions, BuildReport, SizePolicy, Source, VolumeOptions};
 use sha2::Digest;
 use std::fs;
 use std::io::Write;
@@ -405,4 +405,64 @@ fn files_of_an_image_are_files_within_it() {
         let error = build(&dirs[1]).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("leads out of the image"), "{error}");
     }
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 3).unwrap()
+}
+
+#[test]
+fn no_more_is_spooled_than_fits_the_volume() {
+    // The spool lies beside the image, where there is little room.
+    let Some(small) = Mount::small() else { return };
+    let case = Case::new();
+    let volume = |bytes| VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() };
+    let build = |sources: &[Source], bytes: u64, layers: bool| {
+        let volume = volume(bytes);
+        try_build(&BuildOptions { volume, layers, ..options(small.path().join("image")) }, sources)
+    };
+    // Of one huge file not a byte is spooled; the archive need not be there.
+    let huge = case.write("huge.tar.zst", &zstd(&header(b"huge", b'0', 7 << 30)));
+    let many: Vec<_> = (0..64).map(|n| file(format!("f{n}").as_bytes(), &vec![0; 256 << 10])).collect();
+    let many = case.write("many.tar.zst", &zstd(&tar(&many)));
+    for (source, path) in [(&huge, "\"huge\""), (&many, "\"f5\"")] {
+        for layers in [false, true] {
+            let error = build(std::slice::from_ref(source), 5 << 18, layers).unwrap_err();
+            let told = error.to_string();
+            assert!(matches!(error, BuildError::Overfull { given: 0x14_0000, .. }), "{told}");
+            assert!(told.contains(path), "{told}");
+        }
+    }
+    // What follows could remove it, so more may come first, but not without bounds.
+    let after = case.write("after.tar", &tar_of_one(b"x", b"x"));
+    let error = build(&[huge, after.clone()], 1 << 20, true).unwrap_err();
+    assert!(matches!(error, BuildError::Overfull { limit: 0x80_0000, .. }), "{error}");
+    let layer = |n: usize| file(format!("f{n}").as_bytes(), &vec![7; 700 << 10]);
+    let removed = case.write("removed.tar.zst", &zstd(&tar(&[layer(1), layer(2)])));
+    let removing = case.write("removing.tar.zst", &zstd(&tar(&[file(b".wh.f1", b""), layer(2)])));
+    build(&[removed.clone(), removing], 1 << 20, true).unwrap();
+    // A file that comes several times in an archive counts once.
+    let again = case.write("again.tar.zst", &zstd(&tar(&[layer(1), layer(1), layer(1)])));
+    build(&[again], 1 << 20, false).unwrap();
+    build(&[removed, after], 1 << 20, false).unwrap_err();
+}
+
+#[test]
+fn layers_of_a_packed_image_may_be_larger_than_the_volume() {
+    let case = Case::new();
+    let lower = tar(&[file(b"gone", &vec![7; 3 << 20]), file(b"also gone", &vec![7; 3 << 20])]);
+    let upper = tar(&[file(b".wh.gone", b""), file(b".wh.also gone", b""), file(b"f", &vec![8; 2 << 20])]);
+    let json = format!("[{}]", listed("c.json", "[]", r#"["1/layer.tar","2/layer.tar"]"#));
+    let archive = tar(&[
+        file(b"1/layer.tar", &lower),
+        file(b"2/layer.tar", &upper),
+        file(b"c.json", &config("amd64", &[&lower, &upper])),
+        file(b"manifest.json", json.as_bytes()),
+    ]);
+    let source = case.write("image.tar.zst", &zstd(&archive));
+    let volume = VolumeOptions { size: SizePolicy::Fixed(4 << 20), ..Default::default() };
+    assert_eq!(case.build(&BuildOptions { volume, ..case.options() }, &source).unwrap().files, 1);
+    let volume = VolumeOptions { size: SizePolicy::Fixed(1 << 20), ..Default::default() };
+    let error = case.build(&BuildOptions { volume, ..case.options() }, &source).unwrap_err();
+    assert!(matches!(error, BuildError::Overfull { .. } | BuildError::TooSmall { .. }), "{error}");
 }

@@ -169,3 +169,32 @@ fn an_image_of_several_is_asked_for_by_option() {
     extant(["build", "--into", to, "--image", "x:1", source]).clean();
     assert_eq!(names(&image, "/"), "1 lost+found");
 }
+
+#[test]
+fn an_archive_that_holds_too_much_is_refused_with_advice() {
+    if !have("tar") || !have("gzip") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let bomb = fs::File::create(path("bomb")).unwrap();
+    bomb.set_len(64 << 20).unwrap();
+    let archive = path("bomb.tar.gz");
+    let (archive, at) = (archive.to_str().unwrap(), dir.path().to_str().unwrap());
+    run("tar", &["-czf", archive, "-C", at, "bomb"]);
+    let image = path("image");
+    let to = image.to_str().unwrap();
+    let told = extant(["build", "--size", "4M", "-o", to, archive]);
+    assert_eq!(told.code, Some(1));
+    assert!(
+        told.stderr.contains("with \"bomb\" its contents come to more than 4194304 bytes"),
+        "{}",
+        told.stderr
+    );
+    assert!(told.stderr.contains("ask for a larger --size, or for --size exact"), "{}", told.stderr);
+    assert!(!image.exists());
+    extant(["mkfs", to, "4M"]).clean();
+    let told = extant(["build", "--into", to, archive]);
+    assert!(told.stderr.contains("and the volume has 4194304"), "{}", told.stderr);
+    fsck(&image);
+}

@@ -100,6 +100,7 @@ pub fn add(
         replaced,
         platform: options.platform.as_deref(),
         image: options.image_name.as_deref(),
+        volume_bytes: Some(device.limits().capacity_bytes),
         layers: options.layers,
     };
     let mut notes = Vec::new();

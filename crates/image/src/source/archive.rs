@@ -61,6 +61,7 @@ fn load(
 ) -> Result<(), BuildError> {
     let name = input.name.clone();
     let mut fresh = Tree::new();
+    stores.begin_tree(true);
     tar::read(&mut fresh, options.layers.then_some(&*tree), stores, &mut input)?;
     notes.extend(input.finish(false)?);
     stores.finish()?;

@@ -34,6 +34,8 @@ pub(crate) struct LoadOptions<'a> {
     pub(crate) platform: Option<&'a str>,
     /// Which image of several, by its name or digest.
     pub(crate) image: Option<&'a str>,
+    /// Most bytes that the volume may have, if there is a limit.
+    pub(crate) volume_bytes: Option<u64>,
     /// Whether archives and directories are layers, whose whiteouts are applied.
     pub(crate) layers: bool,
 }
@@ -49,8 +51,9 @@ pub(crate) fn load(
     notes: &mut Vec<Note>,
 ) -> Result<(Tree, Stores), BuildError> {
     let mut tree = Tree::new();
-    let mut stores = Stores::new(options.spool_dir.to_path_buf());
-    for source in sources {
+    let mut stores = Stores::new(options.spool_dir.to_path_buf(), options.volume_bytes);
+    for (n, source) in (1..).zip(sources) {
+        stores.begin_source(n == sources.len());
         match resolve(source)? {
             Resolved::Directory(path) => {
                 let root = stores.add_root(&path)?;

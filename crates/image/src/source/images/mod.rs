@@ -37,7 +37,7 @@ pub(crate) enum Format {
 
 /// Whether a directory of the host is an image, and of which format.
 pub(crate) fn of_directory(path: &Path) -> Result<Option<Format>, BuildError> {
-    let stores = Stores::new(PathBuf::new());
+    let stores = Stores::new(PathBuf::new(), None);
     Image { name: quoted_path(path), files: Files::of_directory(path)?, stores: &stores }.format()
 }
 
@@ -86,7 +86,9 @@ fn load(
         Format::Docker => docker::layers(&image, options)?,
     };
     let name = image.name;
-    for layer in layers {
+    let last = layers.len().saturating_sub(1);
+    for (n, layer) in layers.into_iter().enumerate() {
+        stores.begin_tree(n == last);
         add_layer(tree, stores, layer, &name, notes)?;
     }
     Ok(())

@@ -64,6 +64,11 @@ impl Input {
         }
     }
 
+    /// Whether contents have to be spooled.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.bytes, Bytes::Stream(_))
+    }
+
     /// The next header's block; `None` at the end of the archive.
     pub(super) fn header(&mut self) -> Result<Option<[u8; BLOCK]>, BuildError> {
         self.in_entry = false;

@@ -278,6 +278,11 @@ impl Entry<'_> {
         let payload = if stored == 0 {
             Payload::None
         } else {
+            if input.is_stream() {
+                // What has the name goes in any case, and makes room.
+                tree.remove(dir, name);
+                stores.check_room(tree, &input.name, &self.path, stored)?;
+            }
             let (archive, offset) = input.take(stores, stored)?;
             Payload::Stored { archive, offset }
         };
