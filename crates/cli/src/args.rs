@@ -303,7 +303,7 @@ pub(crate) struct DiffArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// Build a volume from directories, tar archives and OCI image layouts, or add them to one, without root
+/// Build a volume from directories, tar archives and container images, or add them to one, without root
 ///
 /// The sources are laid over each other in order. The image appears under its name once it is complete and durable. The
 /// same sources and the same SOURCE_DATE_EPOCH, the latest time on the volume, give the same bytes. An older image of that
@@ -314,7 +314,7 @@ pub(crate) struct DiffArgs {
 /// whole. An error ends the command; what was added before it stays, on a clean volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
-    /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
+    /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save); - is a tar on standard input
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
     /// The image to write: a file, not standard output, for it is not written in order
@@ -341,13 +341,16 @@ pub(crate) struct BuildArgs {
     /// Leave out file systems mounted below a directory source; their mount points stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
-    /// Tar sources are layers of an image: .wh.NAME removes NAME of the sources before it, .wh..wh..opq a whole directory
+    /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a whole directory
     ///
-    /// Layers of OCI layouts are applied in any case. Without this option such names in a tar become files, and a message
-    /// says so.
+    /// Devices 0:0 and the attributes of overlayfs mean the same. Layers of whole images are applied in any case. Without this
+    /// option such names become files, and a message says so.
     #[arg(long)]
     pub(crate) layers: bool,
-    /// Image to take from an OCI layout with several
+    /// Image to take from an OCI layout or a docker archive with several, by its tag or digest
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image: Option<String>,
+    /// Image to take from those for several platforms
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub(crate) platform: Option<String>,
     /// Print JSON

@@ -35,6 +35,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
         platform: args.platform.clone(),
+        image_name: args.image.clone(),
         layers: args.layers,
     };
     let progress = Progress::new(0, session.quiet);
@@ -44,7 +45,10 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         BuildError::TooSmall { .. } => {
             Failure::Advised { error, advice: "ask for that size or more, or for --size exact" }
         }
-        error => error.into(),
+        BuildError::Overfull { .. } => {
+            Failure::Advised { error, advice: "ask for a larger --size, or for --size exact" }
+        }
+        error => advised(error),
     })?;
     tell(session, output, &report, args.json)
 }
@@ -65,6 +69,7 @@ fn add(
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
         platform: args.platform.clone(),
+        image_name: args.image.clone(),
         layers: args.layers,
     };
     let progress = Progress::new(0, session.quiet);
@@ -73,7 +78,7 @@ fn add(
     let AddReport { files, directories, free_bytes, free_inodes, notes, problems } =
         added.map_err(|error| match error {
             BuildError::Volume { path, error } => Failure::open_to_change(path, error),
-            error => error.into(),
+            error => advised(error),
         })?;
     for note in &notes {
         session.summary(&describe(note));
@@ -89,6 +94,15 @@ fn add(
         place.image_quoted()
     ));
     Ok(())
+}
+
+fn advised(error: BuildError) -> Failure {
+    match error {
+        BuildError::SeveralImages { .. } => {
+            Failure::Advised { error, advice: "choose one with --image or --platform" }
+        }
+        error => error.into(),
+    }
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {

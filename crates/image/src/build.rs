@@ -4,7 +4,7 @@ use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::Tree;
 use crate::write::{Image, Output, Progress, Replaced, directory_of, pump};
-use crate::{BuildError, BuildOptions, Note, Source, VolumeOptions, owner};
+use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, VolumeOptions, owner};
 use extant_block::ForeignLocks;
 use extant_format::Timestamp;
 use extant_rt::Rt;
@@ -53,6 +53,11 @@ pub fn build(
         one_file_system: options.one_file_system,
         replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
+        image: options.image_name.as_deref(),
+        volume_bytes: match options.volume.size {
+            SizePolicy::Fixed(bytes) => Some(bytes),
+            SizePolicy::Exact | SizePolicy::PlusPercent(_) => None,
+        },
         layers: options.layers,
     };
     let mut notes = Vec::new();
@@ -104,7 +109,7 @@ pub fn mkfs_over(
     };
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
-    let stores = Stores::new(directory_of(path));
+    let stores = Stores::new(directory_of(path), None);
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
     write(replaced, &volume, source, rt, progress)
 }

@@ -173,13 +173,43 @@ pub enum BuildError {
         /// The fault.
         problem: String,
     },
-    /// A malformed OCI layout.
+    /// A malformed image of a container: an OCI layout, or an archive of `docker save`.
     #[error("{layout}: {problem}")]
     Oci {
-        /// Path of the layout.
+        /// Path of the image.
         layout: String,
         /// The fault.
         problem: String,
+    },
+    /// A layout or archive holds several images.
+    #[error("{image}: it holds several images ({images})")]
+    SeveralImages {
+        /// Path of the layout or archive.
+        image: String,
+        /// By what they can be chosen.
+        images: String,
+    },
+    /// A layer of an image that cannot be applied by itself.
+    #[error("{path}: {problem}")]
+    Layer {
+        /// The place in it, quoted.
+        path: String,
+        /// What stands against it, and what to do.
+        problem: String,
+    },
+    /// A compressed archive holds more than the volume.
+    #[error(
+        "{archive}: with {path} its contents come to more than {limit} bytes, and the volume has {given}"
+    )]
+    Overfull {
+        /// Name of the archive.
+        archive: String,
+        /// The file that is too much, quoted.
+        path: String,
+        /// The limit.
+        limit: u64,
+        /// Size of the volume in bytes.
+        given: u64,
     },
     /// The contents do not fit the size that was asked for.
     #[error("the contents need {needed} bytes; a volume of {given} bytes is too small")]

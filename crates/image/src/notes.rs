@@ -34,6 +34,24 @@ pub enum Note {
         /// How many there are.
         names: u64,
     },
+    /// Zero blocks within an archive, which ends with two of them, were passed over.
+    LoneZeros {
+        /// The archive.
+        archive: String,
+        /// Where the first one begins, in bytes of the uncompressed archive.
+        at: u64,
+        /// How many there are.
+        blocks: u64,
+    },
+    /// Something follows the end of an archive, and was not read.
+    BehindEnd {
+        /// The archive.
+        archive: String,
+        /// Where it begins, in bytes of the uncompressed archive.
+        at: u64,
+        /// It begins as an archive does.
+        is_archive: bool,
+    },
 }
 
 impl fmt::Display for Note {
@@ -57,6 +75,21 @@ impl fmt::Display for Note {
             }
             Self::Whiteouts { archive, path, names } => {
                 write!(f, "{archive}: whiteout {path}{} taken as a file, not applied", More(*names))
+            }
+            Self::LoneZeros { archive, at, blocks } => {
+                write!(
+                    f,
+                    "{archive}: a lone zero block at byte {at}{} passed over; two end an archive",
+                    More(*blocks)
+                )
+            }
+            Self::BehindEnd { archive, at, is_archive: true } => write!(
+                f,
+                "{archive}: the archive that begins at byte {at}, behind the end of the first, not read: give it as a source \
+                 of its own"
+            ),
+            Self::BehindEnd { archive, at, is_archive: false } => {
+                write!(f, "{archive}: bytes from {at} on, behind the end of the archive, not read")
             }
         }
     }

@@ -14,10 +14,10 @@ pub enum Source {
     Tar(PathBuf),
     /// The same from standard input.
     Stdin,
-    /// An OCI image layout: a directory, or a tar of one.
+    /// An image of a container, as an OCI layout or as `docker save` writes it: a directory, or a tar of one.
     Oci(PathBuf),
-    /// Looks at the path: a directory with `oci-layout` and `index.json` is an OCI layout, any other directory is a
-    /// directory, a file is a tar (of an OCI layout where it begins with one); `-` is standard input.
+    /// Looks at the path: a directory with an image of a container is that image, any other directory is a directory, a file
+    /// is a tar (of an image where it holds one); `-` is standard input.
     Guess(PathBuf),
 }
 
@@ -171,11 +171,15 @@ pub struct BuildOptions {
     pub clamp_time: Option<Timestamp>,
     /// Stay on the file system that the directory source is on: directories that others are mounted on are empty.
     pub one_file_system: bool,
-    /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
+    /// Which image of several in an OCI layout or an archive of `docker save`: `os/architecture` or
+    /// `os/architecture/variant`.
     pub platform: Option<String>,
-    /// Archives are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
-    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Without this such names are
-    /// taken as files, with a note; layers of OCI layouts are applied in any case.
+    /// Which image of several, by its name or digest.
+    pub image_name: Option<String>,
+    /// Archives and directories are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
+    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Devices 0:0 and the attributes
+    /// of overlayfs mean the same. Without this they are taken as files, with a note; layers of whole images are applied
+    /// in any case.
     pub layers: bool,
 }
 
@@ -190,6 +194,7 @@ impl BuildOptions {
             clamp_time: None,
             one_file_system: false,
             platform: None,
+            image_name: None,
             layers: false,
         }
     }

@@ -1,7 +1,8 @@
-//! Times beyond those that inodes store, and attributes that ext has no place for, taken out of a tree.
+//! What sources may say and a volume cannot keep: times beyond those that inodes store, attributes that ext has no place for,
+//! modes that contradict access lists.
 
-use crate::tree::{NodeId, Tree, XattrSetId, is_storable};
-use extant_format::Timestamp;
+use crate::tree::{Kind, NodeId, Tree, XattrSetId, is_storable};
+use extant_format::{Acl, AclTag, InodeNumber, Timestamp};
 use std::collections::BTreeMap;
 
 /// An attribute that was taken out of a tree.
@@ -39,6 +40,51 @@ pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = 
         tree.node_mut(node).xattrs = new;
     }
     names.into_iter().map(|(name, (first, files))| LeftOut { name, first, files }).collect()
+}
+
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// Gives every node that has an access list the mode that Linux gives it with the list: the bits of the group are the list's
+/// mask. Archives may have those of the owning group there (bsdtar). As in Linux, a list that says no more than a mode is none.
+pub(crate) fn follow_access_lists(tree: &mut Tree) {
+    // By set: the permissions, and the set that stays.
+    let mut sets: BTreeMap<XattrSetId, Option<(u16, XattrSetId)>> = BTreeMap::new();
+    for id in (0..tree.node_slots() as u32).map(NodeId) {
+        let (set, kind) = (tree.node(id).xattrs, tree.node(id).kind);
+        if set == XattrSetId::EMPTY || kind == Kind::Symlink {
+            continue;
+        }
+        let found = match sets.get(&set) {
+            Some(&found) => found,
+            None => {
+                let found = access_list(tree, set);
+                sets.insert(set, found);
+                found
+            }
+        };
+        if let Some((permissions, kept)) = found {
+            let node = tree.node_mut(id);
+            node.mode = node.mode & !0o777 | permissions;
+            node.xattrs = kept;
+        }
+    }
+}
+
+/// What the access list in a set means as a mode, and the set without it if that is all (kernel: `posix_acl_equiv_mode`).
+fn access_list(tree: &mut Tree, set: XattrSetId) -> Option<(u16, XattrSetId)> {
+    let list = tree.xattrs(set).iter().find(|xattr| *xattr.name == *ACCESS_LIST)?;
+    // A list that is none is reported when its place on the volume is planned.
+    let list = Acl::parse_xattr(&list.value, InodeNumber(0)).ok()?;
+    let of =
+        |tag| list.entries().iter().find(|entry| entry.tag == tag).map(|entry| u16::from(entry.permissions));
+    let mask = of(AclTag::Mask);
+    let group = mask.or(of(AclTag::OwningGroup))?;
+    let permissions = of(AclTag::Owner)? << 6 | group << 3 | of(AclTag::Other)?;
+    if mask.is_some() {
+        return Some((permissions, set));
+    }
+    let others = tree.xattrs(set).iter().filter(|xattr| *xattr.name != *ACCESS_LIST).cloned().collect();
+    Some((permissions, tree.intern_xattrs(others)))
 }
 
 /// Makes no time later than `clamp` nor outside `range`, the first and the last second that an inode stores. Returns the

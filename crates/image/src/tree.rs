@@ -3,10 +3,14 @@
 //! Built for a million entries: a name is 20 bytes plus its characters, an inode 64, and equal attribute sets are kept
 //! once. Sources are laid over each other in order, as the layers of an OCI image are.
 
+mod hidden;
+
+pub(crate) use hidden::{Hidden, Step};
+
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
 use hashbrown::HashTable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An inode of the tree, counted in order of appearance; says nothing about the number on the volume.
@@ -71,12 +75,16 @@ pub(crate) enum Payload {
     Directory { first: u32, entry: u32 },
     /// A file of the host, found under the root of a directory source by the node's own path.
     Host { root: u16 },
+    /// The same by another path: a layer gave the file other names, and may have removed the one that it has on the host.
+    HostAt { root: u16, path: u32 },
     /// A run of bytes in an archive or spool file.
     Stored { archive: u16, offset: u64 },
     /// A symbolic link's target in the names arena.
     Symlink { at: u32 },
     /// A device node.
     Device { major: u32, minor: u32 },
+    /// A node of the tree that this one will be laid over, to which a hard link leads.
+    Below { node: NodeId },
 }
 
 /// An inode of the tree.
@@ -145,14 +153,6 @@ pub(crate) struct DataRange {
     pub stored: u64,
 }
 
-/// A place that sources hide from what lies below the tree, by its path from the tree's root.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hidden {
-    pub(crate) path: Vec<u8>,
-    /// The directory itself stays, without what is in it.
-    pub(crate) contents_only: bool,
-}
-
 /// The tree that becomes a volume.
 pub(crate) struct Tree {
     names: Vec<u8>,
@@ -162,6 +162,8 @@ pub(crate) struct Tree {
     sparse: Vec<Box<[DataRange]>>,
     xattr_sets: Vec<Box<[Xattr]>>,
     xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
+    /// Paths of [`Payload::HostAt`].
+    host_paths: Vec<Box<[u8]>>,
     hidden: Vec<Hidden>,
     /// Some of it comes from an image's layers.
     is_layered: bool,
@@ -197,6 +199,7 @@ impl Tree {
             sparse: Vec::new(),
             xattr_sets: vec![Box::default()],
             xattr_ids: BTreeMap::from([(Box::default(), 0)]),
+            host_paths: Vec::new(),
             hidden: Vec::new(),
             is_layered: false,
         }
@@ -262,6 +265,29 @@ impl Tree {
 
     pub(crate) fn xattrs(&self, id: XattrSetId) -> &[Xattr] {
         &self.xattr_sets[id.0 as usize]
+    }
+
+    /// All sets of attributes, in the order of their ids.
+    pub(crate) fn xattr_sets(&self) -> impl Iterator<Item = &[Xattr]> {
+        self.xattr_sets.iter().map(|set| &set[..])
+    }
+
+    /// The path of a host's file that has other names now.
+    pub(crate) fn host_path(&self, path: u32) -> &[u8] {
+        &self.host_paths[path as usize]
+    }
+
+    /// Keeps the places of files of the host whose nodes get names that the files do not have there.
+    pub(crate) fn keep_host_paths(&mut self, mut nodes: BTreeSet<NodeId>) {
+        for entry in (0..self.entries.len() as u32).map(EntryId) {
+            let id = NodeId(self.entries[entry.0 as usize].node);
+            if nodes.remove(&id)
+                && let Payload::Host { root } = self.node(id).payload
+            {
+                self.host_paths.push(self.entry_path(entry).into());
+                self.node_mut(id).payload = Payload::HostAt { root, path: self.host_paths.len() as u32 - 1 };
+            }
+        }
     }
 
     /// Keeps a set of attributes; order does not matter, the last of equal names wins.
@@ -450,15 +476,30 @@ impl Tree {
 
     /// Notes that sources remove `dir`/`name` from what lies below the tree.
     pub(crate) fn hide(&mut self, dir: NodeId, name: &[u8]) {
-        let mut path = self.path(dir);
-        path.push(b'/');
-        path.extend_from_slice(name);
-        self.hidden.push(Hidden { path, contents_only: false });
+        self.hidden.push(Hidden { dir: self.steps_to(dir), name: Some(name.to_vec()) });
     }
 
     /// Notes that sources remove everything in `dir` from what lies below the tree.
     pub(crate) fn hide_contents(&mut self, dir: NodeId) {
-        self.hidden.push(Hidden { path: self.path(dir), contents_only: true });
+        self.hidden.push(Hidden { dir: self.steps_to(dir), name: None });
+    }
+
+    fn steps_to(&self, dir: NodeId) -> Vec<Step> {
+        let step = |entry| Step {
+            name: self.entry_name(entry).to_vec(),
+            listed: !self.node(self.entry_node(entry)).implied,
+        };
+        self.entries_to(dir).into_iter().map(step).collect()
+    }
+
+    /// Notes a place that sources hide from what lies below the tree.
+    pub(crate) fn add_hidden(&mut self, hidden: Hidden) {
+        self.hidden.push(hidden);
+    }
+
+    /// Replaces the list of places that sources hide.
+    pub(crate) fn set_hidden(&mut self, hidden: Vec<Hidden>) {
+        self.hidden = hidden;
     }
 
     /// Notes that a layer of an image is laid over the tree.
@@ -499,12 +540,13 @@ impl Tree {
     }
 
     /// The id that the next name will have.
-    pub(crate) fn next_entry(&self) -> EntryId {
+    fn next_entry(&self) -> EntryId {
         EntryId(self.entries.len() as u32)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.nodes.len() == 1
+    /// Whether no source has put anything into the tree.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.nodes.len() == 1 && self.node(NodeId::ROOT).implied
     }
 
     /// The name of a directory; the root has none.
@@ -515,69 +557,26 @@ impl Tree {
         }
     }
 
-    /// Lays another tree over this one.
-    pub(crate) fn graft(&mut self, other: &Tree) -> Result<(), BuildError> {
-        let sets: Vec<_> = other.xattr_sets.iter().map(|set| self.intern_xattrs(set.to_vec())).collect();
-        let meta = |node: &Node| Meta {
-            mode: node.mode,
-            uid: node.uid,
-            gid: node.gid,
-            mtime: node.mtime,
-            xattrs: sets[node.xattrs.0 as usize],
-        };
-        self.hidden.extend_from_slice(&other.hidden);
-        self.is_layered |= other.is_layered;
-        let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
-        let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
-        if !other.node(NodeId::ROOT).implied {
-            self.set_meta(NodeId::ROOT, meta(other.node(NodeId::ROOT)));
-        }
-        while let Some((from, to)) = pending.pop() {
-            for entry in other.sorted_children(from) {
-                let (id, name) = (other.entry_node(entry), other.entry_name(entry));
-                let node = other.node(id);
-                if let Some(&first) = done.get(&id) {
-                    self.link(to, name, first)?;
-                    continue;
-                }
-                let made = match node.kind {
-                    Kind::Directory => {
-                        let made = if node.implied {
-                            self.imply_directory(to, name)?
-                        } else {
-                            self.put_directory(to, name, meta(node))?
-                        };
-                        pending.push((id, made));
-                        continue;
-                    }
-                    Kind::Symlink => self.put_symlink(to, name, meta(node), other.symlink_target(id))?,
-                    kind => {
-                        let sparse = other.sparse_map(id).map(<[_]>::to_vec);
-                        self.put(to, name, kind, meta(node), node.payload, node.size, sparse)?
-                    }
-                };
-                if node.names > 1 {
-                    done.insert(id, made);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The path of a directory, from the root, without a trailing slash; the root's is empty.
     pub(crate) fn path(&self, dir: NodeId) -> Vec<u8> {
-        let mut parts = Vec::new();
-        let mut at = self.entry_of_directory(dir);
-        while let Some(entry) = at {
-            parts.push(entry);
-            at = self.entry_of_directory(self.entry_parent(entry));
-        }
         let mut path = Vec::new();
-        for entry in parts.into_iter().rev() {
+        for entry in self.entries_to(dir) {
             path.push(b'/');
             path.extend_from_slice(self.entry_name(entry));
         }
         path
+    }
+
+    /// The names on the way from the root to a directory.
+    fn entries_to(&self, dir: NodeId) -> Vec<EntryId> {
+        let mut entries = Vec::new();
+        let mut at = self.entry_of_directory(dir);
+        while let Some(entry) = at {
+            entries.push(entry);
+            at = self.entry_of_directory(self.entry_parent(entry));
+        }
+        entries.reverse();
+        entries
     }
 
     /// One of the paths of a node; for error messages, as it looks at every name.

@@ -9,6 +9,7 @@ mod editing;
 mod exporting;
 mod graphs;
 mod hostile;
+mod layers;
 mod owners;
 mod partial;
 mod putting;

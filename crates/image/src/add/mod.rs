@@ -36,6 +36,8 @@ pub struct AddOptions {
     pub one_file_system: bool,
     /// As [`crate::BuildOptions::platform`].
     pub platform: Option<String>,
+    /// As [`crate::BuildOptions::image_name`].
+    pub image_name: Option<String>,
     /// As [`crate::BuildOptions::layers`]; whiteouts remove what the volume has, too.
     pub layers: bool,
 }
@@ -50,6 +52,7 @@ impl AddOptions {
             clamp_time: None,
             one_file_system: false,
             platform: None,
+            image_name: None,
             layers: false,
         }
     }
@@ -96,6 +99,8 @@ pub fn add(
         one_file_system: options.one_file_system,
         replaced,
         platform: options.platform.as_deref(),
+        image: options.image_name.as_deref(),
+        volume_bytes: Some(device.limits().capacity_bytes),
         layers: options.layers,
     };
     let mut notes = Vec::new();

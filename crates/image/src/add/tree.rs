@@ -115,28 +115,29 @@ impl<'a> Adder<'a> {
 
     /// Takes away what the sources hide.
     async fn hide(&self, top: &Node, hidden: &Hidden) -> Result<(), BuildError> {
-        let failed = |error| self.failed(&hidden.path, error);
-        let below = hidden.path.strip_prefix(b"/").unwrap_or(&hidden.path);
-        let slash = below.iter().rposition(|&byte| byte == b'/');
-        let (dir, name) = match slash {
-            _ if hidden.contents_only => (below, &b""[..]),
-            Some(at) => (&below[..at], &below[at + 1..]),
-            None => (&b""[..], below),
-        };
-        // A path through something else names nothing on the volume.
-        let found = match follow(&self.caller, &self.root, top, dir).await {
-            Err(Error::NotADirectory(_)) => None,
-            other => other.map_err(failed)?,
-        };
-        match found.filter(is_dir) {
-            None => Ok(()),
-            Some(dir) if hidden.contents_only => {
+        let failed = |error| self.failed(&hidden.path(), error);
+        let mut dir = top.clone();
+        for step in &hidden.dir {
+            // What is listed replaces a symbolic link of the volume, so what that leads to is not meant.
+            let found = match step.listed {
+                true => find(&self.caller, &dir, &step.name).await,
+                false => follow(&self.caller, &self.root, &dir, &step.name).await,
+            };
+            match found {
+                Ok(Some(next)) if is_dir(&next) => dir = next,
+                Ok(_) | Err(Error::NotADirectory(_)) => return Ok(()),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let done = match &hidden.name {
+            Some(name) => remove(&self.caller, &dir, name).await,
+            None => {
                 // e2fsck needs this one, and layers know nothing of it.
                 let kept = (dir.inode() == self.root.inode()).then_some(LOST_AND_FOUND);
-                empty(&self.caller, &dir, kept).await.map_err(failed)
+                empty(&self.caller, &dir, kept).await
             }
-            Some(dir) => remove(&self.caller, &dir, name).await.map_err(failed),
-        }
+        };
+        done.map_err(failed)
     }
 
     async fn subdirectory(&self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {

@@ -1,7 +1,8 @@
-//! Archives as sources: a plain tar, one of an image's layers, or an OCI layout packed as a tar.
+//! Archives as sources: a plain tar, one of an image's layers, or a whole image packed as a tar.
 
-use super::tar::{self, Input, Layer};
-use super::{LoadOptions, Stores, decode, oci};
+use super::lay::lay;
+use super::tar::{self, Input};
+use super::{LoadOptions, Stores, decode, images};
 use crate::tree::Tree;
 use crate::{BuildError, Note, quoted_path};
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Adds a tar file, or the image in a tar of an OCI layout.
+/// Adds a tar file, or the image in it.
 pub(crate) fn load_file(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -59,39 +60,14 @@ fn load(
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     let name = input.name.clone();
-    if options.layers {
-        let is_first = tree.is_empty();
-        let mut layer = Layer::begin(tree);
-        read(tree, stores, &mut input, Some(&mut layer))?;
-        if is_first && oci::is_layout(tree) {
-            let text = format!(
-                "{name} is an OCI image layout, not one layer; its layers are applied without asking for it"
-            );
-            return Err(BuildError::Options(text));
-        }
-        return Ok(());
-    }
     let mut fresh = Tree::new();
-    read(&mut fresh, stores, &mut input, None)?;
-    if oci::is_layout(&fresh) {
-        return oci::load_archived(tree, stores, fresh, name, options.platform);
+    stores.begin_tree(true);
+    tar::read(&mut fresh, options.layers.then_some(&*tree), stores, &mut input)?;
+    notes.extend(input.finish(false)?);
+    stores.finish()?;
+    if let Some(format) = images::of_archive(&fresh, stores, &name)? {
+        return images::load_archive(tree, stores, &fresh, name, format, options, notes);
     }
     notes.extend(input.whiteouts());
-    if tree.is_empty() && tree.hidden().is_empty() {
-        *tree = fresh;
-        return Ok(());
-    }
-    tree.graft(&fresh)
-}
-
-fn read(
-    tree: &mut Tree,
-    stores: &mut Stores,
-    input: &mut Input,
-    layer: Option<&mut Layer>,
-) -> Result<(), BuildError> {
-    tar::read(tree, stores, input, layer)?;
-    input.expect_end_mark()?;
-    input.drain()?;
-    stores.finish()
+    lay(tree, fresh)
 }

@@ -1,9 +1,12 @@
-//! Filling a [`Tree`] from directories, archives and OCI layouts.
+//! Filling a [`Tree`] from directories, archives and images of containers.
 
 mod acl_text;
 mod archive;
 mod decode;
-mod oci;
+mod images;
+mod lay;
+mod layer_name;
+mod marks;
 mod pax;
 mod place;
 mod reader;
@@ -16,9 +19,9 @@ pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;
-use crate::{BuildError, Note, Source};
+use crate::{BuildError, Note, Source, quoted_path, settle};
 use extant_rt::Rt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Options of loading.
 pub(crate) struct LoadOptions<'a> {
@@ -27,9 +30,13 @@ pub(crate) struct LoadOptions<'a> {
     pub(crate) one_file_system: bool,
     /// An older image under the output's name, which is not to be packed into the new one.
     pub(crate) replaced: Option<FileIdentity>,
-    /// Which image of an OCI layout, as `os/architecture[/variant]`.
+    /// Which image of several, as `os/architecture[/variant]`.
     pub(crate) platform: Option<&'a str>,
-    /// Whether archives are layers, whose whiteouts are applied.
+    /// Which image of several, by its name or digest.
+    pub(crate) image: Option<&'a str>,
+    /// Most bytes that the volume may have, if there is a limit.
+    pub(crate) volume_bytes: Option<u64>,
+    /// Whether archives and directories are layers, whose whiteouts are applied.
     pub(crate) layers: bool,
 }
 
@@ -44,34 +51,55 @@ pub(crate) fn load(
     notes: &mut Vec<Note>,
 ) -> Result<(Tree, Stores), BuildError> {
     let mut tree = Tree::new();
-    let mut stores = Stores::new(options.spool_dir.to_path_buf());
-    for source in sources {
-        match resolve(source) {
-            Source::Directory(path) => {
+    let mut stores = Stores::new(options.spool_dir.to_path_buf(), options.volume_bytes);
+    for (n, source) in (1..).zip(sources) {
+        stores.begin_source(n == sources.len());
+        match resolve(source)? {
+            Resolved::Directory(path) => {
                 let root = stores.add_root(&path)?;
-                tree = walk::walk(tree, &stores, root, options, rt)?;
+                if options.layers {
+                    let (mut layer, _) = walk::walk(Tree::new(), &stores, root, options, rt)?;
+                    marks::take_marks(&mut layer, &quoted_path(&path))?;
+                    layer.mark_layered();
+                    lay::lay(&mut tree, layer)?;
+                } else {
+                    let whiteouts;
+                    (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;
+                    notes.extend(whiteouts);
+                }
             }
-            Source::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
-            Source::Tar(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,
-            // A layout that is packed as a tar is known by what is in it.
-            Source::Oci(path) if !path.is_dir() => {
-                archive::load_file(&mut tree, &mut stores, &path, options, notes)?;
+            Resolved::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
+            Resolved::Archive(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,
+            Resolved::Image(path, format) => {
+                images::load_directory(&mut tree, &mut stores, &path, format, options, notes)?;
             }
-            Source::Oci(path) => oci::load(&mut tree, &mut stores, &path, options.platform)?,
-            Source::Guess(_) => unreachable!("resolved above"),
         }
     }
+    settle::follow_access_lists(&mut tree);
     Ok((tree, stores))
 }
 
-fn resolve(source: &Source) -> Source {
-    let Source::Guess(path) = source else { return source.clone() };
-    if path.as_os_str() == "-" {
-        return Source::Stdin;
-    }
-    if path.is_dir() {
-        let oci = path.join("oci-layout").is_file() && path.join("index.json").is_file();
-        return if oci { Source::Oci(path.clone()) } else { Source::Directory(path.clone()) };
-    }
-    Source::Tar(path.clone())
+enum Resolved {
+    Directory(PathBuf),
+    Stdin,
+    /// A tar of whatever is in it.
+    Archive(PathBuf),
+    Image(PathBuf, images::Format),
+}
+
+fn resolve(source: &Source) -> Result<Resolved, BuildError> {
+    Ok(match source {
+        Source::Guess(path) if path.as_os_str() == "-" => Resolved::Stdin,
+        Source::Guess(path) if path.is_dir() => match images::of_directory(path)? {
+            Some(format) => Resolved::Image(path.clone(), format),
+            None => Resolved::Directory(path.clone()),
+        },
+        Source::Oci(path) if path.is_dir() => {
+            let format = images::of_directory(path)?.unwrap_or(images::Format::Oci);
+            Resolved::Image(path.clone(), format)
+        }
+        Source::Directory(path) => Resolved::Directory(path.clone()),
+        Source::Stdin => Resolved::Stdin,
+        Source::Tar(path) | Source::Oci(path) | Source::Guess(path) => Resolved::Archive(path.clone()),
+    })
 }

@@ -1,14 +1,14 @@
 //! From a path in an archive to a place in the tree. Nothing an archive says leads outside the tree.
 
+use crate::BuildError;
 use crate::tree::{Kind, NodeId, Tree};
-use crate::{BuildError, quoted};
 use std::collections::VecDeque;
 
 /// Symbolic links followed on the way to one entry, as in Linux.
 const MAX_LINKS: u32 = 40;
 
 /// The parts of a path: `/`, `.` and empty parts vanish, `..` goes up but never above the root.
-fn parts(path: &[u8]) -> Vec<&[u8]> {
+pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
     let mut out = Vec::new();
     for part in path.split(|b| *b == b'/') {
         match part {
@@ -29,54 +29,114 @@ pub(crate) fn split(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((parents.join(&b'/'), name.to_vec()))
 }
 
-/// The directory at `path`; symbolic links on the way are followed as if the tree were the whole file system. Missing
-/// directories are made where `create` says so.
-pub(crate) fn directory(tree: &mut Tree, path: &[u8], create: bool) -> Result<Option<NodeId>, BuildError> {
-    let mut rest: VecDeque<Vec<u8>> = path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
-    let mut above = Vec::new();
-    let mut at = NodeId::ROOT;
-    let mut links = 0;
-    while let Some(part) = rest.pop_front() {
-        match &part[..] {
-            b"" | b"." => continue,
-            b".." => {
-                at = above.pop().unwrap_or(NodeId::ROOT);
-                continue;
-            }
-            _ => {}
-        }
-        let found = tree.lookup(at, &part).map(|e| tree.entry_node(e));
-        let kind = found.map(|n| tree.node(n).kind);
-        match (found, kind) {
-            (Some(node), Some(Kind::Directory)) => {
-                above.push(std::mem::replace(&mut at, node));
-            }
-            (Some(node), Some(Kind::Symlink)) if links < MAX_LINKS => {
-                links += 1;
-                let target = tree.symlink_target(node).to_vec();
-                if target.first() == Some(&b'/') {
-                    at = NodeId::ROOT;
-                    above.clear();
-                }
-                for part in target.split(|b| *b == b'/').rev() {
-                    rest.push_front(part.to_vec());
-                }
-            }
-            (Some(_), Some(Kind::Symlink)) => {
-                return Err(BuildError::Source {
-                    action: "follow",
-                    path: quoted(path),
-                    error: std::io::Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()),
-                });
-            }
-            _ if create => {
-                let made = tree.imply_directory(at, &part)?;
-                above.push(std::mem::replace(&mut at, made));
-            }
-            _ => return Ok(None),
-        }
+/// The directory at `path`, if there is one; symbolic links on the way are followed as if the tree were the whole file system.
+pub(crate) fn directory(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
+    let mut way = Way::along(path);
+    Ok(way.go(tree)?.is_none().then_some(way.at))
+}
+
+/// The same, with directories made where they are missing, or where something else has their names.
+pub(crate) fn directory_or_make(tree: &mut Tree, path: &[u8]) -> Result<NodeId, BuildError> {
+    let mut way = Way::along(path);
+    while let Some(missing) = way.go(tree)? {
+        let made = tree.imply_directory(way.at, &missing)?;
+        way.enter(made);
     }
-    Ok(Some(at))
+    Ok(way.at)
+}
+
+/// What lies at `path`. A symbolic link there is not followed, as those on the way are.
+pub(crate) fn find(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
+    let Some((parent, name)) = split(path) else { return Ok(Some(NodeId::ROOT)) };
+    let Some(parent) = directory(tree, &parent)? else { return Ok(None) };
+    Ok(tree.lookup(parent, &name).map(|entry| tree.entry_node(entry)))
+}
+
+/// The same, with a symbolic link there followed, too.
+pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
+    let mut path = path.to_vec();
+    for _ in 0..=MAX_LINKS {
+        let Some(node) = find(tree, &path)? else { return Ok(None) };
+        if tree.node(node).kind != Kind::Symlink {
+            return Ok(Some(node));
+        }
+        let target = tree.symlink_target(node);
+        path = match (target.first(), split(&path)) {
+            (Some(b'/'), _) | (_, None) => target.to_vec(),
+            (_, Some((parent, _))) => [&parent[..], b"/", target].concat(),
+        };
+    }
+    Err(too_many_links(&path))
+}
+
+fn too_many_links(path: &[u8]) -> BuildError {
+    BuildError::source("follow", path, rustix::io::Errno::LOOP)
+}
+
+/// The way to a directory.
+struct Way<'p> {
+    path: &'p [u8],
+    at: NodeId,
+    /// The directories on the way to `at`.
+    above: Vec<NodeId>,
+    rest: VecDeque<Vec<u8>>,
+    links: u32,
+}
+
+impl<'p> Way<'p> {
+    fn along(path: &'p [u8]) -> Self {
+        let rest = path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
+        Self { path, at: NodeId::ROOT, above: Vec::new(), rest, links: 0 }
+    }
+
+    fn enter(&mut self, dir: NodeId) {
+        self.above.push(std::mem::replace(&mut self.at, dir));
+    }
+
+    /// Goes to the end, or to the first name that leads to no directory, which is returned.
+    fn go(&mut self, tree: &Tree) -> Result<Option<Vec<u8>>, BuildError> {
+        while let Some(part) = self.rest.pop_front() {
+            match &part[..] {
+                b"" | b"." => continue,
+                b".." => {
+                    self.at = self.above.pop().unwrap_or(NodeId::ROOT);
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(node) = tree.lookup(self.at, &part).map(|entry| tree.entry_node(entry)) else {
+                return Ok(Some(part));
+            };
+            match tree.node(node).kind {
+                Kind::Directory => self.enter(node),
+                Kind::Symlink => {
+                    let target = tree.symlink_target(node);
+                    // That of a hard link to a symbolic link in a lower layer is not known here.
+                    if target.is_empty() {
+                        return Ok(Some(part));
+                    }
+                    self.follow(target)?;
+                }
+                _ => return Ok(Some(part)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn follow(&mut self, target: &[u8]) -> Result<(), BuildError> {
+        if self.links == MAX_LINKS {
+            return Err(too_many_links(self.path));
+        }
+        self.links += 1;
+        if target.first() == Some(&b'/') {
+            self.at = NodeId::ROOT;
+            self.above.clear();
+        }
+        for part in target.split(|b| *b == b'/').rev() {
+            self.rest.push_front(part.to_vec());
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -107,10 +167,10 @@ mod tests {
         let lib = tree.imply_directory(usr, b"lib").unwrap();
         tree.put_symlink(NodeId::ROOT, b"lib", META, b"../../usr/lib").unwrap();
         tree.put_symlink(usr, b"abs", META, b"/lib").unwrap();
-        assert_eq!(directory(&mut tree, b"lib", false).unwrap(), Some(lib));
-        assert_eq!(directory(&mut tree, b"usr/abs", false).unwrap(), Some(lib));
-        assert_eq!(directory(&mut tree, b"lib/none", false).unwrap(), None);
+        assert_eq!(directory(&tree, b"lib").unwrap(), Some(lib));
+        assert_eq!(directory(&tree, b"usr/abs").unwrap(), Some(lib));
+        assert_eq!(directory(&tree, b"lib/none").unwrap(), None);
         tree.put_symlink(NodeId::ROOT, b"loop", META, b"loop").unwrap();
-        assert!(directory(&mut tree, b"loop/x", true).is_err());
+        assert!(directory_or_make(&mut tree, b"loop/x").is_err());
     }
 }

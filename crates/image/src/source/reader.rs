@@ -43,7 +43,10 @@ impl Reader {
         let (data, padding) = to.split_at_mut(len);
         padding.fill(0);
         match node.payload {
-            Payload::Host { root } => self.read_host(from, entry, root, offset, data),
+            Payload::Host { root } => self.read_host(from, entry, root, None, offset, data),
+            Payload::HostAt { root, path } => {
+                self.read_host(from, entry, root, Some(from.tree.host_path(path)), offset, data)
+            }
             Payload::Stored { archive, offset: at } => {
                 let read = |into: &mut [u8], skip: u64| read_archive(from, entry, archive, at + skip, into);
                 match from.tree.sparse_map(id) {
@@ -58,17 +61,28 @@ impl Reader {
         }
     }
 
+    /// Reads from the file at `elsewhere` below the source's root, or at the entry's own path.
     fn read_host(
         &mut self,
         from: Origin<'_>,
         entry: EntryId,
         root: u16,
+        elsewhere: Option<&[u8]>,
         offset: u64,
         to: &mut [u8],
     ) -> Result<(), BuildError> {
-        let path = || host_path(from, root, entry);
-        let dir = self.directory(from, root, entry).map_err(|e| BuildError::source("open", &path(), e))?;
-        let name = from.tree.entry_name(entry);
+        let path = || host_path(from, root, entry, elsewhere);
+        let not_open = |e| BuildError::source("open", &path(), e);
+        let opened;
+        let (dir, name) = match elsewhere {
+            None => (self.directory(from, root, entry).map_err(not_open)?, from.tree.entry_name(entry)),
+            Some(path) => {
+                let slash = path.iter().rposition(|&byte| byte == b'/').expect("paths begin with one");
+                let start = &from.stores.roots[usize::from(root)].fd;
+                opened = open_beneath(start, &path[..slash]).map_err(not_open)?;
+                (&opened, &path[slash + 1..])
+            }
+        };
         // A file that became a fifo must not make this wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
@@ -136,9 +150,12 @@ fn open_beneath(start: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-fn host_path(from: Origin<'_>, root: u16, entry: EntryId) -> Vec<u8> {
+fn host_path(from: Origin<'_>, root: u16, entry: EntryId, elsewhere: Option<&[u8]>) -> Vec<u8> {
     let mut path = from.stores.roots[usize::from(root)].path.as_os_str().as_bytes().to_vec();
-    path.extend(from.tree.entry_path(entry));
+    match elsewhere {
+        Some(below) => path.extend(below),
+        None => path.extend(from.tree.entry_path(entry)),
+    }
     path
 }
 

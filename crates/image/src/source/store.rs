@@ -1,6 +1,8 @@
 //! Stores that file contents are read from when the volume is written.
 
-use crate::{BuildError, quoted_path};
+use super::layer_name::may_be_layer;
+use crate::tree::{NodeId, Payload, Tree};
+use crate::{BuildError, quoted, quoted_path};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -31,6 +33,27 @@ pub(crate) struct Stores {
     pub(crate) archives: Vec<Archive>,
     spool: Option<Spool>,
     spool_dir: PathBuf,
+    room: Room,
+}
+
+/// Of images with several layers, or for several machines, so many times the size of the volume may be spooled.
+const MOST_VOLUMES: u64 = 8;
+
+/// How much may still be spooled: a small archive may say that it holds petabytes.
+#[derive(Debug)]
+struct Room {
+    /// Most bytes that the volume may have.
+    volume: Option<u64>,
+    /// Bytes spooled in all.
+    spooled: u64,
+    /// No source follows.
+    is_last_source: bool,
+    /// Nothing follows that could remove what the present tree holds.
+    is_last: bool,
+    /// At least as many bytes as the present tree holds in the spool.
+    tree: u64,
+    /// Those of them that may be layers of an image.
+    layers: u64,
 }
 
 #[derive(Debug)]
@@ -61,8 +84,54 @@ impl Write for SpoolFile {
 const SPOOL_BUFFER: usize = 1 << 20;
 
 impl Stores {
-    pub(crate) fn new(spool_dir: PathBuf) -> Self {
-        Self { roots: Vec::new(), archives: Vec::new(), spool: None, spool_dir }
+    /// With at most so many bytes for the volume, if there is a limit.
+    pub(crate) fn new(spool_dir: PathBuf, volume: Option<u64>) -> Self {
+        let room = Room { volume, spooled: 0, is_last_source: true, is_last: true, tree: 0, layers: 0 };
+        Self { roots: Vec::new(), archives: Vec::new(), spool: None, spool_dir, room }
+    }
+
+    /// Another source begins, perhaps the last one.
+    pub(crate) fn begin_source(&mut self, is_last: bool) {
+        self.room.is_last_source = is_last;
+        self.begin_tree(is_last);
+    }
+
+    /// Another tree begins, perhaps the last one of its source.
+    pub(crate) fn begin_tree(&mut self, is_last: bool) {
+        self.room.is_last = is_last && self.room.is_last_source;
+        (self.room.tree, self.room.layers) = (0, 0);
+    }
+
+    /// Refuses contents that the volume cannot hold before any of them are spooled. `tree` holds what came before.
+    pub(crate) fn check_room(
+        &mut self,
+        tree: &Tree,
+        archive: &str,
+        path: &[u8],
+        bytes: u64,
+    ) -> Result<(), BuildError> {
+        let Some(given) = self.room.volume else { return Ok(()) };
+        let room = &mut self.room;
+        let overfull =
+            |limit| BuildError::Overfull { archive: archive.into(), path: quoted(path), limit, given };
+        if may_be_layer(path) {
+            room.layers += bytes;
+        }
+        let limit = given.saturating_add(room.layers);
+        if room.is_last && room.tree.saturating_add(bytes) > limit {
+            // Some of it may have been replaced.
+            room.tree = stored_bytes(tree);
+            if room.tree.saturating_add(bytes) > limit {
+                return Err(overfull(given));
+            }
+        }
+        let most = given.saturating_mul(MOST_VOLUMES);
+        if room.spooled.saturating_add(bytes) > most {
+            return Err(overfull(most));
+        }
+        room.tree += bytes;
+        room.spooled += bytes;
+        Ok(())
     }
 
     pub(crate) fn add_root(&mut self, path: &Path) -> Result<u16, BuildError> {
@@ -125,6 +194,17 @@ impl Stores {
         let action = if action == "create" { "create a spool file in" } else { action };
         SpoolError::Write(BuildError::output(action, &self.spool_dir, error))
     }
+}
+
+/// Bytes of archives that a tree's files hold.
+fn stored_bytes(tree: &Tree) -> u64 {
+    let stored = |id: NodeId| {
+        let node = tree.node(id);
+        let is_stored = node.names > 0 && matches!(node.payload, Payload::Stored { .. });
+        let len = || tree.sparse_map(id).map_or(node.size, |map| map.iter().map(|range| range.len).sum());
+        if is_stored { len() } else { 0 }
+    };
+    (0..tree.node_slots() as u32).map(NodeId).map(stored).sum()
 }
 
 /// Which side of the copy failed.

@@ -1,8 +1,8 @@
 //! A directory of the host into the tree.
 
-use super::{FileIdentity, LoadOptions, Stores};
+use super::{FileIdentity, LoadOptions, Stores, marks};
 use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Tree, Xattr, XattrSetId, is_storable};
-use crate::{BuildError, quoted, quoted_path, workers};
+use crate::{BuildError, Note, quoted, quoted_path, workers};
 use extant_format::Timestamp;
 use extant_rt::Rt;
 use parking_lot::{Condvar, Mutex};
@@ -22,14 +22,15 @@ const DENTS_BYTES: usize = 64 << 10;
 const PATH_MAX: usize = 4096;
 
 /// Adds the directory `root` of `stores` to the tree. Symbolic links are never followed. Entries are read on several
-/// threads, so nodes come in any order; nothing that reaches the volume depends on it.
+/// threads, so nodes come in any order; nothing that reaches the volume depends on it. Also returns a note of names with which
+/// layers of images hide files.
 pub(crate) fn walk(
     tree: Tree,
     stores: &Stores,
     root: u16,
     options: &LoadOptions<'_>,
     rt: &Rt,
-) -> Result<Tree, BuildError> {
+) -> Result<(Tree, Option<Note>), BuildError> {
     let host = &stores.roots[usize::from(root)];
     let host_path = host.path.as_os_str().as_bytes().to_vec();
     let fd = host.fd.try_clone().map_err(|e| BuildError::source("open directory", &host_path, e))?;
@@ -41,7 +42,7 @@ pub(crate) fn walk(
         root_path: host_path.clone(),
         queue: Mutex::new(Queue { pending: Vec::new(), working: 0, failed: None }),
         changed: Condvar::new(),
-        found: Mutex::new(Found { tree, links: BTreeMap::new() }),
+        found: Mutex::new(Found { tree, links: BTreeMap::new(), whiteouts: None }),
     });
     {
         let xattrs =
@@ -57,7 +58,12 @@ pub(crate) fn walk(
         return Err(error);
     }
     let mut found = shared.found.lock();
-    Ok(std::mem::take(&mut found.tree))
+    let note = found.whiteouts.take().map(|(first, names)| Note::Whiteouts {
+        archive: quoted(&host_path),
+        path: quoted(&first),
+        names,
+    });
+    Ok((std::mem::take(&mut found.tree), note))
 }
 
 struct Walk {
@@ -88,6 +94,18 @@ struct Job {
 struct Found {
     tree: Tree,
     links: BTreeMap<FileIdentity, NodeId>,
+    /// The first path of a whiteout in the order of paths, and how many there are.
+    whiteouts: Option<(Vec<u8>, u64)>,
+}
+
+impl Found {
+    fn count_whiteout(&mut self, path: Vec<u8>) {
+        let (first, names) = self.whiteouts.get_or_insert((path.clone(), 0));
+        *names += 1;
+        if path < *first {
+            *first = path;
+        }
+    }
 }
 
 struct Item {
@@ -98,6 +116,15 @@ struct Item {
     target: Option<CString>,
     xattrs: Vec<Xattr>,
     sparse: Option<Vec<DataRange>>,
+}
+
+impl Item {
+    /// In a layer of an image, as unpacked or as overlayfs keeps it.
+    fn is_whiteout(&self) -> bool {
+        let is_device = FileType::from_raw_mode(self.stat.stx_mode.into()) == FileType::CharacterDevice;
+        marks::is_mark(self.name.to_bytes())
+            || (is_device && (self.stat.stx_rdev_major, self.stat.stx_rdev_minor) == (0, 0))
+    }
 }
 
 /// Counts a worker as busy with a directory until dropped, by a panic too.
@@ -212,7 +239,10 @@ impl Walk {
         let mut below = Vec::new();
         {
             let mut found = self.found.lock();
-            let Found { tree, links } = &mut *found;
+            for item in items.iter().filter(|item| item.is_whiteout()) {
+                found.count_whiteout([&job.path[..], b"/", item.name.to_bytes()].concat());
+            }
+            let Found { tree, links, .. } = &mut *found;
             for item in items.drain(..) {
                 let xattrs = tree.intern_xattrs(item.xattrs);
                 let meta = meta_of(&item.stat, xattrs);

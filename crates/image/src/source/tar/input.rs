@@ -3,12 +3,16 @@
 use super::super::Stores;
 use super::super::decode::Stream;
 use super::super::store::SpoolError;
-use super::header::BLOCK;
+use super::behind::{Behind, is_zero};
+use super::header::{BLOCK, Header};
 use crate::{BuildError, Note, quoted};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+/// Bytes behind the end that are looked at together: whole blocks.
+const CHUNK: usize = 128 * BLOCK;
 
 /// An archive that is being read.
 pub(crate) struct Input {
@@ -19,8 +23,11 @@ pub(crate) struct Input {
     /// The entry being read, for messages.
     entry: Option<Vec<u8>>,
     in_entry: bool,
-    /// Whether the zero block that ends an archive was seen.
+    /// Whether the zero blocks that end an archive were seen.
     ended: bool,
+    behind: Behind,
+    /// Where the first zero block lies that had no second one, and how many there were.
+    lone_zeros: Option<(u64, u64)>,
     /// The first name of a whiteout, and how many there were.
     whiteouts: Option<(Vec<u8>, u64)>,
 }
@@ -44,7 +51,22 @@ impl Input {
     }
 
     fn new(name: String, bytes: Bytes) -> Self {
-        Self { name, bytes, at: 0, entry: None, in_entry: false, ended: false, whiteouts: None }
+        Self {
+            name,
+            bytes,
+            at: 0,
+            entry: None,
+            in_entry: false,
+            ended: false,
+            behind: Behind::default(),
+            lone_zeros: None,
+            whiteouts: None,
+        }
+    }
+
+    /// Whether contents have to be spooled.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.bytes, Bytes::Stream(_))
     }
 
     /// The next header's block; `None` at the end of the archive.
@@ -52,14 +74,21 @@ impl Input {
         self.in_entry = false;
         let mut block = [0; BLOCK];
         match self.fill(&mut block)? {
-            0 => Ok(None),
-            BLOCK if block.iter().all(|b| *b == 0) => {
-                self.ended = true;
-                Ok(None)
-            }
-            BLOCK => Ok(Some(block)),
-            _ => Err(self.bad("the archive is cut short")),
+            0 => return Ok(None),
+            BLOCK if is_zero(&block) => {}
+            BLOCK => return Ok(Some(block)),
+            _ => return Err(self.bad("the archive is cut short")),
         }
+        // Two zero blocks end an archive, and so does one before other things than an entry.
+        let at = self.at;
+        let got = self.fill(&mut block)?;
+        if got == BLOCK && self.entry.is_some() && Header(&block).checksum_holds() && !is_zero(&block) {
+            self.lone_zeros.get_or_insert((at - BLOCK as u64, 0)).1 += 1;
+            return Ok(Some(block));
+        }
+        self.behind.look(at, &block[..got]);
+        self.ended = true;
+        Ok(None)
     }
 
     /// Notes the entry that errors are to name from now on.
@@ -90,6 +119,11 @@ impl Input {
             None => "before the first entry".into(),
         };
         BuildError::Tar { archive: self.name.clone(), offset: self.at, place, problem: problem.into() }
+    }
+
+    fn bad_at(&mut self, at: u64, problem: impl Into<String>) -> BuildError {
+        self.at = at;
+        self.bad(problem)
     }
 
     /// An error for a block that should have been a header.
@@ -151,33 +185,80 @@ impl Input {
         self.skip_padding(bytes)
     }
 
-    /// An error if the archive stopped without the zero blocks that end one. That is how an archive looks that was cut
-    /// between two entries; where a digest covers all of it, the question does not arise. Also an error if there is no entry in
-    /// front of the zero blocks and something behind them, as in the image of a volume, which begins with an empty boot block.
-    pub(crate) fn expect_end_mark(&mut self) -> Result<(), BuildError> {
-        if self.ended && self.entry.is_none() {
-            let mut rest = [0; 8 * BLOCK];
-            let there = self.fill(&mut rest)?;
-            if rest[..there].iter().any(|&b| b != 0) {
-                self.at = BLOCK as u64;
-                return Err(self.bad_header());
+    /// Looks at the end of the archive, behind its last entry, and returns notes of what is odd there. Reads a stream to its end, so
+    /// that its checksums are checked and the writer of a pipe does not get SIGPIPE.
+    ///
+    /// Where no digest covers the archive (`is_checked`), one that stopped without the zero blocks at its end is an error: that
+    /// is how an archive looks that was cut between two entries. As in GNU tar and bsdtar, nothing behind those blocks belongs to
+    /// the archive. But zeros without an entry before them, as in the image of a disk, and zeros with a piece of an archive behind
+    /// them are errors: there something was lost.
+    pub(crate) fn finish(&mut self, is_checked: bool) -> Result<Vec<Note>, BuildError> {
+        match (self.ended, self.at) {
+            (true, _) => self.look_behind()?,
+            (false, _) if is_checked => {}
+            (false, 0) => return Err(self.bad("the archive is empty")),
+            (false, _) => {
+                return Err(self.bad(
+                    "the archive is cut short: the zero blocks that end one are missing (if it never had them, append \
+                     1024 zero bytes)",
+                ));
             }
         }
-        match (self.ended, self.at) {
-            (true, _) => Ok(()),
-            (false, 0) => Err(self.bad("the archive is empty")),
-            (false, _) => Err(self.bad(
-                "the archive is cut short: the zero blocks that end one are missing (if it never had them, append 1024 zero \
-                 bytes)",
-            )),
+        let mut buf = vec![0; CHUNK];
+        while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}
+        let mut notes = Vec::new();
+        if let Some((at, blocks)) = self.lone_zeros {
+            notes.push(Note::LoneZeros { archive: self.name.clone(), at, blocks });
         }
+        match (self.behind.first, self.behind.header) {
+            (None, _) => {}
+            (Some(at), _) if self.entry.is_none() => {
+                return Err(self.bad_at(
+                    at,
+                    "this is no tar archive, or its beginning was lost: zeros come first, as in an empty one, but more \
+                     follows",
+                ));
+            }
+            (Some(at), Some(header)) if at != header => {
+                let problem = format!(
+                    "the archive is damaged: entries follow behind the zeros that end it, from byte {header} on (to leave \
+                     them out, keep the first {at} bytes only)"
+                );
+                return Err(self.bad_at(at, problem));
+            }
+            (Some(at), header) => {
+                let is_archive = header.is_some();
+                notes.push(Note::BehindEnd { archive: self.name.clone(), at, is_archive });
+            }
+        }
+        Ok(notes)
     }
 
-    /// Reads a stream to its end, so that its checksums are checked and the writer of a pipe does not get SIGPIPE.
-    pub(crate) fn drain(&mut self) -> Result<(), BuildError> {
-        let mut buf = vec![0; 64 << 10];
-        while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}
+    /// Looks at what follows the zero blocks at the end, until it is known what that is.
+    fn look_behind(&mut self) -> Result<(), BuildError> {
+        let mut buf = vec![0; CHUNK];
+        while self.behind.header.is_none() && !(self.entry.is_none() && self.behind.first.is_some()) {
+            self.skip_hole();
+            let at = self.at;
+            let got = self.fill(&mut buf)?;
+            if got == 0 {
+                break;
+            }
+            self.behind.look(at, &buf[..got]);
+        }
         Ok(())
+    }
+
+    /// Passes over a hole of a file, which may be longer than anybody wants to read.
+    fn skip_hole(&mut self) {
+        let Bytes::File { file, start, len, .. } = &self.bytes else { return };
+        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(*start + self.at)) {
+            Ok(data) => data.saturating_sub(*start) / BLOCK as u64 * BLOCK as u64,
+            Err(rustix::io::Errno::NXIO) => *len,
+            // A file system that cannot tell has no holes.
+            Err(_) => return,
+        };
+        self.at = self.at.max(data.min(*len));
     }
 
     /// Reads until `buf` is full or the archive ends; gives how much came.

@@ -3,15 +3,17 @@
 //! A plain archive in a file is scanned by its headers; contents stay where they are. Anything else is decoded once, and
 //! contents go to the spool.
 
+mod behind;
 mod header;
 mod input;
 
 pub(crate) use input::Input;
 
+use super::marks::{self, Mark};
 use super::pax::Pax;
 use super::sparse::{SparseMap, TextMap};
 use super::{Stores, place};
-use crate::tree::{DataRange, EntryId, Kind, Meta, NodeId, Payload, Tree};
+use crate::tree::{DataRange, Kind, Meta, Node, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
 use header::{BLOCK, Header};
@@ -20,63 +22,32 @@ use std::collections::BTreeSet;
 /// Longest extended header or long name that is read into memory.
 const MAX_EXTENDED: u64 = 16 << 20;
 
-/// The state of one layer of an image: its whiteouts hide only what lower layers brought.
-pub(crate) struct Layer {
-    first_entry: EntryId,
-    /// Directories of lower layers that this one lists too.
-    touched: BTreeSet<NodeId>,
-}
-
-impl Layer {
-    pub(crate) fn begin(tree: &mut Tree) -> Self {
-        tree.mark_layered();
-        Self { first_entry: tree.next_entry(), touched: BTreeSet::new() }
-    }
-
-    /// Removes what lower layers have at `dir`/`name`, and keeps what this layer put below it.
-    fn hide(&self, tree: &mut Tree, dir: NodeId, name: &[u8]) {
-        let Some(entry) = tree.lookup(dir, name) else { return };
-        if entry >= self.first_entry {
-            return;
-        }
-        let node = tree.entry_node(entry);
-        if self.touched.contains(&node) {
-            self.hide_all(tree, node);
-        } else {
-            tree.remove(dir, name);
-        }
-    }
-
-    fn hide_all(&self, tree: &mut Tree, dir: NodeId) {
-        for child in tree.sorted_children(dir) {
-            let name = tree.entry_name(child).to_vec();
-            self.hide(tree, dir, &name);
-        }
-    }
-
-    fn touch(&mut self, tree: &Tree, mut dir: NodeId, entry: Option<EntryId>) {
-        // The directory and all above it: none of them may vanish with a whiteout of this layer.
-        self.touched.insert(dir);
-        let mut entry = entry;
-        while let Some(e) = entry {
-            dir = tree.entry_parent(e);
-            if !self.touched.insert(dir) {
-                break;
-            }
-            entry = tree.entry_of_directory(dir);
-        }
-    }
-}
-
-const WHITEOUT: &[u8] = b".wh.";
-const OPAQUE: &[u8] = b".wh..wh..opq";
-
-/// Reads an archive to its end. With a layer, whiteouts are applied; without one they are counted.
+/// Reads an archive to its end into a tree of its own. One that is a layer of an image is read for laying it over `below`: its
+/// marks become what the tree hides, and its hard links may lead to files of `below`. Otherwise marks are files, and counted.
 pub(crate) fn read(
     tree: &mut Tree,
+    below: Option<&Tree>,
     stores: &mut Stores,
     input: &mut Input,
-    mut layer: Option<&mut Layer>,
+) -> Result<(), BuildError> {
+    let mut private = BTreeSet::new();
+    read_entries(tree, below, stores, input, &mut private)?;
+    if below.is_some() {
+        tree.mark_layered();
+        marks::remove_private(tree, private)?;
+        if marks::has_overlay_marks(tree) {
+            marks::take_marks(tree, &input.name)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_entries(
+    tree: &mut Tree,
+    below: Option<&Tree>,
+    stores: &mut Stores,
+    input: &mut Input,
+    private: &mut BTreeSet<Vec<u8>>,
 ) -> Result<(), BuildError> {
     let mut global = Pax::default();
     loop {
@@ -120,7 +91,18 @@ pub(crate) fn read(
         let mut link = pax.link_path.take().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
         link.truncate(link.iter().position(|b| *b == 0).unwrap_or(link.len()));
         let entry = Entry { header, pax, path, link };
-        entry.add(tree, stores, input, layer.as_deref_mut())?;
+        if below.is_some() {
+            match marks::mark_of(&entry.path) {
+                None => {}
+                Some(Mark::Hides(hidden)) => {
+                    tree.add_hidden(hidden);
+                    entry.skip(input)?;
+                    continue;
+                }
+                Some(Mark::Private(path)) => drop(private.insert(path)),
+            }
+        }
+        entry.add(tree, below, stores, input)?;
     }
 }
 
@@ -142,12 +124,22 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// Skips the contents.
+    fn skip(&self, input: &mut Input) -> Result<(), BuildError> {
+        // Links, devices, directories and pipes have none, whatever their headers say.
+        if matches!(self.header.type_flag(), b'1'..=b'6') {
+            Ok(())
+        } else {
+            input.skip_padded(self.size(input)?)
+        }
+    }
+
     fn add(
         mut self,
         tree: &mut Tree,
+        below: Option<&Tree>,
         stores: &mut Stores,
         input: &mut Input,
-        mut layer: Option<&mut Layer>,
     ) -> Result<(), BuildError> {
         let mut flag = self.header.type_flag();
         if matches!(flag, 0 | b'0' | b'7') && self.path.ends_with(b"/") {
@@ -161,40 +153,23 @@ impl Entry<'_> {
             }
             return Err(input.bad("an entry other than a directory has no name"));
         };
-        let dir = place::directory(tree, &parent, true)?.expect("made where it was missing");
-        if let Some(layer) = layer.as_deref_mut() {
-            let above = tree.entry_of_directory(dir);
-            layer.touch(tree, dir, above);
-            if name == OPAQUE {
-                tree.hide_contents(dir);
-                layer.hide_all(tree, dir);
-                return input.skip_padded(self.size(input)?);
-            }
-            if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-                if !hidden.starts_with(WHITEOUT) && !matches!(hidden, b"" | b"." | b"..") {
-                    tree.hide(dir, hidden);
-                    layer.hide(tree, dir, hidden);
-                }
-                return input.skip_padded(self.size(input)?);
-            }
-        }
-        if layer.is_none() && name.starts_with(WHITEOUT) {
+        let dir = place::directory_or_make(tree, &parent)?;
+        if below.is_none() && marks::is_mark(&name) {
             input.count_whiteout();
         }
         match flag {
-            b'1' => self.hard_link(tree, input, dir, &name),
+            b'1' => self.hard_link(tree, below, input, dir, &name),
             b'2' => tree.put_symlink(dir, &name, meta, &self.link).map(drop),
             b'3' | b'4' => {
                 let kind = if flag == b'3' { Kind::CharDevice } else { Kind::BlockDevice };
                 let payload = self.device(input)?;
+                if below.is_none() && kind == Kind::CharDevice && marks::is_whiteout_device(payload) {
+                    input.count_whiteout();
+                }
                 tree.put(dir, &name, kind, meta, payload, 0, None).map(drop)
             }
             b'5' | b'D' => {
-                let node = tree.put_directory(dir, &name, meta)?;
-                if let Some(layer) = layer {
-                    let entry = tree.lookup(dir, &name);
-                    layer.touch(tree, node, entry);
-                }
+                tree.put_directory(dir, &name, meta)?;
                 // GNU's incremental archives list the directory's contents here.
                 if flag == b'D' { input.skip_padded(self.size(input)?) } else { Ok(()) }
             }
@@ -240,21 +215,35 @@ impl Entry<'_> {
         Ok(Payload::Device { major: fit(self.pax.dev_major, major)?, minor: fit(self.pax.dev_minor, minor)? })
     }
 
-    fn hard_link(&self, tree: &mut Tree, input: &Input, dir: NodeId, name: &[u8]) -> Result<(), BuildError> {
-        let target = match place::split(&self.link) {
-            Some((parent, last)) => {
-                let parent = place::directory(tree, &parent, false)?;
-                parent.and_then(|parent| tree.lookup(parent, &last)).map(|e| tree.entry_node(e))
+    fn hard_link(
+        &self,
+        tree: &mut Tree,
+        below: Option<&Tree>,
+        input: &Input,
+        dir: NodeId,
+        name: &[u8],
+    ) -> Result<(), BuildError> {
+        let what = quoted(&self.link);
+        let bad_kind = || input.bad(format!("hard link to the directory {what}"));
+        if let Some(target) = place::find(tree, &self.link)? {
+            if tree.node(target).kind == Kind::Directory {
+                return Err(bad_kind());
             }
+            return tree.link(dir, name, target);
+        }
+        // Whiteouts hide names of lower layers, not files that have another name in this one.
+        let target = match below {
+            Some(below) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
             None => None,
         };
-        let what = quoted(&self.link);
-        let target =
+        let (target, node) =
             target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;
-        if tree.node(target).kind == Kind::Directory {
-            return Err(input.bad(format!("hard link to the directory {what}")));
+        if node.kind == Kind::Directory {
+            return Err(bad_kind());
         }
-        tree.link(dir, name, target)
+        let Node { mode, uid, gid, mtime, .. } = *node;
+        let meta = Meta { mode, uid, gid, mtime, xattrs: XattrSetId::EMPTY };
+        tree.put(dir, name, node.kind, meta, Payload::Below { node: target }, 0, None).map(drop)
     }
 
     fn file(
@@ -289,6 +278,11 @@ impl Entry<'_> {
         let payload = if stored == 0 {
             Payload::None
         } else {
+            if input.is_stream() {
+                // What has the name goes in any case, and makes room.
+                tree.remove(dir, name);
+                stores.check_room(tree, &input.name, &self.path, stored)?;
+            }
             let (archive, offset) = input.take(stores, stored)?;
             Payload::Stored { archive, offset }
         };

@@ -1,0 +1,235 @@
+//! Images of containers: OCI layouts and archives of `docker save`, as directories or packed as tars.
+//!
+//! Both say by name which files are layers, and those names are data: a file is opened only within the image, and only if it is
+//! a regular one.
+
+mod digest;
+mod docker;
+mod files;
+mod oci;
+
+use super::decode::{self, Compression};
+use super::lay::lay;
+use super::tar::{self, Input};
+use super::{LoadOptions, Stores};
+use crate::tree::Tree;
+use crate::{BuildError, Note, quoted_path};
+use digest::{Hash, Hashing};
+use files::{Blob, Files};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Longest JSON file that is read.
+const MAX_JSON: u64 = 16 << 20;
+
+/// How an image is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// An OCI image layout.
+    Oci,
+    /// An archive of `docker save`.
+    Docker,
+}
+
+/// Whether a directory of the host is an image, and of which format.
+pub(crate) fn of_directory(path: &Path) -> Result<Option<Format>, BuildError> {
+    let stores = Stores::new(PathBuf::new(), None);
+    Image { name: quoted_path(path), files: Files::of_directory(path)?, stores: &stores }.format()
+}
+
+/// The same of a tree that was read from an archive.
+pub(crate) fn of_archive(tree: &Tree, stores: &Stores, name: &str) -> Result<Option<Format>, BuildError> {
+    Image { name: name.to_owned(), files: Files::Archive(tree), stores }.format()
+}
+
+/// Adds the image in a directory.
+pub(crate) fn load_directory(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    path: &Path,
+    format: Format,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    load(tree, stores, Files::of_directory(path)?, quoted_path(path), format, options, notes)
+}
+
+/// Adds the image in an archive that was read into the tree `archive`.
+pub(crate) fn load_archive(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    archive: &Tree,
+    name: String,
+    format: Format,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    load(tree, stores, Files::Archive(archive), name, format, options, notes)
+}
+
+fn load(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    files: Files<'_>,
+    name: String,
+    format: Format,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    let image = Image { name, files, stores: &*stores };
+    let layers = match format {
+        Format::Oci => oci::layers(&image, options)?,
+        Format::Docker => docker::layers(&image, options)?,
+    };
+    let name = image.name;
+    let last = layers.len().saturating_sub(1);
+    for (n, layer) in layers.into_iter().enumerate() {
+        stores.begin_tree(n == last);
+        add_layer(tree, stores, layer, &name, notes)?;
+    }
+    Ok(())
+}
+
+/// An image that is being looked at.
+struct Image<'a> {
+    /// For messages.
+    name: String,
+    files: Files<'a>,
+    stores: &'a Stores,
+}
+
+/// A layer that was found, and how it is known to be whole.
+struct Layer {
+    blob: Blob,
+    /// For messages.
+    name: String,
+    digest: LayerDigest,
+}
+
+enum LayerDigest {
+    /// Of the bytes as they are stored.
+    Stored(String),
+    /// Of the archive, decompressed.
+    Plain(String),
+}
+
+impl LayerDigest {
+    fn text(&self) -> &str {
+        match self {
+            Self::Stored(text) | Self::Plain(text) => text,
+        }
+    }
+}
+
+fn add_layer(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    layer: Layer,
+    image: &str,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    let Layer { blob, name, digest } = layer;
+    let unreadable = |error| BuildError::Source { action: "read", path: name.clone(), error };
+    let bad = |problem| BuildError::Oci { layout: image.to_owned(), problem };
+    let mut start = [0; 16];
+    let n = blob.file.read_at(&mut start, blob.start).map_err(unreadable)?.min(blob.len as usize);
+    let mut upper = Tree::new();
+    if Compression::of(&start[..n]).map_err(unreadable)? == Compression::Plain {
+        digest::verify(&blob, digest.text()).map_err(bad)?;
+        let archive = match blob.archive {
+            Some(archive) => archive,
+            None => stores.add_archive(blob.file.clone(), name.clone())?,
+        };
+        let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
+        tar::read(&mut upper, Some(tree), stores, &mut input)?;
+        notes.extend(input.finish(true)?);
+        return lay(tree, upper);
+    }
+    let hash = Arc::new(Mutex::new(Hash::of(digest.text()).map_err(bad)?));
+    let stream: decode::Stream = match &digest {
+        LayerDigest::Stored(_) => {
+            decode::decoded(Hashing::new(blob.reader(), hash.clone())).map_err(unreadable)?
+        }
+        LayerDigest::Plain(_) => {
+            let plain = decode::decoded(blob.reader()).map_err(unreadable)?;
+            Box::new(Hashing::new(plain, hash.clone()))
+        }
+    };
+    let mut input = Input::stream(stream, name);
+    tar::read(&mut upper, Some(tree), stores, &mut input)?;
+    notes.extend(input.finish(true)?);
+    drop(input);
+    stores.finish()?;
+    let found = hash.lock().finish();
+    digest::compare(digest.text(), &found).map_err(bad)?;
+    lay(tree, upper)
+}
+
+/// `os/architecture[/variant]`, as manifests and configurations have it.
+#[derive(Clone, Debug, Deserialize)]
+struct Platform {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
+}
+
+impl Platform {
+    fn name(&self) -> String {
+        let variant = self.variant.as_deref().filter(|v| !v.is_empty());
+        let variant = variant.map(|v| format!("/{v}")).unwrap_or_default();
+        format!("{}/{}{variant}", self.os, self.architecture)
+    }
+
+    /// Whether it is the one that is wanted: in each of its parts that were given.
+    fn is(&self, wanted: &str) -> bool {
+        let name = self.name();
+        name == wanted || name.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl Image<'_> {
+    fn format(&self) -> Result<Option<Format>, BuildError> {
+        if self.files.has("oci-layout") && (self.files.has("index.json") || self.files.has("blobs")) {
+            return Ok(Some(Format::Oci));
+        }
+        docker::is_archive(self).map(|is_archive| is_archive.then_some(Format::Docker))
+    }
+
+    fn file(&self, path: &str) -> Result<Blob, BuildError> {
+        self.files.open(path, self.stores).map_err(|problem| self.bad(problem))
+    }
+
+    fn json<T: for<'de> Deserialize<'de>>(&self, blob: &Blob, what: &str) -> Result<T, BuildError> {
+        let text = self.text(blob, what)?;
+        serde_json::from_slice(&text).map_err(|e| self.bad(format!("{what} is not as it should be: {e}")))
+    }
+
+    fn text(&self, blob: &Blob, what: &str) -> Result<Vec<u8>, BuildError> {
+        if blob.len > MAX_JSON {
+            return Err(self.bad(format!("{what} has {} bytes; at most {MAX_JSON} are read", blob.len)));
+        }
+        let mut text = Vec::new();
+        blob.reader().read_to_end(&mut text).map_err(|e| self.bad(format!("cannot read {what}: {e}")))?;
+        Ok(text)
+    }
+
+    fn bad(&self, problem: impl Into<String>) -> BuildError {
+        BuildError::Oci { layout: self.name.clone(), problem: problem.into() }
+    }
+
+    /// The only one of these images; each comes with what it may be called.
+    fn only<T>(&self, mut images: Vec<T>, name: impl Fn(&T) -> String) -> Result<T, BuildError> {
+        match images.len() {
+            0 => Err(self.bad("its index lists no image")),
+            1 => Ok(images.swap_remove(0)),
+            _ => {
+                let images = images.iter().map(name).collect::<Vec<_>>().join(", ");
+                Err(BuildError::SeveralImages { image: self.name.clone(), images })
+            }
+        }
+    }
+}

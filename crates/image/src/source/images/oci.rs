@@ -1,0 +1,145 @@
+//! OCI image layouts (opencontainers/image-spec, image-layout.md): index, manifest, layers in order.
+
+use super::digest;
+use super::files::Blob;
+use super::{Image, Layer, LayerDigest, Platform};
+use crate::BuildError;
+use crate::source::LoadOptions;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Indexes within indexes.
+const MAX_DEPTH: u32 = 4;
+
+/// Annotations that name an image: that of the specification, and containerd's, which has the repository, too.
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Index {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl Descriptor {
+    fn is_called(&self, name: &str) -> bool {
+        self.digest == name
+            || NAMES.iter().any(|key| self.annotations.get(*key).is_some_and(|has| has == name))
+    }
+
+    /// What it may be asked for by, for messages.
+    fn name(&self) -> String {
+        let name = NAMES.iter().find_map(|key| self.annotations.get(*key));
+        match (name, &self.platform) {
+            (None, Some(platform)) => platform.name(),
+            (None, None) => self.digest.clone(),
+            (Some(name), Some(platform)) => format!("{name:?} for {}", platform.name()),
+            (Some(name), None) => format!("{name:?}"),
+        }
+    }
+}
+
+/// The layers of the image that is wanted, lowest first.
+pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec<Layer>, BuildError> {
+    // Nothing in it is needed, but what is no file is no layout.
+    image.file("oci-layout")?;
+    let index = image.file("index.json")?;
+    let index: Index = image.json(&index, "index.json")?;
+    let mut candidates = index.manifests;
+    let mut wanted = options.image;
+    for _ in 0..MAX_DEPTH {
+        let chosen = choose(image, candidates, wanted.take(), options.platform)?;
+        let blob = blob(image, &chosen)?;
+        digest::verify(&blob, &chosen.digest).map_err(|problem| image.bad(problem))?;
+        let manifest: Manifest = image.json(&blob, &chosen.digest)?;
+        if manifest.manifests.is_empty() {
+            return manifest.layers.iter().map(|of| layer(image, of)).collect();
+        }
+        candidates = manifest.manifests;
+    }
+    Err(image.bad("its indexes are nested too deep"))
+}
+
+fn choose(
+    image: &Image<'_>,
+    all: Vec<Descriptor>,
+    wanted: Option<&str>,
+    platform: Option<&str>,
+) -> Result<Descriptor, BuildError> {
+    // Attestations travel as manifests for a platform "unknown".
+    let is_image = |d: &Descriptor| d.platform.as_ref().is_none_or(|p| p.os != "unknown");
+    let mut images: Vec<_> = all.into_iter().filter(is_image).collect();
+    let names = |images: &[Descriptor]| images.iter().map(Descriptor::name).collect::<Vec<_>>().join(", ");
+    let missing = |images: &[Descriptor], wanted: &str| {
+        image.bad(format!("it has no image {wanted}; it has {}", names(images)))
+    };
+    if let Some(wanted) = wanted {
+        let called = images.iter().any(|image| image.is_called(wanted));
+        if !called {
+            return Err(missing(&images, &format!("{wanted:?}")));
+        }
+        images.retain(|image| image.is_called(wanted));
+    }
+    // A manifest that is alone need not say what it is for; one that does is not taken for another.
+    if let Some(wanted) = platform
+        && images.iter().any(|image| image.platform.is_some())
+    {
+        let platform_of = |image: &Descriptor| image.platform.as_ref().map(Platform::name);
+        let found = images.iter().find(|image| image.platform.as_ref().is_some_and(|has| has.is(wanted)));
+        let Some(found) = found.map(platform_of) else {
+            return Err(missing(&images, &format!("for {wanted}")));
+        };
+        images.retain(|image| platform_of(image) == found);
+    }
+    // One image may have several names.
+    let mut seen = BTreeSet::new();
+    images.retain(|image| seen.insert(image.digest.clone()));
+    image.only(images, Descriptor::name)
+}
+
+fn layer(image: &Image<'_>, of: &Descriptor) -> Result<Layer, BuildError> {
+    let is_tar = of.media_type.contains(".layer.")
+        || of.media_type.contains(".rootfs.diff.")
+        || of.media_type.contains(".rootfs.foreign.diff.");
+    if !is_tar || of.media_type.ends_with("+encrypted") {
+        return Err(image.bad(format!("layers of type {:?} are not read", of.media_type)));
+    }
+    let name = format!("layer {} of {}", of.digest, image.name);
+    Ok(Layer { blob: blob(image, of)?, name, digest: LayerDigest::Stored(of.digest.clone()) })
+}
+
+fn blob(image: &Image<'_>, of: &Descriptor) -> Result<Blob, BuildError> {
+    let Some((algorithm, hex)) = of.digest.split_once(':').filter(|(algorithm, hex)| {
+        let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        plain(algorithm) && plain(hex)
+    }) else {
+        return Err(image.bad(format!("{:?} is not a digest", of.digest)));
+    };
+    let blob = image.file(&format!("blobs/{algorithm}/{hex}"))?;
+    if blob.len != of.size {
+        let problem = format!("blob {} has {} bytes, its descriptor says {}", of.digest, blob.len, of.size);
+        return Err(image.bad(problem));
+    }
+    Ok(blob)
+}

@@ -1,0 +1,156 @@
+//! One tree laid over another: what the upper one hides goes first, then its nodes replace or join those below.
+
+use super::place;
+use crate::BuildError;
+use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Symbolic links followed on the way to a hidden place, as in Linux.
+const MAX_LINKS: u32 = 40;
+
+/// Lays the tree of one source over that of the sources before it.
+pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
+    let below = (0..upper.node_slots() as u32).filter_map(|id| match upper.node(NodeId(id)).payload {
+        Payload::Below { node } => Some(node),
+        _ => None,
+    });
+    let below = below.collect::<BTreeSet<_>>();
+    if !below.is_empty() {
+        tree.keep_host_paths(below);
+    }
+    let mut hidden = upper.hidden().to_vec();
+    // The order of an archive's entries means nothing. A directory is hidden before what lies in it.
+    hidden.sort_by(|a, b| (a.dir.len(), a).cmp(&(b.dir.len(), b)));
+    for hidden in hidden {
+        hide(tree, &upper, hidden);
+    }
+    if upper.is_layered() {
+        tree.mark_layered();
+    }
+    if tree.is_blank() {
+        let (hidden, is_layered) = (tree.hidden().to_vec(), tree.is_layered());
+        *tree = upper;
+        tree.set_hidden(hidden);
+        if is_layered {
+            tree.mark_layered();
+        }
+        return Ok(());
+    }
+    graft(tree, &upper)
+}
+
+/// Removes from `tree` what `upper` hides, and notes it for what lies below the tree.
+fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
+    let mut todo: VecDeque<Vec<u8>> = hidden.dir.into_iter().map(|step| step.name).collect();
+    let mut dir: Vec<Step> = Vec::new();
+    // Where the path has led, in the upper tree and in the lower one, with all directories above.
+    let mut here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
+    let mut above = Vec::new();
+    let mut links = 0;
+    while let Some(name) = todo.pop_front() {
+        match &name[..] {
+            b"" | b"." => continue,
+            b".." => {
+                here = above.pop().unwrap_or(here);
+                dir.pop();
+                continue;
+            }
+            _ => {}
+        }
+        let find = |tree: &Tree, dir: Option<NodeId>| Some(tree.entry_node(tree.lookup(dir?, &name)?));
+        let (over, under) = (find(upper, here.0), find(tree, here.1));
+        // What is no directory in the upper tree replaces everything that the lower one has there.
+        if over.is_some_and(|node| upper.node(node).kind != Kind::Directory) {
+            return;
+        }
+        let mut listed = over.is_some_and(|node| !upper.node(node).implied);
+        match under.map(|node| (node, tree.node(node))) {
+            None => {}
+            Some((_, node)) if node.kind == Kind::Directory => listed |= !node.implied,
+            Some((node, below)) if below.kind == Kind::Symlink && !listed && links < MAX_LINKS => {
+                links += 1;
+                let target = tree.symlink_target(node);
+                if target.first() == Some(&b'/') {
+                    here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
+                    above.clear();
+                    dir.clear();
+                }
+                for part in target.split(|b| *b == b'/').rev() {
+                    todo.push_front(part.to_vec());
+                }
+                continue;
+            }
+            Some(_) => return,
+        }
+        above.push(std::mem::replace(&mut here, (over, under)));
+        dir.push(Step { name, listed });
+    }
+    match (&hidden.name, here.1) {
+        (Some(name), Some(under)) => drop(tree.remove(under, name)),
+        (None, Some(under)) => tree.clear(under),
+        (_, None) => {}
+    }
+    tree.add_hidden(Hidden { dir, name: hidden.name });
+}
+
+fn graft(tree: &mut Tree, upper: &Tree) -> Result<(), BuildError> {
+    let sets: Vec<_> = upper.xattr_sets().map(|set| tree.intern_xattrs(set.to_vec())).collect();
+    let meta = |node: &Node| Meta {
+        mode: node.mode,
+        uid: node.uid,
+        gid: node.gid,
+        mtime: node.mtime,
+        xattrs: sets[node.xattrs.0 as usize],
+    };
+    let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
+    let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
+    // Unlisted directories that meet something else, by their paths; they wait until all links that lead somewhere are there.
+    let mut late: Vec<(NodeId, Vec<u8>)> = Vec::new();
+    if !upper.node(NodeId::ROOT).implied {
+        tree.set_meta(NodeId::ROOT, meta(upper.node(NodeId::ROOT)));
+    }
+    loop {
+        let Some((from, to)) = pending.pop() else {
+            let Some((from, path)) = late.pop() else { return Ok(()) };
+            let to = place::directory_or_make(tree, &path)?;
+            pending.push((from, to));
+            continue;
+        };
+        for entry in upper.sorted_children(from) {
+            let (id, name) = (upper.entry_node(entry), upper.entry_name(entry));
+            let node = upper.node(id);
+            if let Some(&first) = done.get(&id) {
+                tree.link(to, name, first)?;
+                continue;
+            }
+            let made = match (node.kind, node.payload) {
+                (Kind::Directory, _) => {
+                    let meets = tree.lookup(to, name).map(|entry| tree.node(tree.entry_node(entry)).kind);
+                    if node.implied && upper.is_layered() && meets.is_some_and(|kind| kind != Kind::Directory)
+                    {
+                        late.push((id, [&tree.path(to)[..], b"/", name].concat()));
+                        continue;
+                    }
+                    let made = match node.implied {
+                        true => tree.imply_directory(to, name)?,
+                        false => tree.put_directory(to, name, meta(node))?,
+                    };
+                    pending.push((id, made));
+                    continue;
+                }
+                (_, Payload::Below { node }) => {
+                    tree.link(to, name, node)?;
+                    node
+                }
+                (Kind::Symlink, _) => tree.put_symlink(to, name, meta(node), upper.symlink_target(id))?,
+                (kind, payload) => {
+                    let sparse = upper.sparse_map(id).map(<[_]>::to_vec);
+                    tree.put(to, name, kind, meta(node), payload, node.size, sparse)?
+                }
+            };
+            if node.names > 1 {
+                done.insert(id, made);
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Marks in the layers of images: names, devices and attributes that are no files of the image but say what a layer hides.
+//!
+//! Tars of layers have names that begin with `.wh.` (OCI image-spec, layer.md); AUFS keeps more of its own below `.wh..wh.`. The
+//! directories of overlayfs (Linux, Documentation/filesystems/overlayfs.rst) have devices 0:0 and attributes.
+
+use super::place;
+use crate::BuildError;
+use crate::tree::{Hidden, Kind, NodeId, Payload, Step, Tree, Xattr};
+
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Begins the names of AUFS's own files, and that of [`OPAQUE`].
+const PRIVATE: &[u8] = b".wh..wh.";
+
+/// What a path in a layer stands for, if not for a file of the image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Something in lower layers is hidden.
+    Hides(Hidden),
+    /// This place and all below it stay out of the image. Hard links may lead to files there.
+    Private(Vec<u8>),
+}
+
+/// Whether a name alone is that of a mark.
+pub(super) fn is_mark(name: &[u8]) -> bool {
+    name.starts_with(WHITEOUT)
+}
+
+pub(super) fn mark_of(path: &[u8]) -> Option<Mark> {
+    let parts = place::parts(path);
+    let (name, dir) = parts.split_last()?;
+    let private = |parts: &[&[u8]]| Some(Mark::Private(parts.join(&b'/')));
+    if let Some(at) = dir.iter().position(|part| is_mark(part)) {
+        return private(&parts[..=at]);
+    }
+    let steps = || dir.iter().map(|part| Step { name: part.to_vec(), listed: false }).collect();
+    match name.strip_prefix(WHITEOUT)? {
+        _ if *name == OPAQUE => Some(Mark::Hides(Hidden { dir: steps(), name: None })),
+        b"" | b"." | b".." => private(&parts),
+        _ if name.starts_with(PRIVATE) => private(&parts),
+        hidden => Some(Mark::Hides(Hidden { dir: steps(), name: Some(hidden.to_vec()) })),
+    }
+}
+
+/// Takes what is private out of a layer's tree.
+pub(super) fn remove_private(
+    tree: &mut Tree,
+    paths: impl IntoIterator<Item = Vec<u8>>,
+) -> Result<(), BuildError> {
+    for path in paths {
+        if let Some((parent, name)) = place::split(&path)
+            && let Some(dir) = place::directory(tree, &parent)?
+        {
+            tree.remove(dir, &name);
+        }
+    }
+    Ok(())
+}
+
+/// Takes all marks out of a layer's tree and notes what they hide. `source` is the layer's name, for messages.
+pub(super) fn take_marks(tree: &mut Tree, source: &str) -> Result<(), BuildError> {
+    let mut pending = vec![NodeId::ROOT];
+    while let Some(dir) = pending.pop() {
+        if take_attributes(tree, dir, source)? == Attributes::Opaque {
+            tree.hide_contents(dir);
+        }
+        for entry in tree.sorted_children(dir) {
+            let (name, id) = (tree.entry_name(entry).to_vec(), tree.entry_node(entry));
+            match mark_of(&name) {
+                Some(Mark::Hides(Hidden { name: Some(hidden), .. })) => tree.hide(dir, &hidden),
+                Some(Mark::Hides(_)) => tree.hide_contents(dir),
+                Some(Mark::Private(_)) => {}
+                None if tree.node(id).kind == Kind::Directory => {
+                    pending.push(id);
+                    continue;
+                }
+                None if is_whiteout(tree, id) => tree.hide(dir, &name),
+                None => match take_attributes(tree, id, source)? {
+                    Attributes::Whiteout => tree.hide(dir, &name),
+                    _ => continue,
+                },
+            }
+            tree.remove(dir, &name);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a layer's tree has marks of overlayfs.
+pub(super) fn has_overlay_marks(tree: &Tree) -> bool {
+    tree.xattr_sets().any(|set| set.iter().any(|xattr| overlay_name(&xattr.name).is_some()))
+        || (0..tree.node_slots() as u32).any(|id| is_whiteout(tree, NodeId(id)))
+}
+
+/// Whether a character device of these numbers is a mark of overlayfs.
+pub(super) fn is_whiteout_device(device: Payload) -> bool {
+    device == Payload::Device { major: 0, minor: 0 }
+}
+
+fn is_whiteout(tree: &Tree, id: NodeId) -> bool {
+    tree.node(id).kind == Kind::CharDevice && is_whiteout_device(tree.node(id).payload)
+}
+
+#[derive(PartialEq, Eq)]
+enum Attributes {
+    None,
+    Opaque,
+    Whiteout,
+}
+
+/// The part of an attribute's name that overlayfs, or FUSE's, gives a meaning.
+fn overlay_name(name: &[u8]) -> Option<&[u8]> {
+    let prefixes: [&[u8]; 3] = [b"trusted.overlay.", b"user.overlay.", b"user.fuseoverlayfs."];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix))
+}
+
+/// Takes the attributes of overlayfs from a node, and returns what they say.
+fn take_attributes(tree: &mut Tree, id: NodeId, source: &str) -> Result<Attributes, BuildError> {
+    let node = *tree.node(id);
+    let mut means = Attributes::None;
+    let mut kept: Vec<Xattr> = Vec::new();
+    for xattr in tree.xattrs(node.xattrs) {
+        match overlay_name(&xattr.name) {
+            None => kept.push(xattr.clone()),
+            Some(b"opaque") if *xattr.value == *b"y" => means = Attributes::Opaque,
+            Some(b"whiteout") if node.kind == Kind::File && node.size == 0 => means = Attributes::Whiteout,
+            Some(b"redirect" | b"metacopy") => {
+                let problem = format!(
+                    "it has {}, so that its contents lie in another layer; pack the layer with the tool that made it, or \
+                     build from the mounted overlay",
+                    crate::quoted(&xattr.name)
+                );
+                let path = format!("{} of {source}", crate::quoted(&tree.any_path(id)));
+                return Err(BuildError::Layer { path, problem });
+            }
+            Some(_) => {}
+        }
+    }
+    if kept.len() < tree.xattrs(node.xattrs).len() {
+        tree.node_mut(id).xattrs = tree.intern_xattrs(kept);
+    }
+    Ok(means)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_mean_something() {
+        let hides = |dir: &[&str], name: Option<&str>| {
+            let step = |name: &&str| Step { name: name.as_bytes().to_vec(), listed: false };
+            let dir = dir.iter().map(step).collect();
+            Some(Mark::Hides(Hidden { dir, name: name.map(|name| name.as_bytes().to_vec()) }))
+        };
+        let private = |path: &[u8]| Some(Mark::Private(path.to_vec()));
+        assert_eq!(mark_of(b"./a/.wh.b"), hides(&["a"], Some("b")));
+        assert_eq!(mark_of(b"../.wh.b"), hides(&[], Some("b")));
+        assert_eq!(mark_of(b"a/.wh..wh..opq"), hides(&["a"], None));
+        assert_eq!(mark_of(b".wh..wh.plnk/1.2"), private(b".wh..wh.plnk"));
+        assert_eq!(mark_of(b"a/.wh.b/.wh.c"), private(b"a/.wh.b"));
+        assert_eq!(mark_of(b"a/.wh..wh.orph"), private(b"a/.wh..wh.orph"));
+        for name in [&b".wh."[..], b".wh..", b".wh..."] {
+            assert_eq!(mark_of(name), private(name));
+        }
+        assert_eq!(mark_of(b"a/.whatever"), None);
+        assert_eq!(mark_of(b"/"), None);
+    }
+}
