@@ -69,7 +69,7 @@ impl Dir {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.open(path))?))
     }
 
-    /// Opens a file for writing; creates it with mode 0666 without the umask, or empties it.
+    /// Opens a file for writing; creates it with mode 0644 without the umask, or empties it.
     ///
     /// # Errors
     /// As [`Dir::open_with`].
@@ -146,7 +146,7 @@ impl Dir {
         self.world.wait(self.inner.read_link(path))
     }
 
-    /// Makes a directory with mode 0777 without the umask.
+    /// Makes a directory with mode 0755 without the umask.
     ///
     /// # Errors
     /// The name exists; no permission; no space.

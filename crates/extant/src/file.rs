@@ -71,7 +71,16 @@ impl File {
     /// # Errors
     /// The file is not open for reading; nothing could be read.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
-        self.world.wait(self.inner.read_at(at, to))
+        // Cached bytes need neither the executor nor another thread.
+        let (done, is_all) = self.inner.read_cached(at, to);
+        if is_all {
+            return Ok(done);
+        }
+        match self.world.wait(self.inner.read_at(at + done as u64, &mut to[done..])) {
+            Ok(more) => Ok(done + more),
+            Err(_) if done > 0 => Ok(done),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than

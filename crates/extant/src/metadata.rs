@@ -2,6 +2,7 @@
 
 use extant_format::{DeviceNumber, FileKind, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::Attributes;
+use std::fmt;
 use std::time::Duration;
 
 /// Kind of a file.
@@ -79,6 +80,41 @@ impl From<Duration> for Time {
     /// The time so long after the beginning of 1970.
     fn from(since: Duration) -> Self {
         Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+    }
+}
+
+#[expect(clippy::disallowed_types, reason = "a conversion reads no clock")]
+mod system_time {
+    use super::Time;
+    use std::time::{Duration, SystemTime};
+
+    impl From<SystemTime> for Time {
+        fn from(time: SystemTime) -> Self {
+            match time.duration_since(SystemTime::UNIX_EPOCH) {
+                Ok(since) => since.into(),
+                Err(before) => {
+                    // Nanoseconds count forwards, before 1970 too.
+                    let (before, nanos) = (Self::from(before.duration()), before.duration().subsec_nanos());
+                    match nanos {
+                        0 => Self { seconds: -before.seconds, nanos: 0 },
+                        _ => Self { seconds: -before.seconds - 1, nanos: 1_000_000_000 - nanos },
+                    }
+                }
+            }
+        }
+    }
+
+    impl From<Time> for SystemTime {
+        /// A time that the host cannot represent becomes 1970.
+        fn from(time: Time) -> Self {
+            let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+            let second = match time.seconds < 0 {
+                true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
+                false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+            };
+            let time = second.and_then(|second| second.checked_add(Duration::from_nanos(time.nanos.into())));
+            time.unwrap_or(SystemTime::UNIX_EPOCH)
+        }
     }
 }
 
@@ -190,7 +226,7 @@ impl Metadata {
 }
 
 /// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirEntry {
     /// The name.
@@ -199,4 +235,42 @@ pub struct DirEntry {
     pub inode: InodeNumber,
     /// Its kind, where the directory says it.
     pub file_type: Option<FileType>,
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, inode, file_type } = self;
+        f.debug_struct("DirEntry")
+            .field("name", &format_args!("\"{}\"", name.escape_ascii()))
+            .field("inode", inode)
+            .field("file_type", file_type)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_types, reason = "a conversion reads no clock")]
+    fn times_of_the_host_and_back() {
+        for (seconds, nanos) in
+            [(0, 0), (0, 1), (1_700_000_000, 999_999_999), (-1, 0), (-1, 1), (-2, 999_999_999)]
+        {
+            let time = Time { seconds, nanos };
+            let host = std::time::SystemTime::from(time);
+            assert_eq!(Time::from(host), time);
+        }
+        let before = std::time::SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
+        assert_eq!(Time::from(before), Time { seconds: -2, nanos: 500_000_000 });
+    }
+
+    #[test]
+    fn names_are_shown_as_text() {
+        let entry =
+            DirEntry { name: b"a\x1bb".to_vec(), inode: InodeNumber(12), file_type: Some(FileType::File) };
+        let shown = format!("{entry:?}");
+        assert!(shown.starts_with("DirEntry { name: \"a\\x1bb\", inode: "), "{shown}");
+    }
 }

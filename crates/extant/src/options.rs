@@ -171,7 +171,7 @@ impl FileOptions {
         datasync
     }
 
-    /// Mode of a file that is created, without the umask; 0666 by default.
+    /// Mode of a file that is created, without the umask; 0644 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
@@ -200,7 +200,7 @@ impl FileOptions {
     }
 
     pub(crate) fn mode_bits(&self) -> u32 {
-        self.mode.unwrap_or(0o666)
+        self.mode.unwrap_or(0o644)
     }
 
     pub(crate) fn to_fs(self) -> extant_fs::FileOptions {

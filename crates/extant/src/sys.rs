@@ -25,7 +25,7 @@ pub(crate) struct Sys {
     root: Node,
     caller: Arc<Caller>,
     /// Its frames hold contents of files.
-    cache: Option<Arc<PageCache>>,
+    cache: Arc<PageCache>,
 }
 
 /// An inode in use.
@@ -79,7 +79,7 @@ impl fmt::Debug for Node {
 
 impl fmt::Debug for Sys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Volume({})", if self.cache.is_some() { "writable" } else { "read-only" })
+        write!(f, "Volume({})", if self.is_writable() { "writable" } else { "read-only" })
     }
 }
 
@@ -93,15 +93,17 @@ fn no_checks() -> Caller {
 impl Sys {
     pub(crate) async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         let caller = Arc::new(options.caller.clone().unwrap_or_else(no_checks));
-        if !options.write {
-            let volume = Volume::open(device, extant_fs::OpenOptions::default()).await?;
-            let root = Node::Still(Arc::new(volume.root().await?));
-            return Ok(Self { volume, root, caller, cache: None });
-        }
         let config = CacheConfig::with_budget(options.cache_bytes);
         let cache =
             PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
         let disk = cache.attach(device);
+        let cache = Arc::new(cache);
+        if !options.write {
+            let volume = Volume::open(disk.device().clone(), extant_fs::OpenOptions::default()).await?;
+            let volume = volume.cached_by(&disk);
+            let root = Node::Still(Arc::new(volume.root().await?));
+            return Ok(Self { volume, root, caller, cache });
+        }
         let mut write = WriteOptions {
             fixed_time: options.fixed_time,
             errors: options.errors,
@@ -116,7 +118,7 @@ impl Sys {
         }
         let volume = Volume::open_writable(rt, &disk, write).await?;
         let root = Node::Live(volume.root_node().await?);
-        Ok(Self { volume, root, caller, cache: Some(Arc::new(cache)) })
+        Ok(Self { volume, root, caller, cache })
     }
 
     pub(crate) fn with_caller(&self, caller: Caller) -> Self {
@@ -125,7 +127,11 @@ impl Sys {
 
     /// Whether the two see one open volume; false for volumes that are open for reading.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        matches!((&self.cache, &other.cache), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
+        self.is_writable() && Arc::ptr_eq(&self.cache, &other.cache)
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self.root, Node::Live(_))
     }
 
     pub(crate) fn root(&self) -> &Node {
@@ -322,7 +328,7 @@ impl Sys {
                 let want = u8::from(options.read) * 4;
                 let open = Box::pin(self.volume.open_file(Inode::clone(inode)));
                 let file = self.permit(inode, want, open).await?;
-                Contents::Still(Box::new(async_lock::Mutex::new(file)))
+                Contents::Still(Box::new(file))
             }
         };
         Ok(OpenNode {
@@ -366,7 +372,7 @@ impl Sys {
         drop(root);
         let closed = volume.close().await;
         // With its last user the cache ends, and the device is released.
-        let Some(cache) = cache.and_then(Arc::into_inner) else { return closed };
+        let Some(cache) = Arc::into_inner(cache) else { return closed };
         match cache.close().await {
             // Errors of files were returned when the volume was closed; the device may fail at its last flush.
             Err(CacheError::Io(error)) => closed.and(Err(Error::Io(error))),
@@ -424,13 +430,13 @@ pub(crate) struct OpenNode {
     volume: Volume,
     caller: Arc<Caller>,
     options: FileOptions,
-    _cache: Option<Arc<PageCache>>,
+    _cache: Arc<PageCache>,
 }
 
 enum Contents {
     Live(extant_fs::OpenFile),
-    /// Of a volume that is open for reading; keeps the part of the map that was read last.
-    Still(Box<async_lock::Mutex<extant_fs::File>>),
+    /// Of a volume that is open for reading.
+    Still(Box<extant_fs::File>),
 }
 
 impl OpenNode {
@@ -443,10 +449,9 @@ impl OpenNode {
     }
 
     pub(crate) fn size(&self) -> u64 {
-        match (&self.contents, &self.node) {
-            (Contents::Live(file), _) => file.size(),
-            (Contents::Still(_), Node::Still(inode)) => inode.size(),
-            (Contents::Still(_), Node::Live(_)) => unreachable!("files of live nodes are live"),
+        match &self.contents {
+            Contents::Live(file) => file.size(),
+            Contents::Still(file) => file.inode().size(),
         }
     }
 
@@ -466,15 +471,20 @@ impl OpenNode {
         if !self.options.read {
             return Err(Error::BadFile("reading"));
         }
-        match (&self.contents, &self.node) {
-            (Contents::Live(file), _) => file.read(at, to).await,
-            (Contents::Still(file), Node::Still(inode)) => match file.try_lock() {
-                Some(mut file) => file.read_at(at, to).await,
-                // Another reader has the map: one of its own, so that neither waits for the other.
-                None => self.volume.open_file(Inode::clone(inode)).await?.read_at(at, to).await,
-            },
-            (Contents::Still(_), Node::Live(_)) => unreachable!("files of live nodes are live"),
+        match &self.contents {
+            Contents::Live(file) => file.read(at, to).await,
+            Contents::Still(file) => file.read_at(at, to).await,
         }
+    }
+
+    /// As [`Self::read`], from memory alone: what was there of the file, and whether that was all of it.
+    pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
+        let read = match &self.contents {
+            _ if !self.options.read => return (0, false),
+            Contents::Live(file) => file.try_read(at, to),
+            Contents::Still(file) => file.try_read_at(at, to),
+        };
+        read.map_or_else(|rest| (rest.done_bytes, false), |bytes| (bytes, true))
     }
 
     pub(crate) async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
@@ -524,21 +534,21 @@ impl OpenNode {
     pub(crate) async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
         match &self.contents {
             Contents::Live(file) => file.seek_data(from).await,
-            Contents::Still(file) => file.lock().await.seek_data(from).await,
+            Contents::Still(file) => file.seek_data(from).await,
         }
     }
 
     pub(crate) async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
         match &self.contents {
             Contents::Live(file) => file.seek_hole(from).await,
-            Contents::Still(file) => file.lock().await.seek_hole(from).await,
+            Contents::Still(file) => file.seek_hole(from).await,
         }
     }
 
     pub(crate) async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         match &self.contents {
             Contents::Live(file) => file.extents(range).await,
-            Contents::Still(file) => file.lock().await.extents(range).await,
+            Contents::Still(file) => file.extents(range).await,
         }
     }
 

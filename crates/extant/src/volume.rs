@@ -1,7 +1,7 @@
 //! A volume, for code that blocks.
 
 use crate::world::World;
-use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, Time, asynch};
+use crate::{Caller, Dir, DirEntry, Error, File, Metadata, OpenOptions, Result, Statfs, Time, Walk, asynch};
 use extant_block::{Device, FileDevice, ForeignLocks};
 use extant_rt::{Nanos, Rt};
 use std::ops::Range;
@@ -31,7 +31,7 @@ const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 /// volume.close()?;
 ///
 /// let volume = Volume::open(&path, &OpenOptions::new())?;
-/// assert_eq!(volume.root().read("hello")?, b"world");
+/// assert_eq!(volume.read("/hello")?, b"world");
 /// # Ok(())
 /// # }
 /// ```
@@ -48,7 +48,11 @@ impl Volume {
     /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
     /// [`Error::Busy`] for writing where there is a writer already, and still is after a second, or the host's kernel has the image
     /// mounted, under whatever name; [`Error::Locked`] where another program, such as a virtual machine, says that it uses it.
-    pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        Self::open_path(path.as_ref(), options)
+    }
+
+    fn open_path(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
         let mut tries = 1;
@@ -86,6 +90,43 @@ impl Volume {
     /// The root directory.
     pub fn root(&self) -> Dir {
         Dir::new(self.world.clone(), self.inner.root())
+    }
+
+    /// Opens a file for reading; see [`Dir::open`] for files of a directory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
+        self.root().open(path)
+    }
+
+    /// The whole contents of a file.
+    ///
+    /// # Errors
+    /// As [`Dir::open`].
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        self.root().read(path)
+    }
+
+    /// The names in a directory, without the dots, in the volume's order.
+    ///
+    /// # Errors
+    /// As [`Dir::open_dir`] and [`Dir::entries`].
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
+        self.root().open_dir(path)?.entries()
+    }
+
+    /// Attributes of the file that a path leads to, symbolic links followed.
+    ///
+    /// # Errors
+    /// As [`Dir::metadata`].
+    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+        self.root().metadata(path)
+    }
+
+    /// Everything on the volume, one after the other; see [`Walk`].
+    pub fn walk(&self) -> Walk {
+        self.root().walk()
     }
 
     /// The same volume as another caller sees it.

@@ -124,7 +124,7 @@ fn errors_continue_records_and_goes_on() {
             let bad = volume.inode(extant_format::InodeNumber(12)).await.unwrap();
             let opened = volume.open_file(bad).await;
             let read = match opened {
-                Ok(mut file) => file.read_at(0, &mut [0; 10]).await.map(drop),
+                Ok(file) => file.read_at(0, &mut [0; 10]).await.map(drop),
                 Err(error) => Err(error),
             };
             assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");

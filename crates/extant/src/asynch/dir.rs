@@ -49,7 +49,7 @@ impl Dir {
         self.open_with(path, FileOptions::new().read(true)).await
     }
 
-    /// Opens a file for writing; creates it with mode 0666 without the umask, or empties it.
+    /// Opens a file for writing; creates it with mode 0644 without the umask, or empties it.
     ///
     /// # Errors
     /// As [`Dir::open_with`].
@@ -223,12 +223,12 @@ impl Dir {
         }
     }
 
-    /// Makes a directory with mode 0777 without the umask.
+    /// Makes a directory with mode 0755 without the umask.
     ///
     /// # Errors
     /// The name exists; no permission; no space.
     pub async fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        self.create_dir_with(path, 0o777).await
+        self.create_dir_with(path, 0o755).await
     }
 
     /// Makes a directory with this mode without the umask.

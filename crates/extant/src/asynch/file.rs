@@ -56,6 +56,11 @@ impl File {
         Ok(done)
     }
 
+    /// As [`File::read_at`], from memory alone: how many bytes were there, and whether that was all.
+    pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
+        self.open.read_cached(at, to)
+    }
+
     /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than
     /// asked for where space ended. Durable after [`File::sync_all`].
     ///

@@ -1,11 +1,13 @@
 //! Contents of files and symbolic links.
 
-use super::OpenFile;
+use super::{OpenFile, StoredFiles};
 use crate::map::Mapper;
 use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
+use extant_cache::{OpenFile as CachedFile, WouldWait};
 use extant_format::{BlockRange, Corrupt, FileKind, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock};
+use parking_lot::Mutex;
 
 /// Longest target of a symbolic link, in bytes: what Linux allows in a path.
 const SYMLINK_MAX: u64 = 4096;
@@ -15,8 +17,11 @@ const SYMLINK_MAX: u64 = 4096;
 pub struct File {
     pub(super) view: View,
     pub(super) inode: Inode,
-    mapper: Mapper,
+    /// The part of the map that was read last past the cache.
+    mapper: Mutex<Option<Mapper>>,
     pub(super) inline: Option<Inline>,
+    /// Its pages, where the volume is open for reading with a cache.
+    pages: Option<CachedFile>,
     /// The same file where the volume is open for writing: what was written may be in memory only.
     pub(super) live: Option<OpenFile>,
 }
@@ -108,12 +113,18 @@ impl File {
     /// [`Error::Encrypted`] where only ciphertext could be had; a size that no map can address.
     pub(crate) fn stored(view: &View, inode: Inode) -> Result<Self> {
         let inline = view.inline_contents(&inode)?;
-        Ok(Self { view: view.clone(), inode, mapper: Mapper::default(), inline, live: None })
+        Ok(Self { view: view.clone(), inode, mapper: Mutex::default(), inline, pages: None, live: None })
     }
 
     /// The same file as it is in memory.
     pub(crate) fn with_live(self, live: OpenFile) -> Self {
         Self { live: Some(live), ..self }
+    }
+
+    /// The same file, read through the cache.
+    pub(crate) fn through(self, files: &StoredFiles) -> Self {
+        let pages = if self.inline.is_some() { None } else { files.open(&self.view, &self.inode) };
+        Self { pages, ..self }
     }
 
     /// The inode.
@@ -126,17 +137,39 @@ impl File {
     ///
     /// # Errors
     /// The first byte cannot be read.
-    pub async fn read_at(&mut self, offset: u64, to: &mut [u8]) -> Result<usize> {
+    pub async fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         if let Some(live) = &self.live {
             return live.read(offset, to).await;
         }
+        if let Some(pages) = &self.pages
+            && let Ok(read) = pages.read(offset, to).await
+        {
+            return Ok(read);
+        }
+        // After an error, to find the first byte that cannot be read: a page is the least that the cache gives up.
         let size = self.inode.size();
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
         let to = &mut to[..len];
         if let Some(inline) = &self.inline {
             return inline.read_at(offset, to);
         }
-        self.mapper.read_some(&self.view, &self.inode, offset, to).await
+        // A second reader at the same time reads the map for itself, so that neither waits for the other.
+        let mut mapper = self.mapper.lock().take().unwrap_or_default();
+        let read = mapper.read_some(&self.view, &self.inode, offset, to).await;
+        *self.mapper.lock() = Some(mapper);
+        read
+    }
+
+    /// As [`File::read_at`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    ///
+    /// # Errors
+    /// The rest has to be read from the device.
+    pub fn try_read_at(&self, offset: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        match (&self.live, &self.pages) {
+            (Some(live), _) => live.try_read(offset, to),
+            (None, Some(pages)) => pages.try_read(offset, to),
+            (None, None) => Err(WouldWait { done_bytes: 0 }),
+        }
     }
 }
 

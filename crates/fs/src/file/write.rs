@@ -7,7 +7,7 @@ use super::contents::Contents;
 use crate::alloc::Privilege;
 use crate::xattr::live::{drop_capabilities, may_have_any};
 use crate::{Error, Result};
-use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
+use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile, WouldWait};
 use extant_format::{
     BlockRange, ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block,
 };
@@ -71,6 +71,17 @@ impl OpenFile {
     pub async fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         let read = async { self.pages.read(at, to).await.map_err(cache_error) };
         self.contents.writer.guarded(read).await
+    }
+
+    /// As [`OpenFile::read`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    ///
+    /// # Errors
+    /// The rest has to be read from the device, or the volume's errors have to be looked at first; nothing is started.
+    pub fn try_read(&self, at: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        match self.contents.writer.may_halt() {
+            true => Err(WouldWait { done_bytes: 0 }),
+            false => self.pages.try_read(at, to),
+        }
     }
 
     /// Writes from byte `at` on (with [`FileOptions::append`] at the end of the file), and returns how many bytes that was:

@@ -12,6 +12,7 @@ mod recover;
 mod tests;
 mod trim;
 
+use crate::file::StoredFiles;
 #[cfg(test)]
 use crate::file::{FileOptions, OpenFile};
 use crate::names::{Namespace, Node};
@@ -19,6 +20,7 @@ use crate::view::{OpenOptions, View};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_block::Device;
+use extant_cache::Disk;
 use extant_format::{Incompat, InodeNumber};
 use futures_util::future::BoxFuture;
 pub use live::Space;
@@ -35,6 +37,8 @@ pub struct Volume {
     view: View,
     /// On a volume that is open for writing.
     mounted: Option<Arc<mount::Mounted>>,
+    /// On a volume that is open for reading with a cache.
+    stored: Option<Arc<StoredFiles>>,
 }
 
 impl Volume {
@@ -65,7 +69,16 @@ impl Volume {
                 view = view.through(overlay).await?;
             }
         }
-        Ok(Self { view, mounted: None })
+        Ok(Self { view, mounted: None, stored: None })
+    }
+
+    /// The same volume, with the contents of its files in the cache of `disk`, a disk on the volume's device. For volumes that are
+    /// open for reading: one that is open for writing has them there.
+    pub fn cached_by(self, disk: &Disk) -> Self {
+        match self.mounted {
+            Some(_) => self,
+            None => Self { stored: Some(Arc::new(StoredFiles::new(disk))), ..self },
+        }
     }
 
     /// Problems met so far that did not stop an operation; each once, at most 1,000. On a volume that is open for reading,

@@ -248,7 +248,11 @@ impl Volume {
             writer.keep_problem(known_errors(mounted.mount.state));
         }
         let mounted = Arc::new(mounted);
-        Ok(Self { view: raw.over(Buffers::over(blocks), mounted.clone()), mounted: Some(mounted) })
+        Ok(Self {
+            view: raw.over(Buffers::over(blocks), mounted.clone()),
+            mounted: Some(mounted),
+            stored: None,
+        })
     }
 
     /// How many of the orphans that the volume was left with were finished when it was opened for writing, and whether

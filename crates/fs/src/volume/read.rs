@@ -150,11 +150,13 @@ impl Volume {
     pub async fn open_file(&self, inode: Inode) -> Result<File> {
         let (number, kind) = (inode.number, inode.kind());
         let file = File::stored(&self.view, inode)?;
-        match self.namespace() {
-            Some(namespace) if kind == Some(FileKind::Regular) => {
-                Ok(file.with_live(namespace.open(number, FileOptions::default()).await?))
-            }
-            _ => Ok(file),
+        if kind != Some(FileKind::Regular) {
+            return Ok(file);
+        }
+        match (self.namespace(), &self.stored) {
+            (Some(namespace), _) => Ok(file.with_live(namespace.open(number, FileOptions::default()).await?)),
+            (None, Some(stored)) => Ok(file.through(stored)),
+            (None, None) => Ok(file),
         }
     }
 

@@ -14,13 +14,18 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 
 impl Writer {
+    /// Whether a failure of the journal ends even reading ([`Error::Halted`]).
+    pub(crate) fn may_halt(&self) -> bool {
+        self.errors.policy == ErrorPolicy::Panic
+    }
+
     /// Runs an operation of a caller, and does what the policy says about the error that it ends with and those that it met.
     /// The operation holds nothing when it has ended.
     ///
     /// # Errors
     /// The operation's; [`Error::Halted`].
     pub(crate) async fn guarded<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
-        if self.errors.policy == ErrorPolicy::Panic
+        if self.may_halt()
             && let Some(cause) = self.journal.failure().filter(|cause| !matches!(cause, Error::ReadOnly))
         {
             return Err(Error::Halted(cause.to_string()));

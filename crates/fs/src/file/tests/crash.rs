@@ -185,7 +185,7 @@ fn judge(name: &str, args: &str, seed: u64, states: u64) {
             for (number, history) in numbers.iter().zip(&histories) {
                 let inode = volume.inode(*number).await.unwrap();
                 let mut found = vec![0; inode.size() as usize];
-                let mut file = volume.open_file(inode).await.unwrap();
+                let file = volume.open_file(inode).await.unwrap();
                 file.read_at(0, &mut found).await.unwrap();
                 history.check(position, &found, &format!("{what}, inode {number}"));
             }

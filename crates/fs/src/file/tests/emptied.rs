@@ -52,7 +52,7 @@ impl World {
                 let number = volume.lookup(&root, b"0").await.unwrap().unwrap();
                 let inode = volume.inode(number).await.unwrap();
                 let mut bytes = vec![0; inode.size() as usize];
-                let mut file = volume.open_file(inode).await.unwrap();
+                let file = volume.open_file(inode).await.unwrap();
                 let len = file.read_at(0, &mut bytes).await.unwrap();
                 assert_eq!(len, bytes.len());
                 bytes

@@ -217,7 +217,7 @@ fn the_reading_interface_sees_what_was_written() {
         file.write(1000, &text).await.unwrap();
         let inode = bed.volume.resolve(b"/f", crate::Follow::Yes).await.unwrap();
         assert_eq!(inode.size(), 6000);
-        let mut reader = bed.volume.open_file(inode.clone()).await.unwrap();
+        let reader = bed.volume.open_file(inode.clone()).await.unwrap();
         let mut bytes = vec![1; 9000];
         assert_eq!(reader.read_at(0, &mut bytes).await.unwrap(), 6000);
         assert!(bytes[..1000].iter().all(|&byte| byte == 0) && bytes[1000..6000] == text);

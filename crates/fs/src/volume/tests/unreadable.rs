@@ -158,7 +158,7 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
                     assert!(parts.iter().all(|part| matches!(part.error, Error::Io(_))), "{what}: {parts:?}");
 
                     // A read gives what lies before the first byte that cannot be read, and then the error.
-                    let mut file = volume.open_file(inode.clone()).await.unwrap();
+                    let file = volume.open_file(inode.clone()).await.unwrap();
                     let mut all = vec![0; LEN];
                     if lost[0].0 > 0 {
                         assert_eq!(file.read_at(0, &mut all).await.unwrap() as u64, lost[0].0, "{what}");
@@ -534,7 +534,7 @@ fn reads_at_any_offset_agree_with_the_model() {
             for (volume, what) in [(&still, "for reading"), (&live, "for writing")] {
                 for (name, bytes) in &files {
                     let inode = volume.resolve(format!("/{name}").as_bytes(), Follow::No).await.unwrap();
-                    let mut file = volume.open_file(inode).await.unwrap();
+                    let file = volume.open_file(inode).await.unwrap();
                     for _ in 0..200 {
                         let (offset, len) =
                             (any_offset(&mut rng, bytes.len() as u64), rng.below(5000) as usize);
@@ -562,7 +562,7 @@ fn reads_at_any_offset_agree_with_the_model() {
                 for name in ["/", "/dir", "/dir/sub", "/fast", "/slow"] {
                     let inode = volume.resolve(name.as_bytes(), Follow::No).await.unwrap();
                     let size = inode.size();
-                    let mut file = volume.open_file(inode).await.unwrap();
+                    let file = volume.open_file(inode).await.unwrap();
                     for _ in 0..100 {
                         let mut to = vec![0; rng.below(3000) as usize];
                         let offset = any_offset(&mut rng, size);

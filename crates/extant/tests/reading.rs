@@ -1,0 +1,116 @@
+//! Volumes that are open for reading: what was read is kept, and each byte is the one that the volume holds.
+
+mod bed;
+
+use bed::{image, writable};
+use extant::{FileOptions, InodeFlags, OpenOptions, Volume};
+use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op};
+use extant_rt::Rt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the bytes that are read from a device.
+#[derive(Debug)]
+struct Counted {
+    below: FileDevice,
+    read_bytes: AtomicU64,
+}
+
+impl Counted {
+    fn open(rt: &Rt, path: &Path) -> Arc<Self> {
+        let below = FileDevice::open(path, extant_block::FileOptions::default()).unwrap().driven_by(rt);
+        Arc::new(Self { below, read_bytes: AtomicU64::new(0) })
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Counted {
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if bio.op == Op::Read {
+            self.read_bytes.fetch_add(bio.bytes, Ordering::Relaxed);
+        }
+        self.below.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.below.claim()
+    }
+}
+
+/// Bytes that differ from place to place, without a run of zeroes.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|at| ((at ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 | 1).collect()
+}
+
+#[test]
+fn a_volume_open_for_reading_reads_nothing_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let large = pattern(5 << 20, 1);
+    volume.root().write("large", &large).unwrap();
+    let small: Vec<_> = (0..200).map(|n| (format!("small {n}"), pattern(n * 97, n as u64))).collect();
+    for (name, bytes) in &small {
+        volume.root().write(name, bytes).unwrap();
+    }
+    // A hole, then bytes that end inside a block.
+    let sparse = volume.root().open_with("sparse", FileOptions::new().write(true).create(true)).unwrap();
+    sparse.write_all_at(1 << 20, b"end").unwrap();
+    drop(sparse);
+    volume.close().unwrap();
+
+    let rt = Rt::real(Default::default());
+    let device = Counted::open(&rt, &path);
+    let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new()).unwrap();
+    let root = volume.root();
+    let look = || {
+        assert_eq!(root.read("large").unwrap(), large);
+        for (name, bytes) in &small {
+            assert_eq!(&root.read(name).unwrap(), bytes, "{name}");
+        }
+        let sparse = root.read("sparse").unwrap();
+        assert!(sparse.len() == (1 << 20) + 3 && sparse.ends_with(b"\0end"));
+        assert!(sparse[..1 << 20].iter().all(|&byte| byte == 0));
+        let file = root.open("large").unwrap();
+        for at in [0, 1, 4095, 4096, 1 << 20, (5 << 20) - 7, 5 << 20, (5 << 20) + 1, u64::MAX] {
+            let mut bytes = [0; 10_000];
+            let read = file.read_at(at, &mut bytes).unwrap();
+            let expected = large.get(at.min(5 << 20) as usize..).unwrap();
+            assert_eq!(bytes[..read], expected[..expected.len().min(10_000)], "from byte {at}");
+        }
+    };
+    look();
+    let first = device.read_bytes();
+    look();
+    assert_eq!(device.read_bytes(), first, "the second pass reads from memory alone");
+}
+
+#[test]
+fn data_in_the_journal_is_read_from_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let file = volume.root().open_with("f", FileOptions::new().read(true).write(true).create(true)).unwrap();
+    volume.root().set_flags("f", InodeFlags::JOURNAL_DATA).unwrap();
+    // The second block begins with the journal's own magic number, which the log replaces.
+    let mut bytes = pattern(3 * 4096, 2);
+    bytes[4096..4100].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+    file.write_all_at(0, &bytes).unwrap();
+    file.sync_all().unwrap();
+    let copy = dir.path().join("copy.img");
+    std::fs::copy(&path, &copy).unwrap();
+    let copied = Volume::open(&copy, &OpenOptions::new()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(copied.root().read("f").unwrap(), bytes);
+    }
+    drop(file);
+    volume.close().unwrap();
+}

@@ -1,0 +1,150 @@
+//! Files of a volume that is open for reading, with their pages in a cache.
+
+use super::backing::refusal;
+use crate::map::Mapper;
+use crate::meta::CHUNK_BYTES;
+use crate::view::View;
+use crate::{Error, Result, RunState};
+use extant_block::Sector;
+use extant_cache::{
+    Answer, Backing, ByteRange, DirtyRun, Disk, MAX_FILE_BYTES, Mapping, OpenFile as CachedFile, Placed,
+    ReadExtent, ReadFrom, WrittenRun,
+};
+use extant_format::{Inode, InodeNumber, VolumeBlock};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Files whose pages are kept after their last close. Half of them go when there are more.
+const KEPT: usize = 4096;
+
+/// The files that were read, by inode. Their pages stay in the cache after a close, so that the next open finds them.
+#[derive(Debug)]
+pub(crate) struct StoredFiles {
+    disk: Disk,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: BTreeMap<InodeNumber, Entry>,
+    /// Number of opens so far, the clock of the table.
+    opens: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pages: Mapping,
+    /// The open that used it last.
+    used: u64,
+}
+
+impl StoredFiles {
+    pub(crate) fn new(disk: &Disk) -> Self {
+        Self { disk: disk.clone(), table: Mutex::default() }
+    }
+
+    /// Opens a file whose contents lie in blocks. `None` for one that is too large for the cache.
+    pub(crate) fn open(&self, view: &View, inode: &Inode) -> Option<CachedFile> {
+        if inode.size() > MAX_FILE_BYTES {
+            return None;
+        }
+        let mut table = self.table.lock();
+        table.opens += 1;
+        let used = table.opens;
+        if let Some(entry) = table.files.get_mut(&inode.number) {
+            entry.used = used;
+            return Some(entry.pages.open());
+        }
+        let contents = StoredContents { view: view.clone(), inode: inode.clone(), mapper: Mutex::default() };
+        let pages = self.disk.mapping(Arc::new(contents), inode.number.0.into(), inode.size());
+        let opened = pages.open();
+        table.files.insert(inode.number, Entry { pages, used });
+        let evicted = table.evict();
+        drop(table);
+        drop(evicted);
+        Some(opened)
+    }
+}
+
+impl Table {
+    /// The files that were not used for longest, to be dropped without the lock.
+    fn evict(&mut self) -> Vec<Entry> {
+        if self.files.len() <= KEPT {
+            return Vec::new();
+        }
+        let mut by_use: Vec<_> = self.files.iter().map(|(&number, entry)| (entry.used, number)).collect();
+        by_use.sort_unstable();
+        by_use.truncate(KEPT / 2);
+        by_use.iter().filter_map(|(_, number)| self.files.remove(number)).collect()
+    }
+}
+
+/// One file's contents, as the cache's backing of its pages.
+#[derive(Debug)]
+struct StoredContents {
+    view: View,
+    inode: Inode,
+    /// The part of the map that was read last. A second reader at the same time reads the map for itself.
+    mapper: Mutex<Option<Mapper>>,
+}
+
+impl StoredContents {
+    async fn find(&self, range: ByteRange) -> Result<ReadExtent> {
+        let bits = self.view.superblock().block_size().log2();
+        let (block, skip) = (range.start >> bits, range.start & ((1 << bits) - 1));
+        let mut mapper = self.mapper.lock().take().unwrap_or_default();
+        let run = mapper.map(&self.view, &self.inode, block).await;
+        *self.mapper.lock() = Some(mapper);
+        let run = run?;
+        // More blocks than a file has would not fit in bytes.
+        let bytes = |blocks: u64| blocks.min(1 << 40) << bits;
+        let RunState::Written(first) = run.state else {
+            return Ok(ReadExtent { from: ReadFrom::Hole, bytes: bytes(run.blocks) - skip });
+        };
+        let buffers = self.view.buffers();
+        let clean = buffers.clean_run(first, run.blocks);
+        if clean == 0 {
+            // The journal holds a newer copy.
+            let block = buffers.block(first).await?;
+            return Ok(inline_extent(&block[skip as usize..]));
+        }
+        if self.inode.size() <= CHUNK_BYTES {
+            // The neighbours are wanted soon. After an error the blocks are read one by one, as the fault may be a neighbour's.
+            let blocks = buffers.chunk_run(first, clean);
+            if blocks > 0
+                && let Ok(contents) = buffers.contents(first, blocks).await
+            {
+                return Ok(inline_extent(&contents[skip as usize..]));
+            }
+        }
+        let from = ReadFrom::Device(sector(first, bits, skip));
+        Ok(ReadExtent { from, bytes: bytes(clean) - skip })
+    }
+}
+
+fn sector(block: VolumeBlock, bits: u32, skip_bytes: u64) -> Sector {
+    Sector((block.0 << (bits - 9)) + skip_bytes / Sector::BYTES)
+}
+
+fn inline_extent(bytes: &[u8]) -> ReadExtent {
+    ReadExtent { from: ReadFrom::Inline(bytes.into()), bytes: bytes.len() as u64 }
+}
+
+impl Backing for StoredContents {
+    fn block_bytes(&self) -> u32 {
+        self.view.superblock().block_size().bytes()
+    }
+
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::later(async move { self.find(range).await.map_err(refusal) })
+    }
+
+    fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        Answer::err(refusal(Error::ReadOnly))
+    }
+
+    fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
+        Answer::err(refusal(Error::ReadOnly))
+    }
+}
