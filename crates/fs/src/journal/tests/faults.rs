@@ -10,6 +10,7 @@ use crate::{Error, OpenOptions, Result, Volume, recover};
 use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use extant_format::InodeNumber;
 use extant_rt::{Class, Rt};
+use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -305,4 +306,42 @@ fn the_record_of_a_failure_is_not_overwritten_by_a_tail_in_flight() {
     let seen = rt.block_on(Volume::open(memory(&rt, &crashed), OpenOptions::default())).unwrap().unwrap();
     let log = rt.block_on(Log::open(seen.view())).unwrap().unwrap().expect("a journal");
     assert_eq!(log.sb.errno(), 5, "e2fsck -p checks the volume for that");
+}
+
+#[test]
+fn a_commit_that_is_kept_unpolled_keeps_no_other_waiting() {
+    let image = image("-t ext4 -b 1024", 16);
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let rt = sim.rt();
+    let gate = Gate::new(memory(rt, &image));
+    let mut bed = Bed::over(rt, image, gate.clone(), offline());
+    bed.op();
+    let journal = bed.journal().clone();
+    let first = journal.running();
+    gate.hold_durable();
+    let commit = |name, tid| {
+        let journal = journal.clone();
+        rt.spawn(name, Class::Normal, async move { journal.commit(tid).await })
+    };
+    let driver = commit("first", first);
+    until(rt, || gate.has_held());
+    // Two syncs of the next transaction wait behind the commit, and the one that came last would begin it.
+    let mut handle = rt.block_on(journal.start(Credits(1))).unwrap().unwrap();
+    handle.superblock();
+    drop(handle);
+    let second = journal.running();
+    assert!(second > first);
+    let waiter = commit("second", second);
+    rt.block_on(rt.yield_now()).unwrap();
+    let mut kept = Box::pin(journal.commit(second));
+    let poll = poll_fn(|cx| Poll::Ready(kept.as_mut().poll(cx).is_pending()));
+    assert!(rt.block_on(poll).unwrap());
+    // Drives the end of the first commit.
+    let last = commit("last", first);
+    rt.block_on(rt.yield_now()).unwrap();
+    gate.let_go();
+    rt.block_on(driver).unwrap().unwrap().unwrap();
+    rt.block_on(last).unwrap().unwrap().unwrap();
+    rt.block_on(waiter).expect("no deadlock").unwrap().unwrap();
+    rt.block_on(kept).unwrap().unwrap();
 }
