@@ -89,6 +89,8 @@ pub(crate) struct DiskState {
     pub(crate) urgent: Urgent,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
+    /// How often stuck files were to be tried again.
+    pub(crate) retries: AtomicU64,
     /// The file that had its turn last, among those who write back some of all files.
     turn: Mutex<Option<Listed>>,
 }
