@@ -1,74 +1,190 @@
 //! Everything against everything, at rest.
 
 use crate::dirty::control::Amounts;
-use crate::state::Shared;
+use crate::page::FrameNo;
+use crate::pool::FrameCounts;
+use crate::state::{DiskState, Inner, Pages, Shared};
+use std::sync::Arc;
 
 /// See [`crate::PageCache::audit`].
+///
+/// A task may still take the frames of a large file back that was dropped, whatever else is at rest. Files and lists are counted one
+/// after the other, so what was counted beside a removal of pages is counted again.
 pub(crate) fn check(shared: &Shared) {
-    let files = shared.all_files();
-    let (mut attached, mut clean, mut dirty, mut stuck) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let disks = shared.disks.read();
-    let mut dirty_on = vec![0_u64; disks.len()];
-    for file in &files {
+    loop {
+        if let Some(before) = shared.sweeps.at_rest()
+            && let Some(files) = shared.files_at_rest()
+        {
+            let disks = shared.disks.read().clone();
+            let census = Census::of(shared, &files, &disks);
+            if shared.sweeps.at_rest() == Some(before) {
+                return census.check(&disks);
+            }
+        }
+        // A removal ends soon: it waits for nothing.
+        std::thread::yield_now();
+    }
+}
+
+/// What the files hold, and what the lists and the ledger say.
+struct Census {
+    found: Found,
+    counts: FrameCounts,
+    /// Frames that are not blank.
+    used: u64,
+    amounts: Amounts,
+    charged: u64,
+    stuck: u64,
+    /// By device: what is dirty or under write-back, charged, and in flight.
+    of_devices: Vec<(Amounts, u64, u64)>,
+    /// Waiters.
+    waiting: usize,
+}
+
+/// Pages of files.
+struct Found {
+    attached: u64,
+    clean: u64,
+    dirty: u64,
+    stuck: u64,
+    dirty_on: Vec<u64>,
+}
+
+impl Census {
+    fn of(shared: &Shared, files: &[Arc<Inner>], disks: &[Arc<DiskState>]) -> Self {
+        let (attached, clean, dirty, stuck) = Default::default();
+        let mut found = Found { attached, clean, dirty, stuck, dirty_on: vec![0; disks.len()] };
+        for file in files {
+            found.add(shared, file, disks);
+        }
+        #[cfg(test)]
+        tests::after_files();
+        let frames = &shared.pool.frames;
+        let ledger = &shared.ledger;
+        let of_device = |disk: &Arc<DiskState>| {
+            let ledger = &disk.ledger;
+            (ledger.amounts(), ledger.charged(), ledger.in_flight())
+        };
+        Self {
+            found,
+            counts: shared.pool.frame_counts(),
+            used: frames.all().filter(|&f| frames.state(f).snapshot() != Default::default()).count() as u64,
+            amounts: ledger.amounts(),
+            charged: ledger.charged(),
+            stuck: ledger.stuck(),
+            of_devices: disks.iter().map(of_device).collect(),
+            waiting: shared.waits.len(),
+        }
+    }
+
+    fn check(&self, disks: &[Arc<DiskState>]) {
+        let Self { found, counts, .. } = self;
+        let rests = |dirty_pages| Amounts { dirty_pages, writeback_pages: 0 };
+        assert_eq!(
+            rests(found.dirty),
+            self.amounts,
+            "dirty pages are counted, and nothing is under write-back"
+        );
+        assert_eq!((found.dirty, found.stuck), (self.charged, self.stuck), "charged pages are dirty");
+        for ((disk, &dirty), counted) in disks.iter().zip(&found.dirty_on).zip(&self.of_devices) {
+            let index = disk.index.0;
+            assert_eq!((rests(dirty), dirty, 0), *counted, "dirty pages of device {index} are counted");
+        }
+        assert_eq!(found.clean, u64::from(counts.evictable), "every clean page can be evicted");
+        assert_eq!(
+            found.attached + u64::from(counts.free) + u64::from(counts.parked),
+            u64::from(counts.total + counts.overdrawn),
+            "every frame is in a file, free or parked: {counts:?}"
+        );
+        assert_eq!(self.used, found.attached, "free frames are blank");
+        let flushers = disks.len();
+        assert!(self.waiting <= flushers, "nobody but flushers waits: {}", self.waiting);
+    }
+}
+
+impl Found {
+    /// Counts the pages of a file and checks each, under the file's lock.
+    fn add(&mut self, shared: &Shared, file: &Inner, disks: &[Arc<DiskState>]) {
         let pages = file.pages.lock();
         assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
         let frames = file.frames(&pages);
         assert_eq!(frames.len() as u64, pages.cached, "the list of file {} is whole", file.inode);
+        let device = disks.iter().position(|disk| Arc::ptr_eq(disk, &file.disk));
         for frame in frames {
-            let key = shared.pool.frames.key(frame);
-            let state = shared.pool.frames.state(frame).snapshot();
-            assert_eq!(key.file(), file.file, "frame {} is in its own file's list", frame.get());
-            assert_eq!(
-                shared.pool.index.find(&shared.pool.frames, key),
-                Some(frame),
-                "the index knows {key:?}"
-            );
-            assert_eq!(state.pins(), 0, "nobody holds {key:?}: {state:?}");
-            assert!(
-                state.is_uptodate()
-                    && !state.is_exclusive()
-                    && !state.is_loading()
-                    && !state.is_writeback()
-                    && !state.is_detached(),
-                "{key:?} is at rest: {state:?}"
-            );
-            let tagged = pages.dirty.contains(key.index());
-            assert_eq!(tagged, state.dirty() != 0, "tag and state of {key:?} agree: {state:?}");
-            attached += 1;
-            match (tagged, pages.dirty.is_stuck()) {
-                (false, _) => clean += 1,
-                (true, true) => stuck += 1,
+            let is_dirty = is_dirty_at_rest(shared, file, &pages, frame);
+            self.attached += 1;
+            match (is_dirty, pages.dirty.is_stuck()) {
+                (false, _) => self.clean += 1,
+                (true, true) => self.stuck += 1,
                 (true, false) => {
-                    dirty += 1;
-                    dirty_on[file.disk.index.0 as usize] += 1;
+                    self.dirty += 1;
+                    self.dirty_on[device.expect("a device is there as long as its files")] += 1;
                 }
             }
         }
         assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
     }
-    let counts = shared.pool.frame_counts();
-    let rests = |dirty_pages| Amounts { dirty_pages, writeback_pages: 0 };
-    let ledger = &shared.ledger;
-    assert_eq!(rests(dirty), ledger.amounts(), "dirty pages are counted, and nothing is under write-back");
-    assert_eq!((dirty, stuck), (ledger.charged(), ledger.stuck()), "charged pages are dirty");
-    for (disk, dirty) in disks.iter().zip(dirty_on) {
-        let ledger = &disk.ledger;
-        let counted = (ledger.amounts(), ledger.charged(), ledger.in_flight());
-        assert_eq!((rests(dirty), dirty, 0), counted, "dirty pages of device {} are counted", disk.index.0);
-    }
-    assert_eq!(clean, u64::from(counts.evictable), "every clean page can be evicted");
-    assert_eq!(
-        attached + u64::from(counts.free) + u64::from(counts.parked),
-        u64::from(counts.total + counts.overdrawn),
-        "every frame is in a file, free or parked: {counts:?}"
+}
+
+/// Checks a page that nobody uses; says whether it is dirty.
+fn is_dirty_at_rest(shared: &Shared, file: &Inner, pages: &Pages, frame: FrameNo) -> bool {
+    let key = shared.pool.frames.key(frame);
+    let state = shared.pool.frames.state(frame).snapshot();
+    assert_eq!(key.file(), file.file, "frame {} is in its own file's list", frame.get());
+    assert_eq!(shared.pool.index.find(&shared.pool.frames, key), Some(frame), "the index knows {key:?}");
+    assert_eq!(state.pins(), 0, "nobody holds {key:?}: {state:?}");
+    assert!(
+        state.is_uptodate()
+            && !state.is_exclusive()
+            && !state.is_loading()
+            && !state.is_writeback()
+            && !state.is_detached(),
+        "{key:?} is at rest: {state:?}"
     );
-    let used = shared
-        .pool
-        .frames
-        .all()
-        .filter(|&f| shared.pool.frames.state(f).snapshot() != Default::default())
-        .count();
-    assert_eq!(used as u64, attached, "free frames are blank");
-    let flushers = disks.len();
-    assert!(shared.waits.len() <= flushers, "nobody but flushers waits: {}", shared.waits.len());
+    let tagged = pages.dirty.contains(key.index());
+    assert_eq!(tagged, state.dirty() != 0, "tag and state of {key:?} agree: {state:?}");
+    tagged
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CacheConfig, FlatFile, PAGE_BYTES, PageCache};
+    use extant_block::{MemDevice, Sector};
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    thread_local! {
+        /// Run once, by the next audit on this thread, when it has counted the files' pages.
+        static AFTER_FILES: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn after_files() {
+        if let Some(hook) = AFTER_FILES.take() {
+            hook();
+        }
+    }
+
+    #[test]
+    fn an_audit_passes_though_a_large_file_goes_meanwhile() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(16 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(16 << 20)));
+        let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), 8 << 20)), 1, 0);
+        file.open().write_blocking(0, &vec![1; 1255 * PAGE_BYTES]).expect("room");
+        rt.block_on(file.write_back(..)).expect("no panic").expect("nothing fails");
+        let (sweeps, world) = (cache.clone(), rt.clone());
+        AFTER_FILES.set(Some(Box::new(move || {
+            // More pages than a caller removes itself: a task does.
+            file.discard();
+            let swept = async {
+                while sweeps.usage().evictable > 0 {
+                    world.yield_now().await;
+                }
+            };
+            world.block_on(swept).expect("the task ends");
+        })));
+        cache.audit();
+        assert!(AFTER_FILES.take().is_none(), "the hook was run");
+        assert_eq!(cache.usage().free, cache.usage().frames);
+    }
 }

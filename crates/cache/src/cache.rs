@@ -1,6 +1,5 @@
 //! The cache of a process.
 
-use crate::Result;
 use crate::accounts::{Account, AccountConfig};
 use crate::backing::Backing;
 use crate::dirty::TurnControl;
@@ -13,6 +12,7 @@ use crate::state::shared::{OnWriteError, Settings};
 use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
 use crate::writeback::{write_back_all, write_back_files};
+use crate::{CacheError, Result};
 use extant_block::{Bio, Device, Exclusive, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
@@ -358,6 +358,12 @@ impl Disk {
         }
         let told = state.errors.check(&mut state.told.lock());
         told.and(state.errors.peek(&mut since))
+    }
+
+    /// Has the flusher try again to write back those of the device's files that their backing could not place, and whose errors
+    /// `may_be_over`: there is space again. Until then only syncs try.
+    pub fn retry(&self, may_be_over: impl Fn(&CacheError) -> bool) {
+        self.state.retry(may_be_over);
     }
 
     /// Makes writes that have ended durable: flushes the device's cache. For a file system's own writes; every file that

@@ -188,8 +188,7 @@ impl Mapping {
         self.0.discard();
     }
 
-    /// Has the flusher try again to write back a file that its backing could not place: there is space again. Without
-    /// this it is tried by syncs only.
+    /// As [`Disk::retry`](crate::Disk::retry), of this file, whatever its error is.
     pub fn retry(&self) {
         self.0.retry();
     }

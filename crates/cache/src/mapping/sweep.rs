@@ -94,6 +94,7 @@ impl Inner {
     /// One batch; says whether there is more.
     fn sweep_some(&self, range: PageRange, which: Which, position: &mut Position, batch: u64) -> bool {
         let shared = &*self.shared;
+        let _sweeping = shared.sweeps.begin();
         let mut after = Aftermath::default();
         let mut loading = Vec::new();
         let mut removed = 0;
@@ -162,6 +163,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let shared = self.shared.clone();
+        let _sweeping = shared.sweeps.begin();
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
         if !self.is_remainder && self.pages.lock().cached > AT_ONCE {
             self.remainder().sweep_later();

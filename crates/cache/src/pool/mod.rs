@@ -359,9 +359,10 @@ impl Pool {
         {
             let mut lists = self.lists.lock();
             for (frame, key) in kept {
-                // Its last user may have freed it since, or have changed it and withdrawn it.
+                // Its last user may have freed it since, or have changed it and withdrawn it; a write-back has it enter when it ends.
                 let seen = self.frames.state(frame).snapshot();
-                let is_candidate = seen.dirty() == 0 && (seen.is_uptodate() || seen.is_loading());
+                let is_clean = seen.dirty() == 0 && !seen.is_writeback();
+                let is_candidate = is_clean && (seen.is_uptodate() || seen.is_loading());
                 if is_candidate && !seen.is_detached() && self.frames.key(frame) == key {
                     lists.policy.put_back(frame);
                 }

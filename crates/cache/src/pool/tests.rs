@@ -82,6 +82,32 @@ fn a_page_that_is_freed_while_an_evictor_passes_it_over_is_no_candidate() {
 }
 
 #[test]
+fn a_page_that_is_under_write_back_when_an_evictor_has_passed_it_over_is_no_candidate() {
+    let pool = pool(4);
+    for frame in take(&pool, 4, Purpose::Demand) {
+        fill(&pool, frame);
+    }
+    let frames: Vec<_> = pool.frames.all().take(4).collect();
+    let reader = std::cell::Cell::new(pool.frames.pin(frames[0], PageKey::new(FileId(1), 1)).ok());
+    let mut taken = Vec::new();
+    pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
+        forget(&pool)(run);
+        // A writer, and the flusher after it: once, in the first of two rounds.
+        if let Some(reader) = reader.take() {
+            assert_eq!(reader.end(), After::InUse);
+            pool.frames.state(frames[0]).set_dirty(0xf);
+            pool.not_evictable([frames[0]]);
+            assert_eq!(pool.frames.state(frames[0]).start_writeback(), Some(0xf));
+        }
+    });
+    assert_eq!(taken, frames[1..3]);
+    assert_eq!(pool.evictable_frames(), 1, "the device reads the other one");
+    assert_eq!(pool.frames.state(frames[0]).end_writeback(0).0, After::InUse);
+    pool.evictable(&frames[..1]);
+    assert_eq!(pool.evictable_frames(), 2);
+}
+
+#[test]
 fn frames_in_magazines_are_taken_back_when_nothing_else_is_left() {
     let pool = pool(2048);
     let mut taken = Vec::new();

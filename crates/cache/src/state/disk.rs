@@ -58,6 +58,7 @@ impl DiskState {
             errors,
             flushes: Flushes::default(),
             urgent: Urgent::default(),
+            retries: AtomicU64::new(0),
             last_error: Mutex::new(None),
             files: Mutex::default(),
             turn: Mutex::default(),
@@ -100,6 +101,11 @@ impl DiskState {
         if let Some(file) = from.remove(&place) {
             to.insert(place, file);
         }
+    }
+
+    /// The files that the flusher passes over.
+    pub(super) fn stuck_files(&self) -> Vec<Arc<Inner>> {
+        self.files.lock().stuck.values().cloned().collect()
     }
 
     /// All files with dirty pages, oldest first. `None` once the list is closed.

@@ -15,6 +15,7 @@ pub(crate) mod plug;
 pub(crate) mod run;
 pub(crate) mod shared;
 mod stuck;
+pub(crate) mod sweeps;
 pub(crate) mod underway;
 pub(crate) mod urgent;
 
@@ -33,6 +34,7 @@ use crate::state::flushes::Flushes;
 use crate::state::run::Writing;
 use crate::state::shared::{Files, Settings};
 use crate::state::stuck::Stuck;
+use crate::state::sweeps::Sweeps;
 use crate::state::underway::Underway;
 use crate::state::urgent::Urgent;
 use crate::waits::Waits;
@@ -59,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     /// The error of the last file that became stuck.
     pub(crate) stuck_error: Mutex<Option<CacheError>>,
+    pub(crate) sweeps: Sweeps,
     pub(crate) accounts: Accounts,
     pub(crate) settings: Settings,
     pub(crate) pass: Box<dyn WriteBackPass>,
@@ -88,6 +91,8 @@ pub(crate) struct DiskState {
     pub(crate) urgent: Urgent,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
+    /// How often stuck files were to be tried again.
+    pub(crate) retries: AtomicU64,
     /// The file that had its turn last, among those who write back some of all files.
     turn: Mutex<Option<Listed>>,
 }

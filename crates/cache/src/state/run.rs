@@ -36,6 +36,8 @@ pub(crate) struct WriteRun {
     pub(crate) number: RunNo,
     /// Flushes of the device that had failed when it was taken.
     pub(crate) flush_failures: u64,
+    /// How often stuck files had been tried again then.
+    pub(crate) retries: u64,
     /// Until the pages have left write-back.
     pub(crate) charge: Mutex<Option<WritebackCharge>>,
 }

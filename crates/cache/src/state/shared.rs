@@ -8,6 +8,7 @@ use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
 use crate::registry::Accounts;
+use crate::state::sweeps::Sweeps;
 use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Waits};
 use extant_rt::{Rt, WaitConfig, WaitTable};
@@ -73,6 +74,7 @@ impl Shared {
             disks: RwLock::default(),
             control: Mutex::new(control),
             stuck_error: Mutex::default(),
+            sweeps: Sweeps::default(),
             accounts: Accounts::default(),
             settings,
             pass,
@@ -116,6 +118,12 @@ impl Shared {
     }
 
     /// Those of a device.
+    /// As [`Self::all_files`]; `None` while one is being dropped, whose frames are in no file.
+    pub(crate) fn files_at_rest(&self) -> Option<Vec<Arc<Inner>>> {
+        let files = self.files.read();
+        files.slots.iter().filter(|slot| !slot.ptr_eq(&Weak::new())).map(Weak::upgrade).collect()
+    }
+
     pub(crate) fn files_of(&self, disk: &DiskState) -> Vec<Arc<Inner>> {
         let mut files = self.all_files();
         files.retain(|file| file.disk.index == disk.index);

@@ -1,12 +1,12 @@
 //! Files whose dirty pages their backing could not place: no space, a quota, damage, an aborted journal.
 //!
 //! Such a file keeps its pages and its error. It is not tried again by the flusher, only on demand: by a sync, by
-//! [`crate::Mapping::write_back`], when the cache is closed, or after [`crate::Mapping::retry`]. Its pages return their
+//! [`crate::Mapping::write_back`], when the cache is closed, or after [`crate::Disk::retry`]. Its pages return their
 //! charges, so that they take no room from files of the same device that can be written back; they lower the limit for
 //! all instead, and no further page of the file can become dirty meanwhile, so that they cannot fill the memory.
 
 use crate::CacheError;
-use crate::state::{Inner, Pages, Shared};
+use crate::state::{DiskState, Inner, Pages, Shared};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,16 @@ impl Inner {
     /// Why; `None` if it no longer is so.
     pub(crate) fn stuck_error(&self) -> Option<CacheError> {
         self.stuck.error.lock().clone()
+    }
+
+    /// The backing could not place a run that was taken after so many retries. Where there was another since, the flusher has not
+    /// tried yet what that is about.
+    pub(crate) fn stick_since(&self, retries: u64, pages: &mut Pages, error: Option<CacheError>) {
+        self.stick(pages, error);
+        // Last: a retry that comes after this look finds the file stuck.
+        if self.disk.retries.load(Ordering::SeqCst) != retries {
+            self.unstick(pages);
+        }
     }
 
     /// The backing could not place a run.
@@ -59,6 +69,19 @@ impl Inner {
     /// Has the flusher try again.
     pub(crate) fn retry(self: &Arc<Self>) {
         self.unstick(&mut self.pages.lock());
+    }
+}
+
+impl DiskState {
+    /// Has the flusher try again the files whose errors `may_be_over`.
+    pub(crate) fn retry(&self, may_be_over: impl Fn(&CacheError) -> bool) {
+        // First: a run that ends after this does not have its file stuck.
+        self.retries.fetch_add(1, Ordering::SeqCst);
+        for file in self.stuck_files() {
+            if file.stuck_error().is_some_and(|error| may_be_over(&error)) {
+                file.retry();
+            }
+        }
     }
 }
 

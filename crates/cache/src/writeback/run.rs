@@ -9,6 +9,7 @@ use crate::waits::Condition;
 use crate::{CacheError, Cost, Event, OnWriteError, PageRange, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The outcome of a search for dirty pages.
 #[derive(Debug)]
@@ -52,6 +53,7 @@ impl Inner {
     pub(crate) fn take_dirty(self: &Arc<Self>, range: PageRange, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
         let size = self.size();
+        let retries = self.disk.retries.load(Ordering::SeqCst);
         let Some(first) = pages.dirty.first_in(range.indices()) else { return Taken::Clean };
         if pages.writeback.contains(first) {
             return Taken::InFlight(first);
@@ -105,6 +107,7 @@ impl Inner {
             started,
             number,
             flush_failures,
+            retries,
             charge,
         })
     }
@@ -145,7 +148,7 @@ impl WriteRun {
                 pages.fills.remapped(self.pages());
             }
             if sticks {
-                inner.stick(&mut pages, result.clone().err());
+                inner.stick_since(self.retries, &mut pages, result.clone().err());
             } else if result.is_ok() {
                 inner.unstick(&mut pages);
             }
@@ -325,6 +328,30 @@ mod tests {
         mapping.open().write_blocking(0, &[1; PAGE_BYTES]).expect("room");
         rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
         assert!(!disk.state.is_failing());
+    }
+
+    #[test]
+    fn a_run_that_was_taken_before_space_came_back_has_no_file_stuck() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let mapping = disk.mapping(Arc::new(Places::default()), 1, 0);
+        mapping.open().write_blocking(0, &[1; PAGE_BYTES]).expect("room");
+        let take = || match mapping.0.take_dirty(PageRange::ALL, 1) {
+            Taken::Run(run) => run,
+            other => panic!("a page is dirty, and nobody has it: {other:?}"),
+        };
+        let run = take();
+        // The backing may have looked for space before this, and answers after it.
+        disk.retry(|_| true);
+        Window::new(&mapping.0.shared, &mapping.0.disk).push(run, BioFlags::SYNC);
+        assert!(!mapping.0.is_stuck(), "the flusher has not tried since");
+        Window::new(&mapping.0.shared, &mapping.0.disk).push(take(), BioFlags::SYNC);
+        assert!(mapping.0.is_stuck());
+        disk.retry(|_| false);
+        assert!(mapping.0.is_stuck(), "it is stuck for another reason");
+        disk.retry(|error| matches!(error, CacheError::Backing(_)));
+        assert!(!mapping.0.is_stuck());
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod spread;
 mod trim;
 
 pub(crate) use blocks::{Allocated, Pins};
-pub(crate) use nospace::GivesBack;
+pub(crate) use nospace::{GivesBack, WantsSpace};
 pub(crate) use numbers::{InodePin, LoggedInode, NewInode};
 pub(crate) use space::{Privilege, Reservation};
 pub(crate) use spread::{Parent, Wanted};
@@ -79,6 +79,7 @@ struct Shared {
     /// Inodes freed by transactions that are not durable, on a volume without a journal.
     freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
     givers: Mutex<Vec<Arc<dyn GivesBack>>>,
+    seekers: Mutex<Vec<Arc<dyn WantsSpace>>>,
     unusable: Mutex<Unusable>,
     /// Why groups are not allocated from.
     problems: Mutex<Vec<Error>>,
@@ -147,6 +148,7 @@ impl Allocator {
             fresh_tables: Mutex::default(),
             freed_inodes: Mutex::default(),
             givers: Mutex::default(),
+            seekers: Mutex::default(),
             unusable: Mutex::default(),
             problems: Mutex::default(),
             problem_count: AtomicUsize::new(0),
@@ -314,6 +316,8 @@ impl Listener for Allocator {
         for &run in freed {
             self.shared.settle(run);
         }
+        let seekers = self.shared.seekers.lock().clone();
+        seekers.iter().for_each(|seeker| seeker.space_returned());
     }
 }
 

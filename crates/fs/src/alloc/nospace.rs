@@ -25,7 +25,18 @@ pub(crate) trait GivesBack: Debug + Send + Sync {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
+/// A part of the volume that may have had too little space.
+pub(crate) trait WantsSpace: Debug + Send + Sync {
+    /// Blocks can be allocated that could not before. Called without locks; it must not wait.
+    fn space_returned(&self);
+}
+
 impl Allocator {
+    /// Has `seeker` told when blocks that were freed can be allocated again.
+    pub(crate) fn add_seeker(&self, seeker: Arc<dyn WantsSpace>) {
+        self.shared.seekers.lock().push(seeker);
+    }
+
     /// Has `giver` asked before a reservation fails; in the order in which they were added.
     pub(crate) fn add_giver(&self, giver: Arc<dyn GivesBack>) {
         self.shared.givers.lock().push(giver);

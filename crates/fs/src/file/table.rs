@@ -3,14 +3,14 @@
 use super::contents::{Contents, Rest};
 use super::read::check_size;
 use super::write::{FileOptions, OpenFile, cache_error};
-use crate::alloc::GivesBack;
+use crate::alloc::{GivesBack, WantsSpace};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
 use extant_cache::accounts::{Account, AccountConfig, Shrink};
-use extant_cache::{ByteRange, Disk, Mapping};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
+use extant_cache::{ByteRange, CacheError, Disk, Mapping};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Place};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -74,6 +74,7 @@ impl Files {
         let files = Arc::new(Self { writer, disk, account, table });
         files.account.set_shrinker(Arc::downgrade(&files) as Weak<dyn Shrink>);
         files.writer.alloc.add_giver(Arc::new(WriteBackGiver(Arc::downgrade(&files))));
+        files.writer.alloc.add_seeker(Arc::new(Unplaced(Arc::downgrade(&files))));
         files
     }
 
@@ -308,5 +309,24 @@ impl GivesBack for WriteBackGiver {
                 let _ = files.write_back().await;
             }
         })
+    }
+}
+
+/// Has files written back that found no place for their data. Writes reserve theirs; but what was promised may have been in a group
+/// that turned out to be damaged.
+#[derive(Debug)]
+struct Unplaced(Weak<Files>);
+
+impl WantsSpace for Unplaced {
+    fn space_returned(&self) {
+        // Not where the file itself is damaged, or the journal has ended.
+        let is_for_space = |error: &CacheError| match cache_error(error.clone()) {
+            Error::NoSpace | Error::Io(_) => true,
+            Error::Corrupt(what) => matches!(what.place, Place::GroupDescriptor(_) | Place::BlockBitmap(_)),
+            _ => false,
+        };
+        if let Some(files) = self.0.upgrade() {
+            files.disk.retry(is_for_space);
+        }
     }
 }

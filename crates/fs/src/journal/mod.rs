@@ -18,6 +18,7 @@ mod flushes;
 mod handle;
 mod log;
 mod relay;
+mod release;
 mod ring;
 mod state;
 #[cfg(test)]
@@ -29,15 +30,15 @@ pub(crate) use accounts::{Accounts, Charge, NEW_OWNER_BLOCKS, Owner};
 pub(crate) use commit::STINT;
 pub(crate) use handle::Handle;
 pub(crate) use log::{LogDevice, LogMap, write_segments};
+pub(crate) use release::{KeptOpen, discard_held};
 pub(crate) use state::LOG_BLOCKS_MIN;
 
 use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};
 use commit::Versions;
-use extant_block::{IoErrorKind, Sector};
 use extant_cache::Disk;
 use extant_format::VolumeBlock;
-use extant_rt::{Class, Nanos, Rt};
+use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, Running, State};
@@ -300,13 +301,7 @@ impl Journal {
     /// # Errors
     /// [`Error::ReadOnly`] once the journal is being closed, or gave up.
     pub(crate) fn keep_open(&self) -> Result<KeptOpen> {
-        let mut state = self.inner.lock();
-        if !state.is_open() {
-            return Err(Error::ReadOnly);
-        }
-        state.kept_open += 1;
-        drop(state);
-        Ok(KeptOpen(self.inner.clone()))
+        self.inner.keep_open()
     }
 
     /// Waits for a moment without discards of free blocks.
@@ -457,60 +452,8 @@ impl Inner {
         }
     }
 
-    /// Tells the allocator what it may allocate again, after discarding it where that is asked for; without locks.
-    fn release(self: &Arc<Self>, tid: Tid, freed: Vec<PhysicalRun>) {
-        if freed.is_empty() {
-            return;
-        }
-        if !self.discards.load(Ordering::Relaxed) {
-            return self.released(tid, &freed);
-        }
-        let inner = self.clone();
-        // No caller waits for it, but one that needs the space.
-        let discard = async move {
-            for &run in &freed {
-                inner.discard(run).await;
-            }
-            inner.released(tid, &freed);
-        };
-        drop(self.rt.spawn("discard", Class::Normal, discard));
-    }
-
-    /// Discards freed blocks. A device that fails to keeps them, and one that cannot is asked no more.
-    async fn discard(&self, run: PhysicalRun) {
-        if !self.discards.load(Ordering::Relaxed) || self.lock().failure.is_some() {
-            return;
-        }
-        let block_bytes = self.store.blocks().block_bytes() as u64;
-        let start = Sector(run.start.0 * (block_bytes / Sector::BYTES));
-        let discarded =
-            extant_block::discard(&**self.store.blocks().device(), start, run.blocks * block_bytes);
-        if discarded.await.is_err_and(|error| error.kind == IoErrorKind::Unsupported) {
-            self.discards.store(false, Ordering::Relaxed);
-        }
-    }
-
-    fn released(&self, tid: Tid, freed: &[PhysicalRun]) {
-        if let Some(listener) = self.listener.get() {
-            listener.released(tid, freed);
-        }
-        self.lock().release_ended();
-        self.notify();
-    }
-
     fn lock(&self) -> RankedGuard<'_, State> {
         self.state.lock()
-    }
-}
-
-/// Work that a close waits for; see [`Journal::keep_open`].
-#[derive(Debug)]
-pub(crate) struct KeptOpen(Arc<Inner>);
-
-impl Drop for KeptOpen {
-    fn drop(&mut self) {
-        self.0.lock().kept_open -= 1;
-        self.0.notify();
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! For the same reason a waiter that needs the next commit is not woken by the end of this one, but for the one that is to
 //! begin it; and the I/O of a commit wakes the waiter that polled it last. A task that keeps a sync without polling it, as a
-//! `select!` may, would leave the others waiting for it: where the work is not polled in time, all are woken.
+//! `select!` may, would leave the others waiting for it: where the one that was woken does not go on in time, all are woken.
 
 use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
@@ -17,8 +17,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long the waiter that drives the work may leave it unpolled, at least, while others wait: longer than a thread waits for a
-/// processor as a rule.
+/// How long the waiter that was woken may leave the work to itself, at least, while others wait: longer than a thread waits for
+/// a processor as a rule.
 const PATIENCE: Nanos = Nanos::from_millis(20);
 
 /// Room for one future at a time.
@@ -43,32 +43,50 @@ impl Wake for Io {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let Some(shared) = self.0.upgrade() else { return };
-        let (driver, is_first) = {
+        let (driver, watch) = {
             let mut state = shared.state.lock();
             state.is_woken = true;
+            // The driver is among the waiters.
             let has_others = state.waiters.len() > 1;
-            let is_first = has_others && !state.is_watched;
-            state.is_watched |= has_others;
-            (state.driver.clone(), is_first)
+            (state.driver.clone(), has_others.then(|| shared.begin_watch(&mut state)).flatten())
         };
         if let Some(driver) = driver {
             driver.wake();
         }
-        if is_first {
-            let (rt, weak) = (shared.rt.clone(), self.0.clone());
-            let watch = async move {
-                rt.sleep(PATIENCE).await;
-                if let Some(shared) = weak.upgrade() {
-                    shared.end_watch();
-                }
-            };
-            drop(shared.rt.spawn("journal watch", Class::Normal, watch));
+        shared.watch(watch);
+    }
+}
+
+/// A look after a while whether the waiter that was woken has gone on. It is made before the task that looks: a world that
+/// has ended takes no task, and then it is over at once.
+struct Watch(Weak<Shared>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.end_watch();
         }
     }
 }
 
 impl Shared {
-    /// Has all waiters look where the work was woken and not polled since.
+    /// The one waiter that was woken is to be watched; `None` where a watch is under way.
+    fn begin_watch(self: &Arc<Self>, state: &mut State) -> Option<Watch> {
+        (!std::mem::replace(&mut state.is_watched, true)).then(|| Watch(Arc::downgrade(self)))
+    }
+
+    fn watch(&self, watch: Option<Watch>) {
+        if let Some(watch) = watch {
+            let rt = self.rt.clone();
+            let watching = async move {
+                rt.sleep(PATIENCE).await;
+                drop(watch);
+            };
+            drop(self.rt.spawn("journal watch", Class::Normal, watching));
+        }
+    }
+
+    /// Has all waiters look where one was woken to go on and none has since.
     fn end_watch(&self) {
         let waiters = {
             let mut state = self.state.lock();
@@ -88,9 +106,9 @@ struct State {
     waiters: Vec<(u64, Waker)>,
     /// The waiter that polled the work last.
     driver: Option<Waker>,
-    /// The work was woken, and has not been polled since.
+    /// A waiter was woken, to poll the work or to begin the next, and no work has been polled since.
     is_woken: bool,
-    /// A task looks after a while whether it has.
+    /// A task looks after a while whether one has.
     is_watched: bool,
     /// The highest key that has been reached.
     reached: u64,
@@ -239,16 +257,21 @@ struct Driving<'r>(&'r Relay);
 
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
-        let (waiters, driver) = {
-            let mut state = self.0.shared.state.lock();
+        let shared = &self.0.shared;
+        let (waiters, driver, watch) = {
+            let mut state = shared.state.lock();
             state.work = state.next.take().map_or(Stage::Idle, Stage::Parked);
             let reached = state.take_reached();
             // One to begin the next, or to drive it.
             let successor = state.waiters.pop().map(|(_, waker)| waker);
-            (reached.chain(successor), state.driver.take())
+            let has_others = !state.waiters.is_empty();
+            state.is_woken = has_others;
+            let watch = has_others.then(|| shared.begin_watch(&mut state)).flatten();
+            (reached.chain(successor), state.driver.take(), watch)
         };
         drop(driver);
         waiters.for_each(Waker::wake);
+        shared.watch(watch);
     }
 }
 
@@ -456,5 +479,47 @@ mod tests {
         sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(1))).unwrap();
         assert!(wakes.0.load(Ordering::SeqCst) > 0);
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+
+    /// A relay whose work has ended, and a waiter for the next that counts its wakes: the one that was woken to begin it is
+    /// `kept`, and is not polled.
+    fn with_successor(rt: &Rt, check: impl FnOnce(&Relay, &Counts, &mut Pin<Box<Join<'_>>>)) {
+        let relay = Relay::new(rt);
+        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let opened = gate.clone();
+        relay.start(async move { opened.acquire().await.forget() });
+        let counts = [(); 3].map(|()| Arc::new(Counts::default()));
+        let [mut waits, mut kept, mut last] = [8, 8, 7].map(|key| Box::pin(relay.join(key)));
+        for (wait, counts) in [&mut waits, &mut kept, &mut last].into_iter().zip(&counts) {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(counts.clone()))).is_pending());
+        }
+        gate.add_permits(1);
+        relay.reach(7);
+        let waker = Waker::from(counts[2].clone());
+        assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+        // It has what it waits for, and leaves the end of the work to those that are polled next.
+        let mut other = Box::pin(relay.join(EVERY_END));
+        assert!(other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(counts[1].0.load(Ordering::SeqCst), 1, "it is the successor");
+        check(&relay, &counts[0], &mut waits);
+    }
+
+    #[test]
+    fn a_successor_that_is_kept_unpolled_does_not_keep_the_others() {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        with_successor(sim.rt(), |relay, wakes, waits| {
+            assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "one is enough as a rule");
+            sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(1))).unwrap();
+            assert!(wakes.0.load(Ordering::SeqCst) > 0);
+            assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            assert!(relay.is_idle());
+        });
+    }
+
+    #[test]
+    fn all_are_woken_at_once_where_the_world_takes_no_task_to_watch_the_successor() {
+        let rt = Rt::real(Default::default());
+        let _ = rt.shutdown(Nanos::ZERO);
+        with_successor(&rt, |_, wakes, _| assert!(wakes.0.load(Ordering::SeqCst) > 0));
     }
 }

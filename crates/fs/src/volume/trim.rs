@@ -2,6 +2,7 @@
 
 use super::Volume;
 use crate::alloc::Free;
+use crate::journal::discard_held;
 use crate::{Error, Result};
 use extant_block::{IoErrorKind, Sector};
 use extant_format::VolumeBlock;
@@ -38,14 +39,8 @@ impl Volume {
                     let bytes = run.blocks << bits;
                     let start = Sector(run.start.0 << (bits - 9));
                     let under_way = writer.journal.keep_open()?;
-                    let device = self.device().clone();
-                    // The blocks are no writer's until the discard has ended, also if this caller leaves.
-                    let piece = writer.rt.unstoppable("trim", async move {
-                        let discarded = extant_block::discard(&*device, start, bytes).await;
-                        drop((taken, under_way));
-                        discarded
-                    });
-                    match piece.await {
+                    // The blocks are no writer's until the discard has ended.
+                    match discard_held(&**self.device(), start, bytes, (taken, under_way)).await {
                         Ok(()) => trimmed_bytes += bytes,
                         Err(error) if error.kind == IoErrorKind::Unsupported => {
                             return Err(Error::NotSupported("discarding space of this device".into()));

@@ -2,7 +2,12 @@
 
 use super::durable::{B, PLAIN, unwritten, with_gate};
 use super::*;
+use crate::names::Caller;
 use crate::volume::WriteOptions;
+use extant_block::{MemDevice, Sector};
+use extant_format::{Group, GroupFlags};
+use extant_rt::Nanos;
+use extant_sim::{Machine, Preemption, Sim};
 
 #[test]
 fn nothing_is_written_once_the_volume_is_gone() {
@@ -99,4 +104,50 @@ fn a_small_budget_for_metadata_has_room_for_every_step_of_a_removal() {
     })
     .unwrap();
     check_is_silent(&image, args);
+}
+
+#[test]
+fn data_without_a_place_are_written_when_space_returns_and_nobody_has_to_ask() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let args = "-t ext4 -b 1024 -g 1024 -J size=1 -N 64";
+    let image = make(dir.path(), 8, args, &[vec![1; 2 << 20]]);
+    let memory = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    let sim = Sim::new(Machine::free(2, Preemption::None), 1);
+    let rt = sim.rt();
+    let work = async {
+        let cache = PageCache::new(rt, CacheConfig::with_budget(32 << 20)).unwrap();
+        let disk = cache.attach(memory.clone());
+        let volume = Volume::open_writable(rt, &disk, WriteOptions::default()).await.unwrap();
+        // Space of a group whose bitmap nobody has read is promised, and then is not there. That of a group without any blocks in
+        // use is not read at all.
+        let groups = (1..8).map(|n| volume.writer().unwrap().store.groups().get(Group(n)));
+        let read = groups.filter(|group| !group.flags.contains(GroupFlags::BLOCK_UNINIT));
+        let bitmap = read.max_by_key(|group| group.free_blocks).expect("some are in use").block_bitmap;
+        let garbage = Buf::from_slice(&[0x5a; 1024]);
+        extant_block::write(&*memory, Sector(2 * bitmap.0), garbage).await.unwrap();
+        let (caller, root) = (Caller::root(), volume.root_node().await.unwrap());
+        let node = root.create(&caller, b"late", 0o644).await.unwrap();
+        let file = node.open(&caller, FileOptions::default()).unwrap();
+        let mut end = 0;
+        while file.write(end, &[7; 1024]).await.is_ok() {
+            end += 1024;
+        }
+        file.sync().await.unwrap_err();
+        assert!(cache.usage().stuck > 0, "{:?}", cache.usage());
+        root.unlink(&caller, b"0").await.unwrap();
+        rt.sleep(Nanos::from_secs(60)).await;
+        let usage = cache.usage();
+        assert_eq!((usage.stuck, usage.dirty, usage.writeback), (0, 0, 0), "the flusher has written them");
+        (file.inode(), end)
+    };
+    let (number, end) = rt.block_on(work).unwrap();
+    std::fs::write(&image, memory.to_bytes()).unwrap();
+    // Replays the journal, and mends the bitmap.
+    run("e2fsck", &["-fy", image.to_str().unwrap()]);
+    check_is_silent(&image, args);
+    let found = dumped(&image, number);
+    assert!(found.len() as u64 == end && found.iter().all(|byte| *byte == 7), "{} of {end}", found.len());
 }

@@ -6,12 +6,14 @@ use crate::file::{FileOptions, OpenFile};
 use crate::journal::Credits;
 use crate::names::Caller;
 use crate::recovery::Log;
-use crate::{Error, OpenOptions, Result, Volume, recover};
+use crate::{Error, OpenOptions, Result, Volume, WriteOptions, recover};
 use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use extant_format::InodeNumber;
-use extant_rt::{Class, Rt};
+use extant_rt::{Class, Nanos, Rt};
+use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -28,6 +30,7 @@ struct GateState {
     /// Everything but reads, as it was submitted.
     seen: Vec<(Op, BioFlags, Sector)>,
     holds_durable: bool,
+    holds_discards: bool,
     held: Vec<Bio>,
     /// Operations on these sectors fail, and as many flushes.
     bad: Option<std::ops::Range<u64>>,
@@ -51,7 +54,7 @@ impl Gate {
     fn let_go(&self) {
         let held = {
             let mut state = self.state.lock();
-            state.holds_durable = false;
+            (state.holds_durable, state.holds_discards) = (false, false);
             std::mem::take(&mut state.held)
         };
         held.into_iter().for_each(|bio| self.inner.submit(bio));
@@ -99,7 +102,8 @@ impl Device for Gate {
             drop(state);
             return bio.end_as("gate", Err(IoErrorKind::Os(5)));
         }
-        if state.holds_durable && bio.flags.contains(BioFlags::FUA) {
+        let is_durable = bio.flags.contains(BioFlags::FUA);
+        if state.holds_durable && is_durable || state.holds_discards && bio.op == Op::Discard {
             state.held.push(bio);
             return;
         }
@@ -305,4 +309,108 @@ fn the_record_of_a_failure_is_not_overwritten_by_a_tail_in_flight() {
     let seen = rt.block_on(Volume::open(memory(&rt, &crashed), OpenOptions::default())).unwrap().unwrap();
     let log = rt.block_on(Log::open(seen.view())).unwrap().unwrap().expect("a journal");
     assert_eq!(log.sb.errno(), 5, "e2fsck -p checks the volume for that");
+}
+
+#[test]
+fn a_commit_that_is_kept_unpolled_keeps_no_other_waiting() {
+    let image = image("-t ext4 -b 1024", 16);
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let rt = sim.rt();
+    let gate = Gate::new(memory(rt, &image));
+    let mut bed = Bed::over(rt, image, gate.clone(), offline());
+    bed.op();
+    let journal = bed.journal().clone();
+    let first = journal.running();
+    gate.hold_durable();
+    let commit = |name, tid| {
+        let journal = journal.clone();
+        rt.spawn(name, Class::Normal, async move { journal.commit(tid).await })
+    };
+    let driver = commit("first", first);
+    until(rt, || gate.has_held());
+    // Two syncs of the next transaction wait behind the commit, and the one that came last would begin it.
+    let mut handle = rt.block_on(journal.start(Credits(1))).unwrap().unwrap();
+    handle.superblock();
+    drop(handle);
+    let second = journal.running();
+    assert!(second > first);
+    let waiter = commit("second", second);
+    rt.block_on(rt.yield_now()).unwrap();
+    let mut kept = Box::pin(journal.commit(second));
+    let poll = poll_fn(|cx| Poll::Ready(kept.as_mut().poll(cx).is_pending()));
+    assert!(rt.block_on(poll).unwrap());
+    // Drives the end of the first commit.
+    let last = commit("last", first);
+    rt.block_on(rt.yield_now()).unwrap();
+    gate.let_go();
+    rt.block_on(driver).unwrap().unwrap().unwrap();
+    rt.block_on(last).unwrap().unwrap().unwrap();
+    rt.block_on(waiter).expect("no deadlock").unwrap().unwrap();
+    rt.block_on(kept).unwrap().unwrap();
+}
+
+/// The close of a volume whose world has ended, as far as it comes without a task: nothing else happens meanwhile.
+fn closed(rt: &Rt, close: Pin<&mut (impl Future<Output = Result<()>> + Send)>) -> Option<Result<()>> {
+    let (mut close, mut polls) = (close, 0);
+    let step = poll_fn(|cx| {
+        polls += 1;
+        match close.as_mut().poll(cx) {
+            Poll::Ready(closed) => Poll::Ready(Some(closed)),
+            Poll::Pending if polls > 1_000 => Poll::Ready(None),
+            Poll::Pending => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    });
+    rt.block_on(step).unwrap()
+}
+
+fn discarding_bed() -> (Bed, Arc<Gate>) {
+    let image = image("-t ext4 -b 1024", 16);
+    let rt = rt();
+    let gate = Gate::new(memory(&rt, &image));
+    (Bed::over(&rt, image, gate.clone(), WriteOptions { discard: true, ..offline() }), gate)
+}
+
+fn unlink(bed: &Bed, name: &str) {
+    let removed = async { bed.volume.root_node().await?.unlink(&Caller::root(), name.as_bytes()).await };
+    bed.rt.block_on(removed).unwrap().unwrap();
+}
+
+#[test]
+fn a_volume_that_discards_is_closed_after_the_end_of_the_world() {
+    let (bed, gate) = discarding_bed();
+    unlink(&bed, "file000");
+    let _ = bed.rt.shutdown(Nanos::ZERO);
+    let closed = closed(&bed.rt, pin!(bed.volume.clone().close()));
+    assert!(matches!(closed, Some(Ok(()))), "{closed:?}");
+    assert!(
+        gate.state.lock().seen.iter().all(|(op, ..)| *op != Op::Discard),
+        "there was no task to wait for it"
+    );
+    assert_clean(&bed.crash(), "after close");
+}
+
+#[test]
+fn blocks_whose_discard_outlives_the_world_are_nobodys_before_it_ends() {
+    let (bed, gate) = discarding_bed();
+    gate.state.lock().holds_discards = true;
+    unlink(&bed, "file000");
+    bed.sync();
+    until(&bed.rt, || gate.has_held());
+    let pending = bed.volume.writer().unwrap().alloc.pending();
+    assert!(pending > 0);
+    let _ = bed.rt.shutdown(Nanos::ZERO);
+    assert_eq!(
+        bed.volume.writer().unwrap().alloc.pending(),
+        pending,
+        "the discard would hit their next owner"
+    );
+    let mut close = pin!(bed.volume.clone().close());
+    assert!(closed(&bed.rt, close.as_mut()).is_none(), "the device is in use");
+    gate.let_go();
+    let closed = closed(&bed.rt, close);
+    assert!(matches!(closed, Some(Ok(()))), "{closed:?}");
+    assert_clean(&bed.crash(), "after close");
 }
