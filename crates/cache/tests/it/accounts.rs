@@ -1,9 +1,9 @@
 //! Memory outside frames.
 
-use crate::common::{ends, one_file, run, sleep, virtual_world, world};
+use crate::common::{one_file, run, sleep, virtual_world, world};
 use extant_cache::accounts::{Account, AccountConfig, Charge, Shrink};
-use extant_cache::{CacheConfig, CacheError, PAGE_BYTES};
-use extant_rt::{Nanos, Rt};
+use extant_cache::{CacheConfig, PAGE_BYTES};
+use extant_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
@@ -133,23 +133,6 @@ fn a_reader_that_finds_no_frame_has_clients_shrink() {
     }
     drop(file);
     cache.audit();
-}
-
-#[test]
-fn a_reader_that_finds_no_frame_once_its_world_has_ended_hears_so() {
-    let rt = world();
-    let config = CacheConfig::with_budget(64 * PAGE_BYTES as u64);
-    let (cache, _disk, _gate, mapping) = one_file(&rt, config, 8 << 20, 8 * MIB);
-    let config = AccountConfig { limit_bytes: MIB, ..AccountConfig::new("test", &cache) };
-    let client = Client::new(cache.account(config));
-    let _ = rt.shutdown(Nanos::ZERO);
-    // As much as there is: nothing but the client could give a frame back.
-    (0..64).for_each(|_| client.take(PAGE_BYTES as u64));
-    let file = mapping.open();
-    let read = move || file.read_blocking(0, &mut [0; 10]);
-    assert!(matches!(ends(read), Err(CacheError::ShutDown)));
-    drop(client);
-    assert_eq!(mapping.open().read_blocking(0, &mut [0; 10]).unwrap(), 10, "there are frames again");
 }
 
 #[test]
