@@ -2,7 +2,7 @@
 
 mod bed;
 
-use bed::{image, writable};
+use bed::{fsck, image, writable};
 use extant::{FileOptions, InodeFlags, OpenOptions, Volume};
 use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op};
 use extant_rt::Rt;
@@ -66,6 +66,7 @@ fn a_volume_open_for_reading_reads_nothing_twice() {
     sparse.write_all_at(1 << 20, b"end").unwrap();
     drop(sparse);
     volume.close().unwrap();
+    fsck(&path);
 
     let rt = Rt::real(Default::default());
     let device = Counted::open(&rt, &path);

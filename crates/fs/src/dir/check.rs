@@ -148,7 +148,7 @@ pub(crate) fn inline_parent(dir: &Inode, sb: &Superblock) -> Result<InodeNumber,
 pub(crate) fn size_in_blocks(dir: &Inode, sb: &Superblock) -> Result<u32, Corrupt> {
     let block = u64::from(sb.block_size().bytes());
     let bad = |rule| Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule);
-    if dir.size() == 0 || dir.size() % block != 0 {
+    if dir.size() == 0 || !dir.size().is_multiple_of(block) {
         return Err(bad("a number of whole blocks, and at least one"));
     }
     dir.size_in_blocks(sb).map(|blocks| blocks.0).ok_or_else(|| bad("within what a map can address"))

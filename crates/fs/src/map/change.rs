@@ -228,7 +228,7 @@ pub(crate) async fn look_up_damaged(
     if let RunState::Written(at) | RunState::Unwritten(at) = run.state {
         let claim = alloc.check_claim(PhysicalRun::new(at, run.blocks), Place::Inode(inode.number));
         let blocks = BlockRange::at(logical, run.blocks);
-        claim.map_err(|error| Unmapped { blocks, error: error.into() })?;
+        claim.map_err(|error| Unmapped { blocks, error })?;
     }
     Ok(run)
 }

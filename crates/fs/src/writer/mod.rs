@@ -56,6 +56,7 @@ impl Writer {
     ///
     /// # Errors
     /// The orphan list or file is damaged or cannot be read; group descriptors contradict each other.
+    #[allow(clippy::too_many_arguments)] // what a volume was opened with
     pub(crate) async fn new(
         rt: &Rt,
         store: Arc<MetaStore>,

@@ -42,9 +42,12 @@ async fn crashes(rt: &Rt, volume: &Volume, gate: &Gate, work: impl Future<Output
     crashes
 }
 
+/// What e2fsck makes of a crash: the contents then, and the lines about more than replay and orphans.
+type Judged = (Vec<u8>, String);
+
 /// Has `work` change a file with a large map, of which nothing is in memory; gives its contents before, and what e2fsck
 /// makes of each crash: the contents then, and the lines about more than replay and orphans.
-fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8>, Vec<(Vec<u8>, String)>)> {
+fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8>, Vec<Judged>)> {
     if !have_tools() {
         return None;
     }
