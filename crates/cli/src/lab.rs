@@ -1,7 +1,7 @@
 //! `extant lab`.
 
 use crate::failure::Failure;
-use crate::lab_args::LabCommand;
+use crate::lab_args::{LabCommand, names_experiment};
 use crate::lab_sweep;
 use crate::session::Session;
 use extant_lab::command::{self, Jobs, Reproduction, Selection, TraceReport};
@@ -94,9 +94,4 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
             Ok(command::report(&request, out)?)
         }
     }
-}
-
-/// Whether a word is an experiment and no job file: a `.toml` file, or a folder.
-pub(crate) fn names_experiment(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "toml") || path.is_dir()
 }

@@ -7,7 +7,7 @@ use extant_lab::Memory;
 use extant_lab::Setting;
 use extant_lab::experiment::Axis;
 use extant_lab::reproduce::Format;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `extant lab`: its subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -325,4 +325,9 @@ pub(crate) struct ReportArgs {
     /// List every pause: when, how long, where, why, and the state of the controller that decided it
     #[arg(long)]
     pub(crate) pauses: bool,
+}
+
+/// Whether a word is an experiment and no job file: a `.toml` file, or a folder.
+pub(crate) fn names_experiment(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml") || path.is_dir()
 }

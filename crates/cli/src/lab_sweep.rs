@@ -1,7 +1,7 @@
 //! `extant lab sweep`: one run for each combination, here, a part of them, or on a cluster.
 
 use crate::failure::Failure;
-use crate::lab_args::{Emit, SweepArgs};
+use crate::lab_args::{Emit, SweepArgs, names_experiment};
 use crate::progress::Progress;
 use crate::session::Session;
 use extant_lab::command::{self, Selection};
@@ -19,7 +19,7 @@ const ON_RAY: &str = include_str!("on_ray.py");
 
 pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure> {
     let experiment = match &args.words[..] {
-        [path] if super::lab::names_experiment(Path::new(path)) => Some(path),
+        [path] if names_experiment(Path::new(path)) => Some(path),
         _ => None,
     };
     let unfit = match experiment {

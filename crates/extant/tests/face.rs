@@ -69,7 +69,7 @@ fn errors_are_those_of_the_system() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path());
     let kind = |error: Error| (error.errno(), std::io::Error::from(error).kind());
-    let none = Volume::open(&dir.path().join("none"), &OpenOptions::new()).unwrap_err();
+    let none = Volume::open(dir.path().join("none"), &OpenOptions::new()).unwrap_err();
     assert_eq!(kind(none), (2, ErrorKind::NotFound));
     let volume = writable(&path);
     let second = Volume::open(&path, &OpenOptions::new().write(true)).unwrap_err();

@@ -85,6 +85,7 @@ fn listed(config: &str, tags: &str, layers: &str) -> String {
 }
 
 /// Two layers, and the archives that Docker, podman and crane make of them.
+#[expect(clippy::type_complexity)] // two files, and archives by name
 fn docker_archives() -> (Vec<u8>, Vec<u8>, Vec<(&'static str, Vec<u8>)>) {
     let lower = tar(&[header(b"etc/", b'5', 0), file(b"etc/os-release", b"ID=old"), file(b"gone", b"x")]);
     let upper = tar(&[file(b"etc/os-release", b"ID=x"), file(b".wh.gone", b"")]);

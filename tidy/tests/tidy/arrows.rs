@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
     ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
-    ("torture", &["extant", "format", "block", "rt", "sim", "testbed"]),
+    ("torture", &["extant", "fs", "format", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
     ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];

@@ -3,7 +3,6 @@
 mod arrows;
 mod circles;
 mod gate;
-mod language;
 mod licences;
 mod modules;
 mod tree;

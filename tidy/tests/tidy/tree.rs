@@ -41,17 +41,9 @@ pub(crate) fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Allowance {
-    /// Places where the language is not as it should be.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) language: usize,
     /// Modules that import each other, by their common parent.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) circles: BTreeMap<String, Vec<String>>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 fn allowance_file(part: &str) -> PathBuf {

@@ -115,28 +115,6 @@ fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8
 const KINDS: [&str; 2] = ["-t ext4 -b 1024 -J size=1 -N 64", "-t ext3 -b 1024 -I 128 -J size=1 -N 64"];
 
 #[test]
-fn a_file_that_shrinks_in_steps_is_whole_or_cut_after_each() {
-    for args in KINDS {
-        let found = judge(args, async |volume, number| {
-            let file = volume.open_for_writing(number, FileOptions::default()).await.unwrap();
-            // The rest of a last block that stays in part is zeroed before.
-            file.set_size(K as u64).await.unwrap();
-        });
-        let Some((contents, crashes)) = found else { return };
-        let cut = crashes.iter().filter(|(left, _)| left[..] == contents[..K]).count();
-        assert!(cut > 0, "{args}: {cut} of {} crashes came between steps", crashes.len());
-        for (nth, (left, lines)) in crashes.iter().enumerate() {
-            assert_eq!(lines, "", "{args}, crash {nth}");
-            assert!(
-                *left == contents || left[..] == contents[..K],
-                "{args}, crash {nth}: {} bytes",
-                left.len()
-            );
-        }
-    }
-}
-
-#[test]
 fn a_file_that_is_deleted_in_steps_is_whole_or_gone_after_each() {
     for args in KINDS {
         let found = judge(args, async |volume, _| {
