@@ -20,23 +20,6 @@ pub(crate) fn crates() -> Vec<String> {
     names
 }
 
-/// Every file below `folder` with one of these extensions, sorted.
-pub(crate) fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let Ok(entries) = fs::read_dir(folder) else { return found };
-    for entry in entries {
-        let path = entry.expect("an entry").path();
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
-        if path.is_dir() {
-            found.extend(files(&path, extensions));
-        } else if extensions.contains(&extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
-
 /// What a part of the tree still has against the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
