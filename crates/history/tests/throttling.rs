@@ -315,7 +315,8 @@ fn two_equal_devices_with_equal_load_write_equally_under_every_controller() {
             println!("{name}: {a} and {b} MiB, {writers} writers each, limit {} MiB", limit / MIB);
             // Without a background threshold of its own, a device with little memory runs dry now and then while the
             // other has more than its part: what the thread of 2011 is about.
-            let percent = if name == "ioless" { 10 } else { 5 };
+            // The patches of 2011 as they were posted keep the shares within a tenth.
+            let percent = if name.starts_with("ioless") { 10 } else { 5 };
             assert!(a.abs_diff(b) * 100 <= percent * a.max(b), "{name}: {a} and {b} MiB, seed {seed}");
         }
     }

@@ -177,10 +177,8 @@ fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
     let whole = Experiment::load(&file()).unwrap();
     assert!(whole.source.contains("Calibrated"));
     let stranger = whole.only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
-    assert_eq!(
-        stranger,
-        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless+background\", \"extant\""
-    );
+    let begin = "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless+background\", ";
+    assert!(stranger.starts_with(begin) && stranger.ends_with("\"extant\""), "{stranger}");
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("jbod.toml");
     for jobs in ["dd-1.fio", "dd-10.fio", "dd-100.fio"] {
