@@ -70,7 +70,7 @@ impl Bed {
         let volume = Volume::open(device.clone(), OpenOptions::default()).await.unwrap();
         let sb = volume.superblock();
         let blocks = Blocks::new(device, sb.block_size().byte_len(), 1 << 20);
-        let store = Arc::new(MetaStore::load(blocks, sb).await.unwrap());
+        let store = Arc::new(MetaStore::load(rt, blocks, sb).await.unwrap());
         let options = JournalOptions {
             pinned_bytes_max: 64 << 20,
             commit_interval: None,

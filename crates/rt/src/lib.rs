@@ -38,6 +38,7 @@ pub mod trace;
 mod unstoppable;
 pub mod wait;
 mod world;
+mod watchdog;
 
 pub use budget::Budget;
 pub use cost::{Charge, Cost, CostTable, Cpu, Work};
@@ -51,7 +52,10 @@ pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Sink, TaskEvent, Tracer};
 pub use unstoppable::Unstoppable;
-pub use wait::{Flag, WaitConfig, WaitKey, WaitStats, WaitTable};
+pub use wait::{
+    Flag, ReadGuard, RwLock, TaskMutex, TaskMutexGuard, WaitConfig, WaitKey, WaitStats, WaitTable, WriteGuard,
+};
+pub use watchdog::Watchdog;
 pub use world::{
     Class, Origin, ReschedPoint, ShutdownReport, TaskFuture, TaskUsage, TimerId, WaitsOn, World,
 };

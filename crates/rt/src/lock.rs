@@ -163,7 +163,7 @@ impl<T> fmt::Debug for SpinGuard<'_, T> {
 /// A lock whose takers sleep, in order of arrival.
 ///
 /// In the virtual world the time that was charged passes before it is taken and before it is given back. So a holder that is
-/// preempted keeps it, and takers wait for that. There is no clock in it, as there is in `async-lock`'s.
+/// preempted keeps it, and takers wait for that.
 pub struct SleepLock<T> {
     name: &'static str,
     queue: Mutex<Queue>,

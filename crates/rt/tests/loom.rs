@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-rt --release --test loom`
 #![cfg(extant_loom)]
 
-use extant_rt::{Flag, RealConfig, Rt, WaitConfig, WaitKey, WaitTable};
+use extant_rt::{Flag, Nanos, RealConfig, Rt, RwLock, WaitConfig, WaitKey, WaitTable};
 use loom::future::block_on;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -105,5 +105,116 @@ fn a_waiter_and_a_lock_waiter_of_the_same_page_are_both_served() {
         world.table.unlock(1, &world.word, LOCKED);
         locks.join().unwrap();
         watches.join().unwrap();
+    });
+}
+
+/// A lock for readers and writers, and what is under it.
+struct Shared {
+    lock: RwLock,
+    /// Readers that are in; a thousand for a writer.
+    inside: AtomicU32,
+    /// Changed by writers.
+    value: AtomicU32,
+}
+
+/// As [`model`]. With a `patience` of zero a lock that was given to a task is everybody's until that comes for it, else its own.
+fn locks(patience: Nanos, body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
+    let rt = Rt::real(RealConfig { seed: Some(1), ..RealConfig::default() });
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let config = WaitConfig { bucket_bits: 1, ..WaitConfig::new("loom") };
+        // Loom's types are shared by loom's pointers, but the table is the lock's own.
+        let table = std::sync::Arc::new(WaitTable::new(&rt, config).with_patience(patience));
+        let (inside, value) = (AtomicU32::new(0), AtomicU32::new(0));
+        body(Arc::new(Shared { lock: RwLock::new(&table), inside, value }));
+    });
+}
+
+async fn writes(shared: &Shared) {
+    let _held = shared.lock.write().await;
+    assert_eq!(shared.inside.fetch_add(1000, Ordering::Relaxed), 0, "a writer is alone");
+    shared.value.store(shared.value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    shared.inside.fetch_sub(1000, Ordering::Relaxed);
+}
+
+async fn reads(shared: &Shared) -> u32 {
+    let _held = shared.lock.read().await;
+    assert!(shared.inside.fetch_add(1, Ordering::Relaxed) < 1000, "no writer is in");
+    let value = shared.value.load(Ordering::Relaxed);
+    shared.inside.fetch_sub(1, Ordering::Relaxed);
+    value
+}
+
+const PATIENCES: [Nanos; 2] = [Nanos::ZERO, Nanos::MAX];
+
+#[test]
+fn two_writers_get_it_one_after_the_other() {
+    for patience in PATIENCES {
+        locks(patience, |shared| {
+            let other = shared.clone();
+            let thread = thread::spawn(move || block_on(writes(&other)));
+            block_on(writes(&shared));
+            thread.join().unwrap();
+            assert_eq!(block_on(reads(&shared)), 2, "what both did is seen");
+            assert!(shared.lock.try_write().is_some());
+        });
+    }
+}
+
+#[test]
+fn readers_and_a_writer_keep_each_other_out() {
+    for patience in PATIENCES {
+        locks(patience, |shared| {
+            let (reader, writer) = (shared.clone(), shared.clone());
+            let reading = thread::spawn(move || block_on(reads(&reader)));
+            let writing = thread::spawn(move || block_on(writes(&writer)));
+            assert!(block_on(reads(&shared)) <= 1);
+            assert!(reading.join().unwrap() <= 1);
+            writing.join().unwrap();
+            assert!(shared.lock.try_write().is_some());
+        });
+    }
+}
+
+#[test]
+fn a_writer_that_gives_up_takes_the_lock_with_it_from_nobody() {
+    for patience in PATIENCES {
+        locks(patience, |shared| {
+            let (quitter, waiter) = (shared.clone(), shared.clone());
+            let held = shared.lock.try_write().expect("free");
+            let quits = thread::spawn(move || {
+                let mut taking = pin!(quitter.lock.write());
+                drop(taking.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            });
+            let waits = thread::spawn(move || block_on(reads(&waiter)));
+            drop(held);
+            quits.join().unwrap();
+            waits.join().unwrap();
+            assert!(shared.lock.try_write().is_some());
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_taken_back_is_its_old_owners_no_more() {
+    locks(Nanos::ZERO, |shared| {
+        let (late, other) = (shared.clone(), shared.clone());
+        let held = shared.lock.try_write().expect("free");
+        let comes_late = thread::spawn(move || {
+            let mut taking = pin!(late.lock.write());
+            // Polled by hand, and again when it may have been given the lock and lost it.
+            let first = taking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            thread::yield_now();
+            match first {
+                Poll::Ready(held) => drop(held),
+                Poll::Pending => drop(block_on(taking)),
+            }
+        });
+        let writes_too = thread::spawn(move || block_on(writes(&other)));
+        drop(held);
+        comes_late.join().unwrap();
+        writes_too.join().unwrap();
+        assert!(shared.lock.try_write().is_some());
     });
 }

@@ -324,9 +324,9 @@ impl Contents {
         let cluster = self.sb().cluster_size();
         // Of its first cluster nothing has a place: it would be implied.
         let want = cluster.count(blocks).min(u64::from(u32::MAX)) as u32;
-        let _placing = match self.placing.try_lock() {
+        let _placing = match self.placing.try_write() {
             Some(held) => held,
-            None => Box::pin(self.placing.lock()).await,
+            None => Box::pin(self.placing.write()).await,
         };
         let (reservation, goal) = {
             let mut live = self.live.lock();
@@ -523,7 +523,7 @@ impl Contents {
         if self.uses_extents() {
             near = alloc.data_goal(self.number(), None);
         }
-        let _edits = self.edits.lock().await;
+        let _edits = self.edits.write().await;
         // The old contents of a file that was emptied go with the first of the new ones.
         let old = match self.is_emptied() {
             true => Some(Box::pin(Removal::plan(&self.writer, &self.cell, 0)).await?),

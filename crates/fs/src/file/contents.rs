@@ -14,6 +14,7 @@ use extant_format::{
     BlockRange, BlockSize, ClusterSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
     Superblock, VolumeBlock,
 };
+use extant_rt::RwLock;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -30,12 +31,12 @@ pub(crate) struct Contents {
     pub(super) cell: Arc<InodeCell>,
     pub(super) block: BlockSize,
     /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
-    pub(super) edits: async_lock::Mutex<()>,
+    pub(super) edits: RwLock,
     pub(super) live: Ranked<Live>,
     /// Held while blocks get a place: where a bitmap has to be read for some, those behind them wait, as a rule.
-    pub(super) placing: async_lock::Mutex<()>,
+    pub(super) placing: RwLock,
     /// Held by a direct write from its end on the device until the file's size is told. Before `edits`.
-    pub(super) endings: async_lock::Mutex<()>,
+    pub(super) endings: RwLock,
     /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
     /// map in memory has the new contents alone. Changed under `edits`.
     pub(super) emptied: AtomicU64,
@@ -119,7 +120,7 @@ impl Contents {
         };
         let (emptied, files) = Default::default();
         let _charge = account.charge(MEMORY_BYTES);
-        let [edits, endings, placing] = [(); 3].map(async_lock::Mutex::new);
+        let [edits, endings, placing] = [(); 3].map(|()| RwLock::new(writer.store.locks()));
         let live = Ranked::new(LockRank::Map, live);
         Self { writer, cell, block, edits, live, endings, placing, emptied, files, _charge }
     }
@@ -174,7 +175,7 @@ impl Contents {
 
     /// As [`Self::look_up`], while nothing changes the map.
     async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
-        let _edits = self.edits.lock().await;
+        let _edits = self.edits.write().await;
         self.look_up(block).await
     }
 
@@ -201,7 +202,7 @@ impl Contents {
     /// # Errors
     /// What the map does not tell.
     pub(super) async fn know_damaged(&self, block: u64) -> std::result::Result<Run, Unmapped> {
-        let _edits = self.edits.lock().await;
+        let _edits = self.edits.write().await;
         let Writer { store, alloc, .. } = &*self.writer;
         let mut run = look_up_damaged(store, alloc, &self.cell, block).await?;
         // Behind it there may be blocks that are only in memory.

@@ -82,7 +82,7 @@ impl OpenFile {
 
     async fn gather(&self) -> Result<Defragmented> {
         let contents = &*self.contents;
-        let _inode = contents.cell.lock().write().await;
+        let _inode = contents.cell.write_lock().await;
         self.check_may_change(false)?;
         if contents.inline_bytes().is_some() {
             return Ok(Defragmented::default());

@@ -117,7 +117,7 @@ impl OpenFile {
                 return Ok(ByteRange::new(at, end));
             }
         }
-        let _inode = contents.cell.lock().write().await;
+        let _inode = contents.cell.write_lock().await;
         let at = if self.options.append { self.size() } else { at };
         self.check_may_change(self.options.append)?;
         let end = contents.max_bytes().min(at.saturating_add(len));
@@ -216,7 +216,7 @@ impl OpenFile {
             Ok(end) => contents.block.blocks_for(*end),
             Err(_) => 0,
         };
-        let _ending = contents.endings.lock().await;
+        let _ending = contents.endings.write().await;
         // While the blocks that were not written bound it, still.
         contents.live.lock().map.distrust(self.size());
         contents.unreserve_all(pending, from);
@@ -239,7 +239,7 @@ impl OpenFile {
             placed.extents.iter_mut().for_each(|written| written.result = Err(failed.clone()));
         }
         // Writes beside it may have made the file larger: its size is told to the volume and to readers in one go.
-        let _ending = contents.endings.lock().await;
+        let _ending = contents.endings.write().await;
         let size = self.size().max(bytes.end);
         placed.size_bytes = size;
         let logged = contents.finish(&placed).await;

@@ -81,7 +81,7 @@ impl Contents {
         if !self.is_emptied() {
             return Ok(());
         }
-        let _edits = self.edits.lock().await;
+        let _edits = self.edits.write().await;
         if self.is_emptied() { self.free_old().await } else { Ok(()) }
     }
 

@@ -258,7 +258,7 @@ impl OpenFile {
 
     async fn find(&self, from: u64, data: bool) -> Result<Option<u64>> {
         let contents = &*self.contents;
-        let _inode = contents.cell.lock().read().await;
+        let _inode = contents.cell.read_lock().await;
         let size = self.size();
         if from >= size {
             return Ok(None);
@@ -282,7 +282,7 @@ impl OpenFile {
 
     async fn list(&self, range: ByteRange) -> Result<Vec<FileExtent>> {
         let contents = &*self.contents;
-        let _inode = contents.cell.lock().read().await;
+        let _inode = contents.cell.read_lock().await;
         if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
             let (table, at) = contents.cell.home();
             let record = (table.number().0 << contents.block.log2()) + at as u64;

@@ -72,7 +72,7 @@ impl OpenFile {
         }
         let file = self.reopened();
         let work = async move {
-            let _inode = file.contents.cell.lock().write().await;
+            let _inode = file.contents.cell.write_lock().await;
             if bytes > file.size() { file.resize_locked(bytes, false).await } else { Ok(()) }
         };
         self.contents.writer.rt.unstoppable("set_size", work).await?;
@@ -80,7 +80,7 @@ impl OpenFile {
     }
 
     async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {
-        let _inode = self.contents.cell.lock().write().await;
+        let _inode = self.contents.cell.write_lock().await;
         self.resize_locked(bytes, delays).await
     }
 
@@ -183,7 +183,7 @@ impl OpenFile {
         drop(given_back);
         // Writes that have ended since may have allocated the last cluster.
         let settled = self.settle_around(behind).await;
-        let edits = contents.edits.lock().await;
+        let edits = contents.edits.write().await;
         if delays && contents.delay_removal().await {
             return Ok(());
         }

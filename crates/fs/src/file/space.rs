@@ -73,7 +73,7 @@ impl OpenFile {
         if len == 0 {
             return Err(Error::Invalid("a range without bytes".into()));
         }
-        let _inode = contents.cell.lock().write().await;
+        let _inode = contents.cell.write_lock().await;
         self.check_may_change(matches!(mode, Fallocate::Allocate { .. }))?;
         let too_big = || Error::TooBig(format!("inode {}", self.inode()));
         let end =

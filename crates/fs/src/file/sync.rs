@@ -97,7 +97,7 @@ impl Contents {
             return Ok(());
         }
         // Once more, without other writers: those of blocks that keep the size from being recorded have ended.
-        let _inode = self.cell.lock().write().await;
+        let _inode = self.cell.write_lock().await;
         write().await?;
         if mapping.size() == 0 {
             self.log_emptied().await?;
@@ -118,7 +118,7 @@ impl Contents {
     /// # Errors
     /// Why the journal gave up.
     pub(super) async fn record_reached(&self) -> Result<()> {
-        let _edits = self.edits.lock().await;
+        let _edits = self.edits.write().await;
         let reached = |live: &Live| {
             let recorded = self.recorded_bytes();
             let bytes = live.map.recordable_bytes(recorded);

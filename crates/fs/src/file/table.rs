@@ -199,7 +199,7 @@ impl Files {
             self.table.lock().files.values().map(|entry| entry.contents.cell.clone()).collect();
         cells.sort_unstable_by_key(|cell| cell.number());
         for cell in cells {
-            drop(cell.lock().write().await);
+            drop(cell.write_lock().await);
         }
     }
 
@@ -241,7 +241,7 @@ impl Files {
         // For a deletion that was dropped at this point before, too: it finds the file, and waits.
         entry.mapping.wait_written(ByteRange::ALL).await;
         // Not while its old contents are freed: the caller frees them.
-        let edits = entry.contents.edits.lock().await;
+        let edits = entry.contents.edits.write().await;
         entry.contents.forget();
         drop(edits);
         self.table.lock().files.remove(&entry.contents.number());

@@ -82,7 +82,7 @@ impl Bed {
     pub(super) async fn open(rt: &Rt, device: Arc<dyn Device>, budget: u64) -> Self {
         let sb = crate::read_superblock(&*device, 1024).await.unwrap();
         let blocks = Blocks::new(device.clone(), sb.block_size().byte_len(), 1 << 20);
-        let store = Arc::new(MetaStore::load(blocks, &sb).await.unwrap());
+        let store = Arc::new(MetaStore::load(rt, blocks, &sb).await.unwrap());
         let options =
             JournalOptions { pinned_bytes_max: 64 << 20, commit_interval: None, fixed_time: Some(NOW) };
         let cache = PageCache::new(rt, CacheConfig::with_budget(budget)).unwrap();

@@ -6,6 +6,7 @@ use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaKind, MetaStore, Tid};
 use extant_cache::accounts::{Account, Shrink};
 use extant_format::{Corrupt, GroupFlags, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, inode_offset};
+use extant_rt::RwLock;
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::{HashMap, VecDeque};
@@ -69,6 +70,10 @@ impl Inodes {
         &self.table.store
     }
 
+    fn new_lock(&self) -> RwLock {
+        RwLock::new(self.store().locks())
+    }
+
     fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
         self.table.shard(number)
     }
@@ -99,7 +104,7 @@ impl Inodes {
         // Under the shard's lock: the bytes are those of the last commit that encoded the inode, and no cell lives that
         // knows better.
         let inode = Inode::parse(&table.bytes()[at..], self.store().shape(), number)?;
-        Ok(self.table.insert(&mut shard, InodeCell::new(inode, table, at)))
+        Ok(self.table.insert(&mut shard, InodeCell::new(inode, table, at, self.new_lock())))
     }
 
     /// As [`Self::get`], for an inode that a name or a program leads to.
@@ -204,7 +209,7 @@ impl Inodes {
             if let Some(old) = shard.cells.get(&number.0) {
                 old.supersede(handle.tid());
             }
-            self.table.insert(&mut shard, InodeCell::new(inode, table, at))
+            self.table.insert(&mut shard, InodeCell::new(inode, table, at, self.new_lock()))
         };
         fill(&mut handle.inode(&cell));
         cell

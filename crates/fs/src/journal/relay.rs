@@ -388,6 +388,30 @@ mod tests {
         assert!(relay.is_idle());
     }
 
+    /// What some work waits for.
+    #[derive(Default)]
+    struct Gate(Mutex<(bool, Option<Waker>)>);
+
+    impl Gate {
+        fn open(&self) {
+            let waker = {
+                let mut gate = self.0.lock();
+                gate.0 = true;
+                gate.1.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        }
+
+        async fn wait(&self) {
+            std::future::poll_fn(|cx| {
+                let mut gate = self.0.lock();
+                gate.1 = Some(cx.waker().clone());
+                if gate.0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    }
+
     /// Counts its wakes.
     #[derive(Default)]
     struct Counts(AtomicU32);
@@ -402,10 +426,10 @@ mod tests {
     fn the_end_wakes_those_whose_key_is_reached_and_one_other() {
         let sim = Sim::new(Machine::free(1, Preemption::None), 1);
         let relay = Arc::new(Relay::new(sim.rt()));
-        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let gate = Arc::new(Gate::default());
         let (inside, opened) = (relay.clone(), gate.clone());
         relay.start(async move {
-            opened.acquire().await.forget();
+            opened.wait().await;
             inside.reach(7);
         });
         let mut waits: Vec<_> = [EVERY_END, 7, 7, 8, 8, 8]
@@ -416,7 +440,7 @@ mod tests {
             let waker = Waker::from(wakes.clone());
             assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        gate.add_permits(1);
+        gate.open();
         // The last that was polled drives.
         let (mut wait, wakes) = waits.pop().expect("some");
         assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes))).is_ready());
@@ -466,16 +490,16 @@ mod tests {
     fn a_waiter_that_is_kept_unpolled_does_not_keep_the_others() {
         let sim = Sim::new(Machine::free(1, Preemption::None), 1);
         let relay = Relay::new(sim.rt());
-        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let gate = Arc::new(Gate::default());
         let opened = gate.clone();
-        relay.start(async move { opened.acquire().await.forget() });
+        relay.start(async move { opened.wait().await });
         let (mut first, mut kept) = (Box::pin(relay.join(EVERY_END)), Box::pin(relay.join(EVERY_END)));
         let wakes = Arc::new(Counts::default());
         let waker = Waker::from(wakes.clone());
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // Drives from here on, and is not polled again.
         assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        gate.add_permits(1);
+        gate.open();
         sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(1))).unwrap();
         assert!(wakes.0.load(Ordering::SeqCst) > 0);
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
@@ -485,15 +509,15 @@ mod tests {
     /// `kept`, and is not polled.
     fn with_successor(rt: &Rt, check: impl FnOnce(&Relay, &Counts, &mut Pin<Box<Join<'_>>>)) {
         let relay = Relay::new(rt);
-        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let gate = Arc::new(Gate::default());
         let opened = gate.clone();
-        relay.start(async move { opened.acquire().await.forget() });
+        relay.start(async move { opened.wait().await });
         let counts = [(); 3].map(|()| Arc::new(Counts::default()));
         let [mut waits, mut kept, mut last] = [8, 8, 7].map(|key| Box::pin(relay.join(key)));
         for (wait, counts) in [&mut waits, &mut kept, &mut last].into_iter().zip(&counts) {
             assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(counts.clone()))).is_pending());
         }
-        gate.add_permits(1);
+        gate.open();
         relay.reach(7);
         let waker = Waker::from(counts[2].clone());
         assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());

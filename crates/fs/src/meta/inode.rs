@@ -1,9 +1,9 @@
 //! One inode in memory.
 
 use super::{MetaBlock, Tid, Usage, Versioned};
-use async_lock::{RwLockReadGuard, RwLockWriteGuard};
 use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
+use extant_rt::{ReadGuard, RwLock, WriteGuard};
 use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
 use std::fmt;
@@ -22,7 +22,7 @@ pub(crate) struct InodeCell {
     /// Offset of the record in `table`, in bytes.
     at: usize,
     /// The inode's lock, held across waits: a directory's names, a file's size and map. Its order: see `names`.
-    lock: async_lock::RwLock<()>,
+    lock: RwLock,
     /// Open files and other references that keep an inode without links from being deleted.
     openers: AtomicU32,
     /// Asked for since eviction looked at it last.
@@ -49,13 +49,13 @@ struct Record {
 }
 
 impl InodeCell {
-    /// The inode whose record begins at byte `at` of `table`.
-    pub(crate) fn new(inode: Inode, table: MetaBlock, at: usize) -> Self {
+    /// The inode whose record begins at byte `at` of `table`, under a lock that nobody has.
+    pub(crate) fn new(inode: Inode, table: MetaBlock, at: usize, lock: RwLock) -> Self {
         Self {
             number: inode.number,
             table,
             at,
-            lock: async_lock::RwLock::new(()),
+            lock,
             openers: AtomicU32::new(0),
             touched: AtomicBool::new(false),
             has_contents: AtomicBool::new(false),
@@ -81,24 +81,18 @@ impl InodeCell {
     }
 
     /// The inode's lock.
-    pub(crate) fn lock(&self) -> &async_lock::RwLock<()> {
+    pub(crate) fn lock(&self) -> &RwLock {
         &self.lock
     }
 
-    /// The inode's lock for writing. Uncontended it is had at once: the lock's own future allocates.
-    pub(crate) async fn write_lock(&self) -> RwLockWriteGuard<'_, ()> {
-        match self.lock.try_write() {
-            Some(held) => held,
-            None => self.lock.write().await,
-        }
+    /// The inode's lock for writing.
+    pub(crate) async fn write_lock(&self) -> WriteGuard<'_> {
+        self.lock.write().await
     }
 
-    /// The inode's lock for reading, as [`Self::write_lock`].
-    pub(crate) async fn read_lock(&self) -> RwLockReadGuard<'_, ()> {
-        match self.lock.try_read() {
-            Some(held) => held,
-            None => self.lock.read().await,
-        }
+    /// The inode's lock for reading.
+    pub(crate) async fn read_lock(&self) -> ReadGuard<'_> {
+        self.lock.read().await
     }
 
     /// Whether the file may be among those with contents in memory; exact under the lock of their table.

@@ -5,8 +5,10 @@ use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
 use crate::Result;
 use extant_cache::blocks::{BlockBytes, Blocks, Frozen};
 use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// What one step of a removal takes at most, so that it fits a transaction. A larger removal takes several, with a file that a
 /// crash leaves as an orphan between them.
@@ -37,11 +39,13 @@ pub(crate) struct MetaStore {
     superblock: Mutex<Versioned<Superblock>>,
     superblock_home: MetaBlock,
     removal_step: RemovalStep,
+    /// Waiters for the locks of inodes, and for others of the volume that are held across waits.
+    locks: Arc<WaitTable>,
 }
 
 impl MetaStore {
     /// Loads descriptors and superblock.
-    pub(crate) async fn load(blocks: Blocks, sb: &Superblock) -> Result<Self> {
+    pub(crate) async fn load(rt: &Rt, blocks: Blocks, sb: &Superblock) -> Result<Self> {
         let groups = Groups::load(&blocks, sb).await?;
         let home = blocks.read(1024 / blocks.block_bytes() as u64).await?;
         Ok(Self {
@@ -51,6 +55,7 @@ impl MetaStore {
             superblock_home: MetaBlock::new(home, MetaKind::Superblock),
             blocks,
             removal_step: RemovalStep::default(),
+            locks: Arc::new(WaitTable::new(rt, WaitConfig::new("locks"))),
         })
     }
 
@@ -62,6 +67,11 @@ impl MetaStore {
     /// What one step of a removal takes at most.
     pub(crate) fn removal_step(&self) -> RemovalStep {
         self.removal_step
+    }
+
+    /// Where those wait who take a lock that is held across waits.
+    pub(crate) fn locks(&self) -> &Arc<WaitTable> {
+        &self.locks
     }
 
     /// The blocks in memory.

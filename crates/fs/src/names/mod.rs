@@ -54,6 +54,7 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
+use extant_rt::RwLock;
 use futures_util::future::BoxFuture;
 use indexes::Indexes;
 use known::KnownNames;
@@ -69,7 +70,7 @@ pub(crate) struct Namespace {
     pub(crate) writer: Arc<Writer>,
     pub(crate) files: Arc<Files>,
     /// Held while a name moves between directories: the hierarchy stands still.
-    renames: async_lock::Mutex<()>,
+    renames: RwLock,
     /// Files made without a name, which may still get one.
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
@@ -111,7 +112,8 @@ impl Namespace {
     /// The names of a volume whose files are `files`, with the memory for known names and indexes charged to the cache of
     /// `disk`. Inodes that nothing holds any more give back their space where the volume is full.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
-        let (renames, unnamed, known) = Default::default();
+        let (unnamed, known) = Default::default();
+        let renames = RwLock::new(writer.store.locks());
         let (writer, indexes, quotas) = (writer.clone(), Indexes::new(disk), OnceLock::new());
         let namespace = Arc::new(Self { writer, files, renames, unnamed, known, indexes, quotas });
         let account = disk.account(AccountConfig {

@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::inode::InodeCell;
-use async_lock::{RwLockReadGuard, RwLockWriteGuard};
+use extant_rt::{ReadGuard, WriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,16 +51,13 @@ pub(super) struct Order {
 
 impl Order {
     /// Takes the lock of an inode for reading.
-    pub(super) async fn read<'c>(&self, rank: Rank, cell: &'c InodeCell) -> RwLockReadGuard<'c, ()> {
+    pub(super) async fn read<'c>(&self, rank: Rank, cell: &'c InodeCell) -> ReadGuard<'c> {
         self.check(rank, cell.number().0);
-        match cell.lock().try_read() {
-            Some(held) => held,
-            None => cell.lock().read().await,
-        }
+        cell.read_lock().await
     }
 
     /// Takes the lock of an inode for writing.
-    pub(super) async fn write<'c>(&self, rank: Rank, cell: &'c InodeCell) -> RwLockWriteGuard<'c, ()> {
+    pub(super) async fn write<'c>(&self, rank: Rank, cell: &'c InodeCell) -> WriteGuard<'c> {
         self.check(rank, cell.number().0);
         cell.write_lock().await
     }
@@ -73,7 +70,7 @@ impl Order {
         &self,
         rank: Rank,
         cell: &'c Arc<InodeCell>,
-    ) -> Result<RwLockWriteGuard<'c, ()>, Stopped> {
+    ) -> Result<WriteGuard<'c>, Stopped> {
         if self.last.load(Ordering::Relaxed) < place(rank, cell.number().0) {
             return Ok(self.write(rank, cell).await);
         }

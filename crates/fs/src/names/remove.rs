@@ -49,7 +49,7 @@ impl Node {
                 match self.check_only_name_locked(caller, name).await {
                     Ok(()) => return Ok(()),
                     Err(Stopped::Failed(error)) => return Err(error),
-                    Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
+                    Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
                 }
             }
         };
@@ -83,7 +83,7 @@ impl Node {
             match self.remove_locked(caller, name, directory).await {
                 Ok(victim) => break victim,
                 Err(Stopped::Failed(error)) => return Err(error),
-                Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
+                Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
             }
         };
         self.namespace().delete_unused(&victim).await;

@@ -96,7 +96,7 @@ impl Node {
             match rename_in_order(namespace, caller, names, mode).await {
                 Ok(replaced) => break replaced,
                 Err(Stopped::Failed(error)) => return Err(error),
-                Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
+                Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
             }
         };
         if let Some(replaced) = replaced {
@@ -163,7 +163,7 @@ async fn rename_in_order(
     let _renames = match cross {
         true => {
             order.check(Rank::Renames, 0);
-            Some(namespace.renames.lock().await)
+            Some(namespace.renames.write().await)
         }
         false => None,
     };

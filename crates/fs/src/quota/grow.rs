@@ -19,7 +19,7 @@ impl QuotaFile {
     /// # Errors
     /// [`Error::NoSpace`]; [`Error::Quota`] of a file that must not become longer; why the journal gave up.
     pub(super) async fn grow_for(&self, writer: &Writer, id: u32) -> Result<()> {
-        let _growing = self.growing.lock().await;
+        let _growing = self.growing.write().await;
         while !self.expect(id) {
             self.grow(writer, id).await?;
         }

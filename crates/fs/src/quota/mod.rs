@@ -19,6 +19,7 @@ use crate::{Result, RunState};
 use extant_format::{
     Corrupt, FileBlock, Inode, InodeNumber, Place, QUOTA_BLOCK_BYTES, QuotaKind, RoCompat, VolumeBlock,
 };
+use extant_rt::RwLock;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -41,7 +42,7 @@ struct QuotaFile {
     kind: QuotaKind,
     cell: Arc<InodeCell>,
     /// Held while the file grows.
-    growing: async_lock::Mutex<()>,
+    growing: RwLock,
     state: Mutex<FileState>,
 }
 
@@ -201,8 +202,9 @@ impl QuotaFile {
         }
         image.truncate(size as usize);
         let tree = QuotaTree::parse(image, kind, number)?;
+        let growing = RwLock::new(writer.store.locks());
         let state = Mutex::new(FileState { tree, blocks, expected: BTreeMap::new() });
-        Ok(Self { kind, cell, growing: async_lock::Mutex::new(()), state })
+        Ok(Self { kind, cell, growing, state })
     }
 
     /// Whether an entry of `id` is there or has room, which is kept until [`Self::give_up`].

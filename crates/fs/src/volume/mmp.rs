@@ -8,7 +8,7 @@ use crate::names::Namespace;
 use crate::{Error, Result, quote};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
 use extant_format::{Incompat, MMP_SEQUENCE_MAX, Mmp, MmpState, Superblock, VolumeBlock};
-use extant_rt::{Class, Nanos, Rt};
+use extant_rt::{Class, Nanos, Rt, TaskMutex, WaitConfig, WaitTable};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -31,7 +31,7 @@ struct Held {
     device: Arc<dyn Device>,
     sb: Superblock,
     /// Held while the block is read and written.
-    count: async_lock::Mutex<Count>,
+    count: TaskMutex<Count>,
     /// Why the count has ended.
     lost: Mutex<Option<Error>>,
     /// The volume that stops being written when the block is another's.
@@ -101,7 +101,9 @@ impl Protection {
         }
         let (lost, namespace) = Default::default();
         let (device, sb) = (device.clone(), sb.clone());
-        let count = async_lock::Mutex::new(Count { block: ours, perhaps: None, known: rt.now() });
+        let count = Count { block: ours, perhaps: None, known: rt.now() };
+        let waits = WaitConfig { bucket_bits: 1, ..WaitConfig::new("multiple-mount protection") };
+        let count = TaskMutex::new(&Arc::new(WaitTable::new(rt, waits)), count);
         let held = Arc::new(Held { rt: rt.clone(), device, sb, count, lost, namespace });
         let (rt, weak) = (rt.clone(), Arc::downgrade(&held));
         let update = Nanos::from_secs(interval.into());

@@ -199,7 +199,7 @@ impl Volume {
             limit_bytes: options.metadata_bytes,
             pinned_bytes: options.metadata_bytes,
         }));
-        let store = MetaStore::load(blocks.clone(), &sb).await?;
+        let store = MetaStore::load(rt, blocks.clone(), &sb).await?;
         let store = Arc::new(store.with_removal_step(options.removal_step));
         let journal_options = JournalOptions {
             pinned_bytes_max: options.metadata_bytes,

@@ -15,7 +15,7 @@ pub(crate) use errors::Errors;
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
-use extant_rt::Rt;
+use extant_rt::{Rt, TaskMutex};
 use parking_lot::Mutex;
 pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Writer {
     pub(crate) clock: Clock,
     pub(crate) errors: Errors,
     /// Held while an inode takes, changes or leaves an attribute block.
-    pub(crate) shared_xattrs: async_lock::Mutex<SharedBlocks>,
+    pub(crate) shared_xattrs: TaskMutex<SharedBlocks>,
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
     pub(crate) problems: Mutex<Problems>,
@@ -78,7 +78,8 @@ impl Writer {
         }));
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let (rt, clock, disk) = (rt.clone(), Clock::new(rt, fixed_time), disk.clone());
-        let (shared_xattrs, unused, problems, is_closing) = Default::default();
+        let shared_xattrs = TaskMutex::new(store.locks(), SharedBlocks::default());
+        let (unused, problems, is_closing) = Default::default();
         let writer = Self {
             rt,
             disk,

@@ -19,6 +19,7 @@ use extant_format::{
     Acl, Compat, FileKind, Incompat, Inode, InodeNumber, Place, RoCompat, Superblock, VolumeBlock,
     XATTR_BLOCK_SHARES_MAX, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
 };
+use extant_rt::TaskMutexGuard;
 use std::sync::Arc;
 
 /// The attribute block of an inode.
@@ -218,7 +219,7 @@ impl Leave {
     }
 }
 
-type Guard<'w> = async_lock::MutexGuard<'w, SharedBlocks>;
+type Guard<'w> = TaskMutexGuard<'w, SharedBlocks>;
 
 /// A block for attributes that an inode takes.
 #[derive(Debug)]

@@ -16,6 +16,15 @@ pub(super) enum Want {
     News,
     /// To be given a lock, alone.
     Lock,
+    /// To be given a lock that readers share: they and those who want it alone are one queue.
+    Share,
+}
+
+impl Want {
+    /// The waiters that are in one queue with it.
+    fn queue(self) -> Self {
+        if self == Self::Share { Self::Lock } else { self }
+    }
 }
 
 /// The state of a waiter.
@@ -25,7 +34,7 @@ pub(super) enum Fate {
     Waiting,
     /// Its event has happened; a lock is its own.
     Served,
-    /// Woken to look for itself (older disciplines).
+    /// Woken to look for itself (older disciplines); or it was given a lock, did not come for it, and others got it.
     Poked,
 }
 
@@ -223,6 +232,37 @@ impl Waiters {
         }
     }
 
+    /// The first waiter for this lock, and whether it would share it. Keyed discipline only.
+    pub(super) fn first_locked(&mut self, key: WaitKey) -> Option<(u32, Want)> {
+        let Queues::ByKey(queues) = &mut self.queues else { return None };
+        let slot = queues.get(Whole(key, Want::Lock))?.first;
+        Some((slot, self.node(slot).want))
+    }
+
+    /// What a waiter waits for.
+    pub(super) fn want(&self, slot: u32) -> Want {
+        self.nodes[slot as usize].want
+    }
+
+    /// A waiter that was served has to wait again, from when it is polled on.
+    pub(super) fn unserve(&mut self, slot: u32) {
+        let node = self.node(slot);
+        assert_eq!(node.fate, Fate::Served, "only what was given is taken back");
+        node.fate = Fate::Poked;
+    }
+
+    /// The wakers of those who wait for this lock, who stay in their places.
+    pub(super) fn wakers_of(&mut self, key: WaitKey) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        let mut next = self.first_locked(key).map_or(NIL, |(slot, _)| slot);
+        while next != NIL {
+            let node = self.node(next);
+            wakers.extend(node.waker.clone());
+            next = node.next;
+        }
+        wakers
+    }
+
     /// The first waiter for this lock gets it: its waker, if there is such a waiter. Keyed discipline only.
     pub(super) fn hand_over(&mut self, key: WaitKey, progress: &mut Progress) -> Option<Waker> {
         let Queues::ByKey(queues) = &mut self.queues else { return None };
@@ -306,7 +346,7 @@ impl Waiters {
         room
     }
 
-    fn serve(&mut self, slot: u32, fate: Fate) -> Option<Waker> {
+    pub(super) fn serve(&mut self, slot: u32, fate: Fate) -> Option<Waker> {
         self.unlink(slot);
         let node = self.node(slot);
         node.fate = fate;
@@ -317,7 +357,7 @@ impl Waiters {
         self.order += 1;
         let order = self.order;
         let node = self.node(slot);
-        let whole = Whole(node.key, node.want);
+        let whole = Whole(node.key, node.want.queue());
         let last = match &mut self.queues {
             Queues::ByKey(queues) => match queues.get(whole) {
                 Some(queue) => std::mem::replace(&mut queue.last, slot),
@@ -342,7 +382,7 @@ impl Waiters {
 
     fn unlink(&mut self, slot: u32) {
         let node = self.node(slot);
-        let (whole, previous, next) = (Whole(node.key, node.want), node.previous, node.next);
+        let (whole, previous, next) = (Whole(node.key, node.want.queue()), node.previous, node.next);
         if previous != NIL {
             self.node(previous).next = next;
         }

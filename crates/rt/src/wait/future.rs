@@ -109,7 +109,7 @@ impl<'a> Ticket<'a> {
         let (table, key) = (self.table.config.name, self.key.object);
         self.table.rt.waits_on(|| match want {
             Want::News => WaitsOn::Key { table, key },
-            Want::Lock => WaitsOn::Lock { table, key },
+            Want::Lock | Want::Share => WaitsOn::Lock { table, key },
         });
     }
 

@@ -24,10 +24,15 @@
 mod bucket;
 mod future;
 mod key;
+mod mutex;
 mod policy;
+mod rwlock;
 mod table;
+mod watch;
 
 pub use future::{Lock, Wait, WaitWhile};
 pub use key::{Flag, WaitKey};
+pub use mutex::{TaskMutex, TaskMutexGuard};
 pub use policy::{Discipline, Hash, WaitConfig};
+pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use table::{WaitStats, WaitTable, WakeBatch};

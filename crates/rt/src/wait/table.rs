@@ -2,10 +2,12 @@
 
 use super::bucket::{Progress, Waiters};
 use super::key::{Flag, WaitKey};
+use super::rwlock::Given;
 use super::{Discipline, WaitConfig};
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
-use crate::{Cost, Rt, TaskEvent};
+use crate::{Cost, Nanos, Rt, TaskEvent, Watchdog};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 
 /// Counts of a table so far.
@@ -31,7 +33,10 @@ pub struct WaitStats {
 pub struct WaitTable {
     pub(super) rt: Rt,
     pub(super) config: WaitConfig,
-    buckets: Box<[Bucket]>,
+    pub(super) buckets: Box<[Bucket]>,
+    /// Locks so far.
+    locks: AtomicU64,
+    pub(super) watchdog: Watchdog,
 }
 
 /// A line of its own for each: neighbours are used by different processors.
@@ -44,6 +49,8 @@ pub(super) struct Bucket {
 
 pub(super) struct State {
     pub(super) waiters: Waiters,
+    /// Locks that were given to waiters and that these have not come for.
+    pub(super) given: Vec<Given>,
     pub(super) stats: WaitStats,
 }
 
@@ -55,10 +62,26 @@ impl WaitTable {
             tickets: AtomicU32::new(0),
             state: Mutex::new(State {
                 waiters: Waiters::new(config.discipline),
+                given: Vec::new(),
                 stats: WaitStats::default(),
             }),
         };
-        Self { rt: rt.clone(), config, buckets: (0..1_u32 << config.bucket_bits).map(bucket).collect() }
+        let buckets = (0..1_u32 << config.bucket_bits).map(bucket).collect();
+        let watchdog = Watchdog::new(rt, Watchdog::PATIENCE);
+        Self { rt: rt.clone(), config, buckets, locks: AtomicU64::new(0), watchdog }
+    }
+
+    /// How long a waiter that was given an [`RwLock`](super::RwLock) may leave it unused while others wait, at least: longer than a
+    /// task waits for a processor as a rule. Then the lock goes to the next.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Nanos) -> Self {
+        self.watchdog = Watchdog::new(&self.rt, patience);
+        self
+    }
+
+    /// A number for a lock, which no other of this table has.
+    pub(super) fn next_lock(&self) -> u64 {
+        self.locks.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn bucket(&self, key: WaitKey) -> &Bucket {
@@ -220,13 +243,14 @@ impl WakeBatch<'_> {
     }
 
     /// Keeps a waker; false when there is no room for another.
-    fn push(&mut self, waker: Waker) -> bool {
+    pub(super) fn push(&mut self, waker: Waker) -> bool {
         self.wakers[self.filled] = Some(waker);
         self.filled += 1;
         self.filled < ROOM
     }
 
-    fn flush(&mut self) {
+    /// Wakes those that it has collected.
+    pub(super) fn flush(&mut self) {
         let filled = std::mem::take(&mut self.filled);
         for waker in self.wakers[..filled].iter_mut().filter_map(Option::take) {
             waker.wake();

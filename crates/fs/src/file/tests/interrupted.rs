@@ -108,7 +108,7 @@ fn a_change_of_size_that_is_dropped_comes_to_its_end() {
         |_| vec![],
         async |rt, bed, _, number| {
             let (cell, file) = bed.file(number, FileOptions::default()).await;
-            let edits = file.contents.edits.lock().await;
+            let edits = file.contents.edits.write().await;
             let mut cut = Box::pin(file.set_size(4 * B));
             for _ in 0..100 {
                 assert!(!poll_once(&mut cut).await);
@@ -140,7 +140,7 @@ fn a_reader_beside_a_truncation_does_not_keep_what_it_frees() {
         |_| vec![],
         async |rt, bed, _, numbers| {
             let (_, file) = bed.file(numbers[0], FileOptions::default()).await;
-            let edits = file.contents.edits.lock().await;
+            let edits = file.contents.edits.write().await;
             let mut cut = Box::pin(file.set_size(4 * B));
             for _ in 0..100 {
                 assert!(!poll_once(&mut cut).await);
@@ -247,7 +247,7 @@ fn a_copied_hole_does_not_cut_off_what_another_writer_appends() {
             let (cell, to) = bed.file(numbers[1], FileOptions::default()).await;
             from.set_size(4 * B).await.unwrap();
             // The writer waits for the inode, and the copy behind it: it has seen the file empty.
-            let inode = cell.lock().write().await;
+            let inode = cell.write_lock().await;
             let mut write = Box::pin(to.write(10 * B, b"appended"));
             assert!(!poll_once(&mut write).await);
             let mut copy = Box::pin(from.copy_range(0, &to, 0, 4 * B));

@@ -68,7 +68,7 @@ fn a_file_that_claims_the_volumes_own_metadata_is_not_written_to() {
 fn a_map_that_changes_while_it_is_read_is_read_again() {
     with_gate(PLAIN, vec![], unwritten, async |rt, bed, gate, number| {
         let (_, file) = bed.file(number, FileOptions::default()).await;
-        let edits = file.contents.edits.lock().await;
+        let edits = file.contents.edits.write().await;
         // As where a truncation has freed the leaf and it holds something else by now.
         *gate.unreadable.lock() = Some(0..u64::MAX);
         let mut know = Box::pin(file.contents.know(BlockRange::one(0)));

@@ -8,7 +8,7 @@ use extant_block::{Buf, Device, MemDevice, Record, Sector};
 use extant_cache::{CacheConfig, Disk, PageCache};
 use extant_format::jbd2::{JournalCompat, JournalIncompat};
 use extant_format::{Inode, InodeNumber, VolumeBlock, inode_offset};
-use extant_rt::Rt;
+use extant_rt::{Rt, RwLock};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Bed {
         let block = self.rt.block_on(writer.store.read(at, MetaKind::InodeTable(group))).unwrap().unwrap();
         let at = (offset & u64::from(sb.block_size().bytes() - 1)) as usize;
         let inode = Inode::parse(&block.bytes()[at..], sb, number).unwrap();
-        Arc::new(InodeCell::new(inode, block, at))
+        Arc::new(InodeCell::new(inode, block, at, RwLock::new(writer.store.locks())))
     }
 
     /// One operation: stamps the next file.

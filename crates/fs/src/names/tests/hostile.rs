@@ -82,7 +82,7 @@ fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
             // Once, so that everything is in memory and nothing but the lock is waited for.
             let removed = dir.rmdir(caller, name).await;
             assert!(is_refused(name, &removed), "{removed:?}");
-            let held = other.cell().lock().write().await;
+            let held = other.cell().write_lock().await;
             let mut rmdir = Box::pin(dir.rmdir(caller, name));
             let pending = poll_fn(|cx| Poll::Ready(rmdir.as_mut().poll(cx).is_pending())).await;
             assert!(pending);

@@ -1,0 +1,51 @@
+//! Locks that were given to waiters who do not come for them.
+
+use super::table::WaitTable;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
+
+/// Rings for a table.
+struct Ring(Weak<WaitTable>);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        if let Some(table) = self.0.upgrade() {
+            table.end_watch();
+        }
+    }
+}
+
+impl WaitTable {
+    /// Has those who wait for a lock look again when it has been another's for a while who has not come for it.
+    pub(super) fn watch(self: &Arc<Self>) {
+        self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
+    }
+
+    /// Wakes those who wait for a lock that was given to another a while ago: the first that is polled takes it back. Each
+    /// such lock once, for who waits later looks at the time itself.
+    fn end_watch(self: &Arc<Self>) {
+        self.watchdog.rang();
+        let mut is_early = false;
+        for bucket in &self.buckets {
+            let mut state = bucket.state.lock();
+            let mut wakers = Vec::new();
+            for n in 0..state.given.len() {
+                let (key, at, is_told) = (state.given[n].key, state.given[n].at, state.given[n].is_told);
+                if is_told || state.waiters.first_locked(key).is_none() {
+                    continue;
+                }
+                if self.watchdog.is_overdue(at) {
+                    state.given[n].is_told = true;
+                    wakers.append(&mut state.waiters.wakers_of(key));
+                } else {
+                    is_early = true;
+                }
+            }
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        if is_early {
+            self.watch();
+        }
+    }
+}
