@@ -113,6 +113,8 @@ struct Lazy {
 #[derive(Default)]
 struct LazyState {
     submitted: VecDeque<Arc<Request>>,
+    /// Nothing completes.
+    is_held: bool,
     interrupts: usize,
     inside: usize,
     most_inside: usize,
@@ -158,12 +160,13 @@ impl Driver for Lazy {
         let mut state = self.state.lock().unwrap();
         state.inside += 1;
         state.most_inside = state.most_inside.max(state.inside);
-        while wait == Wait::UntilSome && state.submitted.is_empty() && state.interrupts == 0 {
+        let has_some = |state: &LazyState| !state.is_held && !state.submitted.is_empty();
+        while wait == Wait::UntilSome && !has_some(&state) && state.interrupts == 0 {
             state = self.changed.wait(state).unwrap();
         }
         state.interrupts = 0;
         // One at a time, so that threads have to take turns.
-        let done = state.submitted.pop_front();
+        let done = if has_some(&state) { state.submitted.pop_front() } else { None };
         if state.submitted.is_empty() {
             let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
         }
@@ -257,6 +260,53 @@ fn threads_and_tasks_take_turns_at_several_drivers_and_none_is_forgotten() {
         drop(handles);
     }
     assert!(rt.shutdown(Nanos::from_secs(10)).in_flight.is_empty());
+}
+
+#[test]
+fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    // Nothing is done before all are waiting.
+    lazy.state.lock().unwrap().is_held = true;
+    let polls = AtomicUsize::new(0);
+    let waker = Mutex::new(None::<Waker>);
+    let (told, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (rt, lazy, polls, waker) = (&rt, &lazy, &polls, &waker);
+        let first = scope.spawn(move || rt.block_on(lazy.read()).unwrap());
+        while lazy.state.lock().unwrap().inside == 0 {
+            std::thread::yield_now();
+        }
+        // As one that has much to do when it is polled again. The limit ends a test that fails.
+        let busy = scope.spawn(move || {
+            let busy = poll_fn(|cx| {
+                *waker.lock().unwrap() = Some(cx.waker().clone());
+                match polls.fetch_add(1, Ordering::SeqCst) {
+                    0 => Poll::Pending,
+                    _ => Poll::Ready(hears.recv_timeout(std::time::Duration::from_secs(60)).is_ok()),
+                }
+            });
+            rt.block_on(busy).unwrap()
+        });
+        while polls.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let last = scope.spawn(move || {
+            rt.block_on(lazy.read()).unwrap();
+            told.send(()).unwrap();
+        });
+        while lazy.in_flight() < 2 {
+            std::thread::yield_now();
+        }
+        lazy.state.lock().unwrap().is_held = false;
+        lazy.changed.notify_all();
+        first.join().unwrap();
+        last.join().unwrap();
+        // It was not woken, perhaps, where it was slow to sit down.
+        waker.lock().unwrap().take().expect("it was polled").wake();
+        assert!(busy.join().unwrap(), "the last one's request was done while it was busy");
+    });
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! I/O that is driven by the threads that wait for it.
 
 use super::park::{Interrupt, Parker, take_deferred, with_may_block};
+use super::timer::Timers;
+use crate::Nanos;
 use crate::error::panic_message;
 use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
@@ -8,8 +10,9 @@ use rustix::event::Timespec;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 
 /// A source of completions, such as an io_uring, that has no thread of its own.
 ///
@@ -92,6 +95,22 @@ pub(super) struct Crew {
     seated: AtomicUsize,
     seats: Mutex<Seats>,
     panics: Arc<Panics>,
+    timers: Weak<Timers>,
+    /// When it is looked whether a thread that was woken to drive does; past where that is not to be looked at.
+    looks_at: AtomicU64,
+}
+
+/// How long a thread that was woken to drive may be busy with its own future, at least, while others wait.
+const PATIENCE: Nanos = Nanos::from_millis(50);
+
+struct Look(Weak<Crew>);
+
+impl Wake for Look {
+    fn wake(self: Arc<Self>) {
+        if let Some(crew) = self.0.upgrade() {
+            crew.look();
+        }
+    }
 }
 
 /// The drivers at one time, waited for together.
@@ -127,9 +146,11 @@ impl Seats {
 }
 
 impl Crew {
-    pub(super) fn new(panics: Arc<Panics>) -> Self {
+    pub(super) fn new(panics: Arc<Panics>, timers: &Arc<Timers>) -> Self {
         Self {
             panics,
+            timers: Arc::downgrade(timers),
+            looks_at: AtomicU64::new(0),
             helm: RwLock::default(),
             any: AtomicBool::new(false),
             seated: AtomicUsize::new(0),
@@ -173,7 +194,7 @@ impl Crew {
 
     /// Waits until `parker` is notified, driving I/O meanwhile if it is this thread's turn. May return early. Says
     /// whether the thread sat down.
-    pub(super) fn wait(&self, parker: &Arc<Parker>, role: Role) -> bool {
+    pub(super) fn wait(self: &Arc<Self>, parker: &Arc<Parker>, role: Role) -> bool {
         if !self.has_drivers() {
             take_deferred();
             // Not on any list: registering the first driver wakes the workers.
@@ -236,7 +257,7 @@ impl Crew {
     }
 
     /// If something is in flight and no thread is seated, wakes one to drive. False if there is none to wake.
-    pub(super) fn ensure_driven(&self) -> bool {
+    pub(super) fn ensure_driven(self: &Arc<Self>) -> bool {
         if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {
             return true;
         }
@@ -245,11 +266,40 @@ impl Crew {
             return true;
         }
         let next = seats.parked_callers.first().or(seats.parked_workers.first()).cloned();
+        let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;
         drop(seats);
         next.is_some_and(|next| {
             next.notify();
+            if has_others {
+                self.watch();
+            }
             true
         })
+    }
+
+    /// A thread was woken to drive, and others wait. It polls its own future first, which may take long: after a while it is looked
+    /// whether any drives.
+    fn watch(self: &Arc<Self>) {
+        let Some(timers) = self.timers.upgrade() else { return };
+        let (now, set) = (timers.now(), self.looks_at.load(Ordering::SeqCst));
+        if set > now.0 {
+            return;
+        }
+        let at = now.saturating_add(PATIENCE);
+        if self.looks_at.compare_exchange(set, at.0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            timers.arm(at, &Waker::from(Arc::new(Look(Arc::downgrade(self)))));
+        }
+    }
+
+    /// Wakes all that wait if something is in flight and none of them drives.
+    fn look(&self) {
+        self.looks_at.store(0, Ordering::SeqCst);
+        if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 && self.in_flight() {
+            let seats = self.seats.lock();
+            let parked: Vec<_> = seats.parked_callers.iter().chain(&seats.parked_workers).cloned().collect();
+            drop(seats);
+            parked.iter().for_each(|parker| parker.notify());
+        }
     }
 }
 
@@ -289,7 +339,7 @@ impl Helm {
 }
 
 struct LeaveSeat<'a> {
-    crew: &'a Crew,
+    crew: &'a Arc<Crew>,
     parker: &'a Arc<Parker>,
     role: Role,
 }
@@ -311,11 +361,15 @@ impl Drop for LeaveSeat<'_> {
             // next wait, or `ensure_driven` when this thread leaves for good, settles the succession.
             None if self.parker.is_notified() => {
                 let next = seats.parked_callers.first().cloned();
+                let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;
                 drop(seats);
                 if let Some(next) = next
                     && self.crew.in_flight()
                 {
                     next.notify();
+                    if has_others {
+                        self.crew.watch();
+                    }
                 }
             }
             None => {}

@@ -100,6 +100,7 @@ impl<K> Drop for Birth<K> {
 impl Real {
     pub(crate) fn new(config: RealConfig, counters: Arc<Counters>, panics: Arc<Panics>) -> Self {
         let origin = Instant::now();
+        let timers = Arc::new(Timers::new(origin));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             origin,
@@ -107,13 +108,13 @@ impl Real {
             worker_threads: config.worker_threads.unwrap_or(processors).max(1),
             engine: Arc::new(Engine {
                 executor: RwLock::new(Some(Arc::new(Executor::new()))),
-                crew: Arc::new(Crew::new(panics)),
+                crew: Arc::new(Crew::new(panics, &timers)),
                 stop: AtomicBool::new(false),
                 parkers: Mutex::default(),
                 running: Mutex::default(),
                 left: Condvar::new(),
             }),
-            timers: Arc::new(Timers::new(origin)),
+            timers,
             pool: Arc::new(Pool::new(config.blocking_threads.unwrap_or(4 * processors))),
             workers: Mutex::default(),
             started: AtomicBool::new(false),

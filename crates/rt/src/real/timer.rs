@@ -48,6 +48,11 @@ impl Timers {
         TimerId(id)
     }
 
+    /// The time since the world began.
+    pub(super) fn now(&self) -> Nanos {
+        Nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
     pub(super) fn cancel(&self, id: TimerId) {
         let mut state = self.state.lock();
         if let Some(at) = state.times.remove(&id.0) {
@@ -60,7 +65,7 @@ impl Timers {
     fn run(&self, nth: u64) {
         let mut state = self.state.lock();
         while state.stopped == nth {
-            let now = Nanos(self.origin.elapsed().as_nanos() as u64);
+            let now = self.now();
             match state.due.first_key_value().map(|(key, _)| *key) {
                 None => self.changed.wait(&mut state),
                 Some((at, id)) if at <= now => {
