@@ -48,7 +48,8 @@ struct Stock {
 
 impl Stock {
     fn empty() -> LoomArc<Self> {
-        LoomArc::new(Self { waits: Arc::default(), left: AtomicUsize::new(0) })
+        let rt = Rt::from_world(Arc::new(Stage), Tracer::default());
+        LoomArc::new(Self { waits: Waits::new(&rt), left: AtomicUsize::new(0) })
     }
 
     fn add(&self, n: usize) {

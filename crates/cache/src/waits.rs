@@ -3,14 +3,16 @@
 //!
 //! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost. A wake of a number
 //! is a [`Token`]: it stands for one frame, or room for one page. A waiter that leaves without having looked, or finds
-//! that it needs nothing any more, passes its token on to the next; one that looked has spent it.
+//! that it needs nothing any more, passes its token on to the next; one that looked has spent it. One that does neither for
+//! a while, because its future is kept without being polled, is passed over: where others wait, the next is woken as well.
 
 use extant_rt::sync::{AtomicUsize, Mutex, Ordering, fence};
+use extant_rt::{Nanos, Rt, Watchdog};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// An object of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,16 +55,43 @@ impl Condition {
 struct Waiters {
     next: u64,
     listening: BTreeMap<(Condition, u64), Option<Waker>>,
+    /// Tokens that were given out while others waited and that are not spent, with the time of that.
+    out: BTreeMap<(Condition, u64), Nanos>,
 }
 
-#[derive(Debug, Default)]
+impl Waiters {
+    fn first(&self, condition: Condition) -> Option<(Condition, u64)> {
+        self.listening.range((condition, 0)..=(condition, u64::MAX)).next().map(|(&id, _)| id)
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Waits {
+    rt: Rt,
+    watchdog: Watchdog,
     waiters: Mutex<Waiters>,
     /// How many listen, to spare those who wake the lock.
     listening: [AtomicUsize; COUNTERS],
 }
 
+/// Looks at tokens that are out.
+struct Ring(Weak<Waits>);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        if let Some(waits) = self.0.upgrade() {
+            waits.pass_over();
+        }
+    }
+}
+
 impl Waits {
+    /// Nobody waits.
+    pub(crate) fn new(rt: &Rt) -> Arc<Self> {
+        let watchdog = Watchdog::new(rt, Watchdog::PATIENCE);
+        Arc::new(Self { rt: rt.clone(), watchdog, waiters: Mutex::default(), listening: Default::default() })
+    }
+
     /// Begins to wait.
     pub(crate) fn listen(self: &Arc<Self>, condition: Condition) -> Listener {
         self.listening[condition.counter()].fetch_add(1, Ordering::SeqCst);
@@ -78,7 +107,7 @@ impl Waits {
 
     /// Wakes the `n` that have waited longest. The caller made true what they wait for before, by a
     /// sequentially consistent operation or under a lock that they take. A single load if the list has no waiters.
-    pub(crate) fn wake(&self, condition: Condition, n: usize) {
+    pub(crate) fn wake(self: &Arc<Self>, condition: Condition, n: usize) {
         // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
         // (Loom takes sequentially consistent accesses for weaker ones; it knows fences.)
         #[cfg(extant_loom)]
@@ -87,21 +116,58 @@ impl Waits {
             return;
         }
         let mut wakers = Vec::new();
-        {
+        let is_watched = {
             let mut waiters = self.waiters.lock();
+            let mut woken = Vec::new();
             for _ in 0..n {
-                let Some((&id, _)) = waiters.listening.range((condition, 0)..=(condition, u64::MAX)).next()
-                else {
-                    break;
-                };
+                let Some(id) = waiters.first(condition) else { break };
                 wakers.extend(waiters.listening.remove(&id).expect("just seen"));
+                woken.push(id);
             }
-        }
+            let is_watched =
+                condition.is_counted() && !woken.is_empty() && waiters.first(condition).is_some();
+            if is_watched {
+                let now = self.rt.now();
+                waiters.out.extend(woken.into_iter().map(|id| (id, now)));
+            }
+            is_watched
+        };
         wakers.into_iter().for_each(Waker::wake);
+        if is_watched {
+            self.watch();
+        }
+    }
+
+    fn watch(self: &Arc<Self>) {
+        self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
+    }
+
+    /// Wakes another for each token that has been out for long.
+    fn pass_over(self: &Arc<Self>) {
+        self.watchdog.rang();
+        let (overdue, is_early) = {
+            let mut waiters = self.waiters.lock();
+            let mut overdue = Vec::new();
+            waiters.out.retain(|&(condition, _), at| {
+                let is_overdue = self.watchdog.is_overdue(*at);
+                overdue.extend(is_overdue.then_some(condition));
+                !is_overdue
+            });
+            (overdue, !waiters.out.is_empty())
+        };
+        overdue.into_iter().for_each(|condition| self.wake(condition, 1));
+        if is_early {
+            self.watch();
+        }
+    }
+
+    /// A token is spent, or given to the next.
+    fn back(&self, id: (Condition, u64)) {
+        self.waiters.lock().out.remove(&id);
     }
 
     /// Wakes all.
-    pub(crate) fn wake_all(&self, condition: Condition) {
+    pub(crate) fn wake_all(self: &Arc<Self>, condition: Condition) {
         self.wake(condition, usize::MAX);
     }
 
@@ -109,9 +175,8 @@ impl Waits {
     pub(crate) fn has_waiters(&self, condition: Condition) -> bool {
         #[cfg(extant_loom)]
         fence(Ordering::SeqCst);
-        let range = (condition, 0)..=(condition, u64::MAX);
         self.listening[condition.counter()].load(Ordering::SeqCst) > 0
-            && self.waiters.lock().listening.range(range).next().is_some()
+            && self.waiters.lock().first(condition).is_some()
     }
 
     /// Waiters for all conditions, for audits.
@@ -133,12 +198,13 @@ impl Future for Listener {
     type Output = Token;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Token> {
         let mut waiters = self.waits.waiters.lock();
-        let Some(waker) = waiters.listening.get_mut(&(self.condition, self.ticket)) else {
+        let id = (self.condition, self.ticket);
+        let Some(waker) = waiters.listening.get_mut(&id) else {
+            let is_watched = waiters.out.contains_key(&id);
             drop(waiters);
             self.heard = true;
-            return Poll::Ready(Token(
-                self.condition.is_counted().then(|| (self.waits.clone(), self.condition)),
-            ));
+            let out = |waits: &Arc<Waits>| Out { waits: waits.clone(), id, is_watched };
+            return Poll::Ready(Token(self.condition.is_counted().then(|| out(&self.waits))));
         };
         let old = waker.replace(cx.waker().clone());
         // Its drop may end a task, whose own listeners take the lock.
@@ -150,7 +216,13 @@ impl Future for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let left = self.waits.waiters.lock().listening.remove(&(self.condition, self.ticket));
+        let left = {
+            let (mut waiters, id) = (self.waits.waiters.lock(), (self.condition, self.ticket));
+            if !self.heard {
+                waiters.out.remove(&id);
+            }
+            waiters.listening.remove(&id)
+        };
         let gone = left.is_none();
         drop(left);
         self.waits.listening[self.condition.counter()].fetch_sub(1, Ordering::SeqCst);
@@ -162,19 +234,39 @@ impl Drop for Listener {
 
 /// A wake that was heard. Dropped, it wakes the next.
 #[derive(Debug)]
-pub(crate) struct Token(Option<(Arc<Waits>, Condition)>);
+pub(crate) struct Token(Option<Out>);
+
+/// A token that is out.
+#[derive(Debug)]
+struct Out {
+    waits: Arc<Waits>,
+    id: (Condition, u64),
+    /// Others waited when it was given out.
+    is_watched: bool,
+}
+
+impl Out {
+    fn end(&self) {
+        if self.is_watched {
+            self.waits.back(self.id);
+        }
+    }
+}
 
 impl Token {
     /// Its owner looked for what it stands for.
     pub(crate) fn spend(mut self) {
-        self.0 = None;
+        if let Some(out) = self.0.take() {
+            out.end();
+        }
     }
 }
 
 impl Drop for Token {
     fn drop(&mut self) {
-        if let Some((waits, condition)) = self.0.take() {
-            waits.wake(condition, 1);
+        if let Some(out) = self.0.take() {
+            out.end();
+            out.waits.wake(out.id.0, 1);
         }
     }
 }
@@ -236,13 +328,17 @@ mod tests {
     use super::*;
     use std::pin::pin;
 
+    fn waits() -> Arc<Waits> {
+        Waits::new(&Rt::real(Default::default()))
+    }
+
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
     fn a_token_that_is_not_spent_goes_to_the_next() {
-        let waits = Arc::new(Waits::default());
+        let waits = waits();
         let mut first = pin!(waits.listen(Condition::Frames));
         let mut second = pin!(waits.listen(Condition::Frames));
         assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
@@ -256,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_wake_for_all_is_not_passed_on() {
-        let waits = Arc::new(Waits::default());
+        let waits = waits();
         let mut first = pin!(waits.listen(Condition::Written(3)));
         waits.wake_all(Condition::Written(3));
         let mut second = pin!(waits.listen(Condition::Written(3)));
@@ -266,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_listener_that_leaves_after_its_wake_passes_it_on() {
-        let waits = Arc::new(Waits::default());
+        let waits = waits();
         let first = waits.listen(Condition::Room(Some(1)));
         let mut second = pin!(waits.listen(Condition::Room(Some(1))));
         waits.wake(Condition::Room(Some(1)), 1);
@@ -274,5 +370,52 @@ mod tests {
         drop(first);
         assert!(poll(second.as_mut()).is_ready());
         assert_eq!(waits.len(), 1, "the second has not been dropped yet");
+    }
+
+    /// Two listeners, of which the first is woken, in a virtual world.
+    fn with_two(check: impl FnOnce(&Rt, &Arc<Waits>, Listener, Pin<&mut Listener>)) {
+        let sim = extant_sim::Sim::new(extant_sim::Machine::free(1, extant_sim::Preemption::None), 1);
+        let waits = Waits::new(sim.rt());
+        let first = waits.listen(Condition::Frames);
+        let mut second = pin!(waits.listen(Condition::Frames));
+        assert!(poll(second.as_mut()).is_pending());
+        waits.wake(Condition::Frames, 1);
+        assert!(poll(second.as_mut()).is_pending());
+        check(sim.rt(), &waits, first, second);
+    }
+
+    fn pass(rt: &Rt) {
+        rt.block_on(rt.sleep(Nanos::from_secs(1))).expect("the world goes on");
+    }
+
+    #[test]
+    fn a_listener_that_is_kept_unpolled_is_passed_over() {
+        with_two(|rt, waits, kept, mut second| {
+            pass(rt);
+            let Poll::Ready(token) = poll(second.as_mut()) else { panic!("it waits for the other") };
+            token.spend();
+            let mut third = pin!(waits.listen(Condition::Frames));
+            let Poll::Ready(late) = poll(pin!(kept)) else { panic!("it was woken") };
+            late.spend();
+            pass(rt);
+            assert!(poll(third.as_mut()).is_pending(), "that was one thing");
+        });
+    }
+
+    #[test]
+    fn a_token_that_is_kept_is_passed_over_and_one_that_was_spent_is_not() {
+        with_two(|rt, _, first, mut second| {
+            let Poll::Ready(token) = poll(pin!(first)) else { panic!("it was woken") };
+            token.spend();
+            pass(rt);
+            assert!(poll(second.as_mut()).is_pending(), "the other has what it stood for");
+        });
+        with_two(|rt, waits, first, mut second| {
+            let Poll::Ready(token) = poll(pin!(first)) else { panic!("it was woken") };
+            pass(rt);
+            assert!(poll(second.as_mut()).is_ready());
+            drop(token);
+            assert!(waits.waiters.lock().out.is_empty());
+        });
     }
 }

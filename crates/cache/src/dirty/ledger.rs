@@ -564,7 +564,8 @@ mod tests {
     const LIMITS: DirtyLimits = DirtyLimits { background_pages: 5, limit_pages: 10 };
 
     fn device() -> Arc<DeviceLedger> {
-        Ledger::new(Arc::default(), LIMITS, 20).attach()
+        let rt = extant_rt::Rt::real(Default::default());
+        Ledger::new(Waits::new(&rt), LIMITS, 20).attach()
     }
 
     fn counts(device: &DeviceLedger) -> [u64; 5] {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 fn pool(frames: u32) -> Pool {
     let rt = Rt::real(extant_rt::RealConfig { seed: Some(1), ..Default::default() });
     let policy = Box::new(S3Fifo::new(frames).unwrap());
-    Pool::new(&rt, frames, false, policy, Arc::default()).unwrap()
+    Pool::new(&rt, frames, false, policy, Waits::new(&rt)).unwrap()
 }
 
 fn take(pool: &Pool, n: usize, purpose: Purpose) -> Vec<FrameNo> {

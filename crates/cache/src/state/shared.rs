@@ -62,7 +62,7 @@ impl Shared {
         pass: Box<dyn WriteBackPass>,
         settings: Settings,
     ) -> std::io::Result<Self> {
-        let waits = Arc::new(Waits::default());
+        let waits = Waits::new(rt);
         Ok(Self {
             rt: rt.clone(),
             pool: Pool::new(rt, frames, settings.phantom, policy, waits.clone())?,
