@@ -126,6 +126,26 @@ pub fn each(
     }
 }
 
+/// One of the disks that a power cut after `cut` events of `log` over `base` may leave, by chance.
+pub fn random(log: &Log, base: &Image, cut: usize, rng: &mut Rng) -> State {
+    let crash = log.crash(cut);
+    let mut volatile = crash.volatile;
+    volatile.sort_unstable();
+    let mut fates: Vec<(usize, bool)> = crash.durable.iter().map(|&index| (index, true)).collect();
+    fates.extend(volatile.iter().map(|&index| (index, false)));
+    fates.sort_unstable();
+    let mut arrives: Vec<bool> = volatile.iter().map(|_| rng.below(2) == 1).collect();
+    for (write, before) in covered_by_preflush(log, cut, &volatile) {
+        if arrives[write] {
+            before.iter().for_each(|&position| arrives[position] = true);
+        }
+    }
+    State::new(log, base, cut, &fates, &|index| match volatile.binary_search(&index) {
+        Ok(position) if !arrives[position] => Fate::Lost,
+        _ => Fate::Arrives,
+    })
+}
+
 /// For each volatile write with `PREFLUSH`, from the last to the first, those that had ended when it came, as positions: it
 /// reaches the medium, whole or in part, only after them.
 fn covered_by_preflush(log: &Log, cut: usize, volatile: &[usize]) -> Vec<(usize, Vec<usize>)> {
