@@ -39,7 +39,7 @@ use crate::state::underway::Underway;
 use crate::state::urgent::Urgent;
 use crate::waits::Waits;
 use extant_block::Device;
-use extant_rt::{Rt, WaitKey, WaitTable, sync};
+use extant_rt::{Overseer, Rt, WaitKey, WaitTable, sync};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,15 +53,17 @@ pub(crate) struct Shared {
     /// Waiters for pages, by [`loaded`], [`written`] and [`excluded`].
     pub(crate) pages: WaitTable,
     pub(crate) waits: Arc<Waits>,
+    /// Of work that a task does for others.
+    pub(crate) overseer: Arc<Overseer>,
     files: RwLock<Files>,
     pub(crate) disks: RwLock<Vec<Arc<DiskState>>>,
     pub(crate) control: Mutex<Box<dyn DirtyControl>>,
     /// Writers so far.
     writers: AtomicU64,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) sweeps: Sweeps,
     /// The error of the last file that became stuck.
     pub(crate) stuck_error: Mutex<Option<CacheError>>,
-    pub(crate) sweeps: Sweeps,
     pub(crate) accounts: Accounts,
     pub(crate) settings: Settings,
     pub(crate) pass: Box<dyn WriteBackPass>,
@@ -89,10 +91,10 @@ pub(crate) struct DiskState {
     pub(crate) told: Mutex<Told>,
     pub(crate) flushes: Flushes,
     pub(crate) urgent: Urgent,
-    last_error: Mutex<Option<CacheError>>,
-    files: Mutex<DirtyFiles>,
     /// How often stuck files were to be tried again.
     pub(crate) retries: AtomicU64,
+    last_error: Mutex<Option<CacheError>>,
+    files: Mutex<DirtyFiles>,
     /// The file that had its turn last, among those who write back some of all files.
     turn: Mutex<Option<Listed>>,
 }

@@ -11,7 +11,7 @@ use crate::registry::Accounts;
 use crate::state::sweeps::Sweeps;
 use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Waits};
-use extant_rt::{Rt, WaitConfig, WaitTable};
+use extant_rt::{Overseer, Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -70,11 +70,12 @@ impl Shared {
             writers: AtomicU64::new(0),
             ledger: Ledger::new(waits.clone(), limits, settings.most_dirty_pages),
             waits,
+            overseer: Overseer::new(rt),
             files: RwLock::new(Files { slots: vec![Weak::new()], free: Vec::new() }),
             disks: RwLock::default(),
             control: Mutex::new(control),
-            stuck_error: Mutex::default(),
             sweeps: Sweeps::default(),
+            stuck_error: Mutex::default(),
             accounts: Accounts::default(),
             settings,
             pass,
@@ -117,13 +118,13 @@ impl Shared {
         self.files.read().slots.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those of a device.
     /// As [`Self::all_files`]; `None` while one is being dropped, whose frames are in no file.
     pub(crate) fn files_at_rest(&self) -> Option<Vec<Arc<Inner>>> {
         let files = self.files.read();
         files.slots.iter().filter(|slot| !slot.ptr_eq(&Weak::new())).map(Weak::upgrade).collect()
     }
 
+    /// Those of a device.
     pub(crate) fn files_of(&self, disk: &DiskState) -> Vec<Arc<Inner>> {
         let mut files = self.all_files();
         files.retain(|file| file.disk.index == disk.index);

@@ -131,7 +131,8 @@ impl Inner {
     }
 
     async fn finish_one(&self, ended: Arc<Writing>) {
-        self.shared.rt.unstoppable("write-back completion", Finishing::new(ended).run()).await;
+        // Others wait for it, who do not find it any more.
+        self.shared.overseer.oversee("write-back completion", Finishing::new(ended).run()).await;
     }
 
     /// Waits until the runs that have pages of `pages` now have ended, whatever follows them, and finishes what of this
@@ -148,5 +149,75 @@ impl Inner {
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, not(extant_loom)))]
+mod tests {
+    use crate::page::PAGE_BYTES;
+    use crate::{
+        Answer, Backing, ByteRange, CacheConfig, DirtyRun, PageCache, Placed, ReadExtent, ReadFrom,
+        WriteExtent, WriteTo, WrittenRun,
+    };
+    use extant_block::{MemDevice, Sector};
+    use extant_sim::{Machine, Preemption, Sim};
+    use parking_lot::Mutex;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    /// Writes in place, and hears of the end only when it is let go.
+    #[derive(Debug, Default)]
+    struct Held(Mutex<(bool, Option<Waker>)>);
+
+    impl Held {
+        fn let_go(&self) {
+            let waker = {
+                let mut held = self.0.lock();
+                held.0 = true;
+                held.1.take()
+            };
+            waker.expect("a run is being finished").wake();
+        }
+    }
+
+    impl Backing for Held {
+        fn block_bytes(&self) -> u32 {
+            4096
+        }
+        fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+            Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
+        }
+        fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+            let to = WriteTo::Device(Sector(run.pieces[0].start / Sector::BYTES));
+            let extent = WriteExtent { range: run.pieces[0], to, zero_before: 0, zero_after: 0, note: 0 };
+            Answer::ok(Placed { extents: [extent].into_iter().collect(), changes_map: true })
+        }
+        fn finish_write<'a>(&'a self, _: &'a WrittenRun) -> Answer<'a, ()> {
+            Answer::later(poll_fn(|cx| {
+                let mut held = self.0.lock();
+                held.1 = Some(cx.waker().clone());
+                if held.0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+            }))
+        }
+    }
+
+    #[test]
+    fn a_caller_that_finishes_a_run_and_is_kept_unpolled_keeps_no_other_waiting() {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let rt = sim.rt();
+        let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let backing = Arc::new(Held::default());
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        rt.block_on(mapping.open().write(0, &[1; PAGE_BYTES])).expect("the world goes on").expect("room");
+        let mut kept = pin!(mapping.write_back(..));
+        assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // The completion task finds nothing to do: the caller has the run.
+        rt.block_on(rt.yield_now()).expect("the world goes on");
+        backing.let_go();
+        rt.block_on(mapping.wait_written(..)).expect("no deadlock");
+        rt.block_on(kept).expect("no deadlock").expect("it is written");
     }
 }

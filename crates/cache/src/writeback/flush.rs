@@ -8,6 +8,9 @@
 //! `block/blk-flush.c` has it). Two in flight could end in one order on the device and be reaped in the other: the good one
 //! would vouch for data that the failed one had lost. A file system's write with `PREFLUSH` is a flush, too, and takes its
 //! turn among them.
+//!
+//! Nobody is chosen to flush next: all who wait are woken, and the first that is polled begins the flush and submits it in the same
+//! poll, so that a future which is kept unpolled, or dropped, keeps no other waiting.
 
 use crate::state::flushes::Part;
 use crate::state::{DiskState, Inner, Shared};

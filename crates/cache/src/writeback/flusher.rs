@@ -198,7 +198,9 @@ async fn pass_over(
     progress
 }
 
-/// A visit to a file by the flusher or by a writer that writes back: one at a time.
+/// A visit to a file by the flusher or by a writer that writes back: one at a time. The flusher is a task, which is always polled
+/// on; a writer visits under the controllers of old kernels alone, and one that is kept unpolled keeps its file from the flusher,
+/// not from syncs.
 struct Visit<'a>(&'a Inner);
 
 impl<'a> Visit<'a> {

@@ -19,7 +19,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Runs that were submitted together. They complete whether or not a task waits.
+/// Runs that were submitted together. They complete whether or not a task waits: nothing is held back while its owner waits for
+/// anything, and what its owner may leave to itself is waited for by nobody else.
 #[derive(Debug)]
 struct Window {
     in_flight: Arc<Mutex<InFlight>>,

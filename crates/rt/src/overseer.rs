@@ -1,0 +1,384 @@
+//! Work that a task does for others, too.
+
+use crate::sync::Mutex;
+use crate::{Class, Nanos, Rt, Watchdog};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Sees to it that work comes to its end for which others wait: it is done on its caller's task, as [`Rt::unstoppable`] has it, and
+/// goes on as a task of its own where the caller drops it, and also where the caller keeps it without polling it, as a `select!`
+/// may, though it was woken a while ago. One overseer serves many such works.
+pub struct Overseer {
+    rt: Rt,
+    watchdog: Watchdog,
+    /// Work that was woken, and its caller with it.
+    woken: Mutex<Vec<Weak<dyn Unpolled>>>,
+}
+
+/// Work that may be left unpolled.
+trait Unpolled: Send + Sync {
+    /// When it was woken, if it was and nobody has polled it since.
+    fn woken_at(&self) -> Option<Nanos>;
+    /// Has a task do it.
+    fn take_over(self: Arc<Self>);
+}
+
+impl Overseer {
+    /// One that waits for the usual time.
+    pub fn new(rt: &Rt) -> Arc<Self> {
+        let (rt, watchdog) = (rt.clone(), Watchdog::new(rt, Watchdog::PATIENCE));
+        Arc::new(Self { rt, watchdog, woken: Mutex::new(Vec::new()) })
+    }
+
+    /// Has `work` done by the caller that awaits the answer, or by a task named `name`.
+    pub fn oversee<T: Send + 'static>(
+        self: &Arc<Self>,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Overseen<T> {
+        Overseen { overseer: self.clone(), name, stage: Stage::Fresh(Box::pin(work)) }
+    }
+
+    fn note(self: &Arc<Self>, woken: Weak<dyn Unpolled>) {
+        self.woken.lock().push(woken);
+        self.watch();
+    }
+
+    fn watch(self: &Arc<Self>) {
+        self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
+    }
+
+    fn look(self: &Arc<Self>) {
+        self.watchdog.rang();
+        let mut overdue = Vec::new();
+        let is_early = {
+            let mut woken = self.woken.lock();
+            woken.retain(|work| {
+                let Some(work) = work.upgrade() else { return false };
+                let Some(at) = work.woken_at() else { return false };
+                let is_overdue = self.watchdog.is_overdue(at);
+                if is_overdue {
+                    overdue.push(work);
+                }
+                !is_overdue
+            });
+            !woken.is_empty()
+        };
+        overdue.into_iter().for_each(|work| work.take_over());
+        if is_early {
+            self.watch();
+        }
+    }
+}
+
+impl fmt::Debug for Overseer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overseer")
+    }
+}
+
+struct Ring(Weak<Overseer>);
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        if let Some(overseer) = self.0.upgrade() {
+            overseer.look();
+        }
+    }
+}
+
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Work under an [`Overseer`].
+#[must_use = "dropping it leaves the work to a task"]
+pub struct Overseen<T: Send + 'static> {
+    overseer: Arc<Overseer>,
+    name: &'static str,
+    stage: Stage<T>,
+}
+
+enum Stage<T: Send + 'static> {
+    /// It has never waited, or panicked.
+    Fresh(Work<T>),
+    Shared(Arc<Job<T>>),
+    Over,
+}
+
+/// Work that waits for something.
+struct Job<T> {
+    overseer: Arc<Overseer>,
+    name: &'static str,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    /// Taken out while it is being polled.
+    work: Option<Work<T>>,
+    /// Its result, where a task has come to it.
+    result: Option<T>,
+    is_over: bool,
+    /// A task does it.
+    has_task: bool,
+    caller: Option<Waker>,
+    /// Of who polled it last.
+    driver: Option<Waker>,
+    /// When it was woken, if nobody has polled it since.
+    woken_at: Option<Nanos>,
+}
+
+impl<T: Send + 'static> Overseen<T> {
+    fn job(&self, work: Option<Work<T>>) -> Arc<Job<T>> {
+        let state = State {
+            work,
+            result: None,
+            is_over: false,
+            has_task: false,
+            caller: None,
+            driver: None,
+            woken_at: None,
+        };
+        Arc::new(Job { overseer: self.overseer.clone(), name: self.name, state: Mutex::new(state) })
+    }
+}
+
+impl<T: Send + 'static> Future for Overseen<T> {
+    type Output = T;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let job = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Fresh(mut work) => {
+                // Mostly that is all.
+                if let Poll::Ready(result) = work.as_mut().poll(cx) {
+                    return Poll::Ready(result);
+                }
+                // Polled once more, with the waker that is watched.
+                self.job(Some(work))
+            }
+            Stage::Shared(job) => job,
+            Stage::Over => panic!("not polled again after its end"),
+        };
+        match job.poll_as(cx, true) {
+            Poll::Ready(result) => {
+                Poll::Ready(result.expect("the task that went on with it has not panicked"))
+            }
+            Poll::Pending => {
+                self.stage = Stage::Shared(job);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Overseen<T> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Fresh(work) => self.job(Some(work)).go_on(),
+            Stage::Shared(job) => job.go_on(),
+            Stage::Over => {}
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Overseen<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Overseen({})", self.name)
+    }
+}
+
+/// Work that is being polled. It is over where that panics.
+struct Polling<'a, T>(&'a Job<T>);
+
+impl<T> Drop for Polling<'_, T> {
+    fn drop(&mut self) {
+        self.0.end(None);
+    }
+}
+
+impl<T> Job<T> {
+    fn end(&self, result: Option<T>) {
+        let wakers = {
+            let mut state = self.state.lock();
+            (state.is_over, state.result) = (true, result);
+            (state.caller.take(), state.driver.take())
+        };
+        let (caller, driver) = wakers;
+        caller.into_iter().chain(driver).for_each(Waker::wake);
+    }
+}
+
+impl<T: Send + 'static> Job<T> {
+    /// Ready with nothing where it panicked, or where the task that asks has come to the caller's result.
+    fn poll_as(self: &Arc<Self>, cx: &mut Context<'_>, is_caller: bool) -> Poll<Option<T>> {
+        let mut work = {
+            let mut state = self.state.lock();
+            if state.is_over {
+                return Poll::Ready(if is_caller { state.result.take() } else { None });
+            }
+            if is_caller {
+                state.caller = Some(cx.waker().clone());
+            }
+            // Else another polls it, and tells when it is over.
+            let Some(work) = state.work.take() else { return Poll::Pending };
+            state.driver = Some(cx.waker().clone());
+            state.woken_at = None;
+            work
+        };
+        let polling = Polling(self);
+        let polled = work.as_mut().poll(&mut Context::from_waker(&Waker::from(self.clone())));
+        std::mem::forget(polling);
+        match polled {
+            Poll::Pending => {
+                self.state.lock().work = Some(work);
+                Poll::Pending
+            }
+            Poll::Ready(result) if is_caller => {
+                self.end(None);
+                Poll::Ready(Some(result))
+            }
+            Poll::Ready(result) => {
+                self.end(Some(result));
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Has a task go on with it, unless one does.
+    fn go_on(self: Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if state.is_over || std::mem::replace(&mut state.has_task, true) {
+                return;
+            }
+        }
+        let doing = Doing(self.clone());
+        let going_on = async move {
+            poll_fn(|cx| doing.0.poll_as(cx, false)).await;
+        };
+        drop(self.overseer.rt.spawn(self.name, Class::Normal, going_on));
+    }
+}
+
+/// A task that does the work. Where the world ends first, or takes no task, the caller goes on if there is one.
+struct Doing<T>(Arc<Job<T>>);
+
+impl<T> Drop for Doing<T> {
+    fn drop(&mut self) {
+        let caller = {
+            let mut state = self.0.state.lock();
+            let caller = state.caller.clone();
+            state.has_task = false;
+            state.driver.clone_from(&caller);
+            caller
+        };
+        caller.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T: Send + 'static> Unpolled for Job<T> {
+    fn woken_at(&self) -> Option<Nanos> {
+        let state = self.state.lock();
+        if state.is_over || state.has_task { None } else { state.woken_at }
+    }
+
+    fn take_over(self: Arc<Self>) {
+        self.go_on();
+    }
+}
+
+impl<T: Send + 'static> Wake for Job<T> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let now = self.overseer.rt.now();
+        let (driver, is_first) = {
+            let mut state = self.state.lock();
+            let is_first = state.woken_at.is_none() && !state.has_task && !state.is_over;
+            state.woken_at.get_or_insert(now);
+            (state.driver.clone(), is_first)
+        };
+        driver.into_iter().for_each(Waker::wake);
+        if is_first {
+            let work: Arc<dyn Unpolled> = self.clone();
+            self.overseer.note(Arc::downgrade(&work));
+        }
+    }
+}
+
+#[cfg(all(test, not(extant_loom)))]
+mod tests {
+    use super::*;
+    use crate::RealConfig;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn poll<T: Send>(work: &mut Overseen<T>) -> Poll<T> {
+        Pin::new(work).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Work that waits for another task once, and then says that it is done.
+    fn work(rt: &Rt, overseer: &Arc<Overseer>) -> (Overseen<u32>, Arc<AtomicBool>) {
+        let (inside, done) = (rt.clone(), Arc::new(AtomicBool::new(false)));
+        let told = done.clone();
+        let work = overseer.oversee("work", async move {
+            inside.sleep(Nanos::from_millis(1)).await;
+            told.store(true, Ordering::SeqCst);
+            7
+        });
+        (work, done)
+    }
+
+    fn until(rt: &Rt, done: &AtomicBool) {
+        rt.block_on(async {
+            while !done.load(Ordering::SeqCst) {
+                rt.yield_now().await;
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn work_is_its_callers_while_that_polls_it() {
+        let rt = Rt::real(RealConfig::default());
+        let overseer = Overseer::new(&rt);
+        let (work, done) = work(&rt, &overseer);
+        assert_eq!(rt.block_on(work).unwrap(), 7);
+        assert!(done.load(Ordering::SeqCst));
+        assert_eq!(rt.block_on(overseer.oversee("ready", async { 8 })).unwrap(), 8);
+        assert_eq!(rt.counter(crate::Counter::TasksSpawned), 0);
+    }
+
+    #[test]
+    fn work_that_is_kept_unpolled_is_done_and_its_caller_has_the_result() {
+        let rt = Rt::real(RealConfig::default());
+        let (mut work, done) = work(&rt, &Overseer::new(&rt));
+        assert!(poll(&mut work).is_pending());
+        until(&rt, &done);
+        assert_eq!(rt.block_on(work).unwrap(), 7);
+    }
+
+    #[test]
+    fn work_that_is_dropped_half_done_or_untouched_is_done() {
+        let rt = Rt::real(RealConfig::default());
+        let overseer = Overseer::new(&rt);
+        for polls in [0, 1] {
+            let (mut work, done) = work(&rt, &overseer);
+            for _ in 0..polls {
+                assert!(poll(&mut work).is_pending());
+            }
+            drop(work);
+            until(&rt, &done);
+        }
+    }
+
+    #[test]
+    fn after_the_end_of_the_world_the_caller_does_it() {
+        let rt = Rt::real(RealConfig::default());
+        let (mut kept, _) = work(&rt, &Overseer::new(&rt));
+        assert!(poll(&mut kept).is_pending());
+        let _ = rt.shutdown(Nanos::from_secs(1));
+        assert_eq!(rt.block_on(kept).unwrap(), 7);
+    }
+}
