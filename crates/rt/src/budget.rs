@@ -26,12 +26,6 @@ impl Rt {
         MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
     }
 
-    /// Goes on when what this task was charged so far has passed, preemption included, so that others see what it does next when
-    /// it does it. Not a place to lose the processor where preemption is not full. Nothing in the real world.
-    pub fn catch_up(&self) -> impl Future<Output = ()> + Send + '_ {
-        CatchUp(self).run()
-    }
-
     /// A place where a kernel function might sleep (Linux's `might_sleep`): under voluntary and full preemption the
     /// same as [`Rt::resched`], nothing otherwise.
     pub fn might_sleep(&self) -> impl Future<Output = ()> + Send + '_ {
@@ -110,18 +104,6 @@ pub(crate) struct MaybeYield<'a> {
 impl MaybeYield<'_> {
     pub(crate) async fn run(self) {
         if self.rt.should_yield(self.point) {
-            YieldNow::default().await;
-        }
-    }
-}
-
-struct CatchUp<'a>(&'a Rt);
-
-impl CatchUp<'_> {
-    async fn run(self) {
-        if let Which::Virtual(world) = self.0.world()
-            && world.catch_up()
-        {
             YieldNow::default().await;
         }
     }

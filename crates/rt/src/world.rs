@@ -123,16 +123,6 @@ pub trait World: Send + Sync {
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError>;
     /// Makes the running task pay.
     fn charge(&self, charge: Charge);
-    /// The time at which the code that runs began to: nothing happens any more before it.
-    fn poll_began(&self) -> Nanos {
-        self.now()
-    }
-    /// Makes the running task pay for a wait of `span` for a lock and, where it is the first for it, for the lock's line.
-    fn spin(&self, _span: Nanos, _is_first: bool) {}
-    /// Whether the running task, if it is pending and woken now, is to go on when what it was charged has passed.
-    fn catch_up(&self) -> bool {
-        false
-    }
     /// Arms a timer.
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId;
     /// Disarms a timer; one that has fired is left alone.

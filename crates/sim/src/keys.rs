@@ -49,7 +49,7 @@ pub const UNMODELLED: [(&str, &str); 4] = [
 ];
 
 /// The keys.
-pub static KEYS: [Key; 71] = [
+pub static KEYS: [Key; 70] = [
     key("processors", "count", "processors", Some((1, 1024)), None, "how many"),
     key(
         "processors",
@@ -117,14 +117,6 @@ pub static KEYS: [Key; 71] = [
         Some(NS),
         Some("0"),
         "paid for a task that ran on another processor last",
-    ),
-    key(
-        "processors",
-        "lock_contended_ns",
-        "ns",
-        Some(NS),
-        Some("0"),
-        "paid by the taker of a lock that another processor had",
     ),
     key("memory", "cache_bytes", "bytes", Some((1 << 20, 1 << 40)), None, "memory for cached pages"),
     key(

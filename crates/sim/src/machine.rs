@@ -130,9 +130,6 @@ pub struct Processors {
     /// Paid by a processor that runs a task which ran on another last, whose caches have its data (`migration_ns`); 0 where the
     /// file does not say.
     pub migration: Nanos,
-    /// Paid by the taker of a [`SpinLock`](extant_rt::SpinLock) that another processor has, once it is free: its line comes from
-    /// there (`lock_contended_ns`); 0 where the file does not say.
-    pub lock_contended: Nanos,
 }
 
 /// A machine's page cache: the table `[memory]` of its file, all in bytes.
@@ -318,7 +315,6 @@ impl Machine {
                 wakeup: t.maybe_choice("wakeup", &WAKEUPS)?.unwrap_or_default(),
                 wake_affine: t.maybe_flag("wake_affine")?.unwrap_or(true),
                 migration: span(t.maybe_picoseconds("migration_ns")?.unwrap_or(0)),
-                lock_contended: span(t.maybe_picoseconds("lock_contended_ns")?.unwrap_or(0)),
             };
             if (processors.run_queues, processors.wakeup) == (RunQueues::Shared, Wakeup::O1) {
                 let problem = "\"o1\" wants run_queues = \"per processor\": a shared queue has no current task to preempt";
@@ -356,7 +352,6 @@ impl Machine {
                 wakeup: Wakeup::None,
                 wake_affine: true,
                 migration: Nanos::ZERO,
-                lock_contended: Nanos::ZERO,
             },
             memory: None,
             kernel: KernelSpec::default(),

@@ -250,7 +250,7 @@ impl SimWorld {
 
     pub(crate) fn spent(&self) -> Vec<Spent> {
         let mut all = self.prices.spent();
-        let Stats { switches, wakes, migrations, lock_waits, lock_wait, .. } = self.core.lock().stats;
+        let Stats { switches, wakes, migrations, .. } = self.core.lock().stats;
         let model = &self.config.machine.processors;
         let of = |key, units: u64, each: Nanos| Spent {
             layer: "processors",
@@ -263,10 +263,6 @@ impl SimWorld {
         all.push(of("wake_ns", wakes, model.wake));
         if model.migration > Nanos::ZERO {
             all.push(of("migration_ns", migrations, model.migration));
-        }
-        if lock_waits > 0 {
-            all.push(Spent { time: lock_wait, ..of("lock_wait_ns", lock_waits, Nanos::ZERO) });
-            all.push(of("lock_contended_ns", lock_waits, model.lock_contended));
         }
         all
     }
@@ -366,22 +362,6 @@ impl World for SimWorld {
             return self.too_long(Nanos(after.saturating_sub(start)));
         }
         self.clock.store(after, Relaxed);
-    }
-
-    fn poll_began(&self) -> Nanos {
-        self.core.lock().now
-    }
-
-    fn spin(&self, span: Nanos, is_first: bool) {
-        let transfer = if is_first { self.config.machine.processors.lock_contended } else { Nanos::ZERO };
-        self.charge(Charge::Time(span.saturating_add(transfer)));
-        let stats = &mut self.core.lock().stats;
-        stats.lock_waits += u64::from(is_first);
-        stats.lock_wait += span;
-    }
-
-    fn catch_up(&self) -> bool {
-        self.current().is_some_and(|id| self.core.lock().catches_up(id, self.local_time()))
     }
 
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {

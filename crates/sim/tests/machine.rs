@@ -249,17 +249,11 @@ fn a_setting_replaces_one_value_wherever_the_key_stands() {
 fn a_file_may_say_how_tasks_find_a_processor_and_most_do_not() {
     let plain = with_settings(&[]).unwrap().processors;
     assert_eq!((plain.run_queues, plain.wakeup), (RunQueues::Shared, Wakeup::None));
-    assert_eq!((plain.migration, plain.lock_contended), (Nanos::ZERO, Nanos::ZERO));
-    let settings = [
-        "run_queues=per processor",
-        "wakeup=o1",
-        "migration_ns=1500.2",
-        "lock_contended_ns=300",
-        "wake_affine=false",
-    ];
+    assert_eq!(plain.migration, Nanos::ZERO);
+    let settings = ["run_queues=per processor", "wakeup=o1", "migration_ns=1500.2", "wake_affine=false"];
     let set = with_settings(&settings).unwrap().processors;
     assert_eq!((set.run_queues, set.wakeup, set.wake_affine), (RunQueues::PerProcessor, Wakeup::O1, false));
-    assert_eq!((set.migration, set.lock_contended), (Nanos(1_501), Nanos(300)));
+    assert_eq!(set.migration, Nanos(1_501));
     let error = with_settings(&["run_queues=per core"]).unwrap_err();
     let expected = "run_queues: \"per core\" is not one of \"shared\", \"per processor\"";
     assert!(error.ends_with(expected), "{error}");

@@ -58,8 +58,6 @@ struct Task {
     woken: bool,
     /// Its last poll ended at a point where it only offered its processor.
     offered: bool,
-    /// Its last poll ended so that the time charged may pass, and for nothing else.
-    catches_up: bool,
     /// The rest of a stretch that was cut short.
     owed: Nanos,
     /// Set between a poll and the end of its stretch.
@@ -176,10 +174,6 @@ pub struct Stats {
     pub migrations: u64,
     /// Tasks that a processor took from the queue of another.
     pub pulled: u64,
-    /// Takes of a [`SpinLock`](extant_rt::SpinLock) that another processor had.
-    pub lock_waits: u64,
-    /// Time spent spinning for these.
-    pub lock_wait: Nanos,
     /// Time each processor spent with tasks, switches and interrupts.
     pub busy: Vec<Nanos>,
 }

@@ -178,8 +178,6 @@ impl Core {
             task.state = State::Waiting;
             task.slept_at = now;
             self.pick(number);
-        } else if task.catches_up {
-            self.begin(number);
         } else if !task.offered {
             self.release(number, index, false);
         } else if self.is_wanted(number, index, used) {
@@ -298,13 +296,6 @@ impl Core {
             || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
         self.task(id.index).offered = wanted;
         wanted
-    }
-
-    /// Whether a task that was charged up to `at` in its present poll is to end it, to go on when that time has passed.
-    pub(crate) fn catches_up(&mut self, id: TaskId, at: Nanos) -> bool {
-        let is_ahead = at > self.now;
-        self.task(id.index).catches_up = is_ahead;
-        is_ahead
     }
 
     /// Processor time of the running task since it was given its processor, when its poll has been charged up to `at`.

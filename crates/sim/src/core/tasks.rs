@@ -30,7 +30,6 @@ impl Core {
             waker: waker(id),
             woken: false,
             offered: false,
-            catches_up: false,
             owed: Nanos::ZERO,
             after: None,
             processor: 0,
@@ -57,7 +56,6 @@ impl Core {
         task.waits_on = None;
         task.woken = false;
         task.offered = false;
-        task.catches_up = false;
         (task.future.take(), task.waker.clone())
     }
 
