@@ -17,17 +17,18 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
     ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
-    ("torture", &["extant", "fs", "format", "block", "rt", "sim", "testbed"]),
+    ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
     ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];
 
 /// Crates that only tests may name, because production code never needs them.
-const FOR_TESTS: [(&str, &str); 11] = [
+const FOR_TESTS: [(&str, &str); 12] = [
     ("extant", "image"),
     ("iosched", "sim"),
     ("cache", "sim"),
     ("fs", "sim"),
+    ("torture", "cache"),
     ("history", "sim"),
     ("format", "testbed"),
     ("block", "testbed"),

@@ -2,6 +2,7 @@
 
 use super::Discipline;
 use super::key::WaitKey;
+use crate::Nanos;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::task::Waker;
@@ -36,6 +37,15 @@ pub(super) enum Fate {
     Served,
     /// Woken to look for itself (older disciplines); or it was given a lock, did not come for it, and others got it.
     Poked,
+}
+
+/// A lock that was given to a waiter.
+pub(super) struct Given {
+    pub(super) slot: u32,
+    pub(super) key: WaitKey,
+    pub(super) at: Nanos,
+    /// The others were woken because the waiter did not come for it.
+    pub(super) is_told: bool,
 }
 
 #[derive(Debug)]

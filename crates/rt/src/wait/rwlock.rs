@@ -1,10 +1,10 @@
 //! A lock for readers and writers that is held across waits.
 
-use super::bucket::{Fate, Want};
+use super::bucket::{Fate, Given, Want};
 use super::key::WaitKey;
 use super::table::{Bucket, State, WaitTable, WakeBatch};
+use crate::WaitsOn;
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Nanos, WaitsOn};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -49,15 +49,6 @@ pub struct RwLock {
     table: Arc<WaitTable>,
     number: u64,
     word: AtomicU32,
-}
-
-/// A lock that was given to a waiter.
-pub(super) struct Given {
-    pub(super) slot: u32,
-    pub(super) key: WaitKey,
-    pub(super) at: Nanos,
-    /// The others were woken because the waiter does not come for it.
-    pub(super) is_told: bool,
 }
 
 /// How a lock is held.

@@ -1,8 +1,7 @@
 //! The table: buckets, and how wakers find waiters.
 
-use super::bucket::{Progress, Waiters};
+use super::bucket::{Given, Progress, Waiters};
 use super::key::{Flag, WaitKey};
-use super::rwlock::Given;
 use super::{Discipline, WaitConfig};
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 use crate::{Cost, Nanos, Rt, TaskEvent, Watchdog};

@@ -318,9 +318,12 @@ fn a_damaged_map_costs_what_it_no_longer_tells() {
                     // As is a file of a volume that is open for writing; but nothing is written where the damage is.
                     let (volume, _cache) = super::ends::opened_on(sim.rt(), Bad::new(&damaged, &[])).await;
                     let (read, parts) = streamed(&volume, inode.clone()).await;
+                    // At most the pages around the damage are lost.
                     let pages = in_pages(&lost, expected.len() as u64);
-                    check(&what, &expected, &read, &pages);
-                    assert_eq!(ranges(&parts), pages, "{what}");
+                    let read_as_lost = ranges(&parts);
+                    check(&what, &expected, &read, &read_as_lost);
+                    assert!(covers(&read_as_lost, &lost), "{what}: {read_as_lost:?}, {lost:?}");
+                    assert!(covers(&pages, &read_as_lost), "{what}: {read_as_lost:?}, {pages:?}");
                     let file = volume.open_for_writing(inode.number, Default::default()).await.unwrap();
                     for &(from, to) in &lost {
                         for at in [from, to - 1] {
@@ -343,6 +346,11 @@ fn a_damaged_map_costs_what_it_no_longer_tells() {
             })
             .unwrap();
     }
+}
+
+/// Whether each of the `inner` ranges lies within one of the `outer`.
+fn covers(outer: &[(u64, u64)], inner: &[(u64, u64)]) -> bool {
+    inner.iter().all(|&(from, to)| outer.iter().any(|&(first, end)| first <= from && to <= end))
 }
 
 /// The pages that these ranges make unreadable.
