@@ -10,7 +10,6 @@
 //! - `space` allocates and frees space without writing data. `defrag` moves blocks into fewer runs.
 //!   `copy` copies ranges. `direct` does I/O past the cache.
 //! - `journalled` sends data through the log. `table` holds the files that are in memory.
-//! cache; `journalled` has data go through the log; `table` holds the files that are in memory.
 
 mod backing;
 mod contents;
