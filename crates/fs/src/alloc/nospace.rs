@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Rounds of asking; what one part gives back may let another give back more.
 const ROUNDS: u32 = 3;
-/// Most rounds in total, used while freed blocks would be enough each time.
+/// Most rounds in total. Those beyond `ROUNDS` are run only while freed blocks would suffice.
 const ROUNDS_MAX: u32 = 16;
 
 /// A part of the volume that may hold more blocks than it needs.

@@ -186,7 +186,7 @@ impl Contents {
         block << self.block.log2()
     }
 
-    /// Where the start of a range is, if that is known in memory.
+    /// Place of the start of a range, if the in-memory map has it.
     fn read_extent(&self, range: ByteRange) -> Option<ReadExtent> {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;

@@ -207,7 +207,7 @@ impl Contents {
     /// does not make them unreadable.
     ///
     /// # Errors
-    /// The blocks whose place the map does not tell.
+    /// Blocks that the map does not account for.
     pub(super) async fn know_damaged(&self, block: u64) -> std::result::Result<Run, Unmapped> {
         let _edits = self.edits.write().await;
         let Writer { store, alloc, .. } = &*self.writer;
@@ -219,8 +219,8 @@ impl Contents {
         Ok(run)
     }
 
-    /// End of the unreadable range that starts at byte `at`: either the map does not tell where it
-    /// is, or the device fails.
+    /// End of the unreadable range that starts at byte `at`: the map does not account for it, or
+    /// the device cannot read it.
     pub(super) async fn unreadable_end(&self, at: u64) -> u64 {
         match self.know_damaged(at >> self.block.log2()).await {
             Err(unmapped) => self.bytes_at(unmapped.blocks.end),

@@ -80,8 +80,9 @@ impl OpenFile {
 
     /// Writes `buf` from byte `at` on, or at the end of the file with
     /// [`append`](super::FileOptions::append). Returns the buffer and the number of bytes written:
-    /// fewer than its length at the largest size, or if only the first ones could be mapped. The
-    /// data are on the device when this returns, and survive a crash once the file has been synced.
+    /// fewer than its length if the file reaches its largest size, or if only the first blocks
+    /// could be mapped. The data are on the device when this returns, and survive a crash once the
+    /// file has been synced.
     ///
     /// Writes of whole sectors over blocks that hold data, and of whole blocks anywhere, are
     /// direct. Others go through the cache and are written back. For files with data=journal the
@@ -354,8 +355,8 @@ impl Contents {
         bytes.start.is_multiple_of(sector) && bytes.end.is_multiple_of(sector)
     }
 
-    /// Where the bytes of a range are, as far as memory knows, and the end of that. No page of the
-    /// range is dirty.
+    /// Where the bytes of a range are, as far as the in-memory map knows, and the end of the known
+    /// part. No page of the range is dirty.
     fn known_runs(&self, bytes: ByteRange) -> (Vec<Run>, u64) {
         let most = self.device().limits().max_bytes;
         let mut runs = Vec::new();

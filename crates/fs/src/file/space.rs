@@ -45,7 +45,7 @@ pub enum Fallocate {
     /// Removes the range from the file and moves what follows into its place
     /// (`FALLOC_FL_COLLAPSE_RANGE`).
     CollapseRange,
-    /// Inserts a hole at the start of the range, moving what follows back
+    /// Inserts a hole at the start of the range, moving what follows towards the end
     /// (`FALLOC_FL_INSERT_RANGE`).
     InsertRange,
 }
@@ -499,8 +499,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Does one step of moving the file's mapped blocks, none of which is dirty. Records the new
-    /// size if it has `grown`.
+    /// Does one step of moving the file's mapped blocks, none of which is dirty. With `grown`,
+    /// records that new size.
     async fn shift(
         &self,
         change: Change<'_>,
@@ -561,8 +561,8 @@ impl Contents {
         Ok(runs)
     }
 
-    /// Maps runs that have a place as unwritten. With `size`, vouches for the bytes below it: those
-    /// on the device before are there now.
+    /// Maps runs that have a place as unwritten. With `size`, the bytes of the runs below it count
+    /// as being on the device.
     async fn map_unwritten(
         &self,
         runs: &[Extent],

@@ -17,8 +17,8 @@ impl OpenFile {
     /// Makes the file's data, size, map, attributes and names durable.
     ///
     /// # Errors
-    /// Any failure to write its data since this open file last reported one, reported once; why the
-    /// journal gave up.
+    /// A failure to write the data since this open file last reported one, each reported once; why
+    /// the journal gave up.
     pub fn sync(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.contents.writer.guarded(self.sync_range(ByteRange::ALL, false)))
     }

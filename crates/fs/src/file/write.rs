@@ -300,7 +300,7 @@ impl Contents {
         live.times_unlogged |= self.cell.touch_contents(now);
     }
 
-    /// Whether byte `end` is inside a block that holds data or will.
+    /// Whether byte `end` is inside a block that holds, or will hold, data.
     pub(super) async fn ends_in_data(&self, end: u64) -> Result<bool> {
         if end.is_multiple_of(self.block.bytes().into()) {
             return Ok(false);
@@ -308,7 +308,7 @@ impl Contents {
         self.has_data(end >> self.block.log2()).await
     }
 
-    /// Whether a block holds data or will.
+    /// Whether a block holds, or will hold, data.
     pub(super) async fn has_data(&self, block: u64) -> Result<bool> {
         loop {
             // A concurrent reader's lookup may evict what this one has found.

@@ -222,7 +222,7 @@ pub(crate) async fn look_up(
 /// meanwhile.
 ///
 /// # Errors
-/// The blocks whose place the map does not tell.
+/// Blocks that the map does not account for.
 pub(crate) async fn look_up_damaged(
     store: &MetaStore,
     alloc: &Allocator,
@@ -481,7 +481,8 @@ impl Planned {
     pub(crate) fn revoke_blocks(&self, metadata: bool, sb: &Superblock) -> u32 {
         let removed: u64 = if metadata { self.removed.iter().map(|run| run.blocks).sum() } else { 0 };
         let blocks = removed + self.freed_nodes.len() as u64;
-        // A record has up to eight bytes; a block of records has a head and a tail of 20 in total.
+        // A record has up to eight bytes; a block of records has a head and a tail of 20 bytes in
+        // total.
         (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
     }
 

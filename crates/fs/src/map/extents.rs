@@ -120,7 +120,7 @@ pub(crate) struct Draft<'a, N> {
     /// blocks than before, or another node may come to cover blocks that it gave up.
     reshapes: bool,
     copies: u32,
-    /// Whether each leaf is checked for the rule of clusters.
+    /// Whether each leaf is checked against the cluster rule (`clusters::check`).
     is_strict: bool,
 }
 
@@ -135,8 +135,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Self::of(root, source, sb, inode, !sb.cluster_size().is_block())
     }
 
-    /// As [`Self::new`], for lookups only: a file whose extents break the rule of clusters can
-    /// still be read.
+    /// As [`Self::new`], for lookups only: a file whose extents violate the cluster rule
+    /// (`clusters::check`) can still be read.
     pub(crate) fn to_look_up(
         root: &[u8; ROOT_BYTES],
         source: &'a N,
@@ -191,8 +191,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     /// Whether any block of a cluster, which is at `at`, is mapped.
     ///
     /// # Errors
-    /// A block is mapped elsewhere. Only this check spans leaves; each leaf has been checked on its
-    /// own.
+    /// A block is mapped elsewhere. The check when a leaf is loaded does not see other leaves.
     fn maps_any(&mut self, cluster: BlockRange, at: VolumeBlock) -> Result<bool, Stop> {
         let (size, inode) = (self.sb.cluster_size(), self.inode);
         let mut block = cluster.start;

@@ -199,9 +199,8 @@ impl LiveMap {
         }
     }
 
-    /// Caches runs of the map on disk for a caller that asked for blocks `asked`. Knowledge of
-    /// these blocks is kept whatever its size, so that a caller repeating the request makes
-    /// progress.
+    /// Caches runs of the map on disk for a caller that asked for blocks `asked`. All runs that
+    /// overlap `asked` are kept, however many, so that a caller that asks again makes progress.
     pub(crate) fn learn(&mut self, asked: BlockRange, runs: &[(BlockRange, Known)]) {
         if self.known.len() + runs.len() > KNOWN_MAX {
             self.known.remove(BlockRange::new(0, asked.start));

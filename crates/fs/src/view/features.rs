@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use extant_format::{Compat, Incompat, Inode, InodeFlags, RoCompat, STATE_VALID, Superblock};
 
-/// Fails, naming the feature, if the volume cannot be read at all without it.
+/// Fails, naming the feature, if the volume needs an unsupported one to be read.
 pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat() - Incompat::READABLE;
     if unknown.contains(Incompat::JOURNAL_DEV) {

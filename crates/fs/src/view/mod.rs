@@ -1,5 +1,5 @@
-//! A volume's structures as they are now: superblock, group descriptors and inodes, as of the
-//! journal, or as last changed on a volume open for writing.
+//! A volume's structures as they are now: superblock, group descriptors and inodes, with the
+//! journal applied, or as last changed on a volume open for writing.
 //!
 //! Everything that reads a volume does so through a [`View`]: recovery, below the journal's copies,
 //! and the public [`Volume`](crate::Volume), above them.

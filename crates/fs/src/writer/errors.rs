@@ -17,8 +17,8 @@ pub enum ErrorPolicy {
     /// Writing ends: later changes fail with [`Error::ReadOnly`], while reads continue
     /// (`remount-ro`).
     ReadOnly,
-    /// Every later operation fails with [`Error::Halted`], also after a journal failure (`panic`,
-    /// which stops the whole machine).
+    /// Every later operation fails with [`Error::Halted`]. A journal failure has the same effect.
+    /// (Linux's `panic` stops the whole machine.)
     Panic,
 }
 
