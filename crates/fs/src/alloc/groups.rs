@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Request {
     /// The growing file, if any; it gets a window of extra blocks behind the ones it wants.
     pub(crate) growing: Option<InodeNumber>,
-    /// File length before this request, in clusters; the window is this long, or `want` if larger.
+    /// File length before this request, in clusters; the window is this long, or `want` if larger,
+    /// within `WINDOW_MIN` and `WINDOW_MAX`.
     pub(crate) before: u32,
     /// The preferred first block.
     pub(crate) goal: VolumeBlock,

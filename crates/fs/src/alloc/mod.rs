@@ -54,7 +54,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Unused groups whose bitmaps and indexes stay in memory.
+/// Most groups whose bitmaps and indexes stay in memory while unused.
 const GROUPS_KEPT: usize = 256;
 /// Most free runs in the indexes of all groups; beyond that, unused indexes are forgotten.
 const RUNS_KEPT: usize = 1 << 18;

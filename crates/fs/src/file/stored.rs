@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most files kept with their pages after the last close. Beyond that, the least recently used half
-/// is dropped.
+/// Most files kept in memory, with their pages. Beyond that, the least recently opened half is
+/// dropped.
 const KEPT: usize = 4096;
 
 /// Files that have been read, by inode. Pages stay cached after a close so that the next open finds
@@ -70,7 +70,8 @@ impl StoredFiles {
 }
 
 impl Table {
-    /// Removes the least recently used files. Drop them without holding the lock.
+    /// Removes the least recently opened files if there are too many. Drop them without holding the
+    /// lock.
     fn evict(&mut self) -> Vec<Entry> {
         if self.files.len() <= KEPT {
             return Vec::new();

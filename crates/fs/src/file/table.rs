@@ -18,7 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-/// Most files without openers whose pages stay in memory.
+/// Files in memory above which idle ones without openers are evicted, down to half as many.
 const KEPT: usize = 4096;
 /// Memory charged for files above which maps are forgotten, even if memory is plentiful.
 const LIMIT_BYTES: u64 = 64 << 20;
