@@ -1,4 +1,4 @@
-//! Blocks: loading bitmaps, allocating in memory, logging, freeing. Numbers that are asked for and promised are of clusters.
+//! Blocks: loads bitmaps, allocates in memory, logs, frees. Requests and promises count clusters.
 
 use super::groups::{Groups, Request, Step};
 use super::space::Reservation;
@@ -11,12 +11,13 @@ use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock,
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 
-/// Adjacent blocks allocated in memory, whole clusters of one group. Dropped without [`Allocator::log`] they are free again.
+/// Adjacent blocks allocated in memory: whole clusters within one group. Dropping it without
+/// [`Allocator::log`] frees them again.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     shared: Arc<Shared>,
     run: PhysicalRun,
-    /// It is logged, or was taken back.
+    /// Already logged or taken back.
     settled: bool,
 }
 
@@ -29,13 +30,14 @@ impl Allocated {
         self.run.blocks >> self.shared.sb().cluster_size().log2()
     }
 
-    /// The first block of each cluster: metadata have a cluster for each of their blocks.
+    /// The first block of each cluster, since each metadata block gets a cluster of its own.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = VolumeBlock> + use<> {
         let blocks = self.shared.sb().cluster_size().blocks();
         (self.run.start.0..self.run.end().0).step_by(blocks as usize).map(VolumeBlock)
     }
 
-    /// Takes off the first `blocks`, fewer than all, as an allocation of their own. Of volumes without `bigalloc`.
+    /// Splits off the first `blocks`, fewer than all, as a separate allocation. For volumes without
+    /// `bigalloc`.
     pub(crate) fn split_front(&mut self, blocks: u64) -> Self {
         debug_assert!(0 < blocks && blocks < self.run.blocks);
         let front = PhysicalRun::new(self.run.start, blocks);
@@ -48,24 +50,24 @@ impl Allocated {
         Self { shared: self.shared.clone(), run: front, settled: false }
     }
 
-    /// Credits of [`Allocator::log`]: the bitmap and the descriptor.
+    /// Credits that [`Allocator::log`] needs: the bitmap and the descriptor.
     pub(crate) const CREDITS: u32 = 2;
 }
 
 impl Drop for Allocated {
     fn drop(&mut self) {
         if !self.settled {
-            // Found before it can be promised.
+            // Return the blocks to their group before they can be promised again.
             let lost = self.shared.give(self.run);
             self.shared.space.abandoned(self.clusters() - lost);
         }
     }
 }
 
-/// Groups whose bitmaps are read at most beside that of the one that is loaded: a gibibyte with blocks of 4 KiB.
+/// Most bitmaps read ahead while one group is loaded: a gibibyte with blocks of 4 KiB.
 const GROUPS_AHEAD: u32 = 7;
 
-/// Bitmaps that stay loaded for blocks that are about to be freed.
+/// Keeps bitmaps loaded for blocks that are about to be freed.
 #[derive(Debug)]
 pub(crate) struct Pins {
     shared: Arc<Shared>,
@@ -73,7 +75,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Credits of freeing everything that was pinned: a bitmap and a descriptor for each group.
+    /// Credits for freeing everything pinned: a bitmap and a descriptor per group.
     pub(crate) fn credits(&self) -> u32 {
         self.groups.len() as u32 * Allocated::CREDITS
     }
@@ -87,11 +89,12 @@ impl Drop for Pins {
 }
 
 impl Allocator {
-    /// Allocates up to `want` adjacent clusters in memory, near `goal`, from a reservation; possibly fewer.
+    /// Allocates up to `want` adjacent clusters in memory, near `goal`, from a reservation;
+    /// possibly fewer.
     ///
     /// # Errors
-    /// Why a group cannot be used, where damaged ones hold what was promised; else such errors end up in
-    /// [`Allocator::problems`].
+    /// Why a group is unusable, if the promised blocks are in damaged groups. Other such errors go
+    /// to [`Allocator::problems`].
     pub(crate) async fn blocks(
         &self,
         goal: VolumeBlock,
@@ -101,8 +104,9 @@ impl Allocator {
         self.allocate(Request { growing: None, before: 0, goal, want, loads: 0 }, reservation).await
     }
 
-    /// As [`Self::blocks`], for a file that grows from block `end` on: blocks behind what it gets are kept for its next
-    /// allocation, as many as it has before, until [`Self::close_window`] or until the volume is otherwise full.
+    /// As [`Self::blocks`], for a file that grows from block `end` on. Keeps blocks behind the
+    /// allocation for the file's next one, as many as the file already has, until
+    /// [`Self::close_window`] or until the volume is otherwise full.
     pub(crate) async fn growing(
         &self,
         file: InodeNumber,
@@ -128,10 +132,11 @@ impl Allocator {
                 }
                 Step::Load(group) => {
                     request.loads += 1;
-                    // Blocks beyond one group go on in those behind it: the caller waits once for their bitmaps.
+                    // A request larger than one group continues in the following ones. Read their
+                    // bitmaps too, so that the caller waits only once.
                     let behind = (request.want / self.shared.sb().blocks_per_group()).min(GROUPS_AHEAD);
                     let ahead = (1..=behind).map(|n| self.shared.look_ahead(group, n));
-                    // A damaged group is passed over; its problem is kept.
+                    // Skip a damaged group; its problem has been recorded.
                     let _ = Box::pin(join(self.shared.load(group), join_all(ahead))).await;
                 }
                 Step::Full => return Err(self.shared.no_blocks()),
@@ -139,24 +144,27 @@ impl Allocator {
         }
     }
 
-    /// Blocks that were taken out of the allocatable ones.
+    /// Wraps blocks that have been removed from the allocatable ones.
     pub(super) fn taken(&self, run: PhysicalRun) -> Allocated {
         Allocated { shared: self.shared.clone(), run, settled: false }
     }
 
-    /// Takes back an allocation that is not logged. Its blocks stay promised to the caller, those of damaged groups apart.
+    /// Takes back an allocation that has not been logged. Its blocks stay promised to the caller,
+    /// except those in damaged groups.
     pub(crate) fn take_back(&self, mut allocated: Allocated) -> Reservation {
         allocated.settled = true;
         let lost = self.shared.give(allocated.run);
         self.shared.space.taken_back(allocated.clusters() - lost)
     }
 
-    /// Makes the rest of a file's window allocatable to all: the file has no writer any more.
+    /// Makes the rest of a file's window allocatable to everyone, when the file has no writers
+    /// left.
     pub(crate) fn close_window(&self, file: InodeNumber) {
         self.shared.groups.lock().close_window(file);
     }
 
-    /// Logs an allocation under the handle of whatever points to it: bits and counts. [`Allocated::CREDITS`].
+    /// Logs an allocation's bits and counts under the handle of whatever points to it. Needs
+    /// [`Allocated::CREDITS`].
     pub(crate) fn log(&self, handle: &mut Handle, mut allocated: Allocated) {
         allocated.settled = true;
         let parts: Vec<_> = self.shared.groups.lock().split(allocated.run).collect();
@@ -173,7 +181,8 @@ impl Allocator {
         }
     }
 
-    /// Loads the bitmaps of blocks that are to be freed, and checks that files may have such blocks. `place` claims them.
+    /// Loads the bitmaps of blocks that are to be freed, and checks that a file may own them.
+    /// `place` makes the claim.
     ///
     /// # Errors
     /// Blocks outside the volume or of its own metadata; a bitmap that is damaged or unreadable.
@@ -206,8 +215,8 @@ impl Allocator {
         Ok(pins)
     }
 
-    /// Frees the clusters of blocks whose groups are pinned. They may be allocated again once the handle's transaction is
-    /// durable; `metadata` has the journal void the blocks' copies in the log.
+    /// Frees the clusters of blocks whose groups are pinned. They become allocatable once the
+    /// handle's transaction is durable. With `metadata`, the blocks' copies in the log are revoked.
     pub(crate) fn free(&self, handle: &mut Handle, pins: &Pins, run: PhysicalRun, metadata: bool) {
         let parts: Vec<_> = self.shared.groups.lock().split(run).collect();
         for (group, span) in parts {
@@ -223,7 +232,8 @@ impl Allocator {
             self.shared.space.freed(span.len.into());
             self.shared.groups.lock().pin(group);
             if free_before > 0 {
-                // The blocks belong to another file or to none: they are leaked rather than given out twice.
+                // The blocks belong to another file or to none. Leak them rather than allocate them
+                // twice.
                 let rule = "in use, as a file has them";
                 let sb = self.shared.sb();
                 let start = u64::from(span.start) << sb.cluster_size().log2();
@@ -240,7 +250,7 @@ impl Allocator {
 }
 
 impl Shrink for Shared {
-    /// Forgets the indexes, and the bitmaps, of groups that nothing uses.
+    /// Forgets the indexes and bitmaps of unused groups.
     fn shrink(&self, bytes: u64) -> u64 {
         let mut groups = self.groups.lock();
         let mut bitmaps = self.block_bitmaps.lock();
@@ -257,7 +267,7 @@ impl Shared {
     /// Loads a group's block bitmap and index.
     ///
     /// # Errors
-    /// The bitmap is unreadable or damaged: nothing is allocated from the group any more.
+    /// The bitmap is unreadable or damaged. The group is then no longer used for allocation.
     pub(super) async fn load(&self, group: Group) -> Result<()> {
         let descriptor = self.descriptor(group);
         let is_unwritten = descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
@@ -267,7 +277,8 @@ impl Shared {
         loaded.inspect_err(|error| self.set_bad(group, error.clone()))
     }
 
-    /// Reads the block bitmap of the group so many behind this one, if it is to be loaded; an error is met by the load.
+    /// Reads ahead the block bitmap of the group `behind` groups after this one, unless it is
+    /// loaded. The later load reports an error.
     async fn look_ahead(&self, group: Group, behind: u32) {
         let group = Group(group.0.saturating_add(behind));
         if group.0 >= self.sb().group_count() || self.groups.lock().is_loaded(group) {
@@ -278,8 +289,9 @@ impl Shared {
         let _ = self.read_bitmap(is_unwritten, descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await;
     }
 
-    /// Builds the index of a group that has none. Looks at bitmap and descriptor under the locks: as long as the group is
-    /// not loaded, no operation changes them, except that [`Self::ensure_block_bitmap`] writes a bitmap that never was.
+    /// Builds the index of a group that has none. Checks bitmap and descriptor under the locks. No
+    /// operation changes them while the group is not loaded, except that
+    /// [`Self::ensure_block_bitmap`] writes a bitmap that was never written.
     fn install(&self, group: Group, bitmap: Bitmap) -> std::result::Result<(), Corrupt> {
         let place = Place::BlockBitmap(group);
         let mut groups = self.groups.lock();
@@ -289,7 +301,8 @@ impl Shared {
         if groups.is_loaded(group) {
             return Ok(());
         }
-        // From the look at the flag on: a new inode has the bitmap of a group written that is not loaded.
+        // Locked before the flag is read, because creating an inode may write the bitmap of a group
+        // that is not loaded.
         let mut bitmaps = self.block_bitmaps.lock();
         let sb = self.sb();
         let clusters = sb.group_clusters(group);
@@ -309,7 +322,7 @@ impl Shared {
                 groups.load(group, &bytes, clusters);
                 groups.free(group)
             }
-            // Initialised by another task in the meantime.
+            // Another task initialised it meanwhile.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) => return Ok(()),
             Bitmap::Unwritten => {
                 if self.layout.mark_private(&mut own.clone(), sb, group) {
@@ -321,7 +334,8 @@ impl Shared {
             }
         };
         if free != descriptor.free_blocks {
-            // The sum of what is free counts the descriptor's, which are lost with the group.
+            // The total of free blocks includes the descriptor's count, which is lost with the
+            // group.
             groups.reject(group, counted);
             let rule = "the descriptor's count (bg_free_blocks_count)";
             return Err(Corrupt::field(place, "free blocks", free.into(), rule));
@@ -334,7 +348,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Charges what the indexes take now. They change most when they are loaded or forgotten.
+    /// Charges what the indexes take now. Their size changes mostly when they are loaded or
+    /// forgotten.
     fn recharge(&self, groups: &Groups) {
         let bytes = groups.memory_bytes();
         if let Some(charge) = self.indexes_charge.lock().as_mut().filter(|charge| charge.bytes() != bytes) {
@@ -342,7 +357,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is allocated from a group any more, and `why` is kept.
+    /// Stops allocating from a group, and records `why`.
     pub(super) fn set_bad(&self, group: Group, why: Error) {
         let lost = {
             let mut groups = self.groups.lock();
@@ -355,7 +370,7 @@ impl Shared {
         }
     }
 
-    /// The bitmap of a loaded group, to be edited: written as a whole if it never was.
+    /// The bitmap of a loaded group, for editing. If it was never written, writes all of it first.
     pub(super) fn block_bitmap(&self, handle: &mut Handle, group: Group) -> MetaBlock {
         let mut bitmaps = self.block_bitmaps.lock();
         match bitmaps.get(&group.0) {
@@ -377,14 +392,15 @@ impl Shared {
         block
     }
 
-    /// Writes a group's block bitmap if it never was: the kernel wants it once the group has inodes in use.
+    /// Writes a group's block bitmap if it was never written. The kernel requires it once the group
+    /// has inodes in use.
     pub(super) fn ensure_block_bitmap(&self, handle: &mut Handle, group: Group) {
         let is_unwritten = || self.descriptor(group).flags.contains(GroupFlags::BLOCK_UNINIT);
         if !is_unwritten() {
             return;
         }
         let mut bitmaps = self.block_bitmaps.lock();
-        // Another operation may have been first.
+        // Another operation may have written it first.
         if is_unwritten() {
             let block = self.write_block_bitmap(handle, group);
             if let Some(loaded) = bitmaps.get_mut(&group.0) {
@@ -393,13 +409,14 @@ impl Shared {
         }
     }
 
-    /// Freed blocks become allocatable.
+    /// Makes freed blocks allocatable.
     pub(super) fn settle(&self, run: PhysicalRun) {
         let lost = self.give(run);
         self.space.settled(run.blocks >> self.sb().cluster_size().log2(), lost);
     }
 
-    /// Gives clusters back to their groups, and how many of them belong to damaged ones, from which nothing is had.
+    /// Returns clusters to their groups. The result is how many of them are in damaged groups and
+    /// therefore lost.
     fn give(&self, run: PhysicalRun) -> u64 {
         let mut groups = self.groups.lock();
         let parts: Vec<_> = groups.split(run).collect();
@@ -413,7 +430,7 @@ impl Shared {
     }
 }
 
-/// Clear bits among `start..end`.
+/// Number of clear bits in `start..end`.
 fn count_free_within(bitmap: &[u8], start: u32, end: u32) -> u32 {
     let last = (end - 1) / 8;
     (start / 8..=last)

@@ -1,23 +1,26 @@
-//! Which blocks an allocation gets: the free-extent indexes of all groups, and the windows of growing files.
+//! Block selection: the free-extent indexes of all groups, and the windows of growing files.
 //!
-//! Pure: a request is answered with a run, or with the group whose bitmap must be loaded first. A block is here exactly
-//! while it is *allocatable*: blocks allocated in memory and not yet logged, and blocks freed by a transaction that is not
-//! durable, are in no index. A group stays loaded while it has such blocks, because its bitmap does not tell them
-//! apart. With `bigalloc` the unit is the cluster: indexes, windows and requests count clusters, and runs are of whole ones.
+//! This code is pure: it answers a request with a run, or with the group whose bitmap must be
+//! loaded first. An index contains exactly the *allocatable* blocks. It excludes blocks allocated
+//! in memory but not yet logged, and blocks freed by a transaction that is not yet durable. A group
+//! with such blocks stays loaded, because its bitmap alone cannot tell them apart. With `bigalloc`
+//! the unit is the cluster: indexes, windows and requests count clusters, and runs are whole
+//! clusters.
 
 use super::runs::{FreeRuns, Span};
 use crate::meta::PhysicalRun;
 use extant_format::{BlockRange, ClusterSize, Group, InodeNumber, Superblock, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where blocks are wanted, and how many.
+/// How many blocks are wanted, and where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// The file that grows, if it does: it gets a window of blocks beyond what it wants.
+    /// The growing file, if any; it gets a window of extra blocks behind the ones it wants.
     pub(crate) growing: Option<InodeNumber>,
-    /// Clusters of the file before these: so many are kept behind them, or as many as are wanted.
+    /// File length before this request, in clusters; the window is this long, or `want` if larger,
+    /// within `WINDOW_MIN` and `WINDOW_MAX`.
     pub(crate) before: u32,
-    /// The block that would suit best.
+    /// The preferred first block.
     pub(crate) goal: VolumeBlock,
     /// Clusters wanted, at least 1.
     pub(crate) want: u32,
@@ -28,33 +31,34 @@ pub(crate) struct Request {
 /// The next step for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It was answered: these blocks are no longer allocatable.
+    /// Done: these blocks are no longer allocatable.
     Run(PhysicalRun),
-    /// It needs this group's bitmap.
+    /// The bitmap of this group must be loaded.
     Load(Group),
     /// Nothing is allocatable.
     Full,
 }
 
-/// Windows hold between these numbers of blocks, and a cluster at least.
+/// Least and most blocks of a window, which is always at least one cluster.
 const WINDOW_MIN: u32 = 16;
 const WINDOW_MAX: u32 = 2048;
-/// Groups that a request may load in search of a run as long as it wants, and of one an eighth as long.
+/// Groups that a request may load in search of a run of full length, and of one eighth of that.
 const LOADS_FOR_WHOLE: u32 = 8;
 const LOADS_FOR_PART: u32 = 16;
-/// Memory of a free run, by position and by length, with its shares of the trees' nodes.
+/// Memory of a free run in both indexes (by position and by length), with its share of tree nodes.
 pub(crate) const RUN_BYTES: u64 = 40;
 
 #[derive(Clone, Debug)]
 enum State {
     Unloaded {
         free: u32,
-        /// No run is longer: the number of free blocks until the group has been loaded once.
+        /// Upper bound on the longest run: until the group has been loaded once, its number of free
+        /// blocks.
         longest: u32,
     },
     Loaded {
         runs: FreeRuns,
-        /// Allocations not logged, frees not durable, windows.
+        /// Allocations not logged, frees not durable, and windows.
         users: u32,
     },
     /// The bitmap is damaged; nothing is allocated here.
@@ -73,7 +77,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups with these numbers of free clusters, none loaded.
+    /// Creates groups with these numbers of free clusters, none of them loaded.
     pub(crate) fn new(sb: &Superblock, free: impl Iterator<Item = u32>) -> Self {
         Self {
             groups: free.map(|free| State::Unloaded { free, longest: free }).collect(),
@@ -85,7 +89,7 @@ impl Groups {
         }
     }
 
-    /// The group of a block, and the place of the block's cluster within it.
+    /// The group of a block, and the position of the block's cluster within it.
     pub(crate) fn locate(&self, block: VolumeBlock) -> (Group, u32) {
         let n = block.0.saturating_sub(self.first_block) >> self.cluster.log2();
         let group = n / u64::from(self.clusters_per_group);
@@ -98,7 +102,7 @@ impl Groups {
         PhysicalRun::new(VolumeBlock(self.first_block + (first << bits)), u64::from(span.len) << bits)
     }
 
-    /// The clusters of a run, in parts that lie in one group each.
+    /// The clusters of a run, in one part per group.
     pub(crate) fn split(&self, run: PhysicalRun) -> impl Iterator<Item = (Group, Span)> + use<> {
         let (Group(mut group), mut start) = self.locate(run.start);
         let blocks = BlockRange::at(run.start.0.saturating_sub(self.first_block), run.blocks);
@@ -112,7 +116,7 @@ impl Groups {
         })
     }
 
-    /// Allocatable clusters of a group: an index's count where it is loaded, else the descriptor's.
+    /// Allocatable clusters of a group: from its index if loaded, else from the descriptor.
     pub(crate) fn free(&self, group: Group) -> u32 {
         match &self.groups[group.0 as usize] {
             State::Unloaded { free, .. } => *free,
@@ -129,7 +133,7 @@ impl Groups {
         matches!(self.groups[group.0 as usize], State::Bad)
     }
 
-    /// Builds a group's index from its bitmap, if it has none.
+    /// Builds a group's index from its bitmap, unless it already has one.
     pub(crate) fn load(&mut self, group: Group, bitmap: &[u8], clusters: u32) {
         let state = &mut self.groups[group.0 as usize];
         if matches!(state, State::Unloaded { .. }) {
@@ -138,7 +142,7 @@ impl Groups {
         }
     }
 
-    /// Stops allocating from a group; returns how many clusters this takes out of the allocatable ones.
+    /// Stops allocating from a group. Returns how many allocatable clusters are lost.
     pub(crate) fn set_bad(&mut self, group: Group) -> u32 {
         let windowed: u32 =
             self.windows.values().filter(|(at, _)| *at == group).map(|(_, span)| span.len).sum();
@@ -149,7 +153,8 @@ impl Groups {
         lost
     }
 
-    /// Forgets the index of a group whose bitmap contradicts its descriptor, which counted `free` clusters.
+    /// Forgets the index of a group whose bitmap contradicts its descriptor, which counts `free`
+    /// clusters.
     pub(crate) fn reject(&mut self, group: Group, free: u32) {
         self.groups[group.0 as usize] = State::Unloaded { free, longest: free };
         self.loaded.remove(&group.0);
@@ -202,7 +207,7 @@ impl Groups {
             }
             _ => {}
         }
-        // A run as long as half a group is long enough: the next request continues it.
+        // Half a group is long enough: the next request continues it.
         let enough = request.want.min(self.clusters_per_group / 2).max(1);
         for (min, loads_max) in
             [(enough, LOADS_FOR_WHOLE), (enough.div_ceil(8), LOADS_FOR_PART), (1, u32::MAX)]
@@ -237,7 +242,7 @@ impl Groups {
         }
     }
 
-    /// Takes a span for a request; what it does not want becomes the file's window.
+    /// Takes a span for a request. Whatever exceeds the request becomes the file's window.
     fn take(&mut self, group: Group, span: Span, request: Request) -> Step {
         if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
             runs.take(span);
@@ -257,36 +262,38 @@ impl Groups {
         self.windows.keys().copied()
     }
 
-    /// Makes the rest of a file's window allocatable to all.
+    /// Makes the rest of a file's window allocatable to everyone.
     pub(crate) fn close_window(&mut self, file: InodeNumber) {
         if let Some((group, span)) = self.windows.remove(&file) {
             self.give(group, span);
         }
     }
 
-    /// Keeps a group loaded until [`Self::release`] or [`Self::give`]: its blocks are allocated and not logged, or freed by
-    /// a transaction that is not durable, or about to be freed.
+    /// Keeps a group loaded until [`Self::release`] or [`Self::give`], because it has blocks that
+    /// are allocated but not logged, freed by a transaction that is not durable, or about to be
+    /// freed.
     pub(crate) fn pin(&mut self, group: Group) {
         if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
             *users += 1;
         }
     }
 
-    /// An allocation was logged: its group's bitmap tells all about it.
+    /// Ends a [`Self::pin`] once the allocation is logged, so that the bitmap has all of it.
     pub(crate) fn release(&mut self, group: Group) {
         if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
             *users -= 1;
         }
     }
 
-    /// The first allocatable clusters of a loaded group at or behind its cluster `at`, in a run of at least `min`; up to `most`.
+    /// The first allocatable clusters of a loaded group at or after its cluster `at`, in a run of
+    /// at least `min`, up to `most` of them.
     pub(crate) fn next_free(&self, group: Group, at: u32, min: u32, most: u32) -> Option<PhysicalRun> {
         let State::Loaded { runs, .. } = &self.groups[group.0 as usize] else { return None };
         let span = runs.next(at, min)?;
         Some(self.run(group, Span::new(span.start, span.len.min(most))))
     }
 
-    /// Takes a run of one group that is allocatable as a whole.
+    /// Takes a run within one group, all of which is allocatable.
     pub(crate) fn take_run(&mut self, run: PhysicalRun) {
         let (group, start) = self.locate(run.start);
         if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
@@ -308,19 +315,19 @@ impl Groups {
         }
     }
 
-    /// Memory of all indexes, about.
+    /// Approximate memory of all indexes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.runs() as u64 * RUN_BYTES
     }
 
-    /// Forgets indexes that nothing uses until about `bytes` bytes are free; returns their groups.
+    /// Forgets unused indexes until about `bytes` bytes are freed. Returns their groups.
     pub(crate) fn give_back(&mut self, bytes: u64) -> Vec<Group> {
         let most = self.runs().saturating_sub(bytes.div_ceil(RUN_BYTES) as usize);
         self.shrink(usize::MAX, most, None)
     }
 
-    /// Forgets indexes that nothing uses, that of `but` apart, until at most `keep` groups are loaded and their indexes
-    /// hold at most `runs_max` runs; returns their groups.
+    /// Forgets unused indexes, except that of `but`, until at most `keep` groups are loaded and
+    /// their indexes have at most `runs_max` runs. Returns the groups forgotten.
     pub(crate) fn shrink(&mut self, keep: usize, runs_max: usize, but: Option<Group>) -> Vec<Group> {
         let (mut loaded, mut runs) = (self.loaded.len(), self.runs());
         let mut idle = Vec::new();
@@ -346,12 +353,12 @@ impl Groups {
         if let State::Loaded { runs, .. } = &self.groups[group.0 as usize] { runs.runs() } else { 0 }
     }
 
-    /// Runs in all indexes.
+    /// Number of runs in all indexes.
     fn runs(&self) -> usize {
         self.loaded.iter().map(|&n| self.runs_of(Group(n))).sum()
     }
 
-    /// Forgets the index of a group that nothing uses; `false` where something does, or there is none.
+    /// Forgets a group's index. Returns `false` if it is in use or not loaded.
     pub(crate) fn unload(&mut self, group: Group) -> bool {
         let state = &mut self.groups[group.0 as usize];
         let State::Loaded { runs, users: 0 } = state else { return false };

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A volume whose blocks are bits, and the groups under test.
+/// A volume with one bit per block, and the groups under test.
 struct Model {
     groups: Groups,
     used: Vec<bool>,
@@ -68,7 +68,8 @@ impl Model {
     }
 }
 
-/// An empty volume of `count` groups of 32,768 blocks of 4 KiB; the first 600 of some hold metadata.
+/// An empty volume of `count` groups of 32,768 blocks of 4 KiB. The first `metadata(n)` blocks of
+/// group `n` hold metadata.
 fn empty(count: usize, metadata: impl Fn(usize) -> usize) -> Model {
     let mut used = vec![false; count * 32768];
     for group in 0..count {
@@ -77,7 +78,7 @@ fn empty(count: usize, metadata: impl Fn(usize) -> usize) -> Model {
     Model::new(32768, used)
 }
 
-/// Number of extents that a file's runs make, each at most 32,768 blocks long.
+/// Number of extents that a file's runs form, each at most 32,768 blocks long.
 fn extents(runs: &[PhysicalRun]) -> usize {
     let mut merged: Vec<PhysicalRun> = Vec::new();
     for run in runs {
@@ -103,7 +104,8 @@ fn write_file(model: &mut Model, file: u32, goal: u64, blocks: u32, chunk: u32) 
 
 #[test]
 fn a_file_of_1_gib_on_an_empty_volume_has_at_most_9_extents() {
-    // Metadata in front of each group, without flex_bg; and only copies of the superblock, with it.
+    // Metadata at the start of each group, as without flex_bg; and only superblock copies, as with
+    // it.
     let everywhere = |_| 600;
     let copies = |group| if group == 0 { 9000 } else { [1, 3, 5, 7, 9].contains(&group) as usize * 1025 };
     for chunk in [256, 2048, 32768] {

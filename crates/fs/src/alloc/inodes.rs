@@ -1,30 +1,31 @@
-//! Which inode numbers are free: one bitmap in memory for each group in use.
+//! Free inode numbers: one bitmap in memory for each group in use.
 //!
-//! Pure, like [`super::groups`]: numbers taken in memory and not yet logged are set here and not on the volume.
+//! This code is pure, like [`super::groups`]. Numbers taken in memory but not yet logged are set
+//! here and not on the volume.
 
 use extant_format::{Group, bit, set_bits};
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
 struct Loaded {
-    /// Taken numbers: those of the bitmap, and those not logged yet.
+    /// Taken numbers, including those not logged yet.
     taken: Vec<u8>,
-    /// No number below is free.
+    /// No number below this is free.
     from: u32,
-    /// Numbers taken and not logged, or pinned to be freed.
+    /// Numbers taken but not logged, or pinned to be freed.
     users: u32,
 }
 
-/// Answer of [`InodeGroups::take`].
+/// Result of [`InodeGroups::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
     /// The number, as an index into the group's table.
     Index(u32),
-    /// The group's bitmap is not in memory, or no longer.
+    /// The group's bitmap is not in memory, or no longer in memory.
     NotLoaded,
     /// None is free; another task may have taken the last one.
     Full,
-    /// The bitmap has none, though some are counted as free.
+    /// The bitmap has none, although the count says some are free.
     Damaged,
 }
 
@@ -42,7 +43,8 @@ pub(crate) struct InodeGroups {
     loaded: BTreeMap<u32, Loaded>,
     free: u64,
     dirs: u64,
-    /// Free inodes of damaged groups, and others that are not free whatever the bitmaps say.
+    /// Free inodes of damaged groups, and others that turned out to be in use although their
+    /// bitmaps say free.
     lost: u64,
     per_group: u32,
     /// Numbers of the volume below this index are reserved.
@@ -50,8 +52,8 @@ pub(crate) struct InodeGroups {
 }
 
 impl InodeGroups {
-    /// Groups with these numbers of free inodes and of directories; `first` is the index of the first inode that is not
-    /// reserved.
+    /// Creates groups with these numbers of free inodes and of directories. `first` is the index of
+    /// the first inode that is not reserved.
     pub(crate) fn new(per_group: u32, first: u32, counts: impl Iterator<Item = (u32, u32)>) -> Self {
         let counts: Vec<_> = counts.map(|(free, dirs)| Counts { free, dirs, bad: false }).collect();
         Self {
@@ -80,7 +82,7 @@ impl InodeGroups {
         (self.free, self.dirs)
     }
 
-    /// Inodes that count as free and that none is given of.
+    /// Inodes that are counted as free but cannot be allocated.
     pub(crate) const fn lost(&self) -> u64 {
         self.lost
     }
@@ -93,7 +95,7 @@ impl InodeGroups {
         self.counts[group.0 as usize].bad
     }
 
-    /// Takes a group's bitmap, if there is none yet.
+    /// Loads a group's bitmap, unless it is already loaded.
     pub(crate) fn load(&mut self, group: Group, bitmap: &[u8]) {
         let first = self.first.saturating_sub(group.0.saturating_mul(self.per_group)).min(self.per_group);
         self.loaded.entry(group.0).or_insert_with(|| {
@@ -103,7 +105,7 @@ impl InodeGroups {
         });
     }
 
-    /// Gives no more inodes of a group.
+    /// Stops allocating inodes from a group.
     pub(crate) fn set_bad(&mut self, group: Group) {
         let counts = &mut self.counts[group.0 as usize];
         let lost = u64::from(std::mem::take(&mut counts.free));
@@ -133,14 +135,14 @@ impl InodeGroups {
         Take::Index(index)
     }
 
-    /// An inode that was taken is logged.
+    /// Records that a taken inode has been logged.
     pub(crate) fn logged(&mut self, group: Group, is_dir: bool) {
         self.unpin(group);
         self.counts[group.0 as usize].dirs += u32::from(is_dir);
         self.dirs += u64::from(is_dir);
     }
 
-    /// An inode in use was freed in the bitmap; [`Self::give`] makes its number free.
+    /// Records that an inode was freed in the bitmap. [`Self::give`] makes its number available.
     pub(crate) fn freed(&mut self, group: Group, was_dir: bool) {
         self.pin(group);
         let counts = &mut self.counts[group.0 as usize];
@@ -149,7 +151,7 @@ impl InodeGroups {
         self.dirs -= u64::from(was_dir);
     }
 
-    /// Makes an inode that was taken, or freed, free.
+    /// Makes a taken or freed inode available.
     pub(crate) fn give(&mut self, group: Group, index: u32) {
         self.unpin(group);
         let Some(loaded) = self.loaded.get_mut(&group.0) else { return };
@@ -162,7 +164,7 @@ impl InodeGroups {
         }
     }
 
-    /// An inode that was taken is none that can be given.
+    /// Records that a taken inode number cannot be used.
     pub(crate) fn lose(&mut self) {
         self.lost += 1;
     }
@@ -181,8 +183,8 @@ impl InodeGroups {
         }
     }
 
-    /// Forgets the bitmaps of groups that nothing uses, that of `but` apart, until at most `keep` are loaded; returns those
-    /// forgotten.
+    /// Forgets the bitmaps of unused groups, except that of `but`, until at most `keep` are loaded.
+    /// Returns the groups forgotten.
     pub(crate) fn shrink(&mut self, keep: usize, but: Group) -> Vec<Group> {
         let excess = self.loaded.len().saturating_sub(keep);
         let idle =

@@ -1,7 +1,8 @@
-//! Where a volume's own metadata lies: superblock copies, descriptors, bitmaps, inode tables.
+//! Locations of a volume's own metadata: superblock copies, descriptors, bitmaps, inode tables.
 //!
-//! Nothing else may be allocated or freed there, and a group whose bitmap was never written (`BLOCK_UNINIT`,
-//! `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*, *Flexible Block Groups*, *Meta Block Groups*.
+//! Nothing else may be allocated or freed there. A group whose bitmap was never written
+//! (`BLOCK_UNINIT`, `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*,
+//! *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
     BlockRange, BlockSize, Corrupt, Group, GroupDescriptor, Incompat, InodeNumber, Place, Superblock,
@@ -14,12 +15,12 @@ use std::ops::Range;
 pub(crate) struct Layout {
     /// Sorted, disjoint, not adjacent.
     ranges: Vec<Range<VolumeBlock>>,
-    /// Blocks of the volume's own files and of its root directory, each with its inode: no other file has them. In the same
-    /// order, disjoint.
+    /// Blocks of the volume's own files and of its root directory, each with its inode; no other
+    /// file may have them. Sorted, disjoint.
     private: Vec<Owned>,
 }
 
-/// Blocks that one of the volume's own inodes has: its data, or a node of its map.
+/// Blocks owned by one of the volume's own inodes: its data, or a node of its map.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
     pub(crate) blocks: Range<VolumeBlock>,
@@ -28,12 +29,12 @@ pub(crate) struct Owned {
 }
 
 impl Layout {
-    /// From all descriptors, in the order of their groups, and from the blocks of the volume's own files. With `flex_bg` a
-    /// group's bitmaps and table may lie in another.
+    /// Builds the layout from all descriptors, in group order, and from the blocks of the volume's
+    /// own files. With `flex_bg` a group's bitmaps and table may be in another group.
     ///
     /// # Errors
-    /// Bitmaps, tables or own files that share a block with each other or with the descriptors: what is written to one would be
-    /// read as another.
+    /// Bitmaps, tables or own files that share a block with each other or with the descriptors, so
+    /// that a write to one would corrupt another.
     pub(crate) fn new(
         sb: &Superblock,
         descriptors: &[GroupDescriptor],
@@ -63,7 +64,8 @@ impl Layout {
         table: u64,
         private: &[Owned],
     ) -> std::result::Result<(), Corrupt> {
-        // Of the copies of the superblock only the first matters, and nothing of what is reserved for more descriptors.
+        // Only the first copy of the superblock matters, and none of the space reserved for more
+        // descriptors.
         let front = primary_superblock(sb) + 1;
         let front = if sb.incompat().contains(Incompat::META_BG) {
             front
@@ -97,8 +99,8 @@ impl Layout {
         self.ranges
     }
 
-    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to its own files, that of inode
-    /// `by` apart.
+    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to
+    /// its own files other than inode `by`.
     pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64, by: Option<InodeNumber>) -> bool {
         let end = VolumeBlock(start.0.saturating_add(blocks));
         let next = self.ranges.partition_point(|range| range.end <= start);
@@ -110,7 +112,8 @@ impl Layout {
                 .any(|owned| Some(owned.owner) != by)
     }
 
-    /// The block bitmap of a group with `BLOCK_UNINIT`: the clusters that hold metadata, and the padding behind its last one.
+    /// The block bitmap of a group with `BLOCK_UNINIT`: the clusters that hold metadata, and the
+    /// padding after the last cluster.
     pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
         let first = sb.group_first_block(group);
@@ -120,7 +123,8 @@ impl Layout {
         bitmap
     }
 
-    /// Marks in a group's bitmap what belongs to the volume's own files. Returns whether there is any.
+    /// Marks the blocks of the volume's own files in a group's bitmap. Returns whether there are
+    /// any.
     pub(crate) fn mark_private(&self, bitmap: &mut [u8], sb: &Superblock, group: Group) -> bool {
         let first = sb.group_first_block(group);
         let next = self.private.partition_point(|owned| owned.blocks.end <= first);
@@ -128,7 +132,8 @@ impl Layout {
     }
 }
 
-/// Marks the clusters of ranges that end in a group or behind it, in order. Returns whether there are any.
+/// Marks the clusters of ranges that end in or after a group, in order. Returns whether there are
+/// any.
 fn mark<'a>(
     bitmap: &mut [u8],
     sb: &Superblock,
@@ -147,7 +152,7 @@ fn mark<'a>(
     is_any
 }
 
-/// Sorted, and joined where they touch.
+/// Sorts the ranges and joins those that touch.
 fn merged(mut ranges: Vec<Range<VolumeBlock>>) -> Vec<Range<VolumeBlock>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<VolumeBlock>> = Vec::new();
@@ -160,15 +165,15 @@ fn merged(mut ranges: Vec<Range<VolumeBlock>>) -> Vec<Range<VolumeBlock>> {
     merged
 }
 
-/// The inode bitmap of a group with `INODE_UNINIT`: the padding behind its last inode.
+/// The inode bitmap of a group with `INODE_UNINIT`: the padding after the last inode.
 pub(crate) fn empty_inode_bitmap(sb: &Superblock) -> Vec<u8> {
     let mut bitmap = vec![0; sb.block_size().byte_len()];
     set_bits(&mut bitmap, sb.inodes_per_group(), sb.block_size().bytes() * 8);
     bitmap
 }
 
-/// Blocks that no file can have, as Linux counts them for statfs (`ext4_calculate_overhead`): the volume's own structures
-/// and its journal. The superblock may say the number, which Linux then believes.
+/// Blocks that no file can have, counted as Linux does for statfs (`ext4_calculate_overhead`): the
+/// volume's own structures and its journal. If the superblock contains the number, Linux trusts it.
 pub(crate) fn overhead_blocks(sb: &Superblock) -> u64 {
     let raw = sb.raw();
     let stored = u64::from(raw.s_overhead_clusters.get()) * u64::from(sb.blocks_per_cluster());
@@ -189,9 +194,11 @@ pub(crate) fn overhead_blocks(sb: &Superblock) -> u64 {
     sb.cluster_size().end(sb.first_data_block().0 + structures + journal).min(sb.blocks_count())
 }
 
-/// Blocks at the front of a group that hold a copy of the superblock, descriptors and blocks reserved for more of them.
+/// Blocks at the start of a group that hold a copy of the superblock, descriptors, and blocks
+/// reserved for more descriptors.
 fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
-    // Group 0 begins with block 0 and its superblock with block 1 where blocks of 1 KiB are in clusters.
+    // With blocks of 1 KiB in clusters, group 0 begins with block 0 but its superblock is in block
+    // 1.
     let before = if group == Group(0) { primary_superblock(sb) - sb.first_data_block().0 } else { 0 };
     before as u32 + leading_structures(sb, group)
 }
@@ -211,7 +218,7 @@ fn leading_structures(sb: &Superblock, group: Group) -> u32 {
         let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
         return backup * (1 + table + reserved);
     }
-    // A meta group's one block of descriptors lies in its first, second and last group.
+    // A meta group has one block of descriptors, with copies in its first, second and last group.
     let within = group.0 % per_block;
     backup + u32::from(within == 0 || within == 1 || within == per_block - 1)
 }

@@ -1,18 +1,21 @@
-//! Blocks and inodes of a volume: which are free, which one an operation gets, what the bitmaps say.
+//! Block and inode allocation: what is free, what an operation gets, what the bitmaps record.
 //!
-//! With `bigalloc` bitmaps, counts and promises are of clusters, and a run that is allocated or freed is of whole ones; without
-//! it a cluster is a block.
+//! With `bigalloc`, bitmaps, counts and promises are in clusters, and runs are allocated and freed
+//! in whole clusters. Without it a cluster is one block.
 //!
-//! A group keeps three sets: *allocated* in memory, *logged*, and *freed but not committed*. Only what is logged is in the
-//! bitmap's bytes and in the descriptor's counts, so that no crash leaks a block and none shows another file's data.
+//! A group keeps three sets: *allocated* in memory, *logged*, and *freed but not committed*. Only
+//! the logged set is in the bitmap's bytes and the descriptor's counts, so that a crash neither
+//! leaks a block nor exposes another file's data.
 //!
-//! The pure core decides: `runs` and `groups` choose blocks, `inodes` and `spread` choose inodes, `space` keeps promises,
-//! `layout` knows the volume's own metadata. The flows load bitmaps and log: `blocks`, `numbers`; `nospace` is what happens
-//! before `ENOSPC`. A truncation waits for write-back of what it frees, so no freed block has a write in flight.
+//! The pure core makes the decisions: `runs` and `groups` choose blocks, `inodes` and `spread`
+//! choose inodes, `space` accounts for promises, and `layout` knows the volume's own metadata. The
+//! flows load bitmaps and log changes: `blocks`, `numbers`, and `nospace`, which runs before
+//! `ENOSPC` is returned. A truncation waits for write-back of what it frees, so no freed block has
+//! a write in flight.
 //!
-//! An operation reserves ([`Allocator::reserve`]), allocates in memory ([`Allocator::blocks`]: may wait for a bitmap), opens
-//! its handle and logs ([`Allocator::log`]: never waits, never fails). It pins the blocks that it
-//! will free first ([`Allocator::pin`]).
+//! An operation reserves ([`Allocator::reserve`]), allocates in memory ([`Allocator::blocks`],
+//! which may wait for a bitmap), opens its handle and logs ([`Allocator::log`], which never waits
+//! or fails). Blocks to be freed must be pinned first ([`Allocator::pin`]).
 
 mod blocks;
 mod groups;
@@ -51,12 +54,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Groups whose bitmaps and indexes stay in memory though nothing uses them.
+/// Most groups whose bitmaps and indexes stay in memory while unused.
 const GROUPS_KEPT: usize = 256;
-/// Free runs that the indexes of all groups may hold before unused ones are forgotten.
+/// Most free runs in the indexes of all groups; beyond that, unused indexes are forgotten.
 const RUNS_KEPT: usize = 1 << 18;
 
-/// The allocator of a volume that is open for writing. Cheap to clone.
+/// The allocator of a volume open for writing. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
     shared: Arc<Shared>,
@@ -66,7 +69,7 @@ pub(crate) struct Allocator {
 struct Shared {
     store: Arc<MetaStore>,
     layout: Layout,
-    /// Blocks that several files claim, of which none may change or free them; in order, disjoint.
+    /// Blocks claimed by several files, none of which may change or free them; in order, disjoint.
     contested: OnceLock<Vec<Range<VolumeBlock>>>,
     shape: Shape,
     space: Space,
@@ -76,50 +79,52 @@ struct Shared {
     block_bitmaps: Ranked<BTreeMap<u32, Bitmap>>,
     inode_bitmaps: Ranked<BTreeMap<u32, Bitmap>>,
     fresh_tables: Mutex<BTreeMap<u64, numbers::FreshTable>>,
-    /// Inodes freed by transactions that are not durable, on a volume without a journal.
+    /// On a volume without a journal: inodes freed by transactions that are not yet durable.
     freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
     givers: Mutex<Vec<Arc<dyn GivesBack>>>,
     seekers: Mutex<Vec<Arc<dyn WantsSpace>>>,
     unusable: Mutex<Unusable>,
-    /// Why groups are not allocated from.
+    /// Why some groups are not used for allocation.
     problems: Mutex<Vec<Error>>,
     problem_count: AtomicUsize,
-    /// For the memory of the free-extent indexes, if that is charged.
+    /// Charge for the memory of the free-extent indexes, if it is charged.
     indexes_charge: Mutex<Option<Charge>>,
     reuses_inodes_at_once: bool,
 }
 
-/// Why the first of the damaged groups is not allocated from: the answer to an operation that finds room only there.
+/// Why the first damaged group is not used. Returned by operations that find room only in such
+/// groups.
 #[derive(Debug, Default)]
 struct Unusable {
     blocks: Option<Error>,
     inodes: Option<Error>,
 }
 
-/// A bitmap of a group in use.
+/// The bitmap of a group in use.
 #[derive(Clone, Debug)]
 enum Bitmap {
     Logged(MetaBlock),
-    /// It was never written (`BLOCK_UNINIT`, `INODE_UNINIT`): the first change writes all of it.
+    /// Never written (`BLOCK_UNINIT`, `INODE_UNINIT`). The first change writes all of it.
     Unwritten,
 }
 
 /// Numbers for statfs, in blocks and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Statfs {
-    /// Blocks that files can have.
+    /// Blocks available to files in total.
     pub(crate) blocks: u64,
-    /// Free blocks that are not promised; those freed by the running transaction among them.
+    /// Free blocks that are not promised, including those freed by the running transaction.
     pub(crate) free: u64,
-    /// Of these, what an ordinary caller can have.
+    /// The part of `free` that ordinary callers can use.
     pub(crate) available: u64,
     pub(crate) inodes: u64,
     pub(crate) free_inodes: u64,
 }
 
 impl Allocator {
-    /// The allocator of a volume whose descriptors `store` has loaded. Reads no bitmap. `private` are the blocks of the volume's
-    /// own files and of its root directory, which no other may claim.
+    /// Creates the allocator of a volume whose descriptors `store` has loaded. Reads no bitmap.
+    /// `private` lists the blocks of the volume's own files and of its root directory, which no
+    /// other file may claim.
     ///
     /// # Errors
     /// Descriptors that contradict each other.
@@ -128,7 +133,7 @@ impl Allocator {
         let descriptors: Vec<GroupDescriptor> =
             (0..store.groups().count()).map(|n| store.groups().get(Group(n))).collect();
         let free: u64 = descriptors.iter().map(|descriptor| u64::from(descriptor.free_blocks)).sum();
-        // Without group checksums nothing is lazy, and flags mean nothing.
+        // Without group checksums nothing is initialised lazily, and the flags mean nothing.
         let counts = descriptors.iter().map(|group| (group.free_inodes, group.used_dirs));
         let shared = Shared {
             layout: Layout::new(sb, &descriptors, private)?,
@@ -159,7 +164,8 @@ impl Allocator {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Charges the memory of free-extent indexes to an account of the cache of `disk`, which may have unused ones forgotten.
+    /// Charges the memory of the free-extent indexes to an account of the cache of `disk`. The
+    /// cache may have unused indexes forgotten.
     pub(crate) fn charge_to(&self, disk: &Disk) {
         let limit_bytes = RUNS_KEPT as u64 * RUN_BYTES;
         let config = AccountConfig { name: "free extents", limit_bytes, pinned_bytes: limit_bytes };
@@ -168,33 +174,34 @@ impl Allocator {
         *self.shared.indexes_charge.lock() = Some(account.charge(0));
     }
 
-    /// Bytes that are charged for free-extent indexes.
+    /// Bytes charged for free-extent indexes.
     #[cfg(test)]
     pub(crate) fn indexes_bytes(&self) -> u64 {
         self.shared.indexes_charge.lock().as_ref().map_or(0, Charge::bytes)
     }
 
-    /// Forgets free-extent indexes that nothing uses, about so many bytes of them.
+    /// Forgets about `bytes` bytes of unused free-extent indexes.
     #[cfg(test)]
     pub(crate) fn shrink(&self, bytes: u64) -> u64 {
         Shrink::shrink(&*self.shared, bytes)
     }
 
-    /// Files for which blocks are kept behind what they have.
+    /// Files that have a window of blocks reserved behind them.
     #[cfg(test)]
     pub(crate) fn windows(&self) -> Vec<InodeNumber> {
         self.shared.groups.lock().windows().collect()
     }
 
-    /// Promises clusters for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.
+    /// Promises clusters for data and, in the worst case, for their maps. Dropping the reservation
+    /// returns what was not allocated.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], at once; see [`Allocator::reserve_waiting`].
+    /// [`Error::NoSpace`], without waiting; see [`Allocator::reserve_waiting`].
     pub(crate) fn reserve(&self, data: u64, meta: u64, privilege: Privilege) -> Result<Reservation> {
         self.shared.space.promise(data.saturating_add(meta), privilege).map_err(|_| Error::NoSpace)
     }
 
-    /// Clusters that were freed and become allocatable by the next commit.
+    /// Clusters that were freed and become allocatable at the next commit.
     pub(crate) fn pending(&self) -> u64 {
         self.shared.space.counts().pending
     }
@@ -214,31 +221,31 @@ impl Allocator {
         }
     }
 
-    /// Why groups are not allocated from: their bitmaps are damaged or unreadable.
+    /// Why groups are not used for allocation: their bitmaps are damaged or unreadable.
     pub(crate) fn problems(&self) -> Vec<Error> {
         self.shared.problems.lock().clone()
     }
 
-    /// How many there are.
+    /// Length of [`Self::problems`].
     pub(crate) fn problem_count(&self) -> usize {
         self.shared.problem_count.load(Ordering::Relaxed)
     }
 
-    /// Where the first data of an inode should lie.
+    /// Preferred place for the first data of an inode.
     pub(crate) fn data_goal(&self, inode: InodeNumber, kind: Option<FileKind>) -> VolumeBlock {
         self.shared.shape.data_goal(self.shared.store.shape(), inode, kind)
     }
 
-    /// Trusts neither claims of `contested` blocks, which are in order and disjoint, nor the bitmaps of groups, for the reasons
-    /// given. Once, before the first allocation.
+    /// Refuses claims of the `contested` blocks, which are in order and disjoint, and stops using
+    /// the bitmaps of `groups` for the given reasons. Call once, before the first allocation.
     pub(crate) fn distrust(&self, contested: Vec<Range<VolumeBlock>>, groups: Vec<(Group, Corrupt)>) {
         let set = self.shared.contested.set(contested);
         assert!(set.is_ok(), "owners are looked at once");
         groups.into_iter().for_each(|(group, why)| self.shared.set_bad(group, why.into()));
     }
 
-    /// Checks that a run which a file claims lies in the volume, holds none of the volume's own metadata, and is known to be
-    /// claimed by no other file.
+    /// Checks that a run claimed by a file is in the volume, contains none of the volume's own
+    /// metadata, and is not known to be claimed by another file.
     ///
     /// # Errors
     /// Names the place that makes the claim.
@@ -247,7 +254,7 @@ impl Allocator {
         let inside = sb.is_valid_block(run.start)
             && run.blocks > 0
             && run.start.0.checked_add(run.blocks).is_some_and(|end| end <= sb.blocks_count());
-        // Its clusters are freed with it.
+        // The whole clusters, since these are freed with the run.
         let clusters = run.clusters(sb.cluster_size());
         let contested = self.shared.contested.get().map_or(&[][..], Vec::as_slice);
         let next = contested.partition_point(|range| range.end <= clusters.start);
@@ -280,7 +287,7 @@ fn claimant(place: Place) -> Option<InodeNumber> {
 }
 
 impl Shared {
-    /// Keeps why a group is not allocated from.
+    /// Records why a group is not used for allocation.
     fn keep_problem(&self, why: Error) {
         let mut problems = self.problems.lock();
         problems.push(why);
@@ -291,7 +298,7 @@ impl Shared {
         self.store.shape()
     }
 
-    /// A group's descriptor; flags count only where group checksums make them trustworthy.
+    /// A group's descriptor. Its flags count only if group checksums make them trustworthy.
     fn descriptor(&self, group: Group) -> GroupDescriptor {
         let mut descriptor = self.store.groups().get(group);
         if !self.sb().has_group_csum() {
@@ -301,7 +308,7 @@ impl Shared {
         descriptor
     }
 
-    /// A bitmap as the volume has it; one that was never written is not read.
+    /// Reads a bitmap from the volume, unless it was never written.
     async fn read_bitmap(&self, is_unwritten: bool, at: VolumeBlock, kind: MetaKind) -> Result<Bitmap> {
         if is_unwritten {
             return Ok(Bitmap::Unwritten);

@@ -1,10 +1,11 @@
-//! Reclaim of blocks before `ENOSPC` is returned, from everything that may hold free ones.
+//! Reclaims blocks from everything that may hold spare ones, before `ENOSPC` is returned.
 //!
-//! Files give back what they reserved too much, by writing back what is delayed; inodes that were deleted give up their
-//! blocks; a commit releases what was freed, once no home write is in flight.
+//! Files return excess reservations by writing back delayed data, deleted inodes give up their
+//! blocks, and a commit releases what was freed, once no home write is in flight.
 //!
-//! A group whose bitmap is damaged or cannot be read is passed over, as on Linux, and others are used. Where none of these has
-//! room and it has, the volume is not full: the answer is the error of the first such group. Linux answers with `ENOSPC`.
+//! A group whose bitmap is damaged or unreadable is skipped in favour of others, as on Linux. If
+//! only such groups have room, the volume is not full, so the operation fails with the error of the
+//! first one. Linux returns `ENOSPC` there.
 
 use super::{Allocator, NewInode, Parent, Privilege, Reservation, Shared, Wanted};
 use crate::journal::Journal;
@@ -14,39 +15,42 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Rounds of asking: what one gives back may let another give back more.
+/// Rounds of asking; what one part gives back may let another give back more.
 const ROUNDS: u32 = 3;
-/// Rounds at most, where what was freed would do each time.
+/// Most rounds in total. Those beyond `ROUNDS` are run only while freed blocks would suffice.
 const ROUNDS_MAX: u32 = 16;
 
 /// A part of the volume that may hold more blocks than it needs.
 pub(crate) trait GivesBack: Debug + Send + Sync {
-    /// Gives back what it can. Failures are its own affair: the caller only sees whether there is room afterwards.
+    /// Gives back what it can. It handles its own failures; the caller only checks for room
+    /// afterwards.
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
-/// A part of the volume that may have had too little space.
+/// A part of the volume that may have been short of space.
 pub(crate) trait WantsSpace: Debug + Send + Sync {
-    /// Blocks can be allocated that could not before. Called without locks; it must not wait.
+    /// Called when blocks become allocatable. Called without locks; must not wait.
     fn space_returned(&self);
 }
 
 impl Allocator {
-    /// Has `seeker` told when blocks that were freed can be allocated again.
+    /// Registers `seeker` to be notified when freed blocks become allocatable.
     pub(crate) fn add_seeker(&self, seeker: Arc<dyn WantsSpace>) {
         self.shared.seekers.lock().push(seeker);
     }
 
-    /// Has `giver` asked before a reservation fails; in the order in which they were added.
+    /// Registers `giver` to be asked before a reservation fails. Givers are asked in the order in
+    /// which they were added.
     pub(crate) fn add_giver(&self, giver: Arc<dyn GivesBack>) {
         self.shared.givers.lock().push(giver);
     }
 
-    /// As [`Allocator::reserve`], after making room if need be. The caller holds neither a handle nor a page.
+    /// As [`Allocator::reserve`], but makes room first if necessary. The caller holds neither a
+    /// handle nor a page.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where the blocks are in use; the error of a damaged group, where it has enough of them; why the
-    /// journal gave up.
+    /// [`Error::NoSpace`] if the blocks are in use; the error of a damaged group if such groups
+    /// have enough room; why the journal gave up.
     pub(crate) async fn reserve_waiting(
         &self,
         journal: &Journal,
@@ -78,13 +82,13 @@ impl Allocator {
                 self.settle_inodes(journal.committed());
             }
             if round == ROUNDS {
-                // A trim keeps free blocks for as long as the device discards them.
+                // A trim holds free blocks while the device discards them.
                 journal.discards_ended().await;
             }
             match self.shared.space.promise(data.saturating_add(meta), privilege) {
                 Ok(promised) => return Ok(promised),
                 Err(_) if round < ROUNDS => {}
-                // Others free blocks beside this, and take them.
+                // Others concurrently free blocks and take them.
                 Err(short) if short.is_for_now() && round < ROUNDS_MAX => {}
                 Err(short) if short.is_for_damage() => return Err(self.shared.no_blocks()),
                 Err(_) => break,
@@ -93,10 +97,11 @@ impl Allocator {
         Err(Error::NoSpace)
     }
 
-    /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.
+    /// As [`Allocator::inode`], after a commit if that makes freed inodes available.
     ///
     /// # Errors
-    /// As there, or the error of a damaged group, where that has free ones; why the journal gave up.
+    /// As [`Allocator::inode`], or the error of a damaged group if that has free inodes; why the
+    /// journal gave up.
     pub(crate) async fn inode_waiting(
         &self,
         journal: &Journal,
@@ -126,7 +131,7 @@ impl Allocator {
 }
 
 impl Shared {
-    /// The error where no usable group has room, and damaged ones may have it.
+    /// The error if no usable group has room: that of a damaged group, if there is one.
     pub(super) fn no_blocks(&self) -> Error {
         self.unusable.lock().blocks.clone().unwrap_or(Error::NoSpace)
     }

@@ -1,4 +1,4 @@
-//! Inode numbers: taking one in memory, logging it, freeing it.
+//! Inode numbers: takes them in memory, logs them and frees them.
 
 use super::inodes::{InodeGroups, Take};
 use super::layout::empty_inode_bitmap;
@@ -13,23 +13,25 @@ use extant_format::{
 };
 use std::sync::Arc;
 
-/// Where `i_links_count` and `i_generation` lie in a record.
+/// Offsets of `i_links_count` and `i_generation` in a record.
 const LINKS_AT: usize = 0x1a;
 const GENERATION_AT: usize = 0x64;
 
-/// An inode number taken in memory. Dropped without [`Allocator::log_inode`] it is free again.
+/// An inode number taken in memory. Dropping it without [`Allocator::log_inode`] frees it again.
 #[derive(Debug)]
 pub(crate) struct NewInode {
     taken: Taken,
     number: InodeNumber,
     is_dir: bool,
     table: Table,
-    /// Blocks of the group's table that the inode is the first to use or to leave behind it, its own last.
+    /// Blocks of the group's table that this inode is the first to use or to skip, its own block
+    /// last.
     fresh: FreshBlocks,
     at: usize,
 }
 
-/// A number taken in memory, as an index into its group's table. Dropped before it is logged it is free again.
+/// A number taken in memory, as an index into its group's table. Dropping it before it is logged
+/// frees it again.
 #[derive(Debug)]
 struct Taken {
     shared: Arc<Shared>,
@@ -46,22 +48,22 @@ impl Drop for Taken {
     }
 }
 
-/// The block of the inode table that a new inode's record lies in.
+/// The block of the inode table that will hold a new inode's record.
 #[derive(Debug)]
 enum Table {
     Read(MetaBlock),
-    /// No inode of it was ever in use: it is made of zeroes, not read, because it may hold anything.
+    /// No inode in it was ever in use. It may contain anything, so it is zeroed instead of read.
     Fresh(VolumeBlock),
 }
 
-/// A fresh block of an inode table, for as long as inodes of it, or of blocks behind it, are being created.
+/// A fresh block of an inode table, kept while inodes in it or in later blocks are being created.
 #[derive(Debug, Default)]
 pub(super) struct FreshTable {
     made: Option<MetaBlock>,
     users: u32,
 }
 
-/// Fresh blocks of an inode table whose creation an inode has joined.
+/// Fresh blocks of an inode table that one new inode takes part in creating.
 #[derive(Debug)]
 struct FreshBlocks {
     shared: Arc<Shared>,
@@ -82,7 +84,7 @@ impl Drop for FreshBlocks {
     }
 }
 
-/// A new inode that was logged: its record is still to be filled in.
+/// A new inode that has been logged; its record still has to be filled in.
 #[derive(Debug)]
 pub(crate) struct LoggedInode {
     pub(crate) number: InodeNumber,
@@ -96,8 +98,9 @@ impl NewInode {
         self.number
     }
 
-    /// Its generation, which follows from the volume, the number and the generation before: that of `last`, the number's
-    /// last owner, or where that is not in memory the one that its record has.
+    /// The new inode's generation, derived from the volume, the number and the previous generation:
+    /// `last`, that of the number's previous owner, or the one in its record if that owner is not
+    /// in memory.
     pub(crate) fn generation(&self, last: Option<u32>) -> u32 {
         let shared = &self.taken.shared;
         let before = last.unwrap_or_else(|| {
@@ -107,12 +110,12 @@ impl NewInode {
         ChecksumSeed::from_uuid(&shared.sb().uuid()).for_inode(self.number, before).0
     }
 
-    /// The links that the record of the number's last owner has, or 0 without one.
+    /// The link count in the record of the number's previous owner, or 0 if there is none.
     pub(crate) fn recorded_links(&self) -> u16 {
         self.recorded(|record| record[LINKS_AT..].first_chunk().copied()).map_or(0, u16::from_le_bytes)
     }
 
-    /// Looks at the record of the number's last owner in its table, if there is one.
+    /// Reads the record of the number's previous owner in the table, if there is one.
     fn recorded<T>(&self, look: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         match &self.table {
             Table::Read(block) => look(&block.bytes()[self.at..]),
@@ -124,14 +127,15 @@ impl NewInode {
         }
     }
 
-    /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, the block bitmap if it was never written, and the block
-    /// of the table, with those before it that were never written either.
+    /// Credits that [`Allocator::log_inode`] needs: inode bitmap, descriptor, the block bitmap if
+    /// it was never written, and the table block along with any earlier ones that were never
+    /// written.
     pub(crate) fn credits(&self) -> u32 {
         3 + (self.fresh.homes.len() as u32).max(1)
     }
 }
 
-/// The bitmap of an inode that is about to be freed stays loaded.
+/// Keeps the bitmap of an inode loaded that is about to be freed.
 #[derive(Debug)]
 pub(crate) struct InodePin {
     shared: Arc<Shared>,
@@ -139,7 +143,7 @@ pub(crate) struct InodePin {
 }
 
 impl InodePin {
-    /// Credits of [`Allocator::free_inode`]: bitmap and descriptor.
+    /// Credits that [`Allocator::free_inode`] needs: bitmap and descriptor.
     pub(crate) const CREDITS: u32 = 2;
 }
 
@@ -153,8 +157,8 @@ impl Allocator {
     /// Takes an inode number in memory and loads what logging it needs.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no group has a free inode that can be used; see [`Allocator::inode_waiting`]. The device's, of
-    /// the inode table.
+    /// [`Error::NoSpace`] if no group has a usable free inode; see [`Allocator::inode_waiting`]. A
+    /// device error when reading the inode table.
     pub(crate) async fn inode(&self, wanted: Wanted, parent: Parent) -> Result<NewInode> {
         let is_dir = wanted != Wanted::File;
         loop {
@@ -165,7 +169,7 @@ impl Allocator {
                     let taken = Taken { shared: self.shared.clone(), group, index, logged: false };
                     return taken.into_inode(is_dir).await;
                 }
-                // A damaged group is passed over, as Linux does; its problem is kept.
+                // Skip a damaged group, as Linux does; its problem has been recorded.
                 Take::NotLoaded => drop(Box::pin(self.shared.load_inodes(group)).await),
                 Take::Full => {}
                 Take::Damaged => {
@@ -177,7 +181,8 @@ impl Allocator {
         }
     }
 
-    /// Never gives this number again, which is in use for the reason `why`, whatever the bitmap says. Its group stays loaded.
+    /// Retires a number for good because it is in use for the reason `why`, whatever the bitmap
+    /// says. Its group stays loaded.
     pub(crate) fn lose_inode(&self, mut new: NewInode, why: Error) {
         new.taken.logged = true;
         self.shared.inodes.lock().lose();
@@ -185,11 +190,12 @@ impl Allocator {
         self.shared.keep_problem(why);
     }
 
-    /// Logs a new inode under the handle that gives it its name or puts it on the orphan list: bit and counts.
-    /// [`NewInode::credits`].
+    /// Logs a new inode's bit and counts under the handle that gives it a name or puts it on the
+    /// orphan list. Needs [`NewInode::credits`].
     ///
-    /// Blocks of the table that the mark of used inodes (`bg_itable_unused`) passes over are made, too: until their own inodes
-    /// are logged they would otherwise hold whatever lay there before the volume was made.
+    /// Also creates the table blocks that the mark of used inodes (`bg_itable_unused`) moves past.
+    /// Otherwise, until their own inodes are logged, they would hold whatever was there before the
+    /// volume was made.
     pub(crate) fn log_inode(&self, handle: &mut Handle, mut new: NewInode) -> LoggedInode {
         let shared = &self.shared;
         let NewInode { taken: Taken { group, index, .. }, is_dir, at, number, .. } = new;
@@ -246,7 +252,7 @@ impl Allocator {
         }
     }
 
-    /// Frees an inode: bit and counts; the record is the caller's. [`InodePin::CREDITS`].
+    /// Frees an inode's bit and counts; the caller handles its record. Needs [`InodePin::CREDITS`].
     pub(crate) fn free_inode(&self, handle: &mut Handle, pin: InodePin, number: InodeNumber, was_dir: bool) {
         let shared = &self.shared;
         let (group, index) = shared.sb().locate_inode(number).expect("its bitmap is pinned");
@@ -277,7 +283,8 @@ impl Allocator {
         }
     }
 
-    /// On a volume without a journal: inodes freed up to transaction `durable` may be taken again.
+    /// On a volume without a journal, makes inodes freed by transactions up to `durable` available
+    /// again.
     pub(crate) fn settle_inodes(&self, durable: Tid) {
         let mut inodes = self.shared.inodes.lock();
         self.shared.freed_inodes.lock().retain(|&(tid, group, index)| {
@@ -290,7 +297,7 @@ impl Allocator {
 }
 
 impl Taken {
-    /// Loads the block of the inode table that the record lies in.
+    /// Loads the block of the inode table that contains the record.
     async fn into_inode(self, is_dir: bool) -> Result<NewInode> {
         let (shared, group, index) = (&self.shared, self.group, self.index);
         let sb = shared.sb();
@@ -329,15 +336,15 @@ impl Shared {
             .ok_or_else(|| Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into())
     }
 
-    /// Joins the creation of the block of an inode table that inode `index` of the group lies in, where no inode of it was ever
-    /// in use, and of those between the inodes that were in use and it. Gives them in order; none if the inode's own block
-    /// must be read.
+    /// Registers for creation the table block of inode `index` of the group, if no inode in it was
+    /// ever in use, together with the blocks between the inodes that were in use and it. Returns
+    /// them in order, or nothing if the inode's own block must be read.
     fn join_fresh_tables(&self, group: Group, index: u32, per_block: u32) -> Vec<VolumeBlock> {
         let descriptor = self.descriptor(group);
         let home = |block: u32| VolumeBlock(descriptor.inode_table.0 + u64::from(block));
         let own = index / per_block;
         let mut fresh = self.fresh_tables.lock();
-        // Under the lock: an inode that is logged moves the mark while its blocks are registered.
+        // Under the lock, because logging an inode moves the mark while its blocks are registered.
         let used = used_inodes(&self.descriptor(group), self.sb().inodes_per_group());
         let unwritten = used.div_ceil(per_block);
         if own < unwritten && !fresh.contains_key(&home(own).0) {
@@ -360,8 +367,8 @@ impl Shared {
         loaded.inspect_err(|error| self.set_inodes_bad(group, error.clone()))
     }
 
-    /// Takes the bitmap of a group that has none in memory. Looks at bitmap and descriptor under the lock: as long as the
-    /// group is not loaded, no operation changes them.
+    /// Installs the bitmap of a group that has none in memory. Checks bitmap and descriptor under
+    /// the lock; no operation changes them while the group is not loaded.
     fn install_inodes(&self, group: Group, bitmap: Bitmap) -> std::result::Result<(), Corrupt> {
         let place = Place::InodeBitmap(group);
         let mut inodes = self.inodes.lock();
@@ -379,7 +386,7 @@ impl Shared {
                 let rule = "the descriptor's count (bg_free_inodes_count)";
                 return Err(Corrupt::field(place, "free inodes", free.into(), rule));
             }
-            // Blocks of the table behind the mark are made as zeroes.
+            // Table blocks past the mark are created as zeroes.
             let mut behind = used_inodes(&descriptor, sb.inodes_per_group())..sb.inodes_per_group();
             if let Some(index) = behind.find(|&index| bit(bytes, index)) {
                 let rule = "free, as the descriptor says of all behind its mark (bg_itable_unused)";
@@ -390,7 +397,7 @@ impl Shared {
         };
         match &bitmap {
             Bitmap::Logged(block) => load(&block.bytes(), &mut inodes)?,
-            // Initialised by another task in the meantime.
+            // Another task initialised it meanwhile.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::INODE_UNINIT) => return Ok(()),
             Bitmap::Unwritten => load(&empty_inode_bitmap(sb), &mut inodes)?,
         }
@@ -411,7 +418,8 @@ impl Shared {
         }
     }
 
-    /// The inode bitmap of a loaded group, to be edited: written as a whole if it never was.
+    /// The inode bitmap of a loaded group, for editing. If it was never written, writes all of it
+    /// first.
     fn inode_bitmap(&self, handle: &mut Handle, group: Group) -> MetaBlock {
         let mut bitmaps = self.inode_bitmaps.lock();
         match bitmaps.get(&group.0) {
@@ -422,7 +430,7 @@ impl Shared {
                 handle.edit(&block).copy_from_slice(&empty_inode_bitmap(self.sb()));
                 let mut descriptor = handle.group(group);
                 descriptor.flags.remove(GroupFlags::INODE_UNINIT);
-                // As Linux has it, whatever the descriptor said.
+                // As Linux does, whatever the descriptor said.
                 descriptor.unused_inodes = self.sb().inodes_per_group();
                 drop(descriptor);
                 bitmaps.insert(group.0, Bitmap::Logged(block.clone()));
@@ -432,7 +440,7 @@ impl Shared {
     }
 }
 
-/// Inodes at the front of a group's table that were ever in use.
+/// Number of inodes at the start of a group's table that were ever in use.
 fn used_inodes(descriptor: &GroupDescriptor, per_group: u32) -> u32 {
     if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
         return 0;

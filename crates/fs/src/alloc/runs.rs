@@ -1,7 +1,7 @@
 //! The free-extent index of one group: free runs by position and by length.
 //!
-//! Built from a bitmap a word at a time and kept in memory while the group is in use. Positions count blocks from the
-//! group's first, clusters with `bigalloc`.
+//! Built from a bitmap a word at a time and kept in memory while the group is in use. Positions
+//! count blocks, or clusters with `bigalloc`, from the group's first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,9 @@ impl Span {
     }
 }
 
-/// Runs looked at behind a goal before the best fit of the whole group is taken instead.
+/// Runs examined after the goal before falling back to the best fit in the whole group.
 const NEAR_RUNS: usize = 32;
-/// The shortest run that is taken at the goal itself where more is wanted: shorter ones are left for small files.
+/// Shortest run taken at the goal itself if more is wanted. Shorter ones are left for small files.
 const GOAL_RUN_MIN: u32 = 8;
 
 /// Free runs, disjoint and never adjacent.
@@ -36,7 +36,7 @@ pub(crate) struct FreeRuns {
 }
 
 impl FreeRuns {
-    /// The clear bits among the first `bits` of a bitmap.
+    /// Builds the index from the clear bits among the first `bits` bits of a bitmap.
     pub(crate) fn from_bitmap(bitmap: &[u8], bits: u32) -> Self {
         let mut runs = Vec::new();
         let mut open = None;
@@ -80,12 +80,12 @@ impl FreeRuns {
         }
     }
 
-    /// Free blocks.
+    /// Number of free blocks.
     pub(crate) const fn free(&self) -> u32 {
         self.free
     }
 
-    /// Number of runs, which the index's memory follows.
+    /// Number of runs; the index's memory is proportional to it.
     pub(crate) fn runs(&self) -> usize {
         self.by_start.len()
     }
@@ -95,13 +95,13 @@ impl FreeRuns {
         self.by_len.last().map_or(0, |run| run.0)
     }
 
-    /// The free run that holds block `at`, from there on.
+    /// The free run that contains block `at`, from `at` on.
     pub(crate) fn at(&self, at: u32) -> Option<Span> {
         let (&start, &len) = self.by_start.range(..=at).next_back()?;
         (at < start + len).then(|| Span::new(at, start + len - at))
     }
 
-    /// The first free blocks at or behind `at` of a run of at least `min`.
+    /// The first free blocks at or after `at`, in a run of at least `min`.
     pub(crate) fn next(&self, at: u32, min: u32) -> Option<Span> {
         let before = self.by_start.range(..at).next_back();
         let within = before.filter(|&(&start, &len)| at < start + len && min <= len);
@@ -111,14 +111,15 @@ impl FreeRuns {
         Some(Span::new(first, start + len - first))
     }
 
-    /// Up to `want` blocks that begin at `goal`; `None` where too few are free there to be worth it. Takes nothing.
+    /// Up to `want` blocks starting at `goal`, or `None` if too few are free there to be
+    /// worthwhile. Takes nothing.
     pub(crate) fn exact(&self, goal: u32, want: u32) -> Option<Span> {
         let span = self.at(goal).filter(|span| span.len >= want.min(GOAL_RUN_MIN))?;
         Some(Span::new(goal, span.len.min(want)))
     }
 
-    /// Chooses up to `want` blocks, at least `min`: in the nearest run behind `from` that holds them all; else in the
-    /// shortest run that holds them all; else the longest run. Takes nothing.
+    /// Chooses at least `min` and up to `want` blocks: the nearest run after `from` that has all of
+    /// them, else the shortest such run in the group, else the longest run. Takes nothing.
     pub(crate) fn choose(&self, from: u32, want: u32, min: u32) -> Option<Span> {
         let near = self.by_start.range(from..).take(NEAR_RUNS).find(|run| *run.1 >= want);
         let near = near.map(|(&start, &len)| (len, start));
@@ -127,10 +128,10 @@ impl FreeRuns {
         near.or_else(best).or_else(longest).map(|(len, start)| Span::new(start, len.min(want)))
     }
 
-    /// Takes a span that is free as a whole.
+    /// Takes a span, all of which must be free.
     ///
     /// # Panics
-    /// If it is not: a block would have two owners.
+    /// If part of it is not free, since a block would then have two owners.
     pub(crate) fn take(&mut self, span: Span) {
         let (&start, &len) = self.by_start.range(..=span.start).next_back().expect("the span is free");
         assert!(span.len > 0 && span.end() <= start + len, "{span:?} is not free as a whole");
@@ -143,10 +144,10 @@ impl FreeRuns {
         }
     }
 
-    /// Gives a span back.
+    /// Returns a span.
     ///
     /// # Panics
-    /// If part of it is free.
+    /// If part of it is already free.
     pub(crate) fn give(&mut self, span: Span) {
         assert!(span.len > 0, "an empty span");
         let Span { mut start, mut len } = span;
@@ -243,7 +244,7 @@ mod tests {
                     }
                     None => {
                         prop_assert!(longest < min.min(want));
-                        // Gives back the first run in use.
+                        // Return the first run in use.
                         if let Some(start) = bits.iter().position(|used| *used) {
                             let len = bits[start..].iter().take_while(|used| **used).count().min(want as usize);
                             runs.give(Span::new(start as u32, len as u32));

@@ -1,61 +1,64 @@
-//! Exact accounting of a volume's free blocks: what may be promised, and to which callers.
+//! Exact accounting of a volume's free blocks: what may be promised, and to whom.
 //!
-//! A write reserves its data and the worst case of its map before it is acknowledged, so that write-back never meets
-//! `ENOSPC`. Promises are made over *allocatable* blocks only: blocks that a running transaction has freed become
-//! allocatable when it is durable. Numbers are of clusters; without `bigalloc` that is of blocks.
+//! A write reserves its data and the worst case of its map before it is acknowledged, so write-back
+//! never gets `ENOSPC`. Promises cover only *allocatable* blocks. Blocks freed by a running
+//! transaction become allocatable when it is durable. All numbers are in clusters, which are blocks
+//! without `bigalloc`.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The share of the free blocks that a caller may use.
+/// How much of the free space a caller may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
-    /// All but the blocks kept for the superuser (`s_r_blocks_count`).
+    /// All except the blocks reserved for the superuser (`s_r_blocks_count`).
     Ordinary,
-    /// Every block: the superuser, `s_def_resuid`, `s_def_resgid`, and the file system for its own metadata.
+    /// Every block: for the superuser, `s_def_resuid`, `s_def_resgid`, and the file system's own
+    /// metadata.
     Reserved,
 }
 
-/// Too few blocks are free for a promise.
+/// A promise that failed because too few blocks are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short {
     /// Blocks missing.
     pub(crate) missing: u64,
-    /// Blocks that the next commit makes allocatable.
+    /// Blocks that become allocatable at the next commit.
     pub(crate) pending: u64,
     /// Free blocks of damaged groups.
     pub(crate) lost: u64,
 }
 
 impl Short {
-    /// Whether the promise fails only because of damaged groups.
+    /// Whether only damaged groups prevent the promise.
     pub(crate) const fn is_for_damage(self) -> bool {
         self.lost > 0 && !self.is_for_now() && self.missing <= self.pending + self.lost
     }
 
-    /// Whether the next commit makes room enough.
+    /// Whether the next commit makes enough room.
     pub(crate) const fn is_for_now(self) -> bool {
         self.missing <= self.pending
     }
 }
 
-/// Numbers of blocks at one moment.
+/// A snapshot of block counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Allocatable: neither in use nor freed by a transaction that is not durable. Promised blocks are among them.
+    /// Allocatable: neither in use nor freed by a transaction that is not durable. Includes
+    /// promised blocks.
     pub(crate) free: u64,
-    /// Freed by transactions that are not durable.
+    /// Freed by transactions that are not yet durable.
     pub(crate) pending: u64,
-    /// Promised and not allocated yet.
+    /// Promised but not yet allocated.
     pub(crate) promised: u64,
     /// Kept for [`Privilege::Reserved`].
     pub(crate) kept: u64,
-    /// Free in damaged groups, which nothing is allocated from.
+    /// Free in damaged groups, which are not used for allocation.
     pub(crate) lost: u64,
 }
 
 impl Counts {
-    /// Blocks that statfs calls free: those that no write has been promised.
+    /// Free blocks as reported by statfs: those not promised to any write.
     pub(crate) const fn unpromised(self) -> u64 {
         (self.free + self.pending).saturating_sub(self.promised)
     }
@@ -66,7 +69,8 @@ impl Counts {
 pub(crate) struct Space(Arc<Mutex<Counts>>);
 
 impl Space {
-    /// A volume with `free` blocks of which `kept` are the superuser's.
+    /// Creates the counts of a volume with `free` free blocks, of which `kept` are reserved for the
+    /// superuser.
     pub(crate) fn new(free: u64, kept: u64) -> Self {
         Self(Arc::new(Mutex::new(Counts { free, kept, ..Counts::default() })))
     }
@@ -78,7 +82,7 @@ impl Space {
     /// Promises blocks.
     ///
     /// # Errors
-    /// Fails, promising nothing, where fewer are free.
+    /// Promises nothing if fewer blocks are free.
     pub(crate) fn promise(&self, blocks: u64, privilege: Privilege) -> Result<Reservation, Short> {
         let mut counts = self.0.lock();
         let kept = if privilege == Privilege::Reserved { 0 } else { counts.kept };
@@ -91,22 +95,22 @@ impl Space {
         Ok(Reservation { space: self.clone(), clusters: blocks })
     }
 
-    /// Takes promised blocks out of the free ones: they were allocated in memory.
+    /// Moves promised blocks out of the free ones after they have been allocated in memory.
     pub(crate) fn allocated(&self, from: &mut Reservation, blocks: u64) {
         assert!(blocks <= from.clusters, "{blocks} blocks allocated from a promise of {}", from.clusters);
         let mut counts = self.0.lock();
         from.clusters -= blocks;
         counts.promised -= blocks;
-        // A group found damaged may have taken promised blocks away.
+        // A group found to be damaged may have taken promised blocks away.
         counts.free = counts.free.saturating_sub(blocks);
     }
 
-    /// Blocks that were allocated in memory and never logged.
+    /// Frees blocks that were allocated in memory but never logged.
     pub(crate) fn abandoned(&self, blocks: u64) {
         self.0.lock().free += blocks;
     }
 
-    /// As [`Self::abandoned`], of blocks that stay promised.
+    /// As [`Self::abandoned`], for blocks that stay promised.
     pub(crate) fn taken_back(&self, blocks: u64) -> Reservation {
         let mut counts = self.0.lock();
         counts.free += blocks;
@@ -114,12 +118,13 @@ impl Space {
         Reservation { space: self.clone(), clusters: blocks }
     }
 
-    /// Blocks that a running transaction frees.
+    /// Counts blocks freed by a running transaction.
     pub(crate) fn freed(&self, blocks: u64) {
         self.0.lock().pending += blocks;
     }
 
-    /// Freed blocks whose transaction is durable, `lost` of them in damaged groups.
+    /// Makes freed blocks allocatable once their transaction is durable; `lost` of them are in
+    /// damaged groups.
     pub(crate) fn settled(&self, blocks: u64, lost: u64) {
         let mut counts = self.0.lock();
         counts.pending -= blocks;
@@ -127,7 +132,7 @@ impl Space {
         counts.lost += lost;
     }
 
-    /// Blocks of a damaged group, which nothing can be allocated from.
+    /// Takes away the blocks of a damaged group.
     pub(crate) fn lost(&self, blocks: u64) {
         let mut counts = self.0.lock();
         counts.free = counts.free.saturating_sub(blocks);
@@ -135,7 +140,7 @@ impl Space {
     }
 }
 
-/// Clusters promised to one operation or file. Dropping it gives back what was not allocated.
+/// Clusters promised to one operation or file. Dropping it returns what was not allocated.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     space: Space,
@@ -148,14 +153,14 @@ impl Reservation {
         self.clusters
     }
 
-    /// Splits off up to `clusters` of it.
+    /// Splits off up to `clusters` clusters.
     pub(crate) fn split(&mut self, clusters: u64) -> Self {
         let clusters = clusters.min(self.clusters);
         self.clusters -= clusters;
         Self { space: self.space.clone(), clusters }
     }
 
-    /// Adds another one's.
+    /// Adds the clusters of another reservation.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.clusters += std::mem::take(&mut other.clusters);
     }

@@ -1,12 +1,12 @@
-//! Which group gets a new inode, and where its data should begin.
+//! Chooses the group of a new inode, and where its data should begin.
 //!
-//! Directories are spread after Orlov's scheme (the Linux kernel's, *ext4 Data Structures and Algorithms*, "Orlov
-//! allocator"): those at the top of a hierarchy far from one another, others near their parents as long as the place is
-//! not crowded. Files lie in the flexible group of their directory.
+//! Directories are spread by Orlov's scheme (the Linux kernel's *ext4 Data Structures and
+//! Algorithms*, "Orlov allocator"): top-level ones far apart, others near their parents unless it
+//! is crowded there. Files go to the flexible group of their directory.
 
 use extant_format::{FileKind, Group, InodeNumber, Superblock, VolumeBlock};
 
-/// Counters of a group or a flexible group on which placement decides.
+/// Counters of a group or flexible group, the basis for placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupCounts {
     pub(crate) free_inodes: u64,
@@ -14,11 +14,11 @@ pub(crate) struct GroupCounts {
     pub(crate) used_dirs: u64,
 }
 
-/// The shape of a volume as far as placing goes.
+/// The shape of a volume, as needed for placement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     groups: u32,
-    /// Groups in a flexible group; 1 without `flex_bg`.
+    /// Groups per flexible group; 1 without `flex_bg`.
     flex: u32,
     inodes_per_group: u32,
     clusters_per_group: u32,
@@ -27,20 +27,20 @@ pub(crate) struct Shape {
 /// The inode to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A directory in the root or in one with the flag `TOPDIR`; with a hash of its name.
+    /// A directory in the root or in a directory with the flag `TOPDIR`, with a hash of its name.
     TopDirectory(u32),
-    /// Another directory.
+    /// Any other directory.
     Directory,
     /// Anything else.
     File,
 }
 
-/// From where to look.
+/// Where to start looking.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parent {
     pub(crate) inode: InodeNumber,
     pub(crate) group: Group,
-    /// The group in which the parent's last new inode was placed.
+    /// The group where the parent's last new inode was placed.
     pub(crate) last: Option<Group>,
 }
 
@@ -64,7 +64,8 @@ impl Shape {
         (flex * self.flex..(flex + 1).saturating_mul(self.flex).min(self.groups)).map(Group)
     }
 
-    /// The group for a new inode; `None` when no group has a free one. `total` sums up all groups.
+    /// The group for a new inode, or `None` if no group has a free one. `total` is the sum over all
+    /// groups.
     pub(crate) fn place(
         &self,
         wanted: Wanted,
@@ -132,8 +133,8 @@ impl Shape {
         near.and_then(within)
     }
 
-    /// Without flexible groups: the parent's group, then one that depends on the parent, so that the files of crowded
-    /// directories in one group do not all move to the same next one.
+    /// Placement without flexible groups: the parent's group, then one derived from the parent, so
+    /// that files from crowded directories in one group do not all spill into the same next group.
     fn hashed(&self, parent: Parent, counts: &impl Fn(Group) -> GroupCounts) -> Option<Group> {
         let with_room = |group: Group| {
             let counts = counts(group);
@@ -154,8 +155,8 @@ impl Shape {
         None
     }
 
-    /// The group in which the first data of an inode should lie: where flexible groups have four groups or more, the first
-    /// is left to directories and special files.
+    /// The group where the first data of an inode should go. In flexible groups of at least four
+    /// groups, the first group is left to directories and special files.
     pub(crate) fn data_group(&self, inode_group: Group, kind: Option<FileKind>) -> Group {
         if self.flex < 4 {
             return inode_group;

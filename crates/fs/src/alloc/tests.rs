@@ -117,7 +117,7 @@ fn an_inode_whose_taker_leaves_is_free_again() {
     panic!("it never ended");
 }
 
-/// A new inode has the group's block bitmap written while another task loads it.
+/// Creating an inode writes the group's block bitmap while another task loads it.
 #[test]
 fn a_block_bitmap_that_never_was_is_made_once() {
     if !have_tools() {
@@ -144,7 +144,7 @@ fn a_block_bitmap_that_never_was_is_made_once() {
         for &group in &groups {
             start.wait();
             let mut loading = pin!(shared.load(group));
-            // It has no bitmap to read, or only one that is in memory.
+            // Ready at once: it has no bitmap to read, or only one that is in memory.
             assert!(loading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         }
     });
@@ -155,7 +155,7 @@ fn a_block_bitmap_that_never_was_is_made_once() {
     }
 }
 
-/// Six inodes over three blocks of a table, none of which was ever written, and only the last comes into being.
+/// Takes six inodes over three table blocks that were never written, and creates only the last one.
 #[test]
 fn blocks_of_an_inode_table_that_are_left_behind_are_made() {
     if !have_tools() {

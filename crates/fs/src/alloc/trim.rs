@@ -1,24 +1,25 @@
-//! Free blocks kept from writers for as long as they are being discarded.
+//! Takes free blocks away from writers while they are being discarded.
 
 use super::blocks::Allocated;
 use super::{Allocator, Privilege};
 use extant_format::{Group, VolumeBlock};
 
-/// Blocks that are kept from writers at a time, and a cluster at least.
+/// Most blocks taken at a time, but at least one cluster.
 const PIECE_BLOCKS: u32 = 2048;
 
 /// Free blocks that were found.
 #[derive(Debug)]
 pub(crate) enum Free {
-    /// Nothing else gets them until this is dropped.
+    /// Reserved for this caller until dropped.
     Taken(Allocated),
-    /// They are promised to writers; the search goes on from this block.
+    /// Promised to writers. Continue the search at this block.
     Promised(VolumeBlock),
 }
 
 impl Allocator {
-    /// The first free blocks at or behind `from`, and before `end`, of a run of at least `min_blocks`, as far as one piece goes:
-    /// whole clusters. Damaged groups are passed over. `None` where there are no more.
+    /// Takes the first free blocks at or after `from` and before `end` in a run of at least
+    /// `min_blocks`, up to one piece, in whole clusters. Skips damaged groups. Returns `None` if
+    /// there are no more.
     pub(crate) async fn take_free(
         &self,
         from: VolumeBlock,

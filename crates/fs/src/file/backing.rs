@@ -1,9 +1,11 @@
-//! The cache's backing for a file's contents: places to read, places to write back, and the log of completed writes.
+//! The cache's backing for file contents: where to read, where to write back, and what to log when
+//! a write ends.
 //!
-//! Write-back claims dirty blocks, allocates those that are delayed (in memory only), and writes; at its end the change of
-//! the map is planned, its nodes are allocated, and one handle logs bitmaps, nodes, map and size. Until then nothing on the
-//! volume points to what was written: no crash shows blocks without their data. Data of files with data=journal are not
-//! written there but logged in the same handle (`journalled`).
+//! Write-back claims dirty blocks, allocates the delayed ones (in memory only), and writes. When
+//! the write ends, it plans the map change, allocates the nodes for it, and logs bitmaps, nodes,
+//! map and size in one handle. Until then nothing on the volume points to the written blocks, so no
+//! crash can expose blocks without their data. For files with data=journal the data are not written
+//! at that point but logged in the same handle (`journalled`).
 
 use super::contents::{Contents, Live, NewPlace};
 use super::inline;
@@ -27,45 +29,48 @@ use extant_format::{BlockRange, Compat, Incompat, Place, RoCompat, VolumeBlock};
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-/// Runs of a file that one handle logs at most.
+/// Most runs of a file logged by one handle.
 pub(super) const RUNS_PER_HANDLE: usize = 12;
-/// Blocks of pointers that one handle changes at most, for several runs.
+/// Most pointer blocks changed by one handle that logs several runs.
 pub(super) const NODES_PER_HANDLE: u64 = 32;
-/// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
+/// Size from which the volume must have the feature `RO_COMPAT_LARGE_FILE`.
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
-/// Files up to this size are allocated side by side, as Linux does by default (`mb_stream_req`: 16 blocks of 4 KiB).
+/// Files up to this size are allocated next to each other, as Linux does by default
+/// (`mb_stream_req`: 16 blocks of 4 KiB).
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// Blocks of the file whose write has ended, their place, and what they were.
+/// File blocks whose write has ended, their place, and their previous state.
 pub(super) type Landed = (BlockRange, VolumeBlock, Was);
 
 /// A change of a file's map, for [`Contents::change_map`].
 pub(super) struct MapChange<'a> {
     pub(super) change: Change<'a>,
-    /// Where new blocks of pointers should lie. Nodes of a tree lie with the inodes, as in Linux: between the data they would
-    /// part what is contiguous.
+    /// Preferred place for new pointer blocks. Extent tree nodes go near the inodes instead, as in
+    /// Linux: placed among the data they would break up contiguous runs.
     pub(super) near: VolumeBlock,
-    /// Space for them, beside that of the file's dirty blocks.
+    /// Space reserved for these nodes, in addition to that of the file's dirty blocks.
     pub(super) nodes: Option<&'a mut Reservation>,
-    /// Bytes that go through the log with it.
+    /// Bytes logged together with the change.
     pub(super) data: &'a [DataBlock<'a>],
-    /// Credits for what is done beside the change: [`Allocated::CREDITS`] for each new run; the inode's and the data's are counted.
+    /// Credits for anything else done in the handle: [`Allocated::CREDITS`] for each new run. Those
+    /// for the inode and the data are already included.
     pub(super) credits: u32,
 }
 
-/// Bytes for a block of the volume, which go through the log.
+/// Bytes for one block of the volume, to be written through the log.
 pub(super) struct DataBlock<'a> {
     pub(super) to: VolumeBlock,
-    /// Where in the block they begin.
+    /// Offset of the bytes within the block.
     pub(super) at: usize,
     pub(super) bytes: &'a [u8],
-    /// The block as it is in memory, whose other bytes stay; one without is zero there.
+    /// The block if it is in memory; its other bytes are kept. If `None`, its other bytes become
+    /// zero.
     pub(super) held: Option<MetaBlock>,
 }
 
 impl DataBlock<'_> {
-    /// Puts them into the block, as a part of the transaction.
+    /// Copies the bytes into the block as part of the transaction.
     fn put(&self, handle: &mut Handle) {
         let to = self.at..self.at + self.bytes.len();
         match &self.held {
@@ -78,7 +83,7 @@ impl DataBlock<'_> {
     }
 }
 
-/// Blocks that are given up: what was allocated for them, and the tasks that wait for them.
+/// Blocks being given up: what was allocated for them and the tasks waiting for them.
 #[derive(Default)]
 struct Failed {
     places: Vec<NewPlace>,
@@ -94,7 +99,7 @@ impl Failed {
         self.places.extend(starts.iter().filter_map(|start| live.places.remove(start)));
     }
 
-    /// Before the lock is released.
+    /// Collects the waiters; call before the lock is released.
     fn wake(&mut self, live: &mut Live) {
         if self.any {
             self.wakers.extend(live.wake());
@@ -133,7 +138,8 @@ impl Backing for Contents {
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
-        // After a failure, and once the volume is closed or dropped, nothing is written: the blocks may be another's.
+        // After a failure, and once the volume is closed or dropped, write nothing: the blocks may
+        // have been reused.
         if let Some(cause) = self.writer.journal.failure() {
             return Answer::err(refusal(cause));
         }
@@ -149,7 +155,7 @@ impl Backing for Contents {
     }
 
     fn abandoned(&self, range: ByteRange) {
-        // Of a block larger than a page, other pages may still be dirty.
+        // If a block is larger than a page, its other pages may still be dirty.
         let first = self.block.blocks_for(range.start);
         let last = range.end >> self.block.log2();
         if first < last {
@@ -158,7 +164,7 @@ impl Backing for Contents {
     }
 }
 
-/// The cache's form of an error; [`super::write`] takes the error itself out again.
+/// Wraps an error for the cache; [`super::write`] unwraps it again.
 pub(super) fn refusal(error: Error) -> BackingError {
     let kind = match &error {
         Error::NoSpace => BackingErrorKind::NoSpace,
@@ -180,7 +186,7 @@ impl Contents {
         block << self.block.log2()
     }
 
-    /// Where a range begins, if that is in memory.
+    /// Place of the start of a range, if the in-memory map has it.
     fn read_extent(&self, range: ByteRange) -> Option<ReadExtent> {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;
@@ -195,7 +201,7 @@ impl Contents {
         Some(ReadExtent { from, bytes: self.bytes_at(run.end) - range.start })
     }
 
-    /// As [`Self::read_extent`], where the map is damaged.
+    /// As [`Self::read_extent`], for a damaged map.
     async fn damaged_extent(&self, range: ByteRange) -> Result<ReadExtent> {
         let block = range.start >> self.block.log2();
         let run = self.know_damaged(block).await?;
@@ -210,7 +216,7 @@ impl Contents {
         Ok(ReadExtent { from, bytes: end - range.start })
     }
 
-    /// The places of a run that only overwrites what is mapped.
+    /// Places for a run that only overwrites mapped blocks; `None` if it does more.
     fn overwrites(&self, run: &DirtyRun<'_>) -> Option<Placed> {
         let live = self.live.lock();
         let mut placed = Placed::default();
@@ -228,8 +234,8 @@ impl Contents {
         Some(placed)
     }
 
-    /// Places the first blocks of a run, allocating in memory what is delayed. Of a file that `is_journalled` the bytes come to
-    /// [`Self::finish`].
+    /// Places the first blocks of a run, allocating delayed ones in memory. For a file that
+    /// `is_journalled`, the bytes go to [`Self::finish`].
     async fn place(&self, run: &DirtyRun<'_>, is_journalled: bool) -> Result<Placed> {
         let mut placed = Placed { changes_map: true, ..Placed::default() };
         for piece in run.pieces {
@@ -243,8 +249,8 @@ impl Contents {
                         placed.extents.push(extent);
                     }
                     Ok(None) if placed.extents.is_empty() => {}
-                    // Blocks already placed are submitted first: the rest may wait for the end of another run, or for a node of
-                    // the map. The next call meets the error again.
+                    // Submit the blocks placed so far first: the rest may wait for another run to
+                    // end or for a map node. The next call hits the error again.
                     Ok(None) | Err(_) if !placed.extents.is_empty() => return Ok(placed),
                     Ok(None) => {}
                     Err(error) => return Err(error),
@@ -254,11 +260,12 @@ impl Contents {
         Ok(placed)
     }
 
-    /// Places what begins at byte `at`, for a run of write-back or a direct write; `None` if that needs another try, after a wait
-    /// where the caller `may_wait`. Zeroes of a hole get no place: [`Contents::finish`] is given them.
+    /// Places what starts at byte `at`, for a write-back run or a direct write. Returns `None` if
+    /// the caller must try again, after waiting if it `may_wait`. Zeroes over a hole get no place;
+    /// they are passed to [`Contents::finish`].
     ///
-    /// Runs and direct writes claim blocks, and with them the clusters that are to be allocated, in ascending order, and wait for
-    /// claims of others only: no wait ends in a circle.
+    /// Runs and direct writes claim blocks, and with them the clusters to be allocated, in
+    /// ascending order, and wait only for claims of others. So waits cannot form a cycle.
     pub(super) async fn place_at(
         &self,
         at: u64,
@@ -318,11 +325,11 @@ impl Contents {
         Ok(Some(extent))
     }
 
-    /// Gives claimed blocks a place, for a run of write-back if there is one. Gives its first block and how many got one; the
-    /// others are delayed again.
+    /// Allocates a place for claimed blocks, for a write-back run if there is one. Returns the
+    /// first volume block and how many blocks were placed; the others become delayed again.
     pub(super) async fn allocate(&self, blocks: BlockRange, run: Option<u64>) -> Result<(VolumeBlock, u64)> {
         let cluster = self.sb().cluster_size();
-        // Of its first cluster nothing has a place: it would be implied.
+        // No block of the first cluster has a place yet; otherwise these blocks would be implied.
         let want = cluster.count(blocks).min(u64::from(u32::MAX)) as u32;
         let _placing = match self.placing.try_write() {
             Some(held) => held,
@@ -336,18 +343,19 @@ impl Contents {
         self.writer.rt.charge(Cost::BlockSearch(1));
         let mut reservation = match reservation.filter(|reservation| reservation.clusters() > 0) {
             Some(reservation) => Ok(reservation),
-            // A failed write's blocks were taken by another before they were reserved again.
+            // Another write took the blocks of a failed write before they were reserved again.
             None => alloc.reserve(want.into(), 0, Privilege::Reserved),
         };
         let allocated = match &mut reservation {
-            // A file that nothing has open does not grow, and most small ones are written once: what would be kept behind them would
-            // part them from each other.
+            // Files that are not open do not grow, and most small files are written once. Space
+            // kept behind them would only spread them apart.
             Ok(reservation) if !self.is_open() || self.bytes_at(blocks.end) <= SMALL_BYTES => {
                 alloc.blocks(goal, want, reservation).await
             }
             Ok(reservation) => {
                 let allocated = alloc.growing(self.number(), blocks.start, goal, want, reservation).await;
-                // Closed while a bitmap was read: what the last closer looked for was not there yet.
+                // The file was closed during a bitmap read, and its last closer found no window to
+                // close.
                 if !self.is_open() {
                     alloc.close_window(self.number());
                 }
@@ -379,12 +387,13 @@ impl Contents {
         got
     }
 
-    /// Whether the file is open: nodes that hold its inode do not make it grow.
+    /// Whether the file is open. Nodes that only hold its inode do not count, since they do not
+    /// make it grow.
     fn is_open(&self) -> bool {
         self.files.load(Ordering::Acquire) > 0
     }
 
-    /// Logs what has landed, and gives up what has failed.
+    /// Logs the blocks that have landed and gives up those that have failed.
     pub(super) async fn finish(&self, run: &WrittenRun) -> Result<()> {
         let (mut data, mut on_device) = (Vec::new(), Vec::new());
         let mut result = Ok(());
@@ -394,7 +403,8 @@ impl Contents {
             } else if Self::is_data(&written.extent) {
                 data.push(written);
             } else if written.bytes.iter().any(|bytes| bytes.iter().any(|&byte| byte != 0)) {
-                // The hole stays one. Bytes of a caller would be lost by that, but those have space reserved.
+                // The hole stays a hole. Bytes written by a caller would be lost here, but those
+                // always have space reserved.
                 result = Err(Error::Defect);
             }
         }
@@ -415,8 +425,8 @@ impl Contents {
         result.and(logged)
     }
 
-    /// Gives the blocks whose write has succeeded, and gives up those whose write has failed and all that lie in a cluster which was
-    /// allocated for one of them.
+    /// Returns the blocks that were written successfully. Gives up those that failed, along with
+    /// all blocks in a cluster allocated for one of them.
     fn part_landed(&self, written: &[&WrittenExtent]) -> Vec<Landed> {
         let (mut landed, mut failed) = (Vec::new(), Failed::default());
         {
@@ -434,7 +444,7 @@ impl Contents {
         landed
     }
 
-    /// The number of these runs that one handle logs.
+    /// How many of these runs fit in one handle.
     fn logged_together(&self, landed: &[Landed]) -> usize {
         let mut nodes = 0;
         let fits = |(blocks, ..): &&Landed| {
@@ -444,8 +454,9 @@ impl Contents {
         landed.iter().take(RUNS_PER_HANDLE).take_while(fits).count().max(1)
     }
 
-    /// Blocks in flight did not reach the map: those that were delayed are so again. All of a run are given up together: others
-    /// may claim those of a cluster as soon as the one that it was allocated for is delayed.
+    /// Gives up in-flight blocks that did not reach the map; those that were delayed become delayed
+    /// again. All of a run must be given up together: once the block that a cluster was allocated
+    /// for is delayed, others may claim the rest of the cluster.
     pub(super) fn give_up(&self, ranges: impl IntoIterator<Item = BlockRange>) {
         let mut failed = Failed::default();
         {
@@ -464,8 +475,8 @@ impl Contents {
         failed.wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Logs blocks that are on the device, or whose `data` come to the log with this: their bitmaps, what maps them, and the size
-    /// that they let the file have.
+    /// Logs blocks that are on the device, or whose `data` are logged by the same handle: their
+    /// bitmaps, their mapping, and the size that they allow.
     pub(super) async fn log(
         &self,
         landed: &[Landed],
@@ -497,7 +508,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Logs the allocation of new blocks in flight; gives how many the file gets: whole clusters.
+    /// Logs the allocation of new blocks in flight. Returns how many blocks the file gains, in
+    /// whole clusters.
     pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: BlockRange) -> u64 {
         let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
         let data_blocks = place.allocated.run().blocks;
@@ -505,12 +517,14 @@ impl Contents {
         data_blocks
     }
 
-    /// Plans a change of the map and logs it, with the blocks that it frees and with the size that the file has on the device
-    /// after it. `settle` does under the same handle what belongs to it, in memory, too, and gives how many blocks are mapped
-    /// anew; it is given what is left of the change, as the caller is.
+    /// Plans a map change and logs it, together with the blocks it frees and the resulting size of
+    /// the file on the device. Under the same handle, `settle` makes related changes, also in
+    /// memory, and returns the number of newly mapped blocks. It receives the part of the change
+    /// that is still to be done, which is also returned to the caller.
     ///
     /// # Errors
-    /// A damaged map or bitmap, or one that cannot be read; no space for nodes; why the journal gave up. Nothing has changed.
+    /// The map or a bitmap is damaged or unreadable; no space for nodes; why the journal gave up.
+    /// Nothing has changed.
     pub(super) async fn change_map(
         &self,
         change: MapChange<'_>,
@@ -524,7 +538,7 @@ impl Contents {
             near = alloc.data_goal(self.number(), None);
         }
         let _edits = self.edits.write().await;
-        // The old contents of a file that was emptied go with the first of the new ones.
+        // The old contents of an emptied file are removed along with the first new ones.
         let old = match self.is_emptied() {
             true => Some(Box::pin(Removal::plan(&self.writer, &self.cell, 0)).await?),
             false => None,
@@ -537,7 +551,7 @@ impl Contents {
             change => change,
         };
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
-        // The superblock may have to name a feature.
+        // The superblock may need a feature flag.
         let beside = of_old + credits + data.len() as u32 + Orphans::CREDITS + 1;
         let (mut for_copies, mut in_place) = (None, false);
         let (wakers, rest) = loop {
@@ -551,7 +565,7 @@ impl Contents {
                 continue;
             }
             let pins = match alloc.pin(planned.freed(), Place::Inode(self.number())).await {
-                // The bitmap of the group that holds an old node.
+                // The failure is in the bitmap of a group that holds an old node.
                 Err(_) if planned.copies > 0 => {
                     in_place = true;
                     continue;
@@ -585,16 +599,16 @@ impl Contents {
                     let refused = other.err();
                     self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
                     match refused {
-                        // No transaction is as large as that.
+                        // No transaction can be that large.
                         Some(Error::NoSpace) if planned.copies > 0 => in_place = true,
                         Some(error) => return Err(error),
-                        // A transaction has ended since it was planned.
+                        // A transaction has ended since the plan was made.
                         None => {}
                     }
                     continue;
                 }
             };
-            // Before the map is locked: readers and writers wait for that.
+            // Done before locking the map, because readers and writers wait for that lock.
             data.iter().for_each(|block| block.put(&mut handle));
             let mut live = self.live.lock();
             inline::leave(&mut handle, &self.cell, sb);
@@ -618,7 +632,8 @@ impl Contents {
             if size >= LARGE_FILE_BYTES {
                 ensure_large_file(&mut handle);
             }
-            // Even where only a node changed: a sync asks the inode which transaction to commit, and the times go with it.
+            // Touch the inode even if only a node changed: a sync asks the inode which transaction
+            // to commit, and the times go with it.
             drop(handle.inode(&self.cell));
             live.times_unlogged = false;
             break (self.finish_live(live), planned.rest);
@@ -627,9 +642,10 @@ impl Contents {
         Ok(rest)
     }
 
-    /// Makes the inode an orphan while blocks are mapped behind the size that is being recorded, because write-back of blocks
-    /// before them has not ended: after a crash they are freed, as they are where Linux appends by direct I/O. e2fsck takes such
-    /// blocks of other inodes for a wrong size.
+    /// Puts the inode on the orphan list while blocks are mapped beyond the size being recorded
+    /// because write-back of earlier blocks has not ended. A crash then frees those blocks, as it
+    /// does for appending direct I/O in Linux. If the inode were not an orphan, e2fsck would report
+    /// a wrong size.
     pub(super) fn note_ahead(&self, handle: &mut Handle, live: &mut Live, recorded_bytes: u64) {
         let is_ahead = live.map.is_ahead(recorded_bytes);
         if is_ahead == live.is_ahead {
@@ -643,7 +659,7 @@ impl Contents {
         }
     }
 
-    /// Ends a change of the map in memory; gives whom to wake once no lock is held.
+    /// Ends a map change in memory. Returns the waiters to wake once no lock is held.
     pub(super) fn finish_live(&self, mut live: RankedGuard<'_, Live>) -> Vec<Waker> {
         let wakers = live.wake();
         let given_back = live.give_back(0);
@@ -652,8 +668,8 @@ impl Contents {
         wakers
     }
 
-    /// Blocks for new nodes near `near`, from `own` or else from what is reserved for the file's dirty blocks. After an error
-    /// they are promised as before.
+    /// Allocates new nodes near `near`, from `own` or else from the reservation of the file's dirty
+    /// blocks. On error all blocks return to their reservations.
     async fn allocate_nodes(
         &self,
         count: u32,
@@ -683,7 +699,7 @@ impl Contents {
         Ok((places, news))
     }
 
-    /// Up to `want` adjacent blocks for nodes.
+    /// Allocates up to `want` adjacent blocks for nodes.
     async fn allocate_some_nodes(
         &self,
         want: u32,
@@ -709,8 +725,9 @@ impl Contents {
         got
     }
 
-    /// Space for copies of so many nodes in all: acknowledged data have the nodes of a larger tree reserved, not these. Says whether
-    /// there is some, if need be after a commit of what has been freed.
+    /// Reserves space for `count` node copies in total. The nodes reserved for acknowledged data
+    /// cover a larger tree, but not copies. Returns whether space is available, committing freed
+    /// blocks first if necessary.
     async fn reserve_copies(&self, count: u32, copies: &mut Option<Reservation>) -> Result<bool> {
         let Writer { alloc, journal, .. } = &*self.writer;
         let missing = u64::from(count).saturating_sub(copies.as_ref().map_or(0, Reservation::clusters));
@@ -731,7 +748,7 @@ impl Contents {
         Ok(true)
     }
 
-    /// Puts blocks for nodes back, those for copies from `first_copy` on.
+    /// Returns node blocks to their reservations; those from index `first_copy` on are for copies.
     fn put_back_all(
         &self,
         mut places: Vec<Allocated>,
@@ -764,7 +781,7 @@ impl Contents {
     }
 }
 
-/// Names the feature that files of this size need.
+/// Sets the feature flag that large files need.
 pub(super) fn ensure_large_file(handle: &mut crate::journal::Handle) {
     let mut sb = handle.superblock();
     if !sb.ro_compat().contains(RoCompat::LARGE_FILE) {

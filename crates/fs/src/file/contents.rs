@@ -1,4 +1,5 @@
-//! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
+//! One file's contents in memory: its pages and map, space reserved for dirty pages, and writes in
+//! flight.
 
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::map::Unmapped;
@@ -22,87 +23,91 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
-/// A regular file's contents, as the cache's backing of its pages.
+/// A regular file's contents, as the cache's backing for its pages.
 ///
-/// Lock order within: `endings`, `edits`, `placing`, then `live`, then the inode's record; the last two are never held across a
-/// wait.
+/// Lock order: `endings`, `edits`, `placing`, then `live`, then the inode's record. The last two
+/// are never held across a wait.
 pub(crate) struct Contents {
     pub(super) writer: Arc<Writer>,
     pub(super) cell: Arc<InodeCell>,
     pub(super) block: BlockSize,
-    /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
+    /// Held while the map on disk changes, from loading its nodes to the end of the handle.
     pub(super) edits: RwLock,
     pub(super) live: Ranked<Live>,
-    /// Held while blocks get a place: where a bitmap has to be read for some, those behind them wait, as a rule.
+    /// Held while blocks are allocated. If an allocation must read a bitmap, those for later blocks
+    /// usually wait for it.
     pub(super) placing: RwLock,
-    /// Held by a direct write from its end on the device until the file's size is told. Before `edits`.
+    /// Held by a direct write from I/O completion until the new size is published. Taken before
+    /// `edits`.
     pub(super) endings: RwLock,
-    /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
-    /// map in memory has the new contents alone. Changed under `edits`.
+    /// For an emptied file whose old contents are still on the volume: one more than the number of
+    /// old blocks. Otherwise 0. The in-memory map describes only the new contents. Changed under
+    /// `edits`.
     pub(super) emptied: AtomicU64,
-    /// Open files of it.
+    /// Number of open files.
     pub(super) files: AtomicUsize,
     _charge: Charge,
 }
 
-/// Bytes that the cache reads at least.
+/// Smallest unit of a cache read, in bytes.
 const PAGE_BYTES: u64 = extant_cache::PAGE_BYTES as u64;
 
-/// Memory of a file in the table, without its map: two pointers to it, and its pages' index.
+/// Memory of a file in the table without its map: two pointers to it, and its pages' index.
 const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
 
 /// State that changes with each write.
 pub(super) struct Live {
     pub(super) map: LiveMap,
-    /// Changes whenever the map on disk does, so that what was loaded before is known to be old.
+    /// Incremented whenever the map on disk changes, so that anything loaded earlier is known to be
+    /// stale.
     pub(super) version: u64,
-    /// Clusters for delayed blocks and for nodes that mapping them may need.
+    /// Clusters reserved for delayed blocks and for the nodes that mapping them may need.
     pub(super) reservation: Option<Reservation>,
-    /// Clusters of it that are kept for nodes.
+    /// How many of these clusters are for nodes.
     pub(super) for_nodes: u64,
-    /// Blocks allocated and not logged, by the first that is in flight to them.
+    /// Blocks allocated but not logged, keyed by the first file block in flight to them.
     pub(super) places: BTreeMap<u64, NewPlace>,
-    /// The file block and the volume block behind what was placed last.
+    /// The file block and the volume block right after the last placement.
     pub(super) last_placed: Option<(u64, VolumeBlock)>,
-    /// The inode's times are newer than any transaction knows.
+    /// The inode's times are newer than in any transaction.
     pub(super) times_unlogged: bool,
-    /// The inode is an orphan because blocks are mapped behind its recorded size.
+    /// The inode is on the orphan list because blocks are mapped beyond its recorded size.
     pub(super) is_ahead: bool,
     waiters: Vec<Waker>,
 }
 
-/// Blocks that are allocated for a write in flight.
+/// Blocks allocated for a write in flight.
 #[derive(Debug)]
 pub(super) struct NewPlace {
     pub(super) allocated: Allocated,
-    /// The run of write-back that writes to them, if one does.
+    /// The write-back run that writes them, if any.
     pub(super) run: Option<u64>,
 }
 
-/// Blocks of an extent that an allocation ahead of writes gets, as a rule.
+/// Typical length in blocks of an extent allocated ahead of writes.
 const EXTENT_EXPECTED_BLOCKS: u64 = 512;
 
-/// Use of reserved blocks.
+/// What reserved blocks are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// All of them are about to be dirty.
+    /// All of them are about to become dirty.
     Dirty,
-    /// Holes are to be allocated without a write.
+    /// Holes to be allocated without a write.
     Holes,
 }
 
-/// The changes of a file that are not logged.
+/// Changes of a file that are not logged yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Idle,
-    /// Its times alone: it was overwritten in place.
+    /// Only its times: it was overwritten in place.
     TimesUnlogged,
-    /// Blocks are dirty or in flight, or behind the recorded size.
+    /// Blocks that are dirty, in flight, or beyond the recorded size.
     Busy,
 }
 
 impl Contents {
-    /// Those of a file of which nothing is known, their memory charged to `account`.
+    /// Creates the contents of a file with nothing known yet, charging their memory to `account`.
     pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>, account: &Account) -> Self {
         let block = writer.store.shape().block_size();
         let mut map = LiveMap::new(block, writer.store.shape().cluster_size());
@@ -133,12 +138,12 @@ impl Contents {
         self.writer.store.shape()
     }
 
-    /// The size that the volume records; the cache's may be ahead of it.
+    /// The size recorded on the volume; the cache's may be larger.
     pub(super) fn recorded_bytes(&self) -> u64 {
         if self.is_emptied() { 0 } else { self.cell.read(Inode::size) }
     }
 
-    /// The blocks with at least one byte in a range.
+    /// Blocks that contain at least one byte of a range.
     pub(super) fn blocks_of(&self, range: ByteRange) -> BlockRange {
         BlockRange::new(range.start >> self.block.log2(), self.block.blocks_for(range.end))
     }
@@ -150,10 +155,10 @@ impl Contents {
         })
     }
 
-    /// Learns what the map says about a range of blocks.
+    /// Loads what the map says about a range of blocks.
     ///
     /// # Errors
-    /// A damaged map, or one that cannot be read.
+    /// The map is damaged or unreadable.
     pub(super) async fn know(&self, blocks: BlockRange) -> Result<()> {
         loop {
             let (unknown, version) = {
@@ -163,7 +168,8 @@ impl Contents {
             let Some(unknown) = unknown else { return Ok(()) };
             let found = match self.look_up(unknown).await {
                 Ok(found) => found,
-                // A node that was read may have been freed meanwhile, and be another's; without changes the answer counts.
+                // A node read here may have been freed and reused meanwhile. Retry with changes
+                // locked out; that answer is final.
                 Err(_) => Box::pin(self.look_up_alone(unknown)).await?,
             };
             let mut live = self.live.lock();
@@ -173,16 +179,16 @@ impl Contents {
         }
     }
 
-    /// As [`Self::look_up`], while nothing changes the map.
+    /// As [`Self::look_up`], with map changes locked out.
     async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
         let _edits = self.edits.write().await;
         self.look_up(block).await
     }
 
-    /// The runs around a block, as the map on the volume has them.
+    /// Looks up the runs around a block in the map on the volume.
     ///
     /// # Errors
-    /// A damaged map, or one that cannot be read; one that claims the volume's own metadata.
+    /// The map is damaged or unreadable, or claims the volume's own metadata.
     async fn look_up(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
         if self.is_emptied() || self.cell.read(|inode| maps_nothing(inode, self.sb())) {
             return Ok(vec![(BlockRange::ALL, Known::Hole)]);
@@ -197,22 +203,24 @@ impl Contents {
         Ok(found)
     }
 
-    /// Where a block lies, and those behind it, where [`Self::know`] fails: damage around it does not keep it from being read.
+    /// Finds where a block and its successors are when [`Self::know`] fails, so that damage nearby
+    /// does not make them unreadable.
     ///
     /// # Errors
-    /// What the map does not tell.
+    /// Blocks that the map does not account for.
     pub(super) async fn know_damaged(&self, block: u64) -> std::result::Result<Run, Unmapped> {
         let _edits = self.edits.write().await;
         let Writer { store, alloc, .. } = &*self.writer;
         let mut run = look_up_damaged(store, alloc, &self.cell, block).await?;
-        // Behind it there may be blocks that are only in memory.
+        // The blocks after it may exist only in memory.
         if let Some(pending) = self.live.lock().map.next_pending(block) {
             run.blocks = run.blocks.min(pending.saturating_sub(block).max(1));
         }
         Ok(run)
     }
 
-    /// Where that ends which cannot be read with byte `at`: the map does not tell where it is, or the device fails.
+    /// End of the unreadable range that starts at byte `at`: the map does not account for it, or
+    /// the device cannot read it.
     pub(super) async fn unreadable_end(&self, at: u64) -> u64 {
         match self.know_damaged(at >> self.block.log2()).await {
             Err(unmapped) => self.bytes_at(unmapped.blocks.end),
@@ -220,7 +228,7 @@ impl Contents {
         }
     }
 
-    /// Reserves what a copy of bytes to these blocks may need, from byte `at` on.
+    /// Reserves what copying bytes to these blocks may need, starting at byte `at`.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -234,19 +242,20 @@ impl Contents {
         Ok(Reserved { contents: self, pending, at, copied_bytes: AtomicUsize::new(0) })
     }
 
-    /// Reserves what writing to these blocks may need, and marks them dirty. Gives those that are pending only since then,
-    /// for [`Self::unreserve_all`] where no page of them becomes dirty.
+    /// Reserves what writing to these blocks may need, and marks them dirty. Returns the blocks
+    /// that were not pending before, for [`Self::unreserve_all`] if no page of them becomes dirty.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
+    /// [`Error::NoSpace`], with nothing marked; errors of [`Self::know`]; why the journal gave up.
     pub(super) async fn reserve(&self, blocks: BlockRange, privilege: Privilege) -> Result<Vec<BlockRange>> {
         self.reserve_as(blocks, privilege, Mark::Dirty, true).await
     }
 
-    /// As [`Self::reserve`], without waiting for space that others give back: for a caller that keeps them from it.
+    /// As [`Self::reserve`], without waiting for others to give space back, for a caller that keeps
+    /// them from doing so.
     ///
     /// # Errors
-    /// As there; [`Error::NoSpace`] where a wait might help.
+    /// As [`Self::reserve`]; [`Error::NoSpace`] even if a wait might help.
     pub(super) async fn reserve_now(
         &self,
         blocks: BlockRange,
@@ -255,7 +264,8 @@ impl Contents {
         self.reserve_as(blocks, privilege, Mark::Dirty, false).await
     }
 
-    /// Reserves what allocating the holes among these blocks may need, and marks them as delayed. Gives their runs.
+    /// Reserves what allocating the holes among these blocks may need, and marks them delayed.
+    /// Returns the runs of holes.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -318,7 +328,7 @@ impl Contents {
         }
     }
 
-    /// Nodes to be reserved in addition when `need` is added to what is dirty.
+    /// Additional nodes to reserve when `need` joins what is already dirty.
     fn nodes_for(&self, live: &Live, need: &Need) -> u64 {
         if self.uses_extents() {
             let more = need.delayed_blocks + need.converted_blocks;
@@ -341,7 +351,8 @@ impl Contents {
             .sum()
     }
 
-    /// Nodes for an allocation that no acknowledged write depends on: as long as the extents are that it gets as a rule.
+    /// Nodes for an allocation that no acknowledged write depends on. Assumes extents of typical
+    /// length.
     fn nodes_for_runs(&self, need: &Need) -> u64 {
         let extents = need.delayed.len() as u64 + need.delayed_blocks / EXTENT_EXPECTED_BLOCKS;
         if need.delayed_blocks == 0 {
@@ -363,7 +374,7 @@ impl Contents {
         })
     }
 
-    /// Blocks that were marked dirty will not be written.
+    /// Drops the reservation of blocks that were marked dirty but will not be written.
     pub(super) fn unreserve(&self, blocks: BlockRange) {
         let given_back = {
             let mut live = self.live.lock();
@@ -373,14 +384,15 @@ impl Contents {
         drop(given_back);
     }
 
-    /// Blocks of a failed write, as [`Self::reserve`] gave them, will not be written from block `from` on.
+    /// Drops the reservation of a failed write's blocks, as returned by [`Self::reserve`], from
+    /// block `from` on.
     pub(super) fn unreserve_all(&self, pending: &[BlockRange], from: u64) {
         for blocks in pending.iter().filter(|blocks| blocks.end > from) {
             self.unreserve(BlockRange::new(blocks.start.max(from), blocks.end));
         }
     }
 
-    /// Where the next block of the file should lie.
+    /// Preferred place for the next block of the file.
     pub(super) fn goal(&self, live: &Live, block: u64) -> VolumeBlock {
         if let Some(before) = block.checked_sub(1)
             && let Some(at) = live.map.place_of(before)
@@ -409,14 +421,14 @@ impl Contents {
         .await;
     }
 
-    /// One of the openers is gone.
+    /// Drops one opener.
     pub(super) fn close(&self) {
         if self.cell.close() {
             self.writer.delete_later(&self.cell);
         }
     }
 
-    /// The changes of the file that are not logged yet.
+    /// What of the file is not logged yet.
     pub(super) fn rest(&self) -> Rest {
         let recorded = self.recorded_bytes();
         let live = self.live.lock();
@@ -428,34 +440,36 @@ impl Contents {
         }
     }
 
-    /// Forgets the map of a file that is not open and has no write in flight: it can be read again. Returns how many bytes of
-    /// charge this gives back. The caller holds the table of files, in which a file is found to be opened.
+    /// Forgets the map of a file that is not open and has no write in flight; it can be loaded
+    /// again. Returns the bytes of charge released. The caller holds the file table's lock, under
+    /// which opens find the file.
     pub(super) fn forget_map(&self) -> u64 {
         let mut live = self.live.lock();
         let before = live.map.charged_bytes();
         let is_unused = self.files.load(Ordering::Acquire) == 0;
-        // The volume still has the old map of a file that was emptied.
+        // The map on the volume is still the old one if the file was emptied.
         if before > 0 && is_unused && live.map.is_clean() && !self.is_emptied() {
             live.map.forget();
         }
         before - live.map.charged_bytes()
     }
 
-    /// Delayed blocks, which statistics count as the file's, without those that it was emptied of.
+    /// Delayed blocks, which statistics count as the file's, minus the old blocks of an emptied
+    /// file.
     pub(super) fn unrecorded_blocks(&self) -> i64 {
         self.live.lock().map.unrecorded_blocks().cast_signed() - self.emptied_blocks().cast_signed()
     }
 }
 
-/// Blocks that are reserved for a copy of bytes. When it is dropped, by an error or because the caller gave up, too, blocks
-/// behind the bytes that were copied are as they were: left pending without a dirty page, they would keep the size from ever
-/// growing over them.
+/// Blocks reserved for copying bytes. On drop, including after an error or a dropped future, blocks
+/// past the copied bytes return to their previous state. If they stayed pending without a dirty
+/// page, the recorded size could never grow past them.
 pub(super) struct Reserved<'a> {
     contents: &'a Contents,
     /// Those that were not pending before.
     pending: Vec<BlockRange>,
     at: u64,
-    /// Bytes that were copied, from `at` on.
+    /// Bytes copied so far, starting at `at`.
     pub(super) copied_bytes: AtomicUsize,
 }
 
@@ -483,24 +497,25 @@ impl Live {
         }
     }
 
-    /// Takes up to so many clusters out of the reservation.
+    /// Takes up to `clusters` clusters out of the reservation.
     pub(super) fn take_reserved(&mut self, clusters: u64) -> Option<Reservation> {
         self.reservation.as_mut().map(|reservation| reservation.split(clusters))
     }
 
-    /// Puts back what of [`Self::take_reserved`] was not used.
+    /// Puts back the unused part of [`Self::take_reserved`].
     pub(super) fn put_back(&mut self, rest: Reservation) {
         self.keep(rest);
     }
 
-    /// The place of block `block` in a cluster that is allocated for a run of write-back, this one.
+    /// Place of block `block` if its cluster is already allocated for the same write-back run.
     pub(super) fn shared_place(&self, block: u64, run: u64, cluster: ClusterSize) -> Option<VolumeBlock> {
         let (&first, place) = self.places.range(..cluster.end(block + 1)).next_back()?;
         let (skip, at) = (block - cluster.start(first), place.allocated.run());
         (place.run == Some(run) && skip < at.blocks).then(|| VolumeBlock(at.start.0 + skip))
     }
 
-    /// Gives up the reservation for `delayed` clusters, and that for nodes once nothing may need any; dropped without locks.
+    /// Releases the reservation for `delayed` clusters, and the one for nodes once nothing needs
+    /// it. The result must be dropped without locks held.
     pub(super) fn give_back(&mut self, delayed: u64) -> (Option<Reservation>, Option<Reservation>) {
         let part = self.take_reserved(delayed);
         let rest = if self.map.reserved().0 == 0 {
@@ -512,7 +527,7 @@ impl Live {
         (part, rest)
     }
 
-    /// Blocks have landed or failed: those who wait for them look again.
+    /// Blocks have landed or failed: returns the waiters, to be woken so that they look again.
     pub(super) fn wake(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.waiters)
     }

@@ -1,4 +1,5 @@
-//! Copies of ranges from file to file within a volume (`copy_file_range(2)`), through the cache; holes stay holes.
+//! Copies ranges between files of one volume (`copy_file_range(2)`), through the cache. Holes stay
+//! holes.
 
 use super::space::Fallocate;
 use super::write::OpenFile;
@@ -6,18 +7,19 @@ use crate::{Error, Result};
 use extant_cache::ByteRange;
 use std::sync::Arc;
 
-/// Bytes that are read and written in one go.
+/// Bytes read and written in one step.
 const PIECE_BYTES: u64 = 256 << 10;
 
 impl OpenFile {
-    /// Copies up to `len` bytes from `at` on to `to` from its byte `to_at` on, and returns how many that was: fewer where this
-    /// file or space ends. Holes of this file become holes of the other. In memory when it returns; other writers may come
-    /// between two pieces of it.
+    /// Copies up to `len` bytes from offset `at` of this file to offset `to_at` of `to`. Returns
+    /// the number of bytes copied: fewer than `len` if this file ends or space runs out. Holes stay
+    /// holes. The copy is in memory when this returns. Other writers may interleave between pieces.
     ///
     /// # Errors
-    /// Nothing was copied: [`Error::CrossDevice`] for files of two volumes; [`Error::Invalid`] for ranges of one file that
-    /// overlap; [`Error::BadFile`] for a file that is open for appending; otherwise as [`OpenFile::read`],
-    /// [`OpenFile::write`] and [`OpenFile::set_size`].
+    /// Returned only if nothing was copied: [`Error::CrossDevice`] if the files are on different
+    /// volumes; [`Error::Invalid`] for overlapping ranges of one file; [`Error::BadFile`] if `to`
+    /// is open for appending; otherwise as [`OpenFile::read`], [`OpenFile::write`] and
+    /// [`OpenFile::set_size`].
     pub async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
         if !Arc::ptr_eq(&self.contents.writer, &to.contents.writer) {
             return Err(Error::CrossDevice(format!("inode {}", to.inode())));
@@ -65,13 +67,13 @@ impl OpenFile {
         Ok(to.write(to_at, &piece[..read]).await? as u64)
     }
 
-    /// Makes a range read as zeroes, and the file reach over it.
+    /// Makes a range read as zeroes, extending the file to cover it.
     async fn clear(&self, at: u64, len: u64) -> Result<()> {
         let size = self.size();
         if at < size {
             self.fallocate(Fallocate::PunchHole, at, len).await?;
         }
-        // Another writer may have made the file longer since.
+        // Another writer may have extended the file since.
         if self.size() < at + len {
             self.grow_over(at + len).await?;
             if self.options.sync || self.options.datasync {

@@ -1,9 +1,10 @@
-//! Defragmentation of one file, with its volume open for writing: blocks move to fewer runs (`EXT4_IOC_MOVE_EXT`).
+//! Online defragmentation of one file: moves its blocks into fewer runs (`EXT4_IOC_MOVE_EXT`).
 //!
-//! Of each stretch of the file between two holes, the new blocks are allocated in memory first, and only a stretch that
-//! gets fewer runs is moved. Then, piece by piece, the bytes are copied on the device, and one transaction maps the copy, logs
-//! its bitmaps and frees the old blocks, which nothing uses before that is durable. A crash finds each piece at its old place
-//! or at its new one, with the same bytes. Times and everything else that a program sees of the file stay.
+//! For each stretch of the file between two holes, the new blocks are first allocated in memory.
+//! The stretch is moved only if that gives it fewer runs. Then, piece by piece, the bytes are
+//! copied on the device, and one transaction maps the copy, logs its bitmaps and frees the old
+//! blocks, which are not reused until that is durable. After a crash each piece is at its old or
+//! its new place, with the same bytes. Times and everything else visible to programs stay the same.
 
 use super::backing::{MapChange, RUNS_PER_HANDLE};
 use super::contents::Contents;
@@ -20,25 +21,25 @@ use extant_format::{BlockRange, Extent, VolumeBlock};
 use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 
-/// Bytes that one request copies.
+/// Bytes copied by one request.
 const COPY_BYTES: u64 = 1 << 20;
-/// Blocks of a file with data=journal that move in one transaction.
+/// Most blocks of a file with data=journal moved in one transaction.
 const JOURNALLED_BLOCKS: u64 = 1024;
-/// Requests in flight.
+/// Copy requests in flight.
 const COPIES: usize = 8;
 
-/// How a file's blocks lay, and how they lie now.
+/// Layout of a file's blocks before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defragmented {
-    /// Runs of adjacent blocks, each as long as it can be.
+    /// Maximal runs of adjacent blocks before.
     pub runs_before: u64,
-    /// The same afterwards.
+    /// Maximal runs of adjacent blocks afterwards.
     pub runs_after: u64,
-    /// Bytes of blocks that have another place now.
+    /// Bytes of the blocks that moved.
     pub moved_bytes: u64,
 }
 
-/// Adjacent blocks of a file that are adjacent on the volume, all written or all not.
+/// Blocks adjacent both in the file and on the volume, all written or all unwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     blocks: BlockRange,
@@ -51,7 +52,7 @@ impl Piece {
         VolumeBlock(self.at.0 + self.blocks.len())
     }
 
-    /// The part in a range of the file's blocks.
+    /// The part within a range of file blocks.
     fn within(&self, range: BlockRange) -> Option<Self> {
         let blocks = BlockRange::new(self.blocks.start.max(range.start), self.blocks.end.min(range.end));
         let at = VolumeBlock(self.at.0 + blocks.start.saturating_sub(self.blocks.start));
@@ -59,20 +60,22 @@ impl Piece {
     }
 }
 
-/// Runs that are adjacent on the volume, of pieces in the file's order.
+/// Counts the runs adjacent on the volume; `pieces` are in file order.
 fn runs(pieces: &[Piece]) -> u64 {
     let breaks = pieces.windows(2).filter(|pair| pair[0].end() != pair[1].at).count();
     breaks as u64 + u64::from(!pieces.is_empty())
 }
 
 impl OpenFile {
-    /// Moves the file's blocks to as few runs as free space allows. Durable after [`OpenFile::sync`]. Once begun it comes to its
-    /// end, or to an error: a caller that drops the future leaves it to a task.
+    /// Moves the file's blocks into as few runs as free space allows. Durable after
+    /// [`OpenFile::sync`]. Once started it runs to completion or an error: if the caller drops the
+    /// future, a task finishes it.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for a file with a map of pointers, and on a volume with `bigalloc`; [`Error::Permission`] for one that is immutable, append-only
-    /// or sealed; [`Error::NoSpace`] where there is none for a second copy of its largest stretch; [`Error::ReadOnly`]; a
-    /// damaged map; the device fails. Pieces that were moved before stay moved.
+    /// [`Error::NotSupported`] for a file with a map of pointers or a volume with `bigalloc`;
+    /// [`Error::Permission`] if the file is immutable, append-only or sealed; [`Error::NoSpace`] if
+    /// there is no room for a second copy of its largest stretch; [`Error::ReadOnly`]; the map is
+    /// damaged; the device fails. Pieces moved before the error stay moved.
     pub fn defragment(&self) -> BoxFuture<'_, Result<Defragmented>> {
         let file = self.reopened();
         let run = async move { file.gather().await };
@@ -92,16 +95,16 @@ impl OpenFile {
             return Err(Error::NotSupported(what));
         }
         if !contents.sb().cluster_size().is_block() {
-            // As Linux has it (`EXT4_IOC_MOVE_EXT`).
+            // Linux has the same limit (`EXT4_IOC_MOVE_EXT`).
             return Err(Error::NotSupported("defragmentation of a volume with bigalloc".into()));
         }
         self.write_out(ByteRange::ALL).await?;
-        // Blocks that are kept behind the file are free space like other.
+        // Blocks kept behind the file are free space like any other.
         contents.writer.alloc.close_window(self.inode());
         contents.log_emptied().await?;
         let exclusion = self.settle_behind(0).await?;
         if contents.is_journalled() {
-            // The bytes are copied on the device.
+            // The bytes are copied on the device, so it must have the newest ones.
             contents.writer.journal.commit_home().await?;
         }
         let gathered = self.gather_stretches().await;
@@ -109,7 +112,7 @@ impl OpenFile {
         gathered
     }
 
-    /// Moves the stretches between holes, of a file that nothing else reads or writes.
+    /// Moves the stretches between holes. Nothing else may read or write the file.
     async fn gather_stretches(&self) -> Result<Defragmented> {
         let contents = &*self.contents;
         let mut done = Defragmented::default();
@@ -144,7 +147,8 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// New places for a stretch of `before` runs; `None` where these would be as many.
+    /// Allocates new places for a stretch of `before` runs. Returns `None` if that would not reduce
+    /// the number of runs.
     async fn place_stretch(
         &self,
         stretch: &[Piece],
@@ -176,7 +180,7 @@ impl OpenFile {
                 // The runs that one transaction may free.
                 let first = stretch.partition_point(|piece| piece.blocks.end <= at);
                 let last = (first + RUNS_PER_HANDLE).min(stretch.len()) - 1;
-                // Each block whose data went through the log takes a record in it when it is freed.
+                // Freeing a block whose data went through the log takes a record in the log.
                 let most = if self.contents.is_journalled() { JOURNALLED_BLOCKS } else { u64::MAX };
                 let blocks = place.run().blocks.min(stretch[last].blocks.end - at).min(most);
                 let part = if blocks < place.run().blocks { Some(place.split_front(blocks)) } else { None };
@@ -198,7 +202,7 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// The next stretch of blocks without a hole at or behind `at`, which moves behind it.
+    /// Returns the next stretch of blocks without a hole at or after `at`, and moves `at` past it.
     async fn stretch(&self, at: &mut u64) -> Result<Vec<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
         while *at < BlockRange::MAP_END {
@@ -223,7 +227,7 @@ impl Contents {
         Ok(pieces)
     }
 
-    /// Copies pieces to their new place and has one transaction map it.
+    /// Copies pieces to their new place and maps it in one transaction.
     async fn move_pieces(&self, pieces: &[Piece], place: Allocated, size: u64) -> Result<()> {
         let to = place.run().start;
         let first = pieces[0].blocks.start;
@@ -231,7 +235,7 @@ impl Contents {
         for piece in pieces.iter().filter(|piece| piece.is_written) {
             self.copy_blocks(piece, place_of(piece.blocks.start)).await?;
         }
-        // A read of a neighbour may have brought the past of the new blocks along.
+        // A read of a neighbouring block may have loaded the old contents of the new blocks.
         self.writer.store.forget(place.run());
         let extents: Vec<Extent> = pieces
             .iter()
@@ -265,7 +269,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Copies a piece on the device, several requests at a time.
+    /// Copies a piece on the device, with several requests in flight.
     async fn copy_blocks(&self, piece: &Piece, to: VolumeBlock) -> Result<()> {
         let device = self.writer.disk.device();
         let log2 = self.block.log2();
@@ -281,7 +285,8 @@ impl Contents {
                     extant_block::write(&**device, Sector(to + (at >> 9)), buf).await
                 },
             );
-            // Each of them, also where one fails: a write in flight that is left behind would come to blocks that others have.
+            // Wait for all of them even if one fails: a write left in flight would hit blocks
+            // reused by others.
             join_all(copies).await.into_iter().collect::<std::result::Result<(), _>>()?;
             at += COPIES as u64 * COPY_BYTES;
         }

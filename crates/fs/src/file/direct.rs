@@ -1,14 +1,20 @@
-//! Direct I/O (`O_DIRECT`): a caller's own memory to and from the device, past the cache.
+//! Direct I/O (`O_DIRECT`): transfers between the caller's buffer and the device, bypassing the
+//! cache.
 //!
-//! One request becomes as few bios as the device's limit and the places of its blocks allow, all submitted together: runs that
-//! are adjacent on the device are one bio wherever the map has a boundary. Dirty pages of the range are written back first, and
-//! no page of it is in the cache while the device is written. Overwrites of blocks that have a place share the inode's lock
-//! and are in flight side by side, as do writes of whole blocks that change the map or the size, which are logged one after the
-//! other; a write that also zeroes a part of a block, appends, or has to wait for space has the inode for itself. Blocks are
-//! allocated and logged as those of write-back are: their data are on the device before anything points to them. The
-//! node that maps the next blocks (of the tree, or a block of pointers) is read while the data before them are in flight. Other requests go
-//! through the cache: those not of whole sectors, of parts of blocks that hold nothing yet, of contents in the inode, and of files
-//! with data=journal.
+//! A request becomes as few bios as the device's limit and the placement of its blocks allow, all
+//! submitted together. Runs adjacent on the device share a bio even across map boundaries. Dirty
+//! pages of the range are written back first, and no page of the range is in the cache during a
+//! device write.
+//!
+//! Overwrites of mapped blocks share the inode's lock and run concurrently. So do writes of whole
+//! blocks that change the map or the size; these are logged one after the other. A write takes the
+//! inode exclusively if it also zeroes part of a block, appends, or has to wait for space. Blocks
+//! are allocated and logged as in write-back: the data are on the device before anything points to
+//! them. The map node for the next blocks (a tree node or a block of pointers) is read while the
+//! preceding data are in flight.
+//!
+//! Other requests go through the cache: those not in whole sectors, partial writes to blocks that
+//! hold no data yet, inline contents, and files with data=journal.
 
 use super::contents::Contents;
 use super::write::{OpenFile, cache_error};
@@ -20,17 +26,19 @@ use extant_format::BlockRange;
 use futures_util::future::{Either, join_all, select};
 use std::pin::pin;
 
-/// A run of a request's bytes on the device; `None` reads as zeroes.
+/// A run of a request's bytes on the device; with `None` it reads as zeroes.
 type Run = (Option<Sector>, u64);
 
 impl OpenFile {
-    /// Reads from byte `at` on into `buf`, and gives it back with how many bytes there were before the end of the file; what is
-    /// behind them in it is undefined. `at` and the length in whole sectors of the device
-    /// ([`Limits::block_bytes`](extant_block::Limits::block_bytes)) make it direct; other reads, and those of files with
-    /// data=journal, go through the cache.
+    /// Reads into `buf` from byte `at` on. Returns the buffer and the number of bytes read, which
+    /// is smaller than its length at the end of the file; the rest of the buffer is undefined. The
+    /// read is direct if `at` and the length are in whole sectors of the device
+    /// ([`Limits::block_bytes`](extant_block::Limits::block_bytes)). Other reads, and those of
+    /// files with data=journal, go through the cache.
     ///
     /// # Errors
-    /// Nothing could be read: dirty pages of the range cannot be written back, the device fails, the map is damaged.
+    /// Nothing could be read: dirty pages of the range cannot be written back, the device fails, or
+    /// the map is damaged.
     pub async fn read_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         let writer = &self.contents.writer;
         let mut buf = Some(buf);
@@ -45,7 +53,7 @@ impl OpenFile {
         if contents.inline_bytes().is_some() || !contents.is_of_sectors(asked) {
             return self.pages.read(at, buf).await.map_err(cache_error);
         }
-        // Nothing shrinks the file, frees its blocks or has its data go through the log until the bios have ended.
+        // Until the bios end, the file cannot shrink, lose blocks or switch to data=journal.
         let inode = contents.cell.read_lock().await;
         if contents.is_journalled() {
             drop(inode);
@@ -61,7 +69,7 @@ impl OpenFile {
         *held = buf;
         match (result, held) {
             (Ok(()), _) => Ok((end - at) as usize),
-            // The pages before the one that cannot be read.
+            // Read the pages before the unreadable one.
             (Err(_), Some(buf)) => {
                 drop(inode);
                 self.pages.read(at, buf).await.map_err(cache_error)
@@ -70,18 +78,22 @@ impl OpenFile {
         }
     }
 
-    /// Writes `buf` from byte `at` on (with [`append`](super::FileOptions::append) at the end of the file), and gives it back
-    /// with how many bytes were written: fewer where the largest size ends, and where only the first of them could be mapped. On the device when it returns, and found there
-    /// after a crash once the file was synced. Whole sectors over blocks that hold data, and whole blocks anywhere, are written
-    /// directly; other writes go through the cache and are written back. Those to files with data=journal are then in the
-    /// running transaction, and come to the device with it.
+    /// Writes `buf` from byte `at` on, or at the end of the file with
+    /// [`append`](super::FileOptions::append). Returns the buffer and the number of bytes written:
+    /// fewer than its length if the file reaches its largest size, or if only the first blocks
+    /// could be mapped. The data are on the device when this returns, and survive a crash once the
+    /// file has been synced.
+    ///
+    /// Writes of whole sectors over blocks that hold data, and of whole blocks anywhere, are
+    /// direct. Others go through the cache and are written back. For files with data=journal the
+    /// data are then in the running transaction and reach the device with it.
     ///
     /// # Errors
-    /// As [`OpenFile::write`]; the device fails: what the range holds then is old or new, byte by byte.
+    /// As [`OpenFile::write`]; the device fails, leaving each byte of the range old or new.
     pub async fn write_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         let file = self.reopened();
         let writer = &self.contents.writer;
-        // The bios in flight must end before their blocks can be another's.
+        // The bios in flight must end before their blocks can be reused.
         let write = writer.rt.unstoppable("write_direct", async move {
             let mut buf = Some(buf);
             let written = file.write_past_cache(at, &mut buf).await;
@@ -99,7 +111,7 @@ impl OpenFile {
         (buf, writer.guarded(synced).await)
     }
 
-    /// Gives what was written.
+    /// Returns the range written.
     async fn write_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<ByteRange> {
         let contents = &*self.contents;
         let len = held.as_ref().map_or(0, |buf| buf.len() as u64);
@@ -129,7 +141,8 @@ impl OpenFile {
         contents.touch();
         let bytes = ByteRange::new(at, end);
         let unit = u64::from(contents.block.bytes());
-        // The rest of the last block is zeroed with it; elsewhere a block that is not overwritten as a whole may hold nothing yet.
+        // The rest of the file's last block is zeroed along with it. Elsewhere, a partly
+        // overwritten block may hold no data yet.
         let ends_whole = end.is_multiple_of(unit) || end >= self.size();
         let is_direct = !contents.is_journalled() && contents.is_of_sectors(bytes);
         if is_direct && at.is_multiple_of(unit) && ends_whole && bytes.len() == len {
@@ -143,7 +156,8 @@ impl OpenFile {
         Ok(written)
     }
 
-    /// Writes over blocks that all have a place and hold data; `false` where some do not, or are being written.
+    /// Overwrites blocks that are all mapped and hold data. Returns `false` if some are not, or are
+    /// being written.
     async fn overwrite(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<bool> {
         let contents = &*self.contents;
         if bytes.end > self.size() || contents.inline_bytes().is_some() {
@@ -164,20 +178,22 @@ impl OpenFile {
         Ok(true)
     }
 
-    /// Writes whole blocks that need a place or grow the file, beside other direct writers, and gives the byte up to which it did;
-    /// `None` where the write has to have the file for itself.
+    /// Writes whole blocks that need allocation or grow the file, concurrently with other direct
+    /// writers. Returns the end of what was written, or `None` if the write needs the file
+    /// exclusively.
     async fn write_beside(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<Option<u64>> {
         let contents = &*self.contents;
         let (unit, size) = (u64::from(contents.block.bytes()), self.size());
         let is_whole = bytes.start.is_multiple_of(unit) && bytes.end.is_multiple_of(unit);
-        // While direct writers share the file, it grows by whole blocks.
+        // While direct writers share the file, it may grow only by whole blocks.
         let leaves_tail = bytes.start > size && !size.is_multiple_of(unit);
         if !is_whole || leaves_tail || bytes.end > contents.max_bytes() || contents.inline_bytes().is_some() {
             return Ok(None);
         }
         self.check_may_change(false)?;
         self.drop_privileges().await?;
-        // Before blocks are reserved: another writer of the same ones has them mapped, or has given them up, when it ends.
+        // Before reserving blocks: once another writer of the same blocks ends, they are mapped or
+        // given up.
         let _exclusion = self.mapping.exclude(bytes).await;
         let pending = match contents.reserve_now(contents.blocks_of(bytes), self.privilege()).await {
             Ok(pending) => pending,
@@ -190,8 +206,8 @@ impl OpenFile {
         written.map(Some)
     }
 
-    /// Writes whole blocks, allocating those that have no place, and the file's last one with its rest zeroed; gives the byte up
-    /// to which it did. The caller keeps others out.
+    /// Writes whole blocks, allocating unmapped ones, and the file's last block with its rest
+    /// zeroed. Returns the end of what was written. The caller keeps others out.
     async fn write_blocks(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<u64> {
         let contents = &*self.contents;
         let pending = contents.reserve(contents.blocks_of(bytes), self.privilege()).await?;
@@ -208,7 +224,8 @@ impl OpenFile {
         written
     }
 
-    /// Blocks that were reserved for a write of `bytes` are as they were from the byte on up to which it was `written`.
+    /// Restores blocks reserved for a write of `bytes` to their previous state, from the end of
+    /// what was `written` on.
     async fn give_up_rest(&self, pending: &[BlockRange], bytes: ByteRange, written: &Result<u64>) {
         let contents = &*self.contents;
         let from = match written {
@@ -217,14 +234,16 @@ impl OpenFile {
             Err(_) => 0,
         };
         let _ending = contents.endings.write().await;
-        // While the blocks that were not written bound it, still.
+        // Do this while the unwritten blocks still bound the size.
         contents.live.lock().map.distrust(self.size());
         contents.unreserve_all(pending, from);
-        // Up to the blocks of others behind them; a failure is told by the next sync.
+        // The size may now reach up to the next blocks held by others. The next sync reports a
+        // failure.
         let _ = contents.record_reached().await;
     }
 
-    /// Writes blocks that are reserved; gives the byte up to which they are logged. The caller holds the exclusion of the range.
+    /// Writes reserved blocks. Returns the end of what is logged. The caller holds the exclusion of
+    /// the range.
     async fn write_reserved(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<u64> {
         let contents = &*self.contents;
         self.mapping.invalidate(bytes).await.map_err(cache_error)?;
@@ -234,11 +253,12 @@ impl OpenFile {
             Err(error) => Err(error),
         };
         if let Err(error) = &written {
-            // None of it counts: a part that is logged would vouch for a size that the rest does not have.
+            // Fail all of it: logging a part would vouch for a size that the rest has not reached.
             let failed = contents.io_error(bytes, error);
             placed.extents.iter_mut().for_each(|written| written.result = Err(failed.clone()));
         }
-        // Writes beside it may have made the file larger: its size is told to the volume and to readers in one go.
+        // Concurrent writes may have extended the file. The size is published to the volume and to
+        // readers together.
         let _ending = contents.endings.write().await;
         let size = self.size().max(bytes.end);
         placed.size_bytes = size;
@@ -246,7 +266,8 @@ impl OpenFile {
         written?;
         let mut end = bytes.end;
         if let Err(error) = logged {
-            // Blocks that are logged stay in the file, and count as written: the recorded size may have grown over them.
+            // Blocks already logged stay in the file and count as written, because the recorded
+            // size may have grown past them.
             end = contents.live.lock().map.logged_until(bytes);
             if end == bytes.start {
                 return Err(error);
@@ -267,7 +288,7 @@ impl OpenFile {
         self.write_runs(held, &runs, zeroes.into()).await
     }
 
-    /// Writes a buffer to these runs, and this many zeroes behind the last.
+    /// Writes a buffer to these runs, and `zeroes` zero bytes after the last one.
     async fn write_runs(&self, held: &mut Option<Buf>, runs: &[Run], zeroes: u64) -> Result<()> {
         let contents = &*self.contents;
         if let Some(cause) = contents.writer.journal.failure() {
@@ -294,7 +315,7 @@ impl OpenFile {
     }
 }
 
-/// Adds a run, as part of the last one where that goes on and is not as long as the device takes.
+/// Appends a run, merging it into the last one if it is contiguous, up to `most` bytes.
 fn push(runs: &mut Vec<Run>, (at, mut bytes): Run, most: u64) {
     let mut at = at;
     if let Some((last_at, last_bytes)) = runs.last_mut() {
@@ -318,7 +339,7 @@ fn push(runs: &mut Vec<Run>, (at, mut bytes): Run, most: u64) {
     }
 }
 
-/// The buffer of a bio that has ended, and its result.
+/// Unwraps the buffer and the result of a completed bio.
 fn taken_back((mut bio, result): (Bio, std::result::Result<(), IoError>)) -> (Option<Buf>, Result<()>) {
     (bio.segments.pop().and_then(Segment::into_buf), result.map_err(Error::from))
 }
@@ -328,13 +349,14 @@ impl Contents {
         self.writer.disk.device()
     }
 
-    /// Whether a range is of whole sectors of the device.
+    /// Whether a range consists of whole sectors of the device.
     fn is_of_sectors(&self, bytes: ByteRange) -> bool {
         let sector = u64::from(self.device().limits().block_bytes);
         bytes.start.is_multiple_of(sector) && bytes.end.is_multiple_of(sector)
     }
 
-    /// Where the bytes of a range are, of which no page is dirty, as far as that is in memory; and the end of that.
+    /// Where the bytes of a range are, as far as the in-memory map knows, and the end of the known
+    /// part. No page of the range is dirty.
     fn known_runs(&self, bytes: ByteRange) -> (Vec<Run>, u64) {
         let most = self.device().limits().max_bytes;
         let mut runs = Vec::new();
@@ -348,14 +370,15 @@ impl Contents {
                 Known::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
                 Known::Hole | Known::Unwritten(_) | Known::Implied(_) => None,
             };
-            // Holes are no work of the device.
+            // Holes need no device I/O, so they have no size limit.
             push(&mut runs, (sector, end - at), if sector.is_some() { most } else { u64::MAX });
             at = end;
         }
         (runs, at)
     }
 
-    /// Reads the range `asked` of a file that ends at byte `end` within it. Each part is submitted once its place is known.
+    /// Reads the range `asked` of a file that ends at byte `end` within it. Each part is submitted
+    /// as soon as its place is known.
     async fn read_mapped(&self, mut bio: Bio, asked: ByteRange, end: u64) -> (Option<Buf>, Result<()>) {
         let sector = u64::from(self.device().limits().block_bytes);
         let whole = end.next_multiple_of(sector).min(asked.end);
@@ -392,8 +415,8 @@ impl Contents {
         (buf, unmapped.map_or(result, Err))
     }
 
-    /// Waits for a bio, and has the map of as many bytes behind byte `at` read meanwhile: those that a sequential reader wants
-    /// next.
+    /// Waits for a bio. Meanwhile loads the map for the next `bytes` bytes after byte `at`, which a
+    /// sequential reader wants next.
     async fn beside_look_ahead(
         &self,
         ended: impl Future<Output = (Bio, std::result::Result<(), IoError>)>,
@@ -405,14 +428,14 @@ impl Contents {
         if next.is_empty() || self.live.lock().map.first_unknown(blocks).is_none() {
             return taken_back(ended.await);
         }
-        // An error is met again by the reader of these blocks.
+        // A reader of these blocks will hit the error again.
         match select(pin!(ended), pin!(self.know(blocks))).await {
             Either::Left((ended, _)) => taken_back(ended),
             Either::Right((_, ended)) => taken_back(ended.await),
         }
     }
 
-    /// The places of a range, if it only overwrites what is mapped and logged.
+    /// Places of a range, if it only overwrites blocks that are mapped and logged.
     fn overwritten_runs(&self, bytes: ByteRange) -> Option<Vec<Run>> {
         let most = self.device().limits().max_bytes;
         let live = self.live.lock();
@@ -440,7 +463,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Submits a bio whose bytes are in these runs, which are as long as it.
+    /// Submits a bio for these runs, whose total length equals the bio's.
     fn start(&self, mut bio: Bio, runs: &[Run]) {
         if let [(Some(at), bytes)] = *runs
             && bytes == bio.bytes
@@ -459,7 +482,7 @@ impl Contents {
         }
     }
 
-    /// The error of a write that failed, for each of its extents.
+    /// The error of a failed write, for each of its extents.
     fn io_error(&self, bytes: ByteRange, error: &Error) -> IoError {
         match error {
             Error::Io(error) => error.clone(),

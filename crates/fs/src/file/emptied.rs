@@ -1,9 +1,10 @@
-//! A file that was emptied when it was opened (`O_TRUNC`), for new contents.
+//! Files emptied at open (`O_TRUNC`) to get new contents.
 //!
-//! The old contents stay on the volume until new ones are there: the transaction that logs the first of these frees the old
-//! ones, so that after a crash the file has the one or the other. Without new contents, a sync or the close of the file logs
-//! that it is empty. A file of which the removal does not fit beside other changes in one handle, or whose contents lie in
-//! the inode, is emptied at once.
+//! The old contents stay on the volume until the new ones arrive. The transaction that logs the
+//! first new blocks frees the old ones, so after a crash the file has one or the other. If no new
+//! contents come, a sync or the last close logs that the file is empty. A file is emptied at once
+//! if its contents are in the inode, or if removing them does not fit in one handle together with
+//! other changes.
 
 use super::contents::Contents;
 use super::removal::{Removal, free_from};
@@ -17,12 +18,13 @@ use extant_rt::Class;
 use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 
-/// Credits that the removal of old contents may take beside the log of new ones.
+/// Most credits the removal of old contents may add to the handle that logs the new ones.
 const CREDITS_MAX: u32 = 64;
 
 impl OpenFile {
-    /// Empties the file for new contents, as `O_TRUNC` does. After a crash it has its old contents until new ones were
-    /// written, or it was synced or closed; see [`OpenFile::set_size`] for a truncation that is ordered like other operations.
+    /// Empties the file so that it can be rewritten, as `O_TRUNC` does. After a crash the file may
+    /// have its old contents until new ones have been written, or it has been synced or closed. For
+    /// a truncation ordered like other operations, see [`OpenFile::set_size`].
     ///
     /// # Errors
     /// As [`OpenFile::set_size`].
@@ -30,7 +32,8 @@ impl OpenFile {
         Box::pin(self.contents.writer.guarded(self.change_size(0, true)))
     }
 
-    /// The last open file was closed: what it was emptied for is written, in the background of a volume that has one.
+    /// Called at the last close. Writes the new contents of an emptied file in the background, if
+    /// the volume has background tasks.
     pub(super) fn finish_emptied(&self) {
         let (contents, mapping) = (self.contents.clone(), self.mapping.clone());
         if !contents.is_emptied() || !contents.writer.journal.has_background() {
@@ -38,7 +41,7 @@ impl OpenFile {
         }
         let rt = contents.writer.rt.clone();
         drop(rt.spawn("write-back at close", Class::Normal, async move {
-            // A failure is reported to the next sync, which tries again.
+            // The next sync reports a failure and retries.
             if mapping.write_back(ByteRange::ALL).await.is_ok() {
                 let _ = contents.log_emptied().await;
             }
@@ -47,18 +50,19 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// Whether the volume still has the contents that the file was emptied of.
+    /// Whether the volume still holds the contents from before the file was emptied.
     pub(super) fn is_emptied(&self) -> bool {
         self.emptied.load(Ordering::Acquire) > 0
     }
 
-    /// The blocks that it still has of them.
+    /// Blocks of the old contents still on the volume.
     pub(super) fn emptied_blocks(&self) -> u64 {
         self.emptied.load(Ordering::Acquire).saturating_sub(1)
     }
 
-    /// Leaves the removal of old contents to the log of new ones, where it is small; gives whether it did. The file has no
-    /// pages and nothing in flight, and the caller holds `edits`.
+    /// Defers the removal of the old contents to the handle that logs new ones, if the removal is
+    /// small. Returns whether it did. The file has no pages and no writes in flight, and the caller
+    /// holds `edits`.
     pub(super) async fn delay_removal(&self) -> bool {
         if self.is_emptied() {
             return true;
@@ -73,7 +77,7 @@ impl Contents {
         true
     }
 
-    /// Logs that the file is empty, if new contents have not.
+    /// Logs that the file is empty, unless new contents have been logged.
     ///
     /// # Errors
     /// As [`free_from`].
@@ -85,7 +89,7 @@ impl Contents {
         if self.is_emptied() { self.free_old().await } else { Ok(()) }
     }
 
-    /// Frees what the file was emptied of. The caller holds `edits`.
+    /// Frees the old contents of an emptied file. The caller holds `edits`.
     pub(super) async fn free_old(&self) -> Result<()> {
         let orphans = &self.writer.orphans;
         let credits = Credits(RECORD_CREDITS + Orphans::CREDITS);

@@ -1,7 +1,9 @@
-//! Where a file's data are: `SEEK_DATA`, `SEEK_HOLE` and the list of its extents, dirty blocks included.
+//! Where a file's data are: `SEEK_DATA`, `SEEK_HOLE` and the list of extents, dirty blocks
+//! included.
 //!
-//! `lseek(2)` and Documentation/filesystems/fiemap.rst describe both. A block is data once it was written: delayed blocks and
-//! dirty ones over unwritten blocks are, clean unwritten ones are holes.
+//! See `lseek(2)` and Documentation/filesystems/fiemap.rst. A block counts as data once it has been
+//! written. Delayed blocks and dirty blocks over unwritten ones are data; clean unwritten blocks
+//! are holes.
 
 use super::contents::Contents;
 use super::read::File;
@@ -14,46 +16,46 @@ use bitflags::bitflags;
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, BlockSize, Inode, InodeFlags, VolumeBlock};
 
-/// Offset of `i_block`, where contents in the inode begin, in its record.
+/// Offset within the inode record of `i_block`, where inline contents begin.
 const I_BLOCK: u64 = 0x28;
 
 bitflags! {
     /// Properties of an extent, with the values of Linux's `FIEMAP_EXTENT_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ExtentFlags: u32 {
-        /// No extent of the file lies behind it.
+        /// Last extent of the file.
         const LAST = 0x1;
         /// It has no place on the device yet.
         const UNKNOWN = 0x2;
-        /// Its bytes are in memory, and its place is given out when they are written back.
+        /// Its bytes are in memory; its place is allocated at write-back.
         const DELALLOC = 0x4;
-        /// Its bytes cannot be read from the device as they are.
+        /// Its bytes cannot be read directly from the device.
         const ENCODED = 0x8;
-        /// Its offsets are not those of whole blocks.
+        /// Its offsets are not block-aligned.
         const NOT_ALIGNED = 0x100;
-        /// Its bytes are among metadata: in the inode.
+        /// Its bytes are stored among metadata, in the inode.
         const DATA_INLINE = 0x200;
-        /// It is allocated and reads as zeroes, unless its bytes are in memory.
+        /// Allocated, but reads as zeroes unless its bytes are in memory.
         const UNWRITTEN = 0x800;
-        /// The file has a map of single blocks, of which adjacent ones were joined.
+        /// The file maps single blocks; adjacent ones were merged into this extent.
         const MERGED = 0x1000;
     }
 }
 
-/// A run of a file's bytes and its place on the device, as `struct fiemap_extent`.
+/// A run of a file's bytes and its place on the device, like `struct fiemap_extent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
     /// First byte in the file.
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// First byte on the device; 0 where it has no place.
+    /// First byte on the device, or 0 if it has no place.
     pub device_offset: u64,
-    /// More about it.
+    /// Properties of the extent.
     pub flags: ExtentFlags,
 }
 
-/// A run of blocks that are stored in one way.
+/// A run of blocks stored in the same way.
 #[derive(Clone, Debug)]
 struct Stretch {
     blocks: BlockRange,
@@ -69,7 +71,7 @@ impl Stretch {
         }
     }
 
-    /// Whether `next`, which begins where this ends, continues it on the device, too.
+    /// Whether `next`, which starts where this ends in the file, also follows it on the device.
     fn continues(&self, next: &Self) -> bool {
         let follows = |a: VolumeBlock, b: VolumeBlock| b.0 == a.0 + self.blocks.len();
         match (self.stored, next.stored) {
@@ -81,7 +83,7 @@ impl Stretch {
     }
 }
 
-/// A file's stretches in order, from the map in memory or from that of a volume that is open for reading.
+/// A file's stretches in order, from the in-memory map or from a volume open for reading.
 enum Stretches<'a> {
     Live { contents: &'a Contents, left: BlockRange },
     Still { view: &'a View, inode: &'a Inode, walker: Box<RunWalker> },
@@ -89,7 +91,7 @@ enum Stretches<'a> {
 
 impl Stretches<'_> {
     /// # Errors
-    /// Blocks of which the map tells nothing. The next call goes on behind them.
+    /// Blocks that the map does not account for. The next call continues after them.
     async fn next(&mut self) -> std::result::Result<Option<Stretch>, Unmapped> {
         match self {
             Self::Live { contents, left } => {
@@ -113,7 +115,7 @@ impl Stretches<'_> {
         }
     }
 
-    /// How the first block is stored, where the map is damaged around it.
+    /// How the first block is stored if the map around it is damaged.
     async fn of_damaged(
         contents: &Contents,
         left: &mut BlockRange,
@@ -131,8 +133,9 @@ impl Stretches<'_> {
         }
     }
 
-    /// The first byte from `from` on that is data, or that is not, before the file's `size`; the file's end is a hole. Blocks of
-    /// which the map tells nothing count as data: who reads them hears of it.
+    /// The first byte at or after `from` that is data, or that is not, up to the file's `size`. The
+    /// end of the file counts as a hole. Blocks that the map does not account for count as data, so
+    /// that reading them reports the error.
     async fn seek(mut self, block: BlockSize, from: u64, size: u64, data: bool) -> Result<Option<u64>> {
         loop {
             let (blocks, is_data) = match self.next().await {
@@ -148,7 +151,8 @@ impl Stretches<'_> {
         Ok((!data).then_some(size))
     }
 
-    /// The extents in `blocks`, and whether the file has others behind.
+    /// The extents in `blocks`. The last one is marked [`ExtentFlags::LAST`] if the file has none
+    /// after it.
     async fn list(mut self, blocks: BlockRange, form: Form) -> Result<Vec<FileExtent>> {
         let mut found: Vec<Stretch> = Vec::new();
         let mut is_last = true;
@@ -188,7 +192,7 @@ fn stored_as(state: RunState) -> Stored {
     }
 }
 
-/// Properties that all extents of a file have.
+/// Properties shared by all extents of a file.
 #[derive(Clone, Copy)]
 struct Form {
     block: BlockSize,
@@ -212,13 +216,13 @@ impl Form {
     }
 }
 
-/// The blocks with bytes of a range, as far as a map reaches.
+/// Blocks with bytes in a range, limited to what a map can address.
 fn blocks_of(block: BlockSize, range: ByteRange) -> BlockRange {
     let end = block.blocks_for(range.end).min(BlockRange::MAP_END);
     BlockRange::new((range.start >> block.log2()).min(end), end)
 }
 
-/// Contents in the inode, whose record lies at byte `record` of the device.
+/// The extent of inline contents; the inode's record is at byte `record` of the device.
 fn inline_extent(inode: &Inode, record: u64, range: ByteRange) -> Vec<FileExtent> {
     let bytes = inode.size();
     if bytes == 0 || range.start >= bytes || range.end == 0 {
@@ -228,23 +232,23 @@ fn inline_extent(inode: &Inode, record: u64, range: ByteRange) -> Vec<FileExtent
     vec![FileExtent { offset: 0, bytes, device_offset: record + I_BLOCK, flags }]
 }
 
-/// The answer of a seek in contents that are data from their first byte to their last.
+/// The result of a seek in contents that are all data.
 fn seek_in_data(from: u64, size: u64, data: bool) -> u64 {
     if data { from } else { size }
 }
 
 impl OpenFile {
-    /// The first byte from `from` on that is data (`SEEK_DATA`), with data in memory; `None` where there is none up to the
-    /// file's end (ENXIO).
+    /// Finds the first data byte at or after `from` (`SEEK_DATA`), including data in memory.
+    /// Returns `None` if there is none before the end of the file (ENXIO).
     ///
     /// # Errors
-    /// A damaged map, or one that cannot be read.
+    /// The map is damaged or unreadable.
     pub async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
         self.seek(from, true).await
     }
 
-    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the file's end counts as one. `None` for `from` at or
-    /// behind the end (ENXIO).
+    /// Finds the first byte at or after `from` that is in a hole (`SEEK_HOLE`). The end of the file
+    /// counts as a hole. Returns `None` if `from` is at or past the end (ENXIO).
     ///
     /// # Errors
     /// As [`Self::seek_data`].
@@ -271,8 +275,9 @@ impl OpenFile {
         stretches.seek(contents.block, from, size, data).await
     }
 
-    /// The file's extents with bytes in a range, in order, adjacent ones joined and cut to the range's blocks; those behind
-    /// the file's end, too.
+    /// Lists the file's extents with bytes in a range, in order. Adjacent extents are joined, and
+    /// the list is clipped to the blocks of the range. Extents past the end of the file are
+    /// included.
     ///
     /// # Errors
     /// As [`Self::seek_data`].
@@ -299,7 +304,7 @@ impl File {
     /// As [`OpenFile::seek_data`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`OpenFile::seek_data`].
     pub async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
         self.seek(from, true).await
     }
@@ -307,7 +312,7 @@ impl File {
     /// As [`OpenFile::seek_hole`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`OpenFile::seek_hole`].
     pub async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
         self.seek(from, false).await
     }
@@ -330,7 +335,7 @@ impl File {
     /// As [`OpenFile::extents`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`OpenFile::extents`].
     pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Vec<FileExtent>> {
         let range = range.into();
         if let Some(live) = &self.live {

@@ -1,7 +1,8 @@
 //! Contents kept in the inode (kernel document: *Inline Data*).
 //!
-//! They are read from there. The first write copies them into the cache, dirty; they leave the inode in the transaction that
-//! logs their block, so that readers and a crash find them in one place or the other.
+//! Reads take the contents from the inode. The first write copies them into the cache as dirty
+//! data. They leave the inode in the transaction that logs their block, so readers and crashes find
+//! them in exactly one place.
 
 use super::contents::Contents;
 use super::write::cache_error;
@@ -19,17 +20,18 @@ use std::sync::Arc;
 impl Contents {
     /// The contents, if they are in the inode.
     pub(super) fn inline_bytes(&self) -> Option<Vec<u8>> {
-        // Opening the file has shown that they can be read.
+        // Opening the file has verified that they are readable.
         self.cell.read(|inode| {
             let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             is_inline.then(|| inline_data(inode).map(|data| data.to_vec()).ok()).flatten()
         })
     }
 
-    /// Moves contents from the inode to blocks, before they change. The caller holds the inode's lock.
+    /// Moves the contents from the inode to blocks, before they are modified. The caller holds the
+    /// inode's lock.
     ///
     /// # Errors
-    /// No space for their block, or it cannot be written.
+    /// No space for the block, or it cannot be written.
     pub(super) async fn leave_inode(
         &self,
         mapping: &Mapping,
@@ -43,14 +45,16 @@ impl Contents {
                 let reserved = self.reserve_for_copy(self.blocks_of(range), 0, privilege).await?;
                 pages.write_counted(0, &bytes, &reserved.copied_bytes).await.map_err(cache_error)?;
             }
-            // The first run that lands takes the contents out of the inode. It must be theirs: another may land before it.
+            // The first run to land removes the contents from the inode, so it must be the one with
+            // these bytes. Write them back now, before another run can land.
             mapping.write_back(range).await.map_err(cache_error)
         };
         Box::pin(leave).await
     }
 }
 
-/// Makes an inode for contents in it one whose contents are in blocks, of which none is mapped yet.
+/// Converts an inode with inline contents to one with block-mapped contents; no block is mapped
+/// yet.
 pub(super) fn leave(handle: &mut Handle, cell: &Arc<InodeCell>, sb: &Superblock) {
     if !cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA)) {
         return;
@@ -66,7 +70,7 @@ pub(super) fn leave(handle: &mut Handle, cell: &Arc<InodeCell>, sb: &Superblock)
     remove_attribute(&mut inode);
 }
 
-/// Removes `system.data`, which only contents in the inode have.
+/// Removes `system.data`, which exists only for inline contents.
 fn remove_attribute(inode: &mut Inode) {
     let mut tail = vec![0; inode.tail.len()];
     {

@@ -1,12 +1,16 @@
-//! Files with data=journal (kernel document: *Journal (jbd2)*): their data go through the log, with the metadata that maps them.
+//! Files with data=journal (kernel document: *Journal (jbd2)*): data go through the log together
+//! with the metadata that map them.
 //!
-//! Pages become dirty with delayed allocation, as those of other files. Write-back gives its bytes to the end of the run, where
-//! one handle puts them into blocks of the journal and logs allocation, map and size with them, so that a crash leaves all of a block's
-//! write or nothing. Only checkpoints write to the blocks' own places. Until then memory alone has the newest contents, from
-//! which readers get them: the journal pins such a block, so that one that is not in memory is home.
+//! Pages become dirty with delayed allocation, as for other files. Write-back passes their bytes to
+//! the end of the run. There one handle puts them into journal blocks and logs allocation, map and
+//! size with them, so a crash preserves a block's write entirely or not at all. Only checkpoints
+//! write to the blocks' own places. Until then only memory has the newest contents, and readers get
+//! them from there. The journal pins such blocks in memory, so a block that is not in memory is up
+//! to date at its own place.
 //!
-//! Blocks that such a file frees are revoked. Before a file becomes one, or stops to be one, its dirty pages are written in the
-//! old way, and the log is written home, so that neither a write in flight nor a replay comes over newer data.
+//! Blocks freed from such a file are revoked. Before data=journal is turned on or off for a file,
+//! its dirty pages are written in the old mode and the log is checkpointed, so that neither a write
+//! in flight nor a replay can overwrite newer data.
 
 use super::backing::{DataBlock, Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
 use super::contents::Contents;
@@ -21,27 +25,31 @@ use extant_block::Sector;
 use extant_cache::{ByteRange, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent};
 use extant_format::{BlockRange, VolumeBlock};
 
-/// Blocks of data that one handle logs at most: with the metadata of their runs less than the largest operation of a journal.
+/// Most data blocks logged by one handle. With the metadata of their runs they stay below a
+/// journal's largest operation.
 const DATA_PER_HANDLE: u64 = 64;
-/// Bytes of them, which are copied in one go, but for a single block.
+/// Most data bytes logged by one handle, except for a single larger block; they are copied in one
+/// step.
 const BYTES_PER_HANDLE: u64 = 256 << 10;
-/// Blocks of whose memory one go forgets the copies.
+/// Blocks whose in-memory copies are forgotten in one step.
 const FORGET_BLOCKS: u64 = 1024;
-/// Bytes that one answer to a reader has at most, beside the last block.
+/// Most bytes returned to a reader from memory, not counting the last block.
 const ANSWER_BYTES: usize = 64 << 10;
 
 impl Contents {
-    /// Whether the file's data go through the log. Changes under the inode's lock, of a file that is not dirty.
+    /// Whether the file's data go through the log. Changes only under the inode's lock and while
+    /// the file is clean.
     pub(super) fn is_journalled(&self) -> bool {
         self.cell.read(|inode| journals_data(inode, self.sb()))
     }
 
-    /// Whether the bytes of an extent go through the log. Zeroes of a hole, given to the backing, too, have no place.
+    /// Whether the bytes of an extent go through the log. Zeroes over a hole are also passed to the
+    /// backing, but have no place.
     pub(super) fn is_data(extent: &WriteExtent) -> bool {
         extent.to == WriteTo::Backing && extent.note != 0
     }
 
-    /// The byte, at most `end`, up to which one handle logs data from byte `at` on.
+    /// End, at most `end`, of the data from byte `at` on that one handle can log.
     pub(super) fn logged_together_end(&self, at: u64, end: u64) -> u64 {
         end.min(self.bytes_at((at >> self.block.log2()) + self.data_per_handle()))
     }
@@ -50,7 +58,7 @@ impl Contents {
         (BYTES_PER_HANDLE >> self.block.log2()).clamp(1, DATA_PER_HANDLE)
     }
 
-    /// The extent with its bytes given to the backing, and its first block noted.
+    /// Redirects an extent to the backing and notes its first block.
     pub(super) fn through_log(&self, extent: WriteExtent) -> WriteExtent {
         match extent.to {
             WriteTo::Device(sector) => {
@@ -62,7 +70,8 @@ impl Contents {
         }
     }
 
-    /// Where a reader finds the first bytes of a range, which lies in adjacent blocks from `at` on.
+    /// Where a reader finds the first bytes of a range, which is in adjacent volume blocks starting
+    /// at `at`.
     pub(super) fn newest(&self, at: VolumeBlock, range: ByteRange) -> ReadExtent {
         let blocks = self.blocks_of(range);
         let skip = (range.start - self.bytes_at(blocks.start)) as usize;
@@ -82,7 +91,7 @@ impl Contents {
         ReadExtent { bytes: bytes.len() as u64, from: ReadFrom::Inline(bytes.into()) }
     }
 
-    /// Logs data with what maps them, and gives up what fails.
+    /// Logs data together with their mapping; gives up what fails.
     pub(super) async fn log_data(&self, written: &[&WrittenExtent], size_bytes: u64) -> Result<()> {
         let mut rest = written;
         while !rest.is_empty() {
@@ -96,7 +105,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The number of these extents that one handle logs.
+    /// How many of these extents one handle can log.
     fn data_together(&self, written: &[&WrittenExtent]) -> usize {
         let (mut blocks, mut nodes) = (0, 0);
         let fits = |written: &&&WrittenExtent| {
@@ -137,7 +146,7 @@ impl Contents {
         self.log(&landed, near, size_bytes, &data).await
     }
 
-    /// Forgets what the journal's memory has of the file's blocks, of which none is dirty there.
+    /// Forgets the journal's in-memory copies of the file's blocks, none of which is dirty there.
     async fn forget_blocks(&self) -> Result<()> {
         let mut budget = self.writer.rt.budget(STINT);
         let mut at = 0;
@@ -160,8 +169,8 @@ impl Contents {
 }
 
 impl OpenFile {
-    /// Readies the file for a change of whether its data go through the log. The caller holds the inode's lock for writing until
-    /// the inode says so.
+    /// Prepares the file for turning data=journal on or off. The caller holds the inode's lock for
+    /// writing until the inode has the new flag.
     ///
     /// # Errors
     /// Write-back fails; the map is damaged; the journal gave up.
@@ -171,9 +180,9 @@ impl OpenFile {
         contents.log_emptied().await?;
         self.mapping.wait_written(ByteRange::ALL).await;
         match contents.is_journalled() {
-            // Its blocks are written to directly from now on, and no replay may come over that.
+            // From now on its blocks are written directly, and a replay must not overwrite them.
             true => contents.writer.journal.commit_home().await,
-            // Memory may have what they held before the last writes, which it has not seen.
+            // Memory may hold the blocks as they were before the last writes, which bypassed it.
             false => contents.forget_blocks().await,
         }
     }

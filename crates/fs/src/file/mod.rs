@@ -1,11 +1,15 @@
-//! Contents of files and symbolic links: reading a volume that is open for reading, and the cached contents of files on one
-//! that is open for writing.
+//! Contents of files and symbolic links: read-only access on a volume open for reading, cached
+//! contents on a volume open for writing.
 //!
-//! `read` and `stream` read from the volume; `stored` keeps pages of files of a volume that is open for reading. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
-//! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
-//! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `space` gives and
-//! takes space without writes; `defrag` moves blocks to fewer runs; `copy` copies ranges; `direct` moves bytes past the
-//! cache; `journalled` has data go through the log; `table` holds the files that are in memory.
+//! - `read` and `stream` read from the volume. `stored` caches pages of files on a volume open for
+//!   reading.
+//! - `contents` holds one file's pages and its in-memory map. `backing` implements what the cache
+//!   asks of it: where to read, where to write back, and what to log when a write-back ends.
+//! - `write`, `resize`, `emptied` and `sync` are operations for callers. `removal` frees blocks
+//!   that leave a map. `extents` lists where data lie.
+//! - `space` allocates and frees space without writing data. `defrag` moves blocks into fewer runs.
+//!   `copy` copies ranges. `direct` does I/O past the cache.
+//! - `journalled` sends data through the log. `table` holds the files that are in memory.
 
 mod backing;
 mod contents;

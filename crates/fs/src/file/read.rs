@@ -9,7 +9,7 @@ use extant_cache::{OpenFile as CachedFile, WouldWait};
 use extant_format::{BlockRange, Corrupt, FileKind, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock};
 use parking_lot::Mutex;
 
-/// Longest target of a symbolic link, in bytes: what Linux allows in a path.
+/// Longest symbolic link target in bytes: Linux's limit for a path.
 const SYMLINK_MAX: u64 = 4096;
 
 /// A file open for reading at any offset.
@@ -17,21 +17,21 @@ const SYMLINK_MAX: u64 = 4096;
 pub struct File {
     pub(super) view: View,
     pub(super) inode: Inode,
-    /// The part of the map that was read last past the cache.
+    /// The part of the map read last when bypassing the cache.
     mapper: Mutex<Option<Mapper>>,
     pub(super) inline: Option<Inline>,
-    /// Its pages, where the volume is open for reading with a cache.
+    /// Its pages, if the volume is open for reading with a cache.
     pages: Option<CachedFile>,
-    /// The same file where the volume is open for writing: what was written may be in memory only.
+    /// The same file on a volume open for writing, where written data may still be only in memory.
     pub(super) live: Option<OpenFile>,
 }
 
 /// Contents kept in the inode.
 #[derive(Debug)]
 pub(super) struct Inline {
-    /// As many of them as can be read, from the first on.
+    /// The readable prefix of the contents.
     pub(super) bytes: Vec<u8>,
-    /// Why there are fewer than the file has.
+    /// Why that is shorter than the file.
     pub(super) damage: Option<Corrupt>,
 }
 
@@ -39,7 +39,7 @@ impl Inline {
     fn of(inode: &Inode) -> Self {
         match inline_data(inode) {
             Ok(data) => Self { bytes: data.to_vec(), damage: None },
-            // The first bytes are among the inode's fields, and need nothing else.
+            // The first bytes are in the inode's own fields, so they can be read regardless.
             Err(corrupt) => {
                 let bytes = inode.size().min(INLINE_HEAD_BYTES as u64) as usize;
                 Self { bytes: inode.map()[..bytes].to_vec(), damage: Some(corrupt) }
@@ -47,7 +47,7 @@ impl Inline {
         }
     }
 
-    /// Fills the front of `to` from byte `offset` on, which lies in the file.
+    /// Fills the front of `to` with the bytes at `offset`, which lies within the file.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         let from = self.bytes.get(offset as usize..).unwrap_or_default();
         let n = from.len().min(to.len());
@@ -107,16 +107,16 @@ impl View {
 }
 
 impl File {
-    /// A file as the volume has it, open for reading.
+    /// Opens a file as stored on the volume.
     ///
     /// # Errors
-    /// [`Error::Encrypted`] where only ciphertext could be had; a size that no map can address.
+    /// [`Error::Encrypted`] if only ciphertext is available; a size that no map can address.
     pub(crate) fn stored(view: &View, inode: Inode) -> Result<Self> {
         let inline = view.inline_contents(&inode)?;
         Ok(Self { view: view.clone(), inode, mapper: Mutex::default(), inline, pages: None, live: None })
     }
 
-    /// The same file as it is in memory.
+    /// The same file with its in-memory state.
     pub(crate) fn with_live(self, live: OpenFile) -> Self {
         Self { live: Some(live), ..self }
     }
@@ -132,8 +132,8 @@ impl File {
         &self.inode
     }
 
-    /// Fills `to` from byte `offset` on and returns how many bytes there were before the end of the file, or before the first
-    /// byte that cannot be read.
+    /// Reads into `to` from byte `offset` on. Returns the number of bytes read; fewer than asked
+    /// for at the end of the file or before the first unreadable byte.
     ///
     /// # Errors
     /// The first byte cannot be read.
@@ -146,24 +146,26 @@ impl File {
         {
             return Ok(read);
         }
-        // After an error, to find the first byte that cannot be read: a page is the least that the cache gives up.
+        // The cache fails whole pages. After an error, read again without it to find the first
+        // unreadable byte.
         let size = self.inode.size();
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
         let to = &mut to[..len];
         if let Some(inline) = &self.inline {
             return inline.read_at(offset, to);
         }
-        // A second reader at the same time reads the map for itself, so that neither waits for the other.
+        // A concurrent reader walks the map on its own, so neither waits for the other.
         let mut mapper = self.mapper.lock().take().unwrap_or_default();
         let read = mapper.read_some(&self.view, &self.inode, offset, to).await;
         *self.mapper.lock() = Some(mapper);
         read
     }
 
-    /// As [`File::read_at`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    /// As [`File::read_at`], for callers that must not wait: reads everything from memory or
+    /// reports how much of it was there.
     ///
     /// # Errors
-    /// The rest has to be read from the device.
+    /// The rest must be read from the device.
     pub fn try_read_at(&self, offset: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         match (&self.live, &self.pages) {
             (Some(live), _) => live.try_read(offset, to),
@@ -173,8 +175,8 @@ impl File {
     }
 }
 
-/// Checks that a map can address all of a file whose contents are in blocks. Otherwise a reader of a few stored bytes would be
-/// sent over exabytes of holes.
+/// Checks that a map can address every block of a file whose contents are in blocks. Otherwise a
+/// reader of a few stored bytes would have to scan exabytes of holes.
 pub(super) fn check_size(inode: &Inode, sb: &Superblock) -> std::result::Result<(), Corrupt> {
     if sb.block_size().blocks_for(inode.size()) <= BlockRange::MAP_END {
         return Ok(());

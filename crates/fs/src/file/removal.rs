@@ -1,4 +1,4 @@
-//! Taking blocks out of a file's map and freeing them, in steps that each fit one transaction.
+//! Removes blocks from a file's map and frees them, in steps that each fit one transaction.
 
 use crate::Result;
 use crate::alloc::Pins;
@@ -9,21 +9,24 @@ use crate::writer::Writer;
 use extant_format::{BlockRange, Place, Superblock};
 use std::sync::Arc;
 
-/// Where a step of a removal stands.
+/// Position of a step within a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Nothing was freed before.
+    /// No step came before it.
     pub(crate) first: bool,
-    /// Nothing is left.
+    /// No step follows it.
     pub(crate) last: bool,
 }
 
-/// Unmaps and frees what a file maps from block `from` on, in as many transactions as that takes; at least one. `beside` adds
-/// changes of at most `credits` to each. The caller keeps others from changing the map, and write-back of the blocks has
-/// ended. After the last transaction nothing is waited for: a caller that leaves has it whole or not.
+/// Unmaps and frees the file's blocks from block `from` on, in as many transactions as needed, at
+/// least one. In each, `beside` may make further changes that cost at most `credits`. The caller
+/// must keep others from changing the map, and write-back of these blocks must have ended. Nothing
+/// is awaited after the last transaction, so the future cannot be dropped between finishing the
+/// work and returning.
 ///
 /// # Errors
-/// A damaged map or bitmap, or one that cannot be read; why the journal gave up. Blocks freed before the error stay freed.
+/// The map or a bitmap is damaged or unreadable; why the journal gave up. Blocks freed before the
+/// error stay freed.
 pub(crate) async fn free_from(
     writer: &Writer,
     cell: &Arc<InodeCell>,
@@ -51,17 +54,18 @@ pub(crate) async fn free_from(
     Ok(())
 }
 
-/// A step of a removal, with everything that it needs.
+/// One step of a removal, with everything it needs in memory.
 pub(super) struct Removal {
     planned: Planned,
     nodes: PinnedNodes,
     pins: Pins,
-    /// The journal may hold copies of the data.
+    /// Whether the journal may hold copies of the data.
     metadata: bool,
 }
 
 impl Removal {
-    /// The removal of all from block `from` on, or of the end of that.
+    /// Plans the removal of everything from block `from` on, or as much of its end as fits one
+    /// step.
     pub(super) async fn plan(writer: &Writer, cell: &Arc<InodeCell>, from: u64) -> Result<Self> {
         Self::of(writer, cell, BlockRange::from_block(from)).await
     }
@@ -75,22 +79,22 @@ impl Removal {
         Ok(Self { planned, nodes, pins, metadata })
     }
 
-    /// Whether nothing is left after it.
+    /// Whether nothing remains to be removed after this step.
     pub(super) fn is_whole(&self) -> bool {
         self.planned.rest.is_none()
     }
 
-    /// The blocks that it frees.
+    /// Number of blocks this step frees.
     pub(super) fn blocks(&self) -> u64 {
         self.planned.freed_blocks()
     }
 
-    /// Credits of [`Self::apply`].
+    /// Credits that [`Self::apply`] needs.
     pub(super) fn credits(&self, sb: &Superblock) -> u32 {
         self.planned.credits() + self.pins.credits() + self.planned.revoke_blocks(self.metadata, sb)
     }
 
-    /// Takes it out of the map and frees it.
+    /// Removes the blocks from the map and frees them.
     pub(super) fn apply(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let Self { planned, nodes, pins, metadata } = self;
         planned.apply(handle, cell, &nodes, &[], 0, writer.store.shape());

@@ -1,8 +1,10 @@
-//! Changing a file's size, and freeing what that cuts off.
+//! Changes a file's size and frees the blocks it cuts off.
 //!
-//! A file shrinks in steps that each fit one transaction and leave a valid file. Where there is more than one, the inode is
-//! an orphan from the first, which records the new size, to the last. Without a journal there are no orphans, and e2fsck gives up
-//! a written extent that ends behind the size with all that lies before it: the last step records the size there.
+//! A file shrinks in steps that each fit one transaction and leave a valid file. If there is more
+//! than one step, the inode is on the orphan list from the first step, which records the new size,
+//! until the last. Without a journal there is no orphan list. There e2fsck discards a written
+//! extent that ends beyond the size, including its blocks below the size, so the size is recorded
+//! in the last step instead.
 
 use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::Contents;
@@ -20,11 +22,12 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Credits of [`Contents::record`] and [`Contents::note_ahead`]: the inode, and the superblock, which may have to name a
-/// feature.
+/// Credits of [`Contents::record`] and [`Contents::note_ahead`]: the inode, and the superblock,
+/// which may need a feature flag.
 pub(super) const RECORD_CREDITS: u32 = 2 + Orphans::CREDITS;
 
-/// Frees what lies beyond the size of an inode that a crash left with more, and takes it off the orphans.
+/// Frees the blocks past the size of an inode whose truncation a crash interrupted, and takes it
+/// off the orphan list.
 ///
 /// # Errors
 /// As [`free_from`].
@@ -39,21 +42,24 @@ pub(crate) async fn finish_shrink(writer: &Writer, cell: &Arc<InodeCell>) -> Res
 }
 
 impl OpenFile {
-    /// Sets the size in bytes. A smaller size discards the data past it; a larger one extends the file with zeroes. Durable
-    /// after [`OpenFile::sync`]. Once begun it comes to its end: a caller that drops the future leaves it to a task.
+    /// Sets the size in bytes. Shrinking discards the data past the new size; growing extends the
+    /// file with zeroes. Durable after [`OpenFile::sync`]. Once started it runs to completion: if
+    /// the caller drops the future, a task finishes it.
     ///
     /// # Errors
-    /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; the last block
-    /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
-    /// opening the volume again frees.
+    /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file;
+    /// [`Error::ReadOnly`]; the last block cannot be read or written; the map is damaged. After an
+    /// error the size may already be the new one while blocks past it are still allocated; the next
+    /// open of the volume frees them.
     pub fn set_size(&self, bytes: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.contents.writer.guarded(self.change_size(bytes, false)))
     }
 
-    /// With `delays`, a file that becomes empty may keep its contents on the volume until it has others (`emptied`).
+    /// With `delays`, a file that becomes empty may keep its old contents on the volume until it
+    /// gets new ones (`emptied`).
     pub(super) async fn change_size(&self, bytes: u64, delays: bool) -> Result<()> {
         let file = self.reopened();
-        // Half done, memory would take for holes what the volume still maps.
+        // If stopped halfway, memory would treat blocks that the volume still maps as holes.
         self.contents
             .writer
             .rt
@@ -62,7 +68,7 @@ impl OpenFile {
         if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
-    /// Extends the file with zeroes to at least so many bytes. Durable after [`OpenFile::sync`].
+    /// Extends the file with zeroes to at least `bytes` bytes. Durable after [`OpenFile::sync`].
     ///
     /// # Errors
     /// As [`Self::set_size`].
@@ -96,7 +102,7 @@ impl OpenFile {
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             self.write_out(ByteRange::ALL).await?;
         }
-        // Contents that never came to the volume need not stay there.
+        // Contents that never reached the volume need not be kept.
         let has_old = contents.is_emptied() || contents.recorded_bytes() > 0;
         let delays = delays && has_old && !self.is_synchronous();
         if !delays {
@@ -110,7 +116,8 @@ impl OpenFile {
         self.record_larger(bytes).await
     }
 
-    /// Zeroes what lies between the file's end and the end of its last block, on the device, too.
+    /// Zeroes the bytes from the end of the file to the end of its last block, in memory and on the
+    /// device.
     pub(super) async fn zero_last_block(&self) -> Result<()> {
         let contents = &*self.contents;
         let old = self.size();
@@ -121,18 +128,21 @@ impl OpenFile {
                 contents.unreserve_all(&pending, 0);
                 return Err(cache_error(error));
             }
-            // Zeroes come to the device before the size that shows them; it is the caller's, and no other between.
+            // The zeroes must reach the device before the size that exposes them. The caller
+            // publishes that size, with no other size in between.
             self.write_out(ByteRange::at(old, contents.block.bytes().into())).await?;
         }
         Ok(())
     }
 
-    /// Makes a larger size the file's, over its last block that is zeroed and what reads as zeroes behind it.
+    /// Publishes a larger size. The last block has been zeroed, and what follows it reads as
+    /// zeroes.
     pub(super) async fn record_larger(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
-            // Held while the size is recorded: a run that lands beside it records the one that its blocks reach.
+            // Held while the size is recorded, because a run landing concurrently records the size
+            // its own blocks reach.
             let mut live = contents.live.lock();
             contents.record(&mut handle, bytes);
             contents.note_ahead(&mut handle, &mut live, bytes);
@@ -140,13 +150,13 @@ impl OpenFile {
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }
 
-    /// Makes a smaller size the file's in memory, and has the rest of its last block zeroed on the device. The caller excludes
-    /// others from what is cut off.
+    /// Publishes a smaller size in memory and zeroes the rest of the last block on the device. The
+    /// caller excludes others from the range being cut off.
     pub(super) async fn cut_pages(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         let unit = u64::from(contents.block.bytes());
         let mut pending = Vec::new();
-        // A block that reads as zeroes is not zeroed, and so not dirty afterwards.
+        // A block that already reads as zeroes is not zeroed, so it does not become dirty.
         if bytes < self.size() && contents.ends_in_data(bytes).await? {
             let blocks = contents.blocks_of(ByteRange::at(bytes, 1));
             pending = contents.reserve(blocks, self.privilege()).await?;
@@ -155,7 +165,8 @@ impl OpenFile {
             contents.unreserve_all(&pending, 0);
             return Err(cache_error(error));
         }
-        // Memory has the smaller size by now: a failure is told by the next sync, whose write-back tries again.
+        // The smaller size is already in memory. The next sync reports a failure, and its
+        // write-back retries.
         let _ = self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await;
         Ok(())
     }
@@ -165,13 +176,15 @@ impl OpenFile {
         let from = contents.block.blocks_for(bytes);
         let behind = BlockRange::from_block(from);
         self.settle_around(behind).await?;
-        // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
+        // Includes the rest of the last remaining block, which is zeroed: none of its pages may be
+        // read meanwhile.
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;
-        // The rest of the last block is zero on the device before the smaller size is.
+        // The rest of the last block must be zero on the device before the smaller size is.
         self.cut_pages(bytes).await?;
-        // All write-back, not only that of what is cut off: a run that was taken before has the larger size, and would record
-        // it when it lands. Runs taken from now on have the smaller one, since writers are kept out.
+        // Wait for all write-back, not just that of the range being cut off: a run taken earlier
+        // has the larger size and would record it when it lands. Runs taken from now on have the
+        // smaller size, because writers are locked out.
         self.mapping.wait_written(ByteRange::ALL).await;
         let given_back = {
             let mut live = contents.live.lock();
@@ -181,7 +194,7 @@ impl OpenFile {
             live.give_back(delayed)
         };
         drop(given_back);
-        // Writes that have ended since may have allocated the last cluster.
+        // Writes that have finished since may have allocated the last cluster.
         let settled = self.settle_around(behind).await;
         let edits = contents.edits.write().await;
         if delays && contents.delay_removal().await {
@@ -214,23 +227,25 @@ impl OpenFile {
         {
             let mut live = contents.live.lock();
             live.version += 1;
-            // A reader of a kept block may have looked at the map before it changed, and learned all of its leaf: blocks that
-            // are freed now among them. After a failure, on the other hand, the tail may still be mapped.
+            // A reader of a remaining block may have looked at the old map and learned its whole
+            // leaf, including blocks that have now been freed. After a failure, conversely, the
+            // tail may still be mapped.
             live.map.forget();
         }
         drop((edits, exclusion));
         result
     }
 
-    /// Writes back what is dirty in a range and waits until it is logged.
+    /// Writes back the dirty data of a range and waits until it is logged.
     pub(super) async fn write_out(&self, bytes: ByteRange) -> Result<()> {
         self.mapping.write_back(bytes).await.map_err(cache_error)
     }
 }
 
 impl Contents {
-    /// Records a size that a caller asked for, with the times of the change. Contents in the inode have been written to blocks;
-    /// an inode that has none, and still is one for contents in it, is not from now on: it could not have such a size.
+    /// Records a size requested by a caller, and the times of the change. Inline contents have
+    /// already moved to blocks. An inode still flagged as inline, but empty, loses the flag here,
+    /// since inline contents cannot have such a size.
     pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
         let now = self.writer.clock.now();
         inline::leave(handle, &self.cell, self.sb());
@@ -246,7 +261,7 @@ impl Contents {
         }
     }
 
-    /// Gives up all that is dirty of a file that is being deleted; nothing reads or writes it any more.
+    /// Discards all dirty state of a file that is being deleted and is no longer read or written.
     pub(super) fn forget(&self) {
         self.emptied.store(0, Ordering::Release);
         let given_back = {

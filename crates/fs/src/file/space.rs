@@ -1,9 +1,10 @@
-//! Space without writes: `fallocate(2)`.
+//! Allocates and frees space without writing data: `fallocate(2)`.
 //!
-//! Each operation goes in steps that fit one transaction and leave a valid file, so that a crash between two of them finds
-//! part of a range allocated, freed or zeroed, or part of a file moved: never another file's bytes. Blocks that are allocated
-//! ahead are unwritten until data come to them. Before a range is remapped its pages leave the cache, and none comes back
-//! until the map has changed; the bytes of blocks that a range covers in part are zeroed through the cache.
+//! Each operation runs in steps that fit one transaction and leave a valid file. A crash between
+//! two steps leaves part of a range allocated, freed or zeroed, or part of a file moved, but never
+//! exposes another file's bytes. Preallocated blocks are unwritten until data are written to them.
+//! Before a range is remapped its pages leave the cache, and none returns until the map has
+//! changed. Bytes in partly covered blocks are zeroed through the cache.
 
 use super::backing::{MapChange, RUNS_PER_HANDLE};
 use super::contents::Contents;
@@ -21,39 +22,45 @@ use extant_cache::ByteRange;
 use extant_format::{BlockRange, Extent, RoCompat, VolumeBlock};
 use futures_util::future::BoxFuture;
 
-/// Bytes of a page of the cache.
+/// Bytes of a cache page.
 const PAGE: u64 = extant_cache::PAGE_BYTES as u64;
 
 /// The modes of `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocates what is not allocated; it reads as zeroes. Grows the file unless it `keep_size`s (`FALLOC_FL_KEEP_SIZE`).
+    /// Allocates unallocated blocks, which read as zeroes. Grows the file unless `keep_size` is set
+    /// (`FALLOC_FL_KEEP_SIZE`).
     Allocate {
-        /// The file stays as long as it is.
+        /// The file's size stays the same.
         keep_size: bool,
     },
-    /// Frees the range, which reads as zeroes (`FALLOC_FL_PUNCH_HOLE`). The size stays.
+    /// Frees the range, which then reads as zeroes (`FALLOC_FL_PUNCH_HOLE`). The size stays the
+    /// same.
     PunchHole,
-    /// The range reads as zeroes and is allocated (`FALLOC_FL_ZERO_RANGE`).
+    /// Makes the range allocated and read as zeroes (`FALLOC_FL_ZERO_RANGE`).
     ZeroRange {
-        /// The file stays as long as it is.
+        /// The file's size stays the same.
         keep_size: bool,
     },
-    /// Takes the range out of the file, what lies behind moving to its place (`FALLOC_FL_COLLAPSE_RANGE`).
+    /// Removes the range from the file and moves what follows into its place
+    /// (`FALLOC_FL_COLLAPSE_RANGE`).
     CollapseRange,
-    /// Puts a hole before what lies at the range's start (`FALLOC_FL_INSERT_RANGE`).
+    /// Inserts a hole at the start of the range, moving what follows towards the end
+    /// (`FALLOC_FL_INSERT_RANGE`).
     InsertRange,
 }
 
 impl OpenFile {
-    /// Changes the space of `len` bytes from `offset` on. Durable after [`OpenFile::sync`]. Once begun it comes to its end, or to
-    /// an error: a caller that drops the future leaves it to a task. After a crash the change may be there in part.
+    /// Changes the allocation of `len` bytes from `offset` on. Durable after [`OpenFile::sync`].
+    /// Once started it runs to completion or an error: if the caller drops the future, a task
+    /// finishes it. After a crash the change may be partly done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no bytes, and for a range to be collapsed or inserted that is not of whole blocks (clusters with
-    /// `bigalloc`) or not inside the file; [`Error::NotSupported`] for a file with a map of pointers, where holes can be punched only;
-    /// [`Error::Permission`] for an immutable file, and for an append-only one where more than space changes;
-    /// [`Error::TooBig`] beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; a damaged map.
+    /// [`Error::Invalid`] if `len` is 0, or if a range to collapse or insert is not in whole blocks
+    /// (clusters with `bigalloc`) or not inside the file; [`Error::NotSupported`] for anything but
+    /// punching holes in a file with a map of pointers; [`Error::Permission`] for an immutable
+    /// file, or for an append-only file unless the operation only allocates; [`Error::TooBig`]
+    /// beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; the map is damaged.
     pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         let file = self.reopened();
         let run = async move { file.change_space(mode, offset, len).await };
@@ -102,7 +109,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether a file may lose or get a range in its middle.
+    /// Checks whether a range may be removed from or inserted into the middle of the file.
     fn check_shift(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         let cluster = self.contents.sb().cluster_size();
         let (size, unit) = (self.size(), cluster.blocks() << self.contents.block.log2());
@@ -137,10 +144,11 @@ impl OpenFile {
     /// Allocates the holes of a range as unwritten blocks.
     async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
-        // Holes are allocated in clusters of which nothing is delayed.
+        // Holes can be allocated only in clusters without delayed blocks.
         for clusters in contents.contested_clusters(blocks).await? {
             let written = self.write_out(contents.bytes_of(clusters)).await;
-            // The error may be of another page of the file that was under write-back meanwhile.
+            // The error may concern another page of the file that was being written back at the
+            // same time.
             let part = BlockRange::new(clusters.start.max(blocks.start), clusters.end.min(blocks.end));
             if !contents.contested_clusters(part).await?.is_empty() {
                 written?;
@@ -155,9 +163,10 @@ impl OpenFile {
         if contents.sb().cluster_size().is_block() { Ok(()) } else { self.map_implied(blocks).await }
     }
 
-    /// Writes back those blocks of the first and the last cluster of a range that lie outside it, where their places are theirs only
-    /// as long as blocks of the range are mapped: then the map has them, and keeps the cluster. Delayed blocks of such a cluster
-    /// are none of these as long as no write of the range is under way. The caller keeps writers out.
+    /// Writes back the blocks outside a range in its first and last clusters, if they have their
+    /// places only because blocks of the range are mapped. Then the map has these blocks too and
+    /// keeps the cluster. Delayed blocks of such a cluster are not affected unless a write of the
+    /// range is in progress. The caller keeps writers out.
     pub(super) async fn settle_around(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
         let around = contents.sb().cluster_size().around(blocks);
@@ -192,7 +201,8 @@ impl OpenFile {
         if bytes.start >= size {
             return contents.log_times(false).await;
         }
-        // All of the last block; behind it are only blocks that were allocated to stay.
+        // Includes all of the last block. Beyond it there are only preallocated blocks, which must
+        // stay.
         let end = if bytes.end < size { bytes.end } else { size.next_multiple_of(unit) };
         let bytes = ByteRange::new(bytes.start, end);
         self.zero_edges(bytes).await?;
@@ -250,7 +260,8 @@ impl OpenFile {
             let change = Change::ShiftLeft(range, gone.len());
             rest = contents.shift(change, None, None).await?;
         }
-        // Before the smaller size is recorded: the last page may not be readable, and the file then ends in zeroes.
+        // Before recording the smaller size, since the last page may be unreadable. In that case
+        // the file ends in zeroes.
         self.cut_pages(left).await?;
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
@@ -281,7 +292,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reserves the nodes that cutting a range out may take: where one run reaches over both of its ends, it becomes two.
+    /// Reserves the nodes needed to cut out a range. A run that extends past both of its ends is
+    /// split in two.
     async fn reserve_split(&self, blocks: BlockRange) -> Result<Option<Reservation>> {
         let contents = &*self.contents;
         let Some(before) = blocks.start.checked_sub(1) else { return Ok(None) };
@@ -306,7 +318,7 @@ impl OpenFile {
         alloc.reserve_waiting(journal, 0, count, Privilege::Reserved).await.map(Some)
     }
 
-    /// Zeroes the bytes of blocks that the range covers in part, where those hold data.
+    /// Zeroes the bytes of partly covered blocks that hold data.
     async fn zero_edges(&self, bytes: ByteRange) -> Result<()> {
         let unit = u64::from(self.contents.block.bytes());
         let end = bytes.end.min(self.size());
@@ -334,12 +346,12 @@ impl OpenFile {
         self.pages.write_counted(bytes.start, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
 
-    /// Takes the pages of whole blocks out of the cache, of which the caller holds the exclusion; dirty ones are lost. No write
-    /// to the blocks is under way afterwards.
+    /// Drops the cached pages of whole blocks, dirty or not. The caller holds their exclusion. No
+    /// write to the blocks is in progress afterwards.
     async fn drop_pages(&self, bytes: ByteRange, size: u64) -> Result<()> {
         let first = bytes.start.next_multiple_of(PAGE);
         let last = bytes.end.min(size) / PAGE * PAGE;
-        // Pages of several blocks, of which others stay.
+        // Pages that also contain blocks outside the range.
         for edge in
             [ByteRange::new(bytes.start, first.min(bytes.end)), ByteRange::new(last.max(first), bytes.end)]
         {
@@ -353,7 +365,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Takes what lies behind byte `start` of a file that has been written back out of the cache until the answer is dropped.
+    /// Drops everything after byte `start` from the cache until the returned exclusion is dropped.
+    /// The file must have been written back.
     pub(super) async fn settle_behind(&self, start: u64) -> Result<extant_cache::Exclusion> {
         let behind = ByteRange::new(start, u64::MAX);
         let exclusion = self.mapping.exclude(behind).await;
@@ -368,7 +381,7 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// The blocks that lie in a range as a whole.
+    /// The blocks that lie entirely in a range.
     fn whole_blocks(&self, bytes: ByteRange) -> BlockRange {
         let end = bytes.end >> self.block.log2();
         BlockRange::new(self.block.blocks_for(bytes.start).min(end), end)
@@ -378,7 +391,8 @@ impl Contents {
         ByteRange::new(blocks.start << self.block.log2(), blocks.end << self.block.log2())
     }
 
-    /// The largest size of a file of the volume, whatever the form of its map and without the blocks of that (`s_maxbytes`).
+    /// The largest size of any file on the volume, regardless of the form of its map and not
+    /// counting the map's own blocks (`s_maxbytes`).
     fn addressable_bytes(&self) -> u64 {
         let bits = self.block.log2();
         let countable = match self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
@@ -389,12 +403,13 @@ impl Contents {
         countable.min((1 << 32) - 1) << bits
     }
 
-    /// Clusters of which a range has both a hole and blocks that are delayed or that their write allocates.
+    /// Clusters in which a range has both a hole and blocks that are delayed or being allocated by
+    /// their write.
     async fn contested_clusters(&self, blocks: BlockRange) -> Result<Vec<BlockRange>> {
         while !self.sb().cluster_size().is_block() {
             self.know(blocks).await?;
             let live = self.live.lock();
-            // Known runs may be forgotten meanwhile.
+            // Known runs may have been forgotten meanwhile.
             if live.map.first_unknown(blocks).is_none() {
                 return Ok(live.map.contested_clusters(blocks));
             }
@@ -402,13 +417,13 @@ impl Contents {
         Ok(Vec::new())
     }
 
-    /// Gives places to holes that are delayed, and logs them as unwritten.
+    /// Allocates places for delayed holes and logs them as unwritten.
     async fn place_holes(&self, holes: &[BlockRange]) -> Result<()> {
         let mut placed: Vec<Extent> = Vec::with_capacity(RUNS_PER_HANDLE);
         for hole in holes {
             let mut at = hole.start;
             loop {
-                // Blocks that write-back has taken since are being written.
+                // Skip blocks that write-back has claimed since; they are being written.
                 let run = {
                     let mut live = self.live.lock();
                     let run = live.map.first_delayed(BlockRange::new(at, hole.end));
@@ -460,7 +475,7 @@ impl Contents {
         }
     }
 
-    /// Makes a range a hole, of a file of `size` bytes to which nothing is written and of which no write is under way.
+    /// Turns a range into a hole. The file has `size` bytes and no writes in progress.
     async fn remove(&self, range: BlockRange, mut nodes: Option<&mut Reservation>, size: u64) -> Result<()> {
         let near = self.near(range.start);
         let mut budget = self.writer.rt.budget(STINT);
@@ -484,7 +499,8 @@ impl Contents {
         Ok(())
     }
 
-    /// One step of moving what the file maps, of which nothing is dirty; records the size that it is `grown` to.
+    /// Does one step of moving the file's mapped blocks, none of which is dirty. With `grown`,
+    /// records that new size.
     async fn shift(
         &self,
         change: Change<'_>,
@@ -503,13 +519,14 @@ impl Contents {
         .await
     }
 
-    /// Where nodes of the map should lie.
+    /// Preferred place for nodes of the map.
     pub(super) fn near(&self, block: u64) -> VolumeBlock {
         let live = self.live.lock();
         self.goal(&live, block)
     }
 
-    /// Makes written blocks of a range unwritten, of a file of `size` bytes to which nothing is written.
+    /// Makes the written blocks of a range unwritten. The file has `size` bytes and no writes in
+    /// progress.
     async fn unwrite(
         &self,
         blocks: BlockRange,
@@ -525,7 +542,8 @@ impl Contents {
         Ok(())
     }
 
-    /// The next runs of blocks `at..end`, as many as one handle logs, that are as asked for, as unwritten extents; moves `at` on.
+    /// The next runs in `at..end` that `place_of` selects, as unwritten extents, at most as many as
+    /// one handle logs. Moves `at` past them.
     async fn next_runs(
         &self,
         at: &mut u64,
@@ -543,7 +561,8 @@ impl Contents {
         Ok(runs)
     }
 
-    /// Maps runs that have their places as unwritten. Where the bytes below `size` were on the device before, they are now.
+    /// Maps runs that have a place as unwritten. With `size`, the bytes of the runs below it count
+    /// as being on the device.
     async fn map_unwritten(
         &self,
         runs: &[Extent],

@@ -1,4 +1,4 @@
-//! Files of a volume that is open for reading, with their pages in a cache.
+//! Files of a volume open for reading, with their pages cached.
 
 use super::backing::refusal;
 use crate::map::Mapper;
@@ -15,10 +15,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Files whose pages are kept after their last close. Half of them go when there are more.
+/// Most files kept in memory, with their pages. Beyond that, the least recently opened half is
+/// dropped.
 const KEPT: usize = 4096;
 
-/// The files that were read, by inode. Their pages stay in the cache after a close, so that the next open finds them.
+/// Files that have been read, by inode. Pages stay cached after a close so that the next open finds
+/// them.
 #[derive(Debug)]
 pub(crate) struct StoredFiles {
     disk: Disk,
@@ -28,14 +30,14 @@ pub(crate) struct StoredFiles {
 #[derive(Debug, Default)]
 struct Table {
     files: BTreeMap<InodeNumber, Entry>,
-    /// Number of opens so far, the clock of the table.
+    /// Number of opens so far; serves as the table's clock.
     opens: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     pages: Mapping,
-    /// The open that used it last.
+    /// Value of `opens` at its last open.
     used: u64,
 }
 
@@ -44,7 +46,7 @@ impl StoredFiles {
         Self { disk: disk.clone(), table: Mutex::default() }
     }
 
-    /// Opens a file whose contents lie in blocks. `None` for one that is too large for the cache.
+    /// Opens a file whose contents are in blocks. Returns `None` if it is too large for the cache.
     pub(crate) fn open(&self, view: &View, inode: &Inode) -> Option<CachedFile> {
         if inode.size() > MAX_FILE_BYTES {
             return None;
@@ -68,7 +70,8 @@ impl StoredFiles {
 }
 
 impl Table {
-    /// The files that were not used for longest, to be dropped without the lock.
+    /// Removes the least recently opened files if there are too many. Drop them without holding the
+    /// lock.
     fn evict(&mut self) -> Vec<Entry> {
         if self.files.len() <= KEPT {
             return Vec::new();
@@ -80,12 +83,12 @@ impl Table {
     }
 }
 
-/// One file's contents, as the cache's backing of its pages.
+/// One file's contents, as the cache's backing for its pages.
 #[derive(Debug)]
 struct StoredContents {
     view: View,
     inode: Inode,
-    /// The part of the map that was read last. A second reader at the same time reads the map for itself.
+    /// The part of the map read last. A concurrent reader walks the map on its own.
     mapper: Mutex<Option<Mapper>>,
 }
 
@@ -97,7 +100,7 @@ impl StoredContents {
         let run = mapper.map(&self.view, &self.inode, block).await;
         *self.mapper.lock() = Some(mapper);
         let run = run?;
-        // More blocks than a file has would not fit in bytes.
+        // A file with more blocks would overflow a byte count.
         let bytes = |blocks: u64| blocks.min(1 << 40) << bits;
         let RunState::Written(first) = run.state else {
             return Ok(ReadExtent { from: ReadFrom::Hole, bytes: bytes(run.blocks) - skip });
@@ -105,12 +108,13 @@ impl StoredContents {
         let buffers = self.view.buffers();
         let clean = buffers.clean_run(first, run.blocks);
         if clean == 0 {
-            // The journal holds a newer copy.
+            // The journal has a newer copy.
             let block = buffers.block(first).await?;
             return Ok(inline_extent(&block[skip as usize..]));
         }
         if self.inode.size() <= CHUNK_BYTES {
-            // The neighbours are wanted soon. After an error the blocks are read one by one, as the fault may be a neighbour's.
+            // The neighbouring blocks will be wanted soon. After an error read block by block: a
+            // neighbour may be the bad one.
             let blocks = buffers.chunk_run(first, clean);
             if blocks > 0
                 && let Ok(contents) = buffers.contents(first, blocks).await

@@ -1,4 +1,4 @@
-//! A file's contents from start to end, around what cannot be read.
+//! A file's contents from start to end, skipping what cannot be read.
 
 use super::OpenFile;
 use super::read::Inline;
@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 
-/// Bytes of one read of a stream.
+/// Most bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
-/// Bytes that a stream asks for ahead of its consumer.
+/// Bytes to read ahead of the consumer.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// A piece of a file, in order.
+/// A piece of a file; pieces come in order.
 #[derive(Debug)]
 pub enum Chunk {
-    /// Bytes from this offset on.
+    /// Bytes starting at this offset.
     Data {
         /// Offset in the file, in bytes.
         offset: u64,
@@ -57,7 +57,7 @@ enum Ahead {
         offset: u64,
         at: VolumeBlock,
     },
-    /// A part of a block that could not be read as a whole.
+    /// The readable part of a block that could not be read as a whole.
     Part {
         offset: u64,
         bytes: BlockRef,
@@ -76,18 +76,18 @@ pub struct FileStream {
     size: u64,
     walker: RunWalker,
     inline: Option<Inline>,
-    /// The file as it is in memory, and the byte at which the next piece begins.
+    /// The file's in-memory state, and the byte where the next piece starts.
     live: Option<(OpenFile, u64)>,
-    /// The rest of the run from which reads are being made.
+    /// The rest of the run that is currently being read.
     current: Option<Run>,
     ahead: VecDeque<Ahead>,
     ahead_bytes: u64,
-    /// Met behind a part that is lost, and not given out yet.
+    /// Result that ended a lost part; to be returned next.
     held: Option<Piece>,
 }
 
 impl View {
-    /// Reads blocks of the volume, whole ones, as they lie on the device. The read starts at once.
+    /// Reads whole blocks of the volume as stored on the device. The read starts at once.
     fn read_run(
         &self,
         at: VolumeBlock,
@@ -97,7 +97,7 @@ impl View {
         extant_block::read(&**self.device(), Sector(at.0 << (log2 - 9)), (blocks << log2) as usize)
     }
 
-    /// Why blocks of the volume that lie behind the end of its device cannot be read.
+    /// The error for volume blocks beyond the end of the device.
     fn beyond_device(&self, at: VolumeBlock, blocks: u64) -> Error {
         let log2 = self.superblock().block_size().log2();
         Error::Io(IoError {
@@ -111,10 +111,10 @@ impl View {
 }
 
 impl FileStream {
-    /// A file as the volume has it, from its start.
+    /// Streams a file as stored on the volume, from its start.
     ///
     /// # Errors
-    /// As those of [`File::stored`](super::File::stored).
+    /// As [`File::stored`](super::File::stored).
     pub(crate) fn stored(view: &View, inode: Inode) -> Result<Self> {
         let inline = view.inline_contents(&inode)?;
         let size = inode.size();
@@ -133,15 +133,17 @@ impl FileStream {
         })
     }
 
-    /// The same file as it is in memory, with the size that it has now.
+    /// Streams the file's in-memory contents instead, up to its current size.
     pub(crate) fn with_live(self, live: OpenFile) -> Self {
         Self { size: live.size(), inline: None, live: Some((live, 0)), ..self }
     }
 
-    /// The next piece; `None` at the end. Pieces and what is lost lie end to end and together are as long as the file.
+    /// Returns the next piece, or `None` at the end. Pieces and lost parts are contiguous and
+    /// together as long as the file.
     ///
     /// # Errors
-    /// A part of the file cannot be read, because the device fails or the map is damaged. The next call goes on behind it.
+    /// A part of the file cannot be read because the device fails or the map is damaged. The next
+    /// call continues after it.
     pub async fn next(&mut self) -> std::result::Result<Option<Chunk>, Lost> {
         let first = match self.held.take() {
             Some(held) => held,
@@ -159,7 +161,7 @@ impl FileStream {
         }
     }
 
-    /// As [`Self::next`]; what is lost may come in parts.
+    /// As [`Self::next`], but one lost range may come in several parts.
     async fn next_part(&mut self) -> Piece {
         if let Some((file, at)) = &mut self.live {
             return file.next_piece(at, self.size).await;
@@ -200,7 +202,7 @@ impl FileStream {
                             self.ahead_bytes -= blocks * block_bytes;
                             return data(offset, bytes);
                         }
-                        // The fault may be a neighbour's.
+                        // The fault may be in a neighbouring block.
                         Err(_) => self.one_by_one(offset, at, blocks),
                     }
                 }
@@ -231,7 +233,7 @@ impl FileStream {
         }
     }
 
-    /// Has blocks that could not be read together be read each by itself.
+    /// Queues blocks that could not be read together to be read one by one.
     fn one_by_one(&mut self, offset: u64, at: VolumeBlock, blocks: u64) {
         let block_bytes = u64::from(self.view.superblock().block_size().bytes());
         for n in (0..blocks).rev() {
@@ -240,7 +242,7 @@ impl FileStream {
         }
     }
 
-    /// Reads a block, which could not be read because of `error`, in smaller pieces.
+    /// Reads a block in smaller pieces after reading it whole failed with `error`.
     async fn in_pieces(&mut self, offset: u64, at: VolumeBlock, error: Error) {
         for (range, piece) in self.view.pieces(at, error).await.into_iter().rev() {
             let (offset, bytes) = (offset + range.start as u64, range.len() as u64);
@@ -255,7 +257,7 @@ impl FileStream {
     async fn fill(&mut self) {
         let block_bytes = u64::from(self.view.superblock().block_size().bytes());
         let capacity = self.view.device().limits().capacity_bytes;
-        // The last of these may lie on the device in part only.
+        // The last block counted by `device_blocks` may be only partly on the device.
         let (whole_blocks, device_blocks) = (capacity / block_bytes, capacity.div_ceil(block_bytes));
         while self.ahead_bytes < WINDOW_BYTES && self.ahead.len() < 64 {
             let run = match self.current.take() {
@@ -285,7 +287,7 @@ impl FileStream {
                 self.ahead.push_back(Ahead::Block { offset, at: first });
                 1
             } else if first.0 >= device_blocks {
-                // As far as the run goes: what an image lacks at its end is told at once.
+                // As far as the run goes: report a truncated image's missing end all at once.
                 let blocks = self.view.buffers().clean_run(first, run.blocks);
                 let error = self.view.beyond_device(first, blocks);
                 self.ahead.push_back(Ahead::Lost(Lost {
@@ -312,7 +314,7 @@ impl FileStream {
         }
     }
 
-    /// Reads have been begun of so many blocks of a run.
+    /// Keeps the rest of a run after reads of its first `blocks` blocks have started.
     fn rest_of(&mut self, run: Run, blocks: u64) {
         if blocks < run.blocks {
             self.current = Some(run.from(run.logical + blocks));
@@ -321,7 +323,8 @@ impl FileStream {
 }
 
 impl OpenFile {
-    /// The next piece of the file, which may change, up to byte `size`; `at` moves behind it.
+    /// The next piece of a file that may change concurrently, up to byte `size`. Moves `at` past
+    /// it.
     async fn next_piece(&self, at: &mut u64, size: u64) -> Piece {
         let offset = *at;
         if offset >= size {
@@ -342,7 +345,7 @@ impl OpenFile {
                     *at = data;
                     return Ok(Some(Chunk::Hole { offset, bytes: data - offset }));
                 }
-                // The data went between the two looks.
+                // The data vanished between the two seeks.
                 Ok((_, hole)) if hole == offset => {}
                 Ok((_, hole)) => break (hole - offset).min(READ_BYTES),
                 Err(error) => {
@@ -353,12 +356,12 @@ impl OpenFile {
         };
         let mut buf = Buf::zeroed(bytes as usize);
         match self.read(offset, &mut buf).await {
-            // It ends before a byte that cannot be read.
+            // The read stopped before an unreadable byte.
             Ok(read) if read > 0 && (read as u64) < bytes && offset + (read as u64) < self.size() => {
                 *at = offset + read as u64;
                 Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(buf).truncated(read) }))
             }
-            // Bytes that were cut off meanwhile are zeroes.
+            // Bytes cut off meanwhile read as zeroes.
             Ok(_) => {
                 *at = offset + bytes;
                 Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(buf) }))

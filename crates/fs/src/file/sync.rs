@@ -1,4 +1,4 @@
-//! Making a file durable: its data, then the transaction that points to them.
+//! Makes a file durable: first its data, then the transaction that points to them.
 
 use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::{Contents, Live};
@@ -9,20 +9,21 @@ use crate::{Error, Result};
 use extant_cache::{ByteRange, Mapping};
 use futures_util::future::BoxFuture;
 
-/// Rounds of write-back until the recorded size covers what was there at the beginning: a block that another writer dirties
-/// while it is in flight takes a second one.
+/// Rounds of write-back until the recorded size covers the size at the start. A block that another
+/// writer dirties while it is in flight takes a second round.
 const ROUNDS: u32 = 4;
 
 impl OpenFile {
     /// Makes the file's data, size, map, attributes and names durable.
     ///
     /// # Errors
-    /// What went wrong with its data since this open file was last told, once; why the journal gave up.
+    /// A failure to write the data since this open file last reported one, each reported once; why
+    /// the journal gave up.
     pub fn sync(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.contents.writer.guarded(self.sync_range(ByteRange::ALL, false)))
     }
 
-    /// Makes durable what is needed to read the file's data back: not its times.
+    /// Makes durable what is needed to read the data back, which excludes the times.
     ///
     /// # Errors
     /// As [`Self::sync`].
@@ -30,16 +31,16 @@ impl OpenFile {
         Box::pin(self.contents.writer.guarded(self.sync_range(ByteRange::ALL, true)))
     }
 
-    /// Gives the file's dirty data their places and writes them; the map and the size are logged when this returns. Durable
-    /// after a sync.
+    /// Allocates places for the file's dirty data and writes them. The map and the size are logged
+    /// when this returns; they are durable after a sync.
     ///
     /// # Errors
-    /// The error of the write-back, which the next sync returns as well.
+    /// The write-back error, which the next sync also returns.
     pub fn write_back(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.contents.writer.guarded(self.contents.write_back(&self.mapping)))
     }
 
-    /// As [`Self::sync`], of one range, in a future without a type.
+    /// As [`Self::sync`] for one range, as a boxed future.
     pub(super) fn sync_boxed(&self, bytes: ByteRange, data_only: bool) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.sync_range(bytes, data_only))
     }
@@ -47,15 +48,16 @@ impl OpenFile {
     async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
         let contents = &*self.contents;
         let _sync = contents.writer.disk.begin_sync();
-        // All of it: a small write that is synced shows the file no shorter than it was when it began.
+        // The whole size: after a crash, a small synced write must not leave the file shorter than
+        // it was when the sync began.
         let size = self.size();
         let mut written = self.pages.sync_range(bytes).await.map_err(cache_error);
         if written.is_ok() && size == 0 {
-            // Nothing came that would have logged it.
+            // No new contents were logged, which would have logged this as well.
             written = contents.log_emptied().await;
         }
         if written.is_ok() {
-            // Blocks outside the range keep the size from being recorded.
+            // Dirty blocks outside the range may be holding the recorded size back.
             let write = || async { self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error) };
             written = contents.reach(size, &self.mapping, write).await;
         }
@@ -66,7 +68,8 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// Writes the file's data; the map and the size are logged when this returns. The caller holds no lock of the inode.
+    /// Writes the file's data. The map and the size are logged when this returns. The caller holds
+    /// no lock of the inode.
     ///
     /// # Errors
     /// As [`OpenFile::write_back`].
@@ -78,11 +81,11 @@ impl Contents {
         self.reach(size, mapping, write).await
     }
 
-    /// Has `write` write the file's data until the volume records a size of `size` bytes, or the smaller one that the file has by
-    /// now. The caller holds no lock of the inode.
+    /// Calls `write` to write the file's data until the recorded size reaches `size` bytes, or the
+    /// file's current size if that is smaller by then. The caller holds no lock of the inode.
     ///
     /// # Errors
-    /// Those of `write`; [`Error::NotWritten`]: data in front of the size cannot be written.
+    /// Errors of `write`; [`Error::NotWritten`] if data below the size cannot be written.
     pub(super) async fn reach<W>(&self, size: u64, mapping: &Mapping, write: impl Fn() -> W) -> Result<()>
     where
         W: Future<Output = Result<()>>,
@@ -96,7 +99,8 @@ impl Contents {
         if self.has_recorded(size.min(mapping.size())) {
             return Ok(());
         }
-        // Once more, without other writers: those of blocks that keep the size from being recorded have ended.
+        // Try once more with writers locked out. Those whose blocks held the recorded size back
+        // have finished.
         let _inode = self.cell.write_lock().await;
         write().await?;
         if mapping.size() == 0 {
@@ -112,8 +116,9 @@ impl Contents {
         Err(Error::NotWritten(what))
     }
 
-    /// Records the size that the file has reached on the device. The end of write-back does so where blocks land; this is for
-    /// blocks in front of those, which were given up. The caller holds the inode's lock.
+    /// Records the size that the file has reached on the device. Normally the end of write-back
+    /// does so when blocks land; this covers the case that the blocks before them were given up.
+    /// The caller holds the inode's lock.
     ///
     /// # Errors
     /// Why the journal gave up.
@@ -124,7 +129,7 @@ impl Contents {
             let bytes = live.map.recordable_bytes(recorded);
             (bytes > recorded).then_some(bytes)
         };
-        // The old contents of a file that was emptied say nothing about the new.
+        // The old contents of an emptied file say nothing about the new ones.
         if self.is_emptied() || reached(&self.live.lock()).is_none() {
             return Ok(());
         }
@@ -149,22 +154,22 @@ impl Contents {
         Ok(())
     }
 
-    /// As [`Self::log_times`], as far as no wait is needed for the log.
+    /// As [`Self::log_times`], but only if that needs no wait for the log.
     pub(super) fn try_log_times(&self) -> Result<()> {
         let Some(handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
         self.log_times_under(handle);
         Ok(())
     }
 
-    /// A sync that finds the times logged finds the transaction that has them, too.
+    /// Logs the times. A sync that sees them as logged also sees the transaction that has them.
     fn log_times_under(&self, mut handle: Handle) {
         let mut live = self.live.lock();
         drop(handle.inode(&self.cell));
         live.times_unlogged = false;
     }
 
-    /// Commits the transaction that changed the inode last, and flushes the device unless a flush that began since the data
-    /// were written has done that.
+    /// Commits the transaction that last changed the inode, then flushes the device unless a flush
+    /// begun after the data were written already covers it.
     async fn make_durable(&self) -> Result<()> {
         let journal = &self.writer.journal;
         let written = journal.flushes_begun();

@@ -1,4 +1,4 @@
-//! The files whose contents are in memory.
+//! The table of files whose contents are in memory.
 
 use super::contents::{Contents, Rest};
 use super::read::check_size;
@@ -18,11 +18,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-/// Files without openers whose pages stay in memory.
+/// Files in memory above which idle ones without openers are evicted, down to half as many.
 const KEPT: usize = 4096;
-/// Memory of files above which maps are forgotten, however much memory there is.
+/// Memory charged for files above which maps are forgotten, even if memory is plentiful.
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Files that one call to shrink looks at.
+/// Most files examined by one call to shrink.
 const SHRINK_LOOKS: usize = 512;
 
 /// Files with pages in memory, by inode.
@@ -30,7 +30,7 @@ const SHRINK_LOOKS: usize = 512;
 pub(crate) struct Files {
     writer: Arc<Writer>,
     disk: Disk,
-    /// For the files' maps, and what else of them is not in pages.
+    /// Charges the files' maps and everything else except pages.
     account: Account,
     table: Mutex<Table>,
 }
@@ -38,13 +38,14 @@ pub(crate) struct Files {
 #[derive(Debug, Default)]
 struct Table {
     files: HashMap<InodeNumber, Entry, FxBuildHasher>,
-    /// Advances with every look-up.
+    /// Incremented with every open.
     turn: u64,
-    /// The file at which the next call to shrink begins.
+    /// The file at which the next call to shrink starts.
     hand: usize,
-    /// Files that came since the last search for those that can go.
+    /// Files added since the last eviction scan.
     came: usize,
-    /// The volume was dropped: no file is entered any more, since files keep what holds the table.
+    /// Set once the volume is dropped. No file may be added then, because files hold references
+    /// that keep the table alive.
     is_cleared: bool,
 }
 
@@ -56,14 +57,15 @@ struct Entry {
 }
 
 impl Entry {
-    /// A sync has nothing to write, to wait for or to log.
+    /// Whether a sync would have nothing to write, wait for or log.
     fn is_idle(&self) -> bool {
         self.mapping.is_settled() && self.contents.rest() == Rest::Idle
     }
 }
 
 impl Files {
-    /// None yet, with pages on `disk`. They give back space where a volume is full.
+    /// Creates an empty table with pages on `disk`. Its files give space back when the volume is
+    /// full.
     pub(crate) fn new(writer: &Arc<Writer>, disk: &Disk) -> Arc<Self> {
         let account = disk.account(AccountConfig {
             name: "files",
@@ -81,7 +83,7 @@ impl Files {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// Another kind of file; contents that are damaged or encrypted.
+    /// It is not a regular file, or its contents are damaged or encrypted.
     pub(crate) fn open(&self, cell: &Arc<InodeCell>, options: FileOptions) -> Result<OpenFile> {
         cell.read(|inode| match inode.kind() {
             Some(FileKind::Regular) if inode.flags().contains(InodeFlags::ENCRYPT) => {
@@ -107,7 +109,7 @@ impl Files {
         table.files.entry(cell.number()).or_insert_with(|| self.entry(cell));
         table.came += table.files.len() - before;
         let entry = table.files.get_mut(&cell.number()).expect("it is there");
-        // The number belongs to another inode now.
+        // The number has been reused for another inode.
         if !Arc::ptr_eq(&entry.contents.cell, cell) {
             *entry = self.entry(cell);
         }
@@ -117,12 +119,12 @@ impl Files {
         let (gone, unlogged) = table.evict();
         drop(table);
         drop(gone);
-        // They can go next time.
+        // They can be evicted next time.
         let _ = unlogged.iter().try_for_each(|contents| contents.try_log_times());
         Ok(file)
     }
 
-    /// Bytes that are charged for files in memory.
+    /// Bytes charged for files in memory.
     #[cfg(test)]
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.account.charged_bytes()
@@ -135,8 +137,8 @@ impl Files {
         Entry { contents, mapping, used: 0 }
     }
 
-    /// The size of a file in memory, which may be ahead of the recorded one, and its blocks beyond the recorded ones: delayed
-    /// ones without those that it was emptied of.
+    /// Size of a file in memory, which may be ahead of the recorded one, and its blocks beyond the
+    /// recorded ones: delayed blocks minus the old blocks of an emptied file.
     pub(crate) fn live_size(&self, cell: &InodeCell) -> Option<(u64, i64)> {
         if !cell.has_contents() {
             return None;
@@ -147,10 +149,10 @@ impl Files {
             .then(|| (entry.mapping.size(), entry.contents.unrecorded_blocks()))
     }
 
-    /// Writes back everything that is dirty and waits until it is logged. Not durable before a commit.
+    /// Writes back all dirty data and waits until it is logged. Durable only after a commit.
     ///
     /// # Errors
-    /// The first that was met; the others are written nevertheless.
+    /// The first error encountered; the other files are written regardless.
     pub(crate) async fn write_back(&self) -> Result<()> {
         let mut busy: Vec<Entry> =
             self.table.lock().files.values().filter(|entry| !entry.is_idle()).cloned().collect();
@@ -169,7 +171,7 @@ impl Files {
         all
     }
 
-    /// The files that a sync has work for, with their sizes: what [`Self::record_sizes`] is given.
+    /// Files that a sync has work for, with their sizes, as input for [`Self::record_sizes`].
     pub(crate) fn sizes(&self) -> Vec<(Arc<Contents>, Mapping, u64)> {
         let sizes = |entry: &Entry| (entry.contents.clone(), entry.mapping.clone(), entry.mapping.size());
         let mut busy: Vec<_> =
@@ -178,11 +180,12 @@ impl Files {
         busy
     }
 
-    /// Has the volume record these sizes, of files that [`Self::write_back`] has written since: blocks in front of what was
-    /// written may be other writers', or were given up by them. The caller holds no lock of an inode.
+    /// Records these sizes for files that [`Self::write_back`] has written since. Earlier blocks
+    /// may still belong to other writers, or have been abandoned. The caller holds no lock of an
+    /// inode.
     ///
     /// # Errors
-    /// The first that was met; the others are recorded nevertheless.
+    /// The first error encountered; the other sizes are recorded regardless.
     pub(crate) async fn record_sizes(&self, sizes: &[(Arc<Contents>, Mapping, u64)]) -> Result<()> {
         let mut all = Ok(());
         for (contents, mapping, size) in sizes {
@@ -192,8 +195,8 @@ impl Files {
         all
     }
 
-    /// Waits for the changes of contents that have begun: once none may begin any more, each that was acknowledged is seen by
-    /// [`Self::write_back`].
+    /// Waits for content changes in progress. If no new ones may begin, [`Self::write_back`] then
+    /// sees every acknowledged change.
     pub(crate) async fn wait_for_changes(&self) {
         let mut cells: Vec<_> =
             self.table.lock().files.values().map(|entry| entry.contents.cell.clone()).collect();
@@ -203,7 +206,7 @@ impl Files {
         }
     }
 
-    /// Forgets all files and their pages, dirty or not: the volume is dropped.
+    /// Forgets all files and their pages, dirty or not, because the volume is being dropped.
     pub(crate) fn clear(&self) {
         let files = {
             let mut table = self.table.lock();
@@ -215,7 +218,7 @@ impl Files {
         }
     }
 
-    /// Writes back one file, as a rename over another file wants it before it takes its locks.
+    /// Writes back one file. A rename over an existing file does this before taking its locks.
     ///
     /// # Errors
     /// The data could not be written.
@@ -227,7 +230,8 @@ impl Files {
         }
     }
 
-    /// Forgets a file that is being deleted: dirty pages are dropped, and when this returns no write is under way.
+    /// Forgets a file that is being deleted. Dirty pages are dropped, and no write is in progress
+    /// when this returns.
     pub(crate) async fn forget(&self, cell: &InodeCell) -> Result<()> {
         let entry = self.table.lock().files.get(&cell.number()).cloned();
         match entry {
@@ -238,9 +242,10 @@ impl Files {
 
     async fn forget_entry(&self, entry: Entry) -> Result<()> {
         entry.mapping.set_size(0).await.map_err(cache_error)?;
-        // For a deletion that was dropped at this point before, too: it finds the file, and waits.
+        // This also covers a deletion that was dropped at this point earlier: the new one finds the
+        // file and waits.
         entry.mapping.wait_written(ByteRange::ALL).await;
-        // Not while its old contents are freed: the caller frees them.
+        // Locked, so as not to overlap with a removal of its old contents. The caller frees those.
         let edits = entry.contents.edits.write().await;
         entry.contents.forget();
         drop(edits);
@@ -250,15 +255,16 @@ impl Files {
 }
 
 impl Table {
-    /// Files without users and without dirty pages, beyond those that are kept, to be dropped without the lock; and
-    /// those that would be among them if their times were logged.
+    /// Removes unused clean files beyond the number kept, to be dropped without the lock. Also
+    /// returns those that could be removed if their times were logged.
     fn evict(&mut self) -> (Vec<Entry>, Vec<Arc<Contents>>) {
-        // Not with every file: those that cannot go are looked at each time.
+        // Not at every open, since each scan visits files that cannot be evicted again.
         if self.files.len() <= KEPT || self.came < KEPT / 2 {
             return Default::default();
         }
         self.came = 0;
-        // A second mapping beside a write in flight would read the block's past, and might write it home first.
+        // A second mapping next to a write in flight would read the block's old contents, and might
+        // write them back first.
         let unused = |entry: &Entry| entry.contents.cell.openers() == 0 && entry.mapping.is_settled();
         let (mut idle, mut unlogged) = (Vec::new(), Vec::new());
         for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
@@ -297,7 +303,7 @@ impl Shrink for Files {
     }
 }
 
-/// Has delayed blocks allocated, so that what was reserved too much for them is free.
+/// Gives space back by writing back delayed blocks, which frees what was reserved in excess.
 #[derive(Debug)]
 struct WriteBackGiver(Weak<Files>);
 
@@ -305,21 +311,21 @@ impl GivesBack for WriteBackGiver {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
             if let Some(files) = self.0.upgrade() {
-                // Failures are told to those who sync the files.
+                // Syncs of the files report failures.
                 let _ = files.write_back().await;
             }
         })
     }
 }
 
-/// Has files written back that found no place for their data. Writes reserve theirs; but what was promised may have been in a group
-/// that turned out to be damaged.
+/// Retries write-back of files that found no place for their data. Writes reserve their space, but
+/// that may have been in a group that turned out to be damaged.
 #[derive(Debug)]
 struct Unplaced(Weak<Files>);
 
 impl WantsSpace for Unplaced {
     fn space_returned(&self) {
-        // Not where the file itself is damaged, or the journal has ended.
+        // Not if the file itself is damaged or the journal has stopped.
         let is_for_space = |error: &CacheError| match cache_error(error.clone()) {
             Error::NoSpace | Error::Io(_) => true,
             Error::Corrupt(what) => matches!(what.place, Place::GroupDescriptor(_) | Place::BlockBitmap(_)),

@@ -1,4 +1,5 @@
-//! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
+//! Tests of files on volumes made by mke2fs, with free space full of garbage. Results are checked
+//! against a vector in memory, debugfs and e2fsck.
 
 mod ahead;
 mod beside;
@@ -51,7 +52,7 @@ fn have_tools() -> bool {
     found
 }
 
-/// A volume over garbage with the files `0`, `1`, …, of these contents.
+/// Makes a volume over garbage, with files `0`, `1`, … of these contents.
 pub(super) fn make(dir: &Path, mib: usize, args: &str, files: &[Vec<u8>]) -> PathBuf {
     let (image, source) = (dir.join("image"), dir.join("source"));
     std::fs::create_dir(&source).unwrap();
@@ -108,7 +109,7 @@ impl Bed {
         self.cache.audit();
     }
 
-    /// Commits, with the free counts that the volume has at its end.
+    /// Commits, including the volume's final free counts.
     pub(super) async fn commit_counts(&self) {
         let writer = &*self.writer;
         let (clusters, inodes) = writer.store.groups().free_totals();
@@ -125,7 +126,7 @@ impl Bed {
     }
 }
 
-/// Polls a future once; says whether it has come to its end.
+/// Polls a future once. Returns whether it is ready.
 pub(super) async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
@@ -135,7 +136,7 @@ pub(super) fn device(image: &Path) -> Arc<dyn Device> {
     Arc::new(FileDevice::open(image, options).unwrap())
 }
 
-/// The inodes of the files `0`, `1`, …
+/// Inode numbers of the files `0`, `1`, …
 pub(super) async fn numbers(image: &Path, count: usize) -> Vec<InodeNumber> {
     let volume = Volume::open(device(image), Default::default()).await.unwrap();
     let mut numbers = Vec::new();
@@ -173,7 +174,7 @@ pub(super) fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Random operations on a few files; gives what they must hold.
+/// Runs random operations on the files, updating their expected contents in `models`.
 async fn exercise(
     bed: &Bed,
     files: &[OpenFile],

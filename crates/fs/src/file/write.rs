@@ -1,7 +1,8 @@
-//! An open file of a volume that is open for writing: reading and writing through the cache.
+//! An open file on a volume open for writing: cached reads and writes.
 //!
-//! A write reserves its blocks, and the nodes that mapping them may need, before it is acknowledged; allocation comes with
-//! write-back. The file grows in memory at once, on the volume when its data are there.
+//! A write reserves its blocks, and the nodes that mapping them may need, before it is
+//! acknowledged. Write-back allocates them. The file grows in memory at once, and on the volume
+//! when its data are there.
 
 use super::contents::Contents;
 use crate::alloc::Privilege;
@@ -15,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are reserved and copied in one go.
+/// Bytes reserved and copied in one step.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// How a file is written.
@@ -23,17 +24,18 @@ const STEP_BYTES: u64 = 1 << 20;
 pub struct FileOptions {
     /// Every write goes to the end of the file (`O_APPEND`).
     pub append: bool,
-    /// A write returns when it is durable (`O_SYNC`).
+    /// Writes return once they are durable (`O_SYNC`).
     pub sync: bool,
-    /// As `sync`, for what is needed to read the data back (`O_DSYNC`).
+    /// Like `sync`, but only for what is needed to read the data back (`O_DSYNC`).
     pub datasync: bool,
     /// The caller may use the blocks reserved for the superuser (`CAP_SYS_RESOURCE`).
     pub reserved_blocks: bool,
-    /// The caller keeps the set-user-ID and set-group-ID bits of what it writes to (`CAP_FSETID`).
+    /// Writing keeps the file's set-user-ID and set-group-ID bits (`CAP_FSETID`).
     pub keeps_setid: bool,
 }
 
-/// A file open for reading and writing. Cheap operations complete on the caller's task without waiting.
+/// A file open for reading and writing. Cheap operations complete on the caller's task without
+/// waiting.
 pub struct OpenFile {
     pub(super) contents: Arc<Contents>,
     pub(super) mapping: Mapping,
@@ -49,7 +51,7 @@ impl OpenFile {
         Self { contents, mapping, pages, options }
     }
 
-    /// The file, opened once more in the same way.
+    /// The same file, opened again with the same options.
     pub(super) fn reopened(&self) -> Self {
         Self::new(self.contents.clone(), self.mapping.clone(), self.options)
     }
@@ -59,12 +61,13 @@ impl OpenFile {
         self.contents.number()
     }
 
-    /// The size in bytes, with what has been written and not yet recorded.
+    /// The size in bytes, including writes that are not recorded yet.
     pub fn size(&self) -> u64 {
         self.mapping.size()
     }
 
-    /// Reads from byte `at` on; returns how many bytes there were before the end of the file.
+    /// Reads from byte `at` on. Returns the number of bytes read, which is smaller than asked for
+    /// at the end of the file.
     ///
     /// # Errors
     /// Nothing could be read.
@@ -73,10 +76,12 @@ impl OpenFile {
         self.contents.writer.guarded(read).await
     }
 
-    /// As [`OpenFile::read`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    /// As [`OpenFile::read`], for callers that must not wait: reads everything from memory or
+    /// reports how much of it was there.
     ///
     /// # Errors
-    /// The rest has to be read from the device, or the volume's errors have to be looked at first; nothing is started.
+    /// The rest must be read from the device, or the volume's errors must be checked first. Nothing
+    /// is started.
     pub fn try_read(&self, at: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         match self.contents.writer.may_halt() {
             true => Err(WouldWait { done_bytes: 0 }),
@@ -84,13 +89,15 @@ impl OpenFile {
         }
     }
 
-    /// Writes from byte `at` on (with [`FileOptions::append`] at the end of the file), and returns how many bytes that was:
-    /// fewer where space ended. In memory when it returns, unless the options say otherwise; durable after
+    /// Writes from byte `at` on, or at the end of the file with [`FileOptions::append`]. Returns
+    /// the number of bytes written, which is smaller than asked for if space runs out. The data are
+    /// in memory when this returns, unless the options say otherwise, and durable after
     /// [`OpenFile::sync`].
     ///
     /// # Errors
-    /// Nothing was written: [`Error::NoSpace`]; [`Error::TooBig`] beyond the largest size; [`Error::Permission`] for an
-    /// immutable or append-only file; [`Error::ReadOnly`]; a page that is overwritten in part and cannot be read.
+    /// Nothing was written: [`Error::NoSpace`]; [`Error::TooBig`] beyond the largest size;
+    /// [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; a partly
+    /// overwritten page cannot be read.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.contents.writer.guarded(self.write_at(at, bytes)).await
     }
@@ -126,12 +133,12 @@ impl OpenFile {
         let mut step = STEP_BYTES;
         while done < bytes.len() {
             let start = at + done as u64;
-            // Steps end on multiples of their length, so that no block is in two.
+            // Steps end at multiples of their length, so no block is split between two.
             let end = ((start / step + 1) * step).min(at + bytes.len() as u64);
             let part = &bytes[done..done + (end - start) as usize];
             match self.write_step(start, part).await {
                 Ok(()) => done += part.len(),
-                // Fewer blocks may fit.
+                // A smaller step may still fit.
                 Err((0, Error::NoSpace)) if step > u64::from(self.contents.block.bytes()) => {
                     step = (step / 2).max(self.contents.block.bytes().into());
                 }
@@ -144,19 +151,21 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Writes bytes whose blocks are reserved together; an error says how many were written before it.
+    /// Writes bytes whose blocks are reserved together. An error carries the number of bytes
+    /// written before it.
     async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
         let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
         let reserved = self.contents.reserve_for_copy(blocks, at, self.privilege()).await;
         let reserved = reserved.map_err(|error| (0, error))?;
-        // With the space for what follows: a file does not grow over its tail alone.
+        // After space for the new data is reserved: the file must not grow to the end of its block
+        // and then fail.
         self.zero_tail(at).await.map_err(|error| (0, error))?;
         let copied = self.pages.write_counted(at, bytes, &reserved.copied_bytes).await;
         copied.map_err(|error| (reserved.copied(), cache_error(error)))
     }
 
-    /// Grows the file by zeroes to the end of its last block, or to `until`, before it grows past that: what lies there may
-    /// be the past of a larger file.
+    /// Before the file grows past its last block, extends it with zeroes to the end of that block
+    /// or to `until`. The device may hold stale bytes there from when the file was larger.
     async fn zero_tail(&self, until: u64) -> Result<()> {
         let contents = &*self.contents;
         let size = self.size();
@@ -180,7 +189,8 @@ impl OpenFile {
         self.check_may_change(self.options.append && at >= self.size())
     }
 
-    /// Whether the contents may change; of an append-only file where the change `appends`.
+    /// Checks that the contents may change. An append-only file allows only a change that
+    /// `appends`.
     pub(super) fn check_may_change(&self, appends: bool) -> Result<()> {
         self.contents.writer.check_may_change_data()?;
         let flags = self.contents.cell.read(extant_format::Inode::flags);
@@ -188,7 +198,8 @@ impl OpenFile {
             return Err(Error::Permission(format!("inode {}", self.inode())));
         }
         if !self.contents.uses_extents() && self.contents.sb().blocks_count() > 1 << 32 {
-            // They may have to lie beyond what a pointer reaches, which is known only when their data are written back.
+            // New blocks may have to lie beyond a pointer's reach, which is not known until
+            // write-back.
             let feature = "writing to a file with a map of pointers on a volume of more than 2^32 blocks";
             return Err(Error::unsupported(feature));
         }
@@ -201,7 +212,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether the file is one of which every change is durable when it returns (`chattr +S`).
+    /// Whether every change of the file must be durable when it returns (`chattr +S`).
     pub(super) fn is_synchronous(&self) -> bool {
         self.contents.cell.read(|inode| inode.flags().contains(InodeFlags::SYNC))
     }
@@ -210,9 +221,9 @@ impl OpenFile {
         if self.options.reserved_blocks { Privilege::Reserved } else { Privilege::Ordinary }
     }
 
-    /// Takes away, before the contents change, what a program has only as it is: the capabilities of a file, and
-    /// set-user-ID, and set-group-ID of a file that its group may execute, where an ordinary caller changes it (Linux's
-    /// `file_remove_privs`).
+    /// Before the contents change, drops the file's capabilities and, if the caller is
+    /// unprivileged, its set-user-ID bit and, if its group may execute it, its set-group-ID bit
+    /// (Linux's `file_remove_privs`).
     pub(super) async fn drop_privileges(&self) -> Result<()> {
         let Contents { writer, cell, .. } = &*self.contents;
         if cell.read(may_have_any) {
@@ -258,18 +269,20 @@ impl fmt::Debug for OpenFile {
 }
 
 impl Contents {
-    /// The largest size: what the map can address, and what `i_blocks` can count; for a map of pointers always without
-    /// `huge_file`.
+    /// The largest size, limited by what the map can address and what `i_blocks` can count. Files
+    /// with a map of pointers are always limited as if without `huge_file`.
     pub(super) fn max_bytes(&self) -> u64 {
         let bits = self.block.log2();
         let addressed = (1 << 32) - 1;
-        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; the map's own blocks count.
+        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; the map's own blocks
+        // count too.
         let countable = u64::from(u32::MAX) >> (bits - 9);
         if self.uses_extents() {
             if self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
                 return addressed << bits;
             }
-            // Nodes at least half full, each but the root with one entry above it.
+            // Assumes nodes at least half full; each node except the root has one entry in its
+            // parent.
             let half = (ExtentNode::capacity(self.block.byte_len(), false) / 2) as u64;
             return addressed.min(countable - countable / (half - 1) - 1) << bits;
         }
@@ -278,15 +291,16 @@ impl Contents {
         indirect_capacity(self.block).min(countable - pointers).min(addressed) << bits
     }
 
-    /// Notes a change of the contents in the inode's times; the transaction that logs the data, or a sync, logs them.
+    /// Updates the inode's times for a change of its contents. The transaction that logs the data,
+    /// or a sync, logs them.
     pub(super) fn touch(&self) {
         let now = self.writer.clock.now();
-        // Under the lock: a sync that finds the new times finds them unlogged, too.
+        // Under the lock, so that a sync that sees the new times also sees them as unlogged.
         let mut live = self.live.lock();
         live.times_unlogged |= self.cell.touch_contents(now);
     }
 
-    /// Whether byte `end` lies inside a block, and that holds data or will.
+    /// Whether byte `end` is inside a block that holds, or will hold, data.
     pub(super) async fn ends_in_data(&self, end: u64) -> Result<bool> {
         if end.is_multiple_of(self.block.bytes().into()) {
             return Ok(false);
@@ -294,10 +308,10 @@ impl Contents {
         self.has_data(end >> self.block.log2()).await
     }
 
-    /// Whether a block holds data or will.
+    /// Whether a block holds, or will hold, data.
     pub(super) async fn has_data(&self, block: u64) -> Result<bool> {
         loop {
-            // A reader's look-up may push out what this one has found.
+            // A concurrent reader's lookup may evict what this one has found.
             self.know(BlockRange::one(block)).await?;
             if let Some(has_data) = self.live.lock().map.has_data(block) {
                 return Ok(has_data);
@@ -306,7 +320,7 @@ impl Contents {
     }
 }
 
-/// The error of this crate behind one of the cache.
+/// Unwraps this crate's error from a cache error.
 pub(super) fn cache_error(error: CacheError) -> Error {
     match error {
         CacheError::Io(error) => Error::Io(error),

@@ -1,4 +1,4 @@
-//! Changing a file's map: its nodes loaded and pinned, the edit planned, then applied under a handle.
+//! Changes a file's map: loads and pins its nodes, plans the edit, and applies it under a handle.
 
 use super::clusters;
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
@@ -19,13 +19,13 @@ use extant_format::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whether the journal may hold copies of what the inode maps.
+/// Whether the journal may hold copies of the blocks the inode maps.
 pub(crate) fn frees_metadata(inode: &Inode, sb: &Superblock) -> bool {
     let is_value = inode.flags().contains(InodeFlags::EA_INODE);
     inode.kind() != Some(FileKind::Regular) || is_value || journals_data(inode, sb)
 }
 
-/// The nodes of one file's map that are pinned.
+/// The pinned nodes of one file's map.
 #[derive(Debug)]
 pub(crate) struct PinnedNodes {
     kind: MetaKind,
@@ -33,15 +33,16 @@ pub(crate) struct PinnedNodes {
     copying: Option<Copying>,
 }
 
-/// Without a journal, a transaction's nodes are written in any order: an edit that changes which node is responsible for a file
-/// block, or unmaps some, copies the nodes that it changes, and so do the edits after it in the transaction. A map that only loses
-/// its end is sound whichever of its nodes are durable, and changes in place.
+/// State for copying nodes on a volume without a journal, where the nodes of a transaction are
+/// written in any order. An edit that changes which node covers a file block, or unmaps some,
+/// copies the nodes it changes; so do later edits in the same transaction. Truncation is different:
+/// the map is valid whichever of its nodes are durable, so its nodes change in place.
 #[derive(Debug)]
 struct Copying {
     journal: Journal,
     /// The transaction that the edit is planned for.
     tid: Tid,
-    /// One before it in the transaction changed responsibilities.
+    /// Whether an earlier edit in the transaction changed which node covers a file block.
     reshaped: bool,
 }
 
@@ -58,7 +59,7 @@ impl Nodes for PinnedNodes {
 }
 
 impl PinnedNodes {
-    /// None of a file's nodes.
+    /// Starts with no nodes of the file pinned.
     pub(crate) fn of(cell: &InodeCell, sb: &Superblock) -> Self {
         let kind = cell.read(|inode| match form(inode, sb) {
             Form::Tree => {
@@ -69,8 +70,9 @@ impl PinnedNodes {
         Self { kind, nodes: BTreeMap::new(), copying: None }
     }
 
-    /// As [`Self::of`], for an edit that may do more than append or cut the end off: such a one is planned for the running
-    /// transaction and must be planned again for another ([`Planned::is_for`]).
+    /// As [`Self::of`], for an edit that may do more than append or truncate. Such an edit is
+    /// planned for the running transaction and must be planned again for another
+    /// ([`Planned::is_for`]).
     pub(crate) fn copying(cell: &InodeCell, sb: &Superblock, journal: &Journal) -> Self {
         let copying = || {
             let tid = journal.running();
@@ -99,7 +101,7 @@ enum Form {
     Pointers,
 }
 
-/// How the file is mapped, or will be once its contents leave the inode.
+/// How the file is mapped, or will be once inline contents leave the inode.
 fn form(inode: &Inode, sb: &Superblock) -> Form {
     let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
     let tree = match inline {
@@ -109,7 +111,7 @@ fn form(inode: &Inode, sb: &Superblock) -> Form {
     if tree { Form::Tree } else { Form::Pointers }
 }
 
-/// The map's root; an empty one for contents in the inode.
+/// The map's root, or an empty one if the contents are in the inode.
 fn root(inode: &Inode, form: Form) -> [u8; 60] {
     if inode.flags().contains(InodeFlags::INLINE_DATA) { empty_root(form) } else { *inode.map() }
 }
@@ -122,7 +124,7 @@ fn empty_root(form: Form) -> [u8; 60] {
     root
 }
 
-/// Whether the map of an inode has a sound root that leads nowhere.
+/// Whether an inode's map has a valid root and maps nothing.
 pub(crate) fn maps_nothing(inode: &Inode, sb: &Superblock) -> bool {
     match form(inode, sb) {
         Form::Tree => {
@@ -134,22 +136,24 @@ pub(crate) fn maps_nothing(inode: &Inode, sb: &Superblock) -> bool {
     }
 }
 
-/// A change requested of a map.
+/// A requested change of a map.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<'a> {
-    /// These extents, in order, are mapped as they say; written and unwritten ones at the same place are converted.
+    /// Maps these extents, in order. A written or unwritten extent at the place it already has is
+    /// converted.
     Map(&'a [Extent]),
-    /// As `Map`, of a map from which all has been removed when the change is applied.
+    /// As `Map`, for a map that will be empty when the change is applied.
     Refill(&'a [Extent]),
-    /// As `Map`, with other blocks than before, which are freed. Of trees only.
+    /// As `Map`, to other blocks than before; the old ones are freed. For trees only.
     Move(&'a [Extent]),
-    /// The end of the range is unmapped, as far as one step goes.
+    /// Unmaps the end of the range, as far as one step goes.
     Remove(BlockRange),
-    /// Extents from the start of the range on move this many blocks towards the file's start, over a hole as long: those of
-    /// one leaf. Of trees only, as is the next.
+    /// Moves extents from the start of the range on towards the start of the file by this many
+    /// blocks, over a hole of that length. One step moves those of one leaf. For trees only, like
+    /// the next.
     ShiftLeft(BlockRange, u64),
-    /// The range moves this many blocks towards the file's end, behind which nothing is in the way: what one leaf maps, from
-    /// the back.
+    /// Moves the range towards the end of the file by this many blocks; nothing is in the way
+    /// there. One step moves what one leaf maps, starting from the end.
     ShiftRight(BlockRange, u64),
 }
 
@@ -161,17 +165,19 @@ pub(crate) struct Planned {
     pub(crate) new_nodes: u32,
     /// Blocks of nodes to be freed.
     pub(crate) freed_nodes: Vec<VolumeBlock>,
-    /// Runs of data that are not mapped any more.
+    /// Runs of data that are no longer mapped.
     removed: Vec<PhysicalRun>,
-    /// The clusters of these that are to be freed, where the volume has any: nothing else of them is mapped.
+    /// The clusters of `removed` that can be freed because nothing else in them is mapped; `None`
+    /// on a volume without clusters.
     clusters: Option<Vec<PhysicalRun>>,
     cluster: ClusterSize,
     /// The part of a removal that remains to be done.
     pub(crate) rest: Rest,
-    /// How many of the new nodes are copies of nodes that do not change in place.
+    /// How many of the new nodes are copies of nodes that must not change in place.
     pub(crate) copies: u32,
     reshapes: bool,
-    /// Nodes that this transaction allocated change in place.
+    /// Set if the plan holds only for this transaction, because nodes that it allocated change in
+    /// place.
     only_for: Option<Tid>,
 }
 
@@ -181,11 +187,11 @@ enum Writes {
     Pointers(Vec<NodeWrite<PointerWrites>>),
 }
 
-/// The mappings around block `logical`: all those in the leaf node that covers it, of whole clusters. Reads nodes that are not
-/// in memory.
+/// The mappings around block `logical`: all those in the leaf node that covers it, extended to
+/// whole clusters. Reads nodes that are not in memory.
 ///
 /// # Errors
-/// A damaged map, or one that cannot be read.
+/// The map is damaged or unreadable.
 pub(crate) async fn look_up(
     store: &MetaStore,
     alloc: &Allocator,
@@ -211,11 +217,12 @@ pub(crate) async fn look_up(
     }
 }
 
-/// Where a block of a file lies, and those behind it, of which [`look_up`] finds that the map is damaged around it: what is sound
-/// there can be read, though not changed. Nobody changes the map meanwhile.
+/// Finds where a file block and its successors are after [`look_up`] has found the map damaged
+/// around them. Intact parts can still be read, though not changed. Nobody may change the map
+/// meanwhile.
 ///
 /// # Errors
-/// What the map does not tell.
+/// Blocks that the map does not account for.
 pub(crate) async fn look_up_damaged(
     store: &MetaStore,
     alloc: &Allocator,
@@ -233,7 +240,7 @@ pub(crate) async fn look_up_damaged(
     Ok(run)
 }
 
-/// The nodes of one file's map as they are in memory.
+/// The nodes of one file's map in memory.
 struct LiveNodes<'a> {
     store: &'a MetaStore,
     alloc: &'a Allocator,
@@ -255,7 +262,7 @@ impl MapSource for LiveNodes<'_> {
     }
 
     fn judge_checksum(&self, _check: impl FnOnce() -> std::result::Result<(), Corrupt>) -> Result<()> {
-        // Read with it; a changed block gets its checksum when it is committed.
+        // Checked when the block was read. A changed block gets its checksum at commit.
         Ok(())
     }
 
@@ -328,10 +335,11 @@ async fn resume(
     }
 }
 
-/// Plans a change, with the nodes that it edits loaded and pinned. Nobody else changes the map until it is applied.
+/// Plans a change, loading and pinning the nodes it edits. Nobody else may change the map until it
+/// is applied.
 ///
 /// # Errors
-/// A damaged map, or one that cannot be read; [`Error::TooBig`].
+/// The map is damaged or unreadable; [`Error::TooBig`].
 pub(crate) async fn plan(
     store: &MetaStore,
     alloc: &Allocator,
@@ -342,8 +350,9 @@ pub(crate) async fn plan(
     loop {
         match try_plan(store, cell, nodes, change) {
             Ok(planned) => {
-                // Of a cluster of which other blocks stay mapped, nothing is freed that would be checked, and journalled data is
-                // revoked all the same.
+                // Check these runs separately. If other blocks of their cluster stay mapped,
+                // nothing is freed that would be checked, but journalled data are revoked all the
+                // same.
                 let place = Place::Inode(cell.number());
                 planned.removed.iter().try_for_each(|&run| alloc.check_claim(run, place))?;
                 return Ok(planned);
@@ -384,7 +393,8 @@ fn try_plan(
                     }
                 }
                 Change::Move(extents) => {
-                    // Emptied first: nodes that this leaves empty go, and the new extents are not cut where leaves ended.
+                    // Emptied first, so that empty nodes are dropped and the new extents are not
+                    // split at old leaf boundaries.
                     extents.iter().try_for_each(|extent| draft.replace(extent.range(), &[]))?;
                     for extent in *extents {
                         draft.replace(extent.range(), std::slice::from_ref(extent))?;
@@ -435,7 +445,7 @@ impl Planned {
         change: &Change<'_>,
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {
-        // The extents that other changes replace stay in use: they are the same blocks.
+        // Other changes replace extents by extents over the same blocks, which stay in use.
         let frees = matches!(change, Change::Remove(_) | Change::Move(_));
         let replaced = if frees { edit.replaced } else { Vec::new() };
         let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
@@ -458,7 +468,7 @@ impl Planned {
         self.only_for.is_none_or(|only| only == tid)
     }
 
-    /// Credits of [`Self::apply`]: the nodes and the inode.
+    /// Credits that [`Self::apply`] needs: the nodes and the inode.
     pub(crate) fn credits(&self) -> u32 {
         1 + match &self.writes {
             Writes::Tree(writes) => writes.len() as u32,
@@ -466,11 +476,13 @@ impl Planned {
         }
     }
 
-    /// Blocks of the log that revoke what is to be freed: all of it if `metadata` says so, else the nodes.
+    /// Log blocks needed to revoke what will be freed: everything if `metadata`, else only the
+    /// nodes.
     pub(crate) fn revoke_blocks(&self, metadata: bool, sb: &Superblock) -> u32 {
         let removed: u64 = if metadata { self.removed.iter().map(|run| run.blocks).sum() } else { 0 };
         let blocks = removed + self.freed_nodes.len() as u64;
-        // A record has up to eight bytes, and a block of them a head and a tail of 20.
+        // A record has up to eight bytes; a block of records has a head and a tail of 20 bytes in
+        // total.
         (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
     }
 
@@ -478,20 +490,20 @@ impl Planned {
         self.clusters.as_deref().unwrap_or(&self.removed)
     }
 
-    /// Everything that is to be freed.
+    /// Everything that will be freed.
     pub(crate) fn freed(&self) -> impl Iterator<Item = PhysicalRun> {
         let nodes = self.freed_nodes.iter().map(|&at| PhysicalRun::new(at, 1));
         self.freed_data().iter().copied().chain(nodes)
     }
 
-    /// The blocks of the volume that this makes free.
+    /// Blocks of the volume that become free.
     pub(crate) fn freed_blocks(&self) -> u64 {
         let data: u64 = self.freed_data().iter().map(|run| run.blocks).sum();
         data + self.freed_nodes.len() as u64 * self.cluster.blocks()
     }
 
-    /// Frees what the change leaves unmapped, whose groups are pinned; the journal may hold copies of all of it if `metadata`
-    /// says so, else of the nodes.
+    /// Frees what the change leaves unmapped. Its groups are pinned. The journal may hold copies of
+    /// all of it if `metadata`, else only of the nodes.
     pub(crate) fn free(&self, handle: &mut Handle, alloc: &Allocator, pins: &Pins, metadata: bool) {
         if metadata {
             self.removed.iter().for_each(|&run| handle.revoke(run));
@@ -500,7 +512,8 @@ impl Planned {
         self.freed_nodes.iter().for_each(|&at| alloc.free(handle, pins, PhysicalRun::new(at, 1), true));
     }
 
-    /// Writes the nodes. `news` are the blocks for new ones; `data_blocks` are the file's anew, whole clusters.
+    /// Writes the nodes. `news` are the blocks for new nodes. The file gains `data_blocks` blocks
+    /// of data, in whole clusters.
     pub(crate) fn apply(
         &self,
         handle: &mut Handle,

@@ -1,7 +1,8 @@
 //! Extents of volumes that allocate clusters (`bigalloc`).
 //!
-//! Blocks of one logical cluster lie in one physical cluster, at the same offsets; some of them may not be mapped. Those are
-//! *implied*: their place is known, reads as zeroes, and is the file's (Linux: `get_implied_cluster_alloc`).
+//! The blocks of one logical cluster are in one physical cluster, at the same offsets. Some of them
+//! may be unmapped. Those are *implied*: their place is known and belongs to the file, and they
+//! read as zeroes (Linux: `get_implied_cluster_alloc`).
 
 use super::live::Known;
 use extant_format::{BlockRange, ClusterSize, Corrupt, Extent, Place, VolumeBlock};
@@ -9,7 +10,8 @@ use extant_format::{BlockRange, ClusterSize, Corrupt, Extent, Place, VolumeBlock
 /// Checks the extents of one node.
 ///
 /// # Errors
-/// An extent at another offset of its cluster than its blocks have in the file, or a logical cluster in two physical ones.
+/// An extent whose offset within its physical cluster differs from that in the file, or a logical
+/// cluster split over two physical ones.
 pub(crate) fn check(extents: &[Extent], cluster: ClusterSize, place: Place) -> Result<(), Corrupt> {
     let is_aligned = |e: &Extent| cluster.offset(e.physical.0) == cluster.offset(e.logical.0.into());
     let in_two = |two: &[Extent]| {
@@ -25,14 +27,15 @@ pub(crate) fn check(extents: &[Extent], cluster: ClusterSize, place: Place) -> R
     }
 }
 
-/// The damage of an extent that does not lie where its cluster does.
+/// The damage of an extent that is not where its cluster is.
 pub(super) fn broken(extent: &Extent, place: Place) -> Corrupt {
     let rule = "at the place of its blocks within their cluster (bigalloc)";
     Corrupt::field(place, "ee_start", extent.physical.0, rule)
 }
 
-/// Runs in order, without gaps and of whole clusters, with the implied blocks among the holes told apart. Runs at other offsets of
-/// their clusters than their blocks have in the file imply nothing: that is damage, which a change of the map meets.
+/// Marks the implied blocks among the holes. The runs are in order, without gaps, and cover whole
+/// clusters. A run whose offset within its physical cluster differs from that in the file implies
+/// nothing: this is damage, and changing the map will report it.
 pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize) -> Vec<(BlockRange, Known)> {
     let mut joined: Vec<(BlockRange, Known)> = Vec::with_capacity(runs.len());
     for (range, known) in runs {

@@ -1,14 +1,14 @@
-//! How many blocks of map a change may need, at worst. An acknowledged write reserves them with its data, so that write-back
-//! meets no ENOSPC.
+//! Worst-case number of map blocks that a change may need. A write reserves them together with its
+//! data before it is acknowledged, so write-back never gets ENOSPC.
 
 use extant_format::{
     BlockRange, BlockSize, DIRECT_POINTERS, EXTENT_MAX_DEPTH, ExtentNode, pointers_per_block,
 };
 
-/// Extents in an inode.
+/// Extents that fit in an inode.
 const ROOT_EXTENTS: u64 = 4;
 
-/// The shape of a file's extent tree, as far as its root tells.
+/// A file's extent tree, as far as its root shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeShape {
     /// Levels below the root.
@@ -17,11 +17,12 @@ pub(crate) struct TreeShape {
     pub(crate) entries: u16,
 }
 
-/// Nodes that a tree may grow by when `runs` disjoint ranges of `blocks` blocks together are mapped, each block to an
-/// extent of its own at worst.
+/// Nodes that a tree may grow by when `runs` disjoint ranges of `blocks` blocks in total are
+/// mapped, in the worst case with one extent per block.
 ///
-/// A range lies in one gap or one extent, so that it splits one full node of each level at most, and what it adds to a level
-/// fills nodes by half at least. An extent that is cut in the middle leaves two: `runs` counts for one more entry each.
+/// A range is within one gap or one extent, so it splits at most one full node per level, and the
+/// entries it adds to a level fill nodes at least half. An extent cut in the middle leaves two, so
+/// `runs` adds one more entry each.
 pub(crate) fn tree_growth(shape: TreeShape, blocks: u64, runs: u64, block: BlockSize) -> u64 {
     if blocks == 0 {
         return 0;
@@ -33,7 +34,7 @@ pub(crate) fn tree_growth(shape: TreeShape, blocks: u64, runs: u64, block: Block
         added = runs + added.div_ceil(half);
         nodes += added;
     }
-    // The root overflows, and is pushed down once for each level that this adds.
+    // The root overflows and is pushed down once for each level this adds.
     let mut entries = u64::from(shape.entries) + added;
     for _ in shape.depth..EXTENT_MAX_DEPTH {
         if entries <= ROOT_EXTENTS {
@@ -45,7 +46,8 @@ pub(crate) fn tree_growth(shape: TreeShape, blocks: u64, runs: u64, block: Block
     nodes
 }
 
-/// Nodes that a tree may grow by when one extent is split in two: one of each level, as far as the root is full.
+/// Nodes that a tree may grow by when one extent is split in two: one per level, if the root is
+/// full.
 pub(crate) fn split_growth(shape: TreeShape) -> u64 {
     if shape.depth == 0 && u64::from(shape.entries) < ROOT_EXTENTS {
         return 0;
@@ -53,7 +55,7 @@ pub(crate) fn split_growth(shape: TreeShape) -> u64 {
     u64::from(shape.depth) + 1
 }
 
-/// Pointer blocks on the way to the blocks of `range`, all of them new at worst.
+/// Pointer blocks on the paths to the blocks of `range`, all of them new in the worst case.
 pub(crate) fn pointer_growth(range: BlockRange, block: BlockSize) -> u64 {
     let per_block = u64::from(pointers_per_block(block));
     let mut top = u64::from(DIRECT_POINTERS);

@@ -1,7 +1,8 @@
-//! The parts common to edits of extent trees and of indirect maps.
+//! What edits of extent trees and of indirect maps have in common.
 //!
-//! An edit is planned on copies of the nodes on its path and written afterwards: until [`Edit::new_nodes`] blocks are
-//! allocated and every node it names is pinned, nothing has changed, and from then on nothing can fail.
+//! An edit is planned on copies of the nodes on its path and written later. Until
+//! [`Edit::new_nodes`] blocks are allocated and every node that it names is pinned, nothing has
+//! changed. After that, nothing can fail.
 
 use extant_format::{BlockRange, Corrupt, Extent, VolumeBlock};
 use std::ops::Deref;
@@ -13,12 +14,12 @@ pub(crate) enum NodeAt {
     Root,
     /// A block of the volume.
     Block(VolumeBlock),
-    /// A block that the edit needs allocated: the index into the blocks that it is given.
+    /// A block to be allocated for the edit: an index into the blocks that will be passed to it.
     New(u32),
 }
 
 impl NodeAt {
-    /// The block of a node that has one already.
+    /// The block of an existing node.
     pub(crate) fn block(self) -> Option<VolumeBlock> {
         match self {
             Self::Block(at) => Some(at),
@@ -26,7 +27,7 @@ impl NodeAt {
         }
     }
 
-    /// The node's block, once the new ones are known; `None` for the root.
+    /// The node's block once new ones have been allocated; `None` for the root.
     pub(crate) fn resolve(self, news: &[VolumeBlock]) -> Option<VolumeBlock> {
         match self {
             Self::Root => None,
@@ -39,7 +40,7 @@ impl NodeAt {
 /// Why an edit could not be planned.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// This node's block must be in memory first.
+    /// This node's block must first be loaded into memory.
     Missing(VolumeBlock),
     /// The map is damaged.
     Corrupt(Corrupt),
@@ -61,8 +62,8 @@ pub(crate) trait Nodes {
     /// The bytes of the node in block `at`; `None` if they must be loaded.
     fn node(&self, at: VolumeBlock) -> Option<Self::Bytes>;
 
-    /// Whether no durable node or inode leads to the node in block `at`: a crash between two writes cannot
-    /// expose it.
+    /// Whether no durable node or inode points to the node in block `at`, so that a crash between
+    /// two writes cannot expose it.
     fn is_fresh(&self, at: VolumeBlock) -> bool;
 }
 
@@ -75,37 +76,39 @@ pub(crate) struct NodeWrite<T> {
     pub(crate) change: T,
 }
 
-/// A planned edit. `T` is how a node of the map changes.
+/// A planned edit. `T` describes how a node of the map changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Edit<T> {
-    /// The nodes that change, each once; new ones among them, each once.
+    /// The nodes that change, including new ones; each appears once.
     pub(crate) writes: Vec<NodeWrite<T>>,
-    /// Blocks to allocate for new nodes.
+    /// Number of blocks to allocate for new nodes.
     pub(crate) new_nodes: u32,
-    /// Blocks of nodes that are no longer in the map: to be freed and revoked.
+    /// Blocks of nodes that left the map: to be freed and revoked.
     pub(crate) freed_nodes: Vec<VolumeBlock>,
-    /// Runs that the map held in the range and no longer holds in this form: what a removal frees.
+    /// Mappings in the range that the edit removed or changed. A removal frees these blocks.
     pub(crate) replaced: Vec<Extent>,
-    /// A node is responsible for other file blocks than before: of nodes that change in place, all or none must be durable.
+    /// Some node now covers different file blocks, so the in-place changes must become durable all
+    /// together or not at all.
     pub(crate) reshapes: bool,
-    /// How many of the new nodes are copies of nodes that do not change in place.
+    /// How many of the new nodes are copies of nodes that must not change in place.
     pub(crate) copies: u32,
 }
 
-/// The groups that a removal touches and the metadata blocks that it frees, so that one step of it fits one handle.
+/// Bounds one step of a removal so that it fits one handle: groups touched and metadata blocks
+/// freed.
 #[derive(Debug)]
 pub(crate) struct Budget {
     blocks_per_group: u64,
     groups: std::collections::BTreeSet<u64>,
     nodes: u32,
     most: u32,
-    /// Blocks that may still be freed: of one extent, as many as lie in so many groups; each metadata block takes a revoke record
-    /// in the log.
+    /// Blocks that may still be freed. Limits how much of one extent is freed to what fits in
+    /// `most` groups; each metadata block also takes a revoke record in the log.
     blocks_left: u32,
 }
 
 impl Budget {
-    /// At most `most` groups and nodes together; at least one run always passes.
+    /// Allows at most `most` groups and nodes together. At least one run always passes.
     pub(crate) fn new(blocks_per_group: u32, most: u32) -> Self {
         let (groups, nodes) = (Default::default(), 0);
         let blocks_left = most.saturating_mul(blocks_per_group);
@@ -127,7 +130,7 @@ impl Budget {
         self.groups.len() as u32 + self.nodes
     }
 
-    /// Whether `blocks` blocks from `at` on may be freed, too; notes them if so.
+    /// Whether `blocks` blocks from `at` on may also be freed. If so, records them.
     pub(crate) fn take(&mut self, at: VolumeBlock, blocks: u32) -> bool {
         let (first, last) =
             (at.0 / self.blocks_per_group, (at.0 + u64::from(blocks) - 1) / self.blocks_per_group);
@@ -141,7 +144,7 @@ impl Budget {
         true
     }
 
-    /// Notes a node that changes or is freed.
+    /// Records a node that changes or is freed.
     pub(crate) fn node(&mut self, freed: Option<VolumeBlock>) {
         self.nodes += 1;
         if let Some(at) = freed {
@@ -155,5 +158,5 @@ impl Budget {
     }
 }
 
-/// The range of a removal that remains after one step.
+/// The part of a removal's range that remains after one step.
 pub(crate) type Rest = Option<BlockRange>;

@@ -1,8 +1,9 @@
 //! Edits of extent trees (kernel document: *Extent Tree*).
 //!
-//! Every change is one operation: replace what a range of file blocks maps by other extents, or by none. Nodes split and
-//! go, keys above them follow (Linux refuses a tree whose index key is not the first key of its child), the root is pushed
-//! down when it is full and pulled back when what it points to fits it again.
+//! Every change is one operation: replace what a range of file blocks maps by other extents, or by
+//! none. Nodes are split and removed, and the keys above them are updated: Linux rejects a tree
+//! whose index key differs from the first key of its child. A full root is pushed down; it is
+//! pulled up again once its only child fits into it.
 
 use super::clusters;
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
@@ -75,7 +76,8 @@ impl TreeNode {
         }
     }
 
-    /// Writes the node into the inode's 60 bytes or into a block, whose checksum is left to the commit.
+    /// Writes the node into the inode's 60 bytes or into a block. A block's checksum is computed at
+    /// commit.
     pub(crate) fn write_to(&self, to: &mut [u8], news: &[VolumeBlock]) {
         match &self.entries {
             Entries::Leaf(extents) => ExtentNode::Leaf(extents.clone()).write_to(to),
@@ -91,19 +93,19 @@ impl TreeNode {
     }
 }
 
-/// The way to a leaf.
+/// The path to a leaf.
 #[derive(Debug)]
 struct Path {
-    /// The nodes above the leaf, and which of their children leads to it.
+    /// The nodes above the leaf, each with the index of the child on the path.
     steps: Vec<(NodeAt, usize)>,
     leaf: NodeAt,
-    /// File blocks that the leaf is responsible for.
+    /// File blocks that the leaf covers.
     range: BlockRange,
-    /// No other leaf lies behind it.
+    /// Whether no other leaf follows it.
     is_last: bool,
 }
 
-/// An edit of one file's tree in the making.
+/// An edit of one file's tree being planned.
 #[derive(Debug)]
 pub(crate) struct Draft<'a, N> {
     sb: &'a Superblock,
@@ -114,16 +116,16 @@ pub(crate) struct Draft<'a, N> {
     news: u32,
     freed: Vec<VolumeBlock>,
     replaced: Vec<Extent>,
-    /// Of the nodes that change in place, each depends on the others: a node is responsible for other file blocks than before, or
-    /// may become so once the blocks that it gave up are mapped again.
+    /// Whether the in-place changes must become durable together: some node covers other file
+    /// blocks than before, or another node may come to cover blocks that it gave up.
     reshapes: bool,
     copies: u32,
-    /// The rule of clusters is checked in each leaf.
+    /// Whether each leaf is checked against the cluster rule (`clusters::check`).
     is_strict: bool,
 }
 
 impl<'a, N: Nodes> Draft<'a, N> {
-    /// On a copy of the tree whose root is `root`.
+    /// Starts from a copy of the tree with this root.
     pub(crate) fn new(
         root: &[u8; ROOT_BYTES],
         source: &'a N,
@@ -133,7 +135,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Self::of(root, source, sb, inode, !sb.cluster_size().is_block())
     }
 
-    /// As [`Self::new`], for look-ups alone: a file whose extents break the rule of clusters can be read.
+    /// As [`Self::new`], for lookups only: a file whose extents violate the cluster rule
+    /// (`clusters::check`) can still be read.
     pub(crate) fn to_look_up(
         root: &[u8; ROOT_BYTES],
         source: &'a N,
@@ -179,16 +182,16 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(TreeNode::from_format(node))
     }
 
-    /// The extents of the leaf responsible for block `logical`, and the blocks that it is responsible for.
+    /// The extents of the leaf that covers block `logical`, and the blocks it covers.
     pub(crate) fn leaf(&mut self, logical: u64) -> Result<(BlockRange, &[Extent]), Stop> {
         let path = self.descend(logical)?;
         Ok((path.range, self.extents(path.leaf)))
     }
 
-    /// Whether a block of a cluster is mapped, which lies at `at`.
+    /// Whether any block of a cluster, which is at `at`, is mapped.
     ///
     /// # Errors
-    /// One is mapped elsewhere: leaves are checked one by one before.
+    /// A block is mapped elsewhere. The check when a leaf is loaded does not see other leaves.
     fn maps_any(&mut self, cluster: BlockRange, at: VolumeBlock) -> Result<bool, Stop> {
         let (size, inode) = (self.sb.cluster_size(), self.inode);
         let mut block = cluster.start;
@@ -205,14 +208,14 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(false)
     }
 
-    /// The clusters that the edit leaves without a mapped block, of those that had one.
+    /// Clusters that had a mapped block and have none after the edit.
     pub(super) fn freed_clusters(&mut self) -> Result<Vec<PhysicalRun>, Stop> {
         let cluster = self.sb.cluster_size();
         let mut freed: Vec<PhysicalRun> = Vec::with_capacity(self.replaced.len());
         let mut done = 0;
         for extent in self.replaced.clone() {
             let mut clusters = cluster.around(extent.range());
-            // The last cluster of the extent before may be the first one here.
+            // The last cluster of the previous extent may be the first one here.
             clusters.start = clusters.start.max(done);
             done = clusters.end;
             let one = |start| BlockRange::at(start, cluster.blocks());
@@ -237,7 +240,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(freed)
     }
 
-    /// Maps `range` to `with`, which lies inside it, in order, and may leave holes.
+    /// Maps `range` to the extents `with`, which are inside it and in order, and may leave holes.
     pub(crate) fn replace(&mut self, range: BlockRange, with: &[Extent]) -> Result<(), Stop> {
         if range.end > BlockRange::MAP_END - 1 && !with.is_empty() {
             return Err(Stop::TooBig);
@@ -253,7 +256,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(())
     }
 
-    /// Unmaps the end of `range`: as much as lies in one leaf and fits the budget. Gives what is left of the range.
+    /// Unmaps the end of `range`, as much as is in one leaf and fits the budget. Returns the
+    /// remaining range.
     pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
         let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
@@ -261,7 +265,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let (mut cut, mut whole) = (end, true);
             for extent in self.extents(path.leaf).iter().rev() {
                 let Some(piece) = clip(extent, range.until(end)) else { continue };
-                // The end of it, where that is all that may be freed.
+                // Frees only the end of the extent if the budget allows no more.
                 let over = piece.blocks.saturating_sub(budget.blocks_left());
                 if over == piece.blocks
                     || !budget.take(VolumeBlock(piece.physical.0 + u64::from(over)), piece.blocks - over)
@@ -286,8 +290,9 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(None)
     }
 
-    /// Moves extents that begin in `range`, which ends where the map does, `by` blocks towards the start, over a hole as long:
-    /// those of the first leaf that has any. Gives the range that remains.
+    /// Moves extents that begin in `range` towards the start of the file by `by` blocks, over a
+    /// hole of that length. `range` ends where the map does. One call moves those of the first leaf
+    /// that has any. Returns the remaining range.
     pub(crate) fn shift_left(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
         let mut start = range.start;
         loop {
@@ -314,8 +319,9 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// Moves what `range` maps `by` blocks towards the end, where nothing is in the way: what the last leaf of the range maps.
-    /// An extent that begins before the range is split. Gives the range that remains.
+    /// Moves what `range` maps towards the end of the file by `by` blocks, where nothing is in the
+    /// way. One call moves what the last leaf of the range maps. An extent that begins before the
+    /// range is split. Returns the remaining range.
     pub(crate) fn shift_right(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
         let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
@@ -349,7 +355,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
         self.reshapes = true;
     }
 
-    /// Pulls what the root points to into it, as long as that fits. For edits that may free nodes.
+    /// Pulls the root's only child into the root, repeatedly, as long as it fits. For edits that
+    /// may free nodes.
     pub(crate) fn shrink(&mut self) -> Result<(), Stop> {
         loop {
             let root = &self.nodes[&NodeAt::Root];
@@ -371,13 +378,15 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// Whether nodes that change in place depend on each other: more than a true append.
+    /// Whether nodes that change in place depend on each other, as they do for anything beyond a
+    /// plain append.
     pub(crate) fn reshapes(&self) -> bool {
         self.reshapes
     }
 
-    /// Gives each node that changes, and that is not fresh, a new block, and so those above it, up to a fresh one or the inode: the
-    /// write of the inode's record makes the whole edit durable. For volumes without a journal.
+    /// Moves each changed node that is not fresh to a new block, along with the nodes above it, up
+    /// to a fresh one or the inode. Writing the inode's record then makes the whole edit durable.
+    /// For volumes without a journal.
     pub(crate) fn copy_changed(&mut self) {
         let source = self.source;
         let in_place = |at: NodeAt| at.block().is_some_and(|block| !source.is_fresh(block));
@@ -396,7 +405,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// The node above `at`, whose first key is `key`, and which of its children that is.
+    /// The parent of `at`, whose first key is `key`, and its index among the parent's children.
     fn parent_of(&self, at: NodeAt, key: u32) -> (NodeAt, usize) {
         let mut parent = NodeAt::Root;
         loop {
@@ -411,9 +420,9 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// The edit, to be written.
+    /// Completes the edit, ready to be written.
     pub(crate) fn finish(mut self) -> Edit<TreeNode> {
-        // New nodes that went again leave no gap in the numbers.
+        // Renumber the new nodes, so that those removed again leave no gaps.
         let alive: Vec<_> = (0..self.news).filter(|&n| self.nodes.contains_key(&NodeAt::New(n))).collect();
         let renumber = |at: NodeAt| match at {
             NodeAt::New(n) => {
@@ -445,7 +454,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
 
     fn load(&mut self, at: NodeAt, cx: &ExtentContext<'_>) -> Result<(), Stop> {
         let NodeAt::Block(block) = at else { return Ok(()) };
-        // A damaged tree may lead to a node again, at another depth.
+        // A damaged tree may lead to the same node again at another depth.
         if self.nodes.get(&at).is_none_or(|node| cx.depth != Some(node.depth)) {
             let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
             let node = self.parse(&bytes, cx)?;
@@ -480,7 +489,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// Replaces a range that lies within one leaf's.
+    /// Replaces a range that lies within one leaf.
     fn replace_in(&mut self, path: Path, range: BlockRange, with: &[Extent]) -> Result<(), Stop> {
         let Path { steps, leaf, is_last, .. } = path;
         let extents = self.extents(leaf);
@@ -500,7 +509,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
             append(&mut joined, extent);
         }
         let is_append = is_last && last == extents.len();
-        // Blocks that a leaf gives up may be mapped by another before the leaf is durable without them.
+        // Another leaf may map the blocks that this one gives up before this one is durable without
+        // them.
         self.reshapes |= with.is_empty() && !replaced.is_empty();
         self.replaced.extend(replaced);
         let node = self.nodes.get_mut(&leaf).expect("a path's nodes are loaded");
@@ -515,7 +525,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         self.relieve(steps, leaf, is_append)
     }
 
-    /// Takes an empty node out of the tree, and those above it that it leaves empty.
+    /// Removes an empty node from the tree, and any nodes above it that become empty.
     fn remove(&mut self, mut steps: Vec<(NodeAt, usize)>, mut at: NodeAt) {
         self.reshapes = true;
         while let Some((parent, n)) = steps.pop() {
@@ -540,7 +550,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         self.nodes.remove(&at).expect("a path's nodes are loaded")
     }
 
-    /// Makes the keys above a node agree with its first.
+    /// Updates the keys above a node to match its first key.
     fn correct_keys(&mut self, steps: &[(NodeAt, usize)], at: NodeAt) {
         let Some(key) = self.nodes[&at].first_key() else { return };
         for &(parent, n) in steps.iter().rev() {
@@ -558,10 +568,11 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// Splits a node that holds too much, and those above it as far as needed.
+    /// Splits an overfull node, and the nodes above it as far as needed.
     ///
-    /// The last leaf stays full when it was appended to. Anywhere else both halves get room: otherwise descending inserts
-    /// before a full leaf would make a leaf each, and no bound for a reservation would hold.
+    /// After an append the last leaf stays full. In any other case both halves get room. Otherwise
+    /// descending inserts before a full leaf would create a leaf each, and no bound for a
+    /// reservation would hold.
     fn relieve(
         &mut self,
         mut steps: Vec<(NodeAt, usize)>,
@@ -586,7 +597,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 steps.push((NodeAt::Root, 0));
                 continue;
             };
-            // The node that an append fills keeps what it has, unless it is the end of its last extent that is behind it now.
+            // A node filled by an append keeps its entries, unless the end of its last extent was
+            // replaced and is now in the next node.
             self.reshapes |= !is_append || !self.replaced.is_empty();
             let parts = len.div_ceil(most);
             let part = if is_append { most } else { len.div_ceil(parts) };
@@ -617,7 +629,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     }
 }
 
-/// Entries that a node holds.
+/// Number of entries that a node can hold.
 fn capacity(at: NodeAt, sb: &Superblock) -> usize {
     let bytes = if at == NodeAt::Root { ROOT_BYTES } else { sb.block_size().byte_len() };
     ExtentNode::capacity(bytes, false)
@@ -635,7 +647,7 @@ pub(super) fn clip(extent: &Extent, range: BlockRange) -> Option<Extent> {
     })
 }
 
-/// Adds an extent behind others, joined with the last one where it continues it, and cut where it is too long.
+/// Appends an extent, joined with the last one if contiguous and split if too long.
 fn append(to: &mut Vec<Extent>, mut extent: Extent) {
     let most = if extent.unwritten { UNWRITTEN_MAX_BLOCKS } else { EXTENT_MAX_BLOCKS };
     if let Some(last) = to.last_mut()

@@ -1,52 +1,58 @@
-//! A file's map as it is in memory: what is known of the map on disk, and over it what is dirty or in flight.
+//! A file's map in memory: what is known of the map on disk, overlaid with what is dirty or in
+//! flight.
 //!
-//! Pure: every question is answered from memory, and what is not known is said to be unknown, so that the caller loads the
-//! node that tells. *Pending* blocks are those whose data, place or coverage by the recorded size the volume does not have
-//! yet. They are authoritative; what is *known* is a cache and may be forgotten at any time.
+//! This code is pure: it answers every question from memory, or answers that something is unknown,
+//! so that the caller loads the node that has the answer. A block is *pending* if the volume does
+//! not yet have its data, its place, or a recorded size that covers it. Pending blocks are
+//! authoritative. What is *known* is a cache and may be forgotten at any time.
 //!
 //! ```text
-//! hole      --write--> delayed   --claim--> in flight (new), --place--> with a place --end--> written, logged
-//! unwritten --write--> converts  --claim--> in flight (unwritten)                     --end--> written, logged
-//! written, not covered by the recorded size --write--> beyond --claim--> in flight (written) --end--> size logged
+//! hole      -write-> delayed  -claim-> in flight (new), -place-> placed -end-> written, logged
+//! unwritten -write-> converts -claim-> in flight (unwritten)            -end-> written, logged
+//! written, not covered by the recorded size
+//!           -write-> beyond   -claim-> in flight (written)              -end-> size logged
 //! ```
 //!
-//! With `bigalloc` a hole of a cluster that the file has is *implied*, and is written as an unwritten block is. Of a cluster that
-//! is delayed, the blocks of one run of write-back are in flight until it is allocated; those of others wait. Where the run has
-//! several pieces in the cluster, the first is *new* and the others *share* its place.
+//! With `bigalloc`, a hole in a cluster that the file owns is *implied*, and is written like an
+//! unwritten block. Only one write-back run at a time may have blocks of a delayed cluster in
+//! flight; blocks of other runs wait until the cluster is allocated. If the run has several pieces
+//! in the cluster, the first is *new* and the others *share* its place.
 //!
-//! The block in which a file ended when a write of it was taken stays *beyond* after the write has ended: its bytes past that
-//! end may have come to its page since, before or after the write was taken. So the recorded size never grows over bytes that
-//! are only in memory, whatever the order of marking, copying, taking and ending.
+//! The block that contained the end of the file when write-back took it stays *beyond* after the
+//! write ends. Bytes past that end may have been copied to its page since, before or after the
+//! write was taken. This keeps the recorded size from covering bytes that exist only in memory,
+//! regardless of the order of marking, copying, taking and ending.
 
 use super::runs::{RunMap, RunValue};
 use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
 use extant_format::{BlockRange, BlockSize, ClusterSize, VolumeBlock};
 
-/// Runs that are remembered of the map on disk.
+/// Most runs of the map on disk to keep in memory.
 const KNOWN_MAX: usize = 2048;
-/// Memory of a run, with its share of a tree's node.
+/// Memory of one run, with its share of a tree node.
 const RUN_BYTES: u64 = 64;
-/// Charges are multiples of this.
+/// Charges are rounded up to a multiple of this.
 const CHARGE_STEP_BYTES: u64 = 1024;
 
-/// A run's state in the map on disk, including changes that are logged and not yet checkpointed.
+/// A run's state in the map on disk, including changes logged but not yet checkpointed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Hole,
     Written(VolumeBlock),
     Unwritten(VolumeBlock),
-    /// A hole in a cluster of which the file has this block, because others of it are mapped.
+    /// A hole in a cluster that the file owns because other blocks of it are mapped; this is the
+    /// block's place.
     Implied(VolumeBlock),
 }
 
-/// The state of a block before its write was issued.
+/// A block's state before its write was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Was {
-    /// Delayed: its place was allocated for this write.
+    /// Delayed; its place was allocated for this write.
     New,
-    /// Delayed, in a cluster that is being allocated for a `New` block of the same run of write-back: its place is void if that
-    /// block's write fails.
+    /// Delayed, in a cluster being allocated for a `New` block of the same write-back run. If that
+    /// block's write fails, the place is void.
     Shared,
     Unwritten,
     Written,
@@ -55,15 +61,15 @@ pub(crate) enum Was {
 /// Why a block is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// Dirty, and nothing allocated; its space is reserved.
+    /// Dirty and unallocated; its space is reserved.
     Delayed,
     /// Dirty over an unwritten block.
     Converts(VolumeBlock),
-    /// A written block that the recorded size did not cover; its page may be dirty. On the device its bytes are valid up to
-    /// this offset in the file.
+    /// A written block that the recorded size did not cover; its page may be dirty. Its bytes on
+    /// the device are valid up to this file offset.
     Beyond { at: VolumeBlock, valid_bytes: u64 },
-    /// Claimed by write-back: being written to its place, or about to get one. On the device its bytes were valid up to this
-    /// offset in the file before.
+    /// Claimed by write-back: being written to its place, or about to get one. Before this write,
+    /// its bytes on the device were valid up to this file offset.
     InFlight { to: Option<VolumeBlock>, was: Was, valid_bytes: u64 },
 }
 
@@ -71,9 +77,10 @@ pub(crate) enum Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     Hole,
-    /// In memory only, with space reserved; or being written to a place that no transaction knows.
+    /// In memory only, with space reserved, or being written to a place that no transaction
+    /// contains yet.
     Delayed,
-    /// Allocated, and reading as zeroes unless `is_dirty` says that its bytes are in memory.
+    /// Allocated; reads as zeroes unless `is_dirty`, in which case its bytes are in memory.
     Unwritten {
         at: VolumeBlock,
         is_dirty: bool,
@@ -104,31 +111,34 @@ impl RunValue for Pending {
     }
 }
 
-/// The way in which write-back handles a run of dirty blocks.
+/// How write-back handles a run of dirty blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStep {
-    /// Overwrites in place; the map does not change.
+    /// Overwrite in place; the map does not change.
     Overwrite(VolumeBlock),
-    /// Writes in place, and its end must be logged. The bytes of a *fresh* block outside its dirty ones are undefined.
+    /// Write in place and log when it ends. In a *fresh* block, the bytes outside the dirty ones
+    /// are undefined.
     InPlace { to: VolumeBlock, fresh: bool },
-    /// Needs blocks, for which space is reserved.
+    /// Needs allocation; space is reserved.
     Allocate,
-    /// Writes nothing: the page cache zeroed what a truncation cut off, and the block reads as zeroes without that.
+    /// Write nothing: the page cache zeroed what a truncation cut off, and the block reads as
+    /// zeroes anyway.
     Zeroes,
     /// An earlier write to it has not ended.
     Wait,
-    /// A write that allocates its cluster has not ended: one of the same run of write-back shares the place, others wait.
+    /// A write that allocates its cluster has not ended. A block of the same write-back run shares
+    /// the place; others wait.
     Share,
 }
 
-/// The addition to the file's reservation when a range is marked dirty.
+/// What marking a range dirty adds to the file's reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Runs of holes that become delayed.
     pub(crate) delayed: Vec<BlockRange>,
-    /// Blocks in them.
+    /// Total number of blocks in `delayed`.
     pub(crate) delayed_blocks: u64,
-    /// Clusters to be allocated for them.
+    /// Clusters to be allocated for `delayed`.
     pub(crate) clusters: u64,
     /// Unwritten and implied blocks that become dirty.
     pub(crate) converted_blocks: u64,
@@ -141,18 +151,18 @@ pub(crate) struct LiveMap {
     cluster: ClusterSize,
     pending: RunMap<Pending>,
     known: RunMap<Known>,
-    /// Delayed blocks, and dirty or in-flight ones over unwritten blocks.
+    /// Delayed blocks, and dirty or in-flight blocks over unwritten ones.
     reserved_blocks: u64,
-    /// The largest size that an ended write-back vouches for.
+    /// The largest size that a finished write-back vouches for.
     written_bytes: u64,
-    /// No block from here on was logged as written through this map.
+    /// No block from here on has been logged as written through this map.
     logged_end: u64,
-    /// The charge for its memory, if there is one.
+    /// The charge for its memory, if any.
     charge: Option<Charge>,
 }
 
 impl LiveMap {
-    /// Of a file of which nothing is known.
+    /// Creates the map of a file about which nothing is known yet.
     pub(crate) fn new(block: BlockSize, cluster: ClusterSize) -> Self {
         Self {
             block,
@@ -166,17 +176,18 @@ impl LiveMap {
         }
     }
 
-    /// Charges its memory to `account` for as long as it lives.
+    /// Charges its memory to `account` for its whole lifetime.
     pub(crate) fn charge_to(&mut self, account: &Account) {
         self.charge = Some(account.charge(self.memory_bytes()));
     }
 
-    /// Bytes that it is charged with.
+    /// Bytes charged.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charge.as_ref().map_or(0, Charge::bytes)
     }
 
-    /// Memory of the runs, about. In steps: most changes leave the charge as it is.
+    /// Approximate memory of the runs. It grows in steps, so that most changes leave the charge
+    /// alone.
     fn memory_bytes(&self) -> u64 {
         ((self.pending.len() + self.known.len()) as u64 * RUN_BYTES).next_multiple_of(CHARGE_STEP_BYTES)
     }
@@ -188,8 +199,8 @@ impl LiveMap {
         }
     }
 
-    /// Remembers what the map on disk says, for a caller who asks for blocks `asked`: what is known of these stays, however much
-    /// it is, so that asking comes to an end.
+    /// Caches runs of the map on disk for a caller that asked for blocks `asked`. All runs that
+    /// overlap `asked` are kept, however many, so that a caller that asks again makes progress.
     pub(crate) fn learn(&mut self, asked: BlockRange, runs: &[(BlockRange, Known)]) {
         if self.known.len() + runs.len() > KNOWN_MAX {
             self.known.remove(BlockRange::new(0, asked.start));
@@ -203,14 +214,15 @@ impl LiveMap {
         self.recharge();
     }
 
-    /// Forgets what is known; pending blocks stay.
+    /// Forgets what is known. Pending blocks stay.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.recharge();
     }
 
-    /// Where a reader finds block `at`, and for which blocks that holds; `None` if the map must be loaded. Dirty blocks
-    /// without data on the device are holes to a reader: their pages are in the cache.
+    /// Where a reader finds block `at`, and the run of blocks this applies to. `None` if the map
+    /// must be loaded. Dirty blocks without data on the device are holes to a reader, since their
+    /// pages are in the cache.
     pub(crate) fn read(&self, at: u64) -> Option<(BlockRange, Known)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let known = match pending {
@@ -227,12 +239,13 @@ impl LiveMap {
         Some((run.until(end), known))
     }
 
-    /// The first pending block from `at` on.
+    /// The first pending block at or after `at`.
     pub(crate) fn next_pending(&self, at: u64) -> Option<u64> {
         self.pending.first_from(at).map(|(run, _)| run.start)
     }
 
-    /// How block `at` is stored, dirty blocks included, and for which blocks that holds; `None` if the map must be loaded.
+    /// How block `at` is stored, dirty blocks included, and the run of blocks this applies to.
+    /// `None` if the map must be loaded.
     pub(crate) fn stored(&self, at: u64) -> Option<(BlockRange, Stored)> {
         let (run, known) = self.read(at)?;
         let is_dirty = self.pending.get(at).is_some();
@@ -245,7 +258,7 @@ impl LiveMap {
         Some((run, stored))
     }
 
-    /// The first block of a range of which nothing is known.
+    /// The first block of a range about which nothing is known.
     pub(crate) fn first_unknown(&self, range: BlockRange) -> Option<u64> {
         let mut at = range.start;
         while at < range.end {
@@ -257,7 +270,7 @@ impl LiveMap {
         None
     }
 
-    /// The reservation that a write to a range needs. All of the range is known or pending.
+    /// The reservation needed for a write to a range, all of which is known or pending.
     pub(crate) fn need(&self, range: BlockRange) -> Need {
         let (mut need, mut counted) = (Need::default(), 0);
         let mut at = range.start;
@@ -282,15 +295,15 @@ impl LiveMap {
         need
     }
 
-    /// Whether a cluster is reserved, or allocated in memory, for blocks that are delayed or that nothing was allocated for
-    /// before.
+    /// Whether a cluster is reserved, or allocated in memory, for delayed blocks or blocks in
+    /// flight to a new place.
     fn is_reserved(&self, cluster: BlockRange) -> bool {
         self.pending
             .iter_in(cluster)
             .any(|(_, pending)| matches!(pending, Pending::Delayed | Pending::InFlight { was: Was::New, .. }))
     }
 
-    /// Whether blocks of a cluster are in flight to a place that no transaction knows.
+    /// Whether blocks of a cluster are in flight to a place that no transaction contains yet.
     fn is_being_allocated(&self, cluster: BlockRange) -> bool {
         !self.cluster.is_block()
             && self
@@ -303,8 +316,8 @@ impl LiveMap {
         self.cluster.around(BlockRange::one(block))
     }
 
-    /// Clusters with a block of `run`, none of whose blocks is pending, for which nothing is reserved, from block `counted` on;
-    /// which is then the end of the last one.
+    /// Counts the clusters touched by `run` that have no reservation, from block `counted` on, and
+    /// moves `counted` to the end of the last one. No block of `run` is pending.
     fn unreserved_clusters(&self, run: BlockRange, counted: &mut u64) -> u64 {
         if self.cluster.is_block() {
             return run.len();
@@ -321,7 +334,8 @@ impl LiveMap {
         self.cluster.count(clusters)
     }
 
-    /// The clusters of a run that was allocated at `to` are the file's: their other blocks are implied.
+    /// Notes that the clusters of a run allocated at `to` belong to the file, so their other blocks
+    /// are implied.
     fn imply_around(&mut self, run: BlockRange, to: VolumeBlock) {
         if self.cluster.is_block() {
             return;
@@ -334,7 +348,7 @@ impl LiveMap {
             for (blocks, pending) in pending {
                 match pending {
                     Pending::Delayed => self.pending.insert(blocks, Pending::Converts(place(blocks.start))),
-                    // Logged or failed from now on as over an unwritten block.
+                    // From now on logged, or failed, like a write over an unwritten block.
                     Pending::InFlight { to, was: Was::Shared, valid_bytes } => {
                         self.pending
                             .insert(blocks, Pending::InFlight { to, was: Was::Unwritten, valid_bytes });
@@ -349,8 +363,8 @@ impl LiveMap {
         }
     }
 
-    /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size. Gives what of it was not
-    /// pending before.
+    /// Marks a range dirty after its space has been reserved. `recorded_bytes` is the file's
+    /// recorded size. Returns the parts that were not pending before.
     pub(crate) fn mark_dirty(&mut self, range: BlockRange, recorded_bytes: u64) -> Vec<BlockRange> {
         let mut new: Vec<BlockRange> = Vec::new();
         let covered = recorded_bytes >> self.block.log2();
@@ -394,8 +408,9 @@ impl LiveMap {
         new
     }
 
-    /// Clusters, in order, joined where they adjoin, of which a range has both a hole and blocks that are delayed, or in flight to a
-    /// place that no transaction knows. All of the range is known or pending.
+    /// Clusters in which a range has both a hole and blocks that are delayed or in flight to a
+    /// place that no transaction contains yet. They are in order, with adjacent ones joined. All of
+    /// the range is known or pending.
     pub(crate) fn contested_clusters(&self, range: BlockRange) -> Vec<BlockRange> {
         let mut found: Vec<BlockRange> = Vec::new();
         let mut at = range.start;
@@ -404,7 +419,7 @@ impl LiveMap {
             let run = run.until(range.end);
             let is_hole = known == Known::Hole && self.pending.get(at).is_none();
             at = run.end;
-            // Of a hole of several clusters, only the first and the last have other blocks.
+            // If a hole spans several clusters, only the first and the last can have other blocks.
             for cluster in [self.cluster_of(run.start), self.cluster_of(run.end - 1)] {
                 if !is_hole || !self.is_reserved(cluster) {
                     continue;
@@ -418,8 +433,8 @@ impl LiveMap {
         found
     }
 
-    /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write; not implied blocks. Gives
-    /// their runs.
+    /// Marks the holes of a range, whose space is reserved, as about to be allocated without a
+    /// write. Skips implied blocks. Returns the runs of holes.
     pub(crate) fn delay_holes(&mut self, range: BlockRange) -> Vec<BlockRange> {
         let mut holes: Vec<BlockRange> = Vec::new();
         let mut at = range.start;
@@ -442,13 +457,13 @@ impl LiveMap {
         holes
     }
 
-    /// The first run of a range that is delayed.
+    /// The first delayed run of a range.
     pub(crate) fn first_delayed(&self, range: BlockRange) -> Option<BlockRange> {
         let delayed = self.pending.iter_in(range).find(|(_, pending)| *pending == Pending::Delayed);
         delayed.map(|(run, _)| run)
     }
 
-    /// Blocks in flight were allocated without a write: they are unwritten.
+    /// Marks blocks in flight that were allocated without a write as unwritten.
     pub(crate) fn preallocated(&mut self, range: BlockRange) {
         for (run, to, _) in self.in_flight(range) {
             self.reserved_blocks -= run.len();
@@ -459,27 +474,27 @@ impl LiveMap {
         self.recharge();
     }
 
-    /// The map of a range, of which nothing is delayed or in flight, has changed.
+    /// Records a new mapping of a range, of which nothing is delayed or in flight.
     pub(crate) fn remap(&mut self, range: BlockRange, known: Known) {
         self.pending.remove(range);
         self.known.insert(range, known);
         self.recharge();
     }
 
-    /// A range, of which nothing is delayed or in flight, is not mapped any more. Other blocks of the clusters that it begins and
-    /// ends in have places of their own, or none.
+    /// Records that a range is no longer mapped; nothing of it is delayed or in flight. Other
+    /// blocks of its first and last clusters have places of their own, or none.
     pub(crate) fn unmap(&mut self, range: BlockRange) {
         self.pending.remove(range);
         match self.cluster.is_block() {
             true => self.known.insert(range, Known::Hole),
-            // Whether their clusters are still the file's, the map on disk tells.
+            // The map on disk tells whether the file still owns these clusters.
             false => self.known.remove(self.cluster.around(range)),
         }
         self.recharge();
     }
 
-    /// Forgets the map, all of which may have changed, of a file of which nothing is delayed or in flight and that the
-    /// device has up to byte `size_bytes`.
+    /// Forgets the map after any of it may have changed. Nothing of the file is delayed or in
+    /// flight, and the device has it up to byte `size_bytes`.
     pub(crate) fn reset(&mut self, size_bytes: u64) {
         debug_assert_eq!(self.reserved_blocks, 0, "nothing is dirty");
         self.pending.clear();
@@ -489,25 +504,27 @@ impl LiveMap {
         self.recharge();
     }
 
-    /// Every byte below `size_bytes` is on the device, pending or in a hole that was made: nothing is being written to the
-    /// file's pages.
+    /// Vouches for every byte below `size_bytes`: each is on the device, pending, or in a hole made
+    /// on purpose. Nothing is being written to the file's pages.
     pub(crate) fn vouch(&mut self, size_bytes: u64) {
         self.written_bytes = self.written_bytes.max(size_bytes);
     }
 
-    /// The file's last block is on the device up to its end, and its page is clean: the file may grow over it.
+    /// Records that the file's last block is on the device up to its end and its page is clean, so
+    /// the file may grow past it.
     pub(crate) fn whole(&mut self, last: u64) {
         if matches!(self.pending.get(last), Some((_, Pending::Beyond { .. }))) {
             self.pending.remove(BlockRange::one(last));
         }
     }
 
-    /// No byte behind `size_bytes` is on the device, whatever was vouched for before.
+    /// Records that no byte past `size_bytes` is on the device, even if vouched for before.
     pub(crate) fn distrust(&mut self, size_bytes: u64) {
         self.written_bytes = self.written_bytes.min(size_bytes);
     }
 
-    /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
+    /// The write-back step for the blocks from `at` on, and the run it applies to. `None` if the
+    /// map must be loaded.
     pub(crate) fn write_step(&self, at: u64) -> Option<(BlockRange, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {
@@ -533,7 +550,8 @@ impl LiveMap {
         Some((run, step))
     }
 
-    /// Write-back takes dirty blocks of one kind; no other run takes them until they have landed or failed.
+    /// Claims dirty blocks of one kind for write-back. No other run takes them until they land or
+    /// fail.
     pub(crate) fn claim(&mut self, range: BlockRange) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
@@ -547,13 +565,13 @@ impl LiveMap {
         }
     }
 
-    /// As [`Self::claim`], of delayed blocks of one cluster that is being allocated for the same run of write-back, which has
-    /// `to` for the first of them.
+    /// As [`Self::claim`], for delayed blocks in a cluster being allocated for the same write-back
+    /// run. `to` is the place of the first of them.
     pub(crate) fn share(&mut self, range: BlockRange, to: VolumeBlock) {
         self.pending.insert(range, Pending::InFlight { to: Some(to), was: Was::Shared, valid_bytes: 0 });
     }
 
-    /// Claimed blocks got a place and are about to be written to it.
+    /// Places claimed blocks, which are about to be written.
     pub(crate) fn place(&mut self, range: BlockRange, to: VolumeBlock) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
@@ -565,7 +583,7 @@ impl LiveMap {
         }
     }
 
-    /// The blocks of a range that are in flight, with their places and what they were.
+    /// The blocks of a range that are in flight, with their places and previous states.
     pub(crate) fn in_flight(&self, range: BlockRange) -> Vec<(BlockRange, VolumeBlock, Was)> {
         let parts = self.pending.iter_in(range).filter_map(|(run, pending)| match pending {
             Pending::InFlight { to: Some(to), was, .. } => Some((run, to, was)),
@@ -574,8 +592,8 @@ impl LiveMap {
         parts.collect()
     }
 
-    /// Whether block `at` holds bytes, on the device or in memory: more than the zeroes as which what was never written reads.
-    /// `None` if the map must be loaded.
+    /// Whether block `at` holds bytes, on the device or in memory, rather than reading as zeroes
+    /// because it was never written. `None` if the map must be loaded.
     pub(crate) fn has_data(&self, at: u64) -> Option<bool> {
         if self.pending.get(at).is_some() {
             return Some(true);
@@ -583,7 +601,7 @@ impl LiveMap {
         self.known.get(at).map(|(_, known)| matches!(known, Known::Written(_)))
     }
 
-    /// The place of a block that has one.
+    /// A block's place, if it has one.
     pub(crate) fn place_of(&self, block: u64) -> Option<VolumeBlock> {
         match self.pending.get(block) {
             Some((_, Pending::InFlight { to, .. })) => to,
@@ -596,8 +614,8 @@ impl LiveMap {
         }
     }
 
-    /// Blocks in flight are on the device, and what points to them is being logged. Their run was taken when the file was
-    /// `size_bytes` long.
+    /// Marks blocks in flight as being on the device, with what points to them being logged. The
+    /// file was `size_bytes` long when their run was taken.
     pub(crate) fn landed(&mut self, range: BlockRange, size_bytes: u64) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
@@ -611,13 +629,15 @@ impl LiveMap {
                 self.imply_around(run, to);
             }
             self.logged_end = self.logged_end.max(run.end);
-            // Not over a hole before blocks that did not reach the device.
+            // Only to the end of the run: beyond a hole there may be blocks that have not reached
+            // the device.
             self.written_bytes = self.written_bytes.max(size_bytes.min(run.end << self.block.log2()));
-            // Blocks wholly below the run's size are valid, whatever was written to them since.
+            // Blocks entirely below the run's size are valid, whatever has been written to them
+            // since.
             let from = run.start.max(size_bytes >> self.block.log2());
             if from < run.end {
                 let at = VolumeBlock(to.0 + (from - run.start));
-                // Of a block larger than a page, a run that was taken earlier may end later.
+                // If a block is larger than a page, a run taken earlier may end later.
                 let valid_bytes = valid_bytes.max(size_bytes);
                 self.pending.insert(BlockRange::new(from, run.end), Pending::Beyond { at, valid_bytes });
             }
@@ -635,8 +655,8 @@ impl LiveMap {
         rest.next().map_or(bytes.end, |(run, _)| start(run))
     }
 
-    /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void, as are those
-    /// of blocks that share these.
+    /// Returns blocks in flight that did not reach the device to their previous state. Places
+    /// allocated for them are void, as are those of blocks sharing them.
     pub(crate) fn failed(&mut self, range: BlockRange) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
@@ -657,8 +677,8 @@ impl LiveMap {
         }
     }
 
-    /// Dirty blocks that will not be written: given up, cut off or never written to. Gives how many clusters were reserved for
-    /// delayed ones alone.
+    /// Drops dirty blocks that will not be written: given up, cut off, or never written to. Returns
+    /// the number of clusters reserved only for delayed ones among them.
     pub(crate) fn abandon(&mut self, range: BlockRange) -> u64 {
         let mut parts: Vec<_> = self.pending.iter_in(range).collect();
         for &(run, pending) in &parts {
@@ -675,8 +695,8 @@ impl LiveMap {
         parts.iter().map(|(run, _)| self.unreserved_clusters(*run, &mut counted)).sum()
     }
 
-    /// The file ends before block `from`, and before byte `size_bytes`: what lies behind is a hole. Nothing behind is in
-    /// flight. Gives as [`Self::abandon`] does.
+    /// Cuts the file off before block `from` and at byte `size_bytes`, leaving a hole after it.
+    /// Nothing past that is in flight. Returns the same as [`Self::abandon`].
     pub(crate) fn truncate(&mut self, from: u64, size_bytes: u64) -> u64 {
         let delayed = self.abandon(BlockRange::from_block(from));
         debug_assert!(self.pending.first_from(from).is_none(), "nothing that is truncated is in flight");
@@ -685,7 +705,7 @@ impl LiveMap {
         {
             self.pending.insert(run, Pending::Beyond { at, valid_bytes: valid_bytes.min(size_bytes) });
         }
-        // The rest of the last cluster may be the file's for as long as it is mapped.
+        // The file may own the rest of the last cluster for as long as that cluster is mapped.
         self.known.remove(BlockRange::from_block(from));
         let holes = BlockRange::from_block(self.cluster.end(from));
         if !holes.is_empty() {
@@ -697,7 +717,7 @@ impl LiveMap {
         delayed
     }
 
-    /// The size to record now: grown over what is on the device, and no further.
+    /// The size to record now: it covers what is on the device and nothing more.
     pub(crate) fn recordable_bytes(&self, recorded_bytes: u64) -> u64 {
         let covered = recorded_bytes >> self.block.log2();
         let limit = self.pending.first_from(covered).map_or(u64::MAX, |(run, pending)| {
@@ -710,18 +730,19 @@ impl LiveMap {
         recorded_bytes.max(self.written_bytes.min(limit))
     }
 
-    /// Whether a block that was logged as written begins behind the recorded size: blocks before it are still to be written.
+    /// Whether a block logged as written starts past the recorded size, with earlier blocks still
+    /// to be written.
     pub(crate) fn is_ahead(&self, recorded_bytes: u64) -> bool {
         self.logged_end.checked_sub(1).is_some_and(|last| last << self.block.log2() > recorded_bytes)
     }
 
-    /// Blocks that the tree may have to map anew, and the runs that they are in, at most: what the reservation for nodes is
-    /// made from.
+    /// Most blocks that the tree may have to map anew, and most runs they can be in. The
+    /// reservation for nodes is based on these.
     pub(crate) fn reserved(&self) -> (u64, u64) {
         (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.pending.len() as u64 })
     }
 
-    /// Blocks that the file gets when what is pending is written.
+    /// Blocks that the file gains once everything pending is written.
     pub(crate) fn unrecorded_blocks(&self) -> u64 {
         if self.cluster.is_block() {
             return self.reserved_blocks;
@@ -736,7 +757,7 @@ impl LiveMap {
         blocks
     }
 
-    /// Delayed neighbours of a range, joined with it: what a map of pointers reserves for.
+    /// Joins a range with its delayed neighbours; a map of pointers bases its reservation on this.
     pub(crate) fn delayed_around(&self, range: BlockRange) -> BlockRange {
         let mut around = range;
         if let Some(before) = range.start.checked_sub(1)
@@ -750,13 +771,15 @@ impl LiveMap {
         around
     }
 
-    /// Whether the volume has every block that was written, apart from blocks that are only to be written again.
+    /// Whether the volume has every block that was written, not counting blocks that only wait to
+    /// be written again.
     pub(crate) fn is_clean(&self) -> bool {
         let mut all = self.pending.iter_in(BlockRange::ALL);
         all.all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 
-    /// Whether blocks of a range are dirty, or in flight, over places that may be the file's for other blocks' sake.
+    /// Whether a range has blocks, dirty or in flight, whose places the file may own only because
+    /// of other blocks.
     pub(crate) fn writes_implied(&self, range: BlockRange) -> bool {
         let is_implied =
             |pending| matches!(pending, Pending::Converts(_) | Pending::InFlight { was: Was::Unwritten, .. });

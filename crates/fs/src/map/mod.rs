@@ -1,5 +1,5 @@
-//! Where a file's blocks lie: `read` follows the map on the volume; `live` is the map of a file that is being changed; `change`
-//! applies what `extents` and `pointers` have planned.
+//! Where a file's blocks are. `read` follows the map on the volume. `live` is the in-memory map of
+//! a file being changed. `change` applies what `extents` and `pointers` have planned.
 
 pub(crate) mod change;
 mod clusters;
@@ -20,15 +20,15 @@ pub(crate) use read::{MapSource, Mapper, RunWalker, Unmapped};
 /// The state of a run of file blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
-    /// Data at this block of the volume and those behind it.
+    /// Data, starting at this block of the volume.
     Written(VolumeBlock),
-    /// Allocated there, reading as zeroes.
+    /// Allocated at this block, but reads as zeroes.
     Unwritten(VolumeBlock),
-    /// Nothing allocated, reading as zeroes.
+    /// Not allocated; reads as zeroes.
     Hole,
 }
 
-/// A run of file blocks of one state.
+/// A run of file blocks in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First block within the file.
@@ -40,7 +40,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The part from `logical` on; which lies in the run.
+    /// The part from block `logical` on, which must be within the run.
     pub(crate) fn from(self, logical: u64) -> Self {
         let skip = logical - self.logical;
         let state = match self.state {

@@ -1,6 +1,7 @@
 //! Edits of the block maps of ext2 and ext3 (kernel document: *Direct/Indirect Block Addressing*).
 //!
-//! A map has no unwritten state: a pointer is set once the block's data are on the device.
+//! A block map has no unwritten state: a pointer is set only once the block's data are on the
+//! device.
 
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
 use super::live::Known;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of the pointers in the inode.
 const ROOT_BYTES: usize = 60;
 
-/// The target of a pointer.
+/// What a pointer points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pointer {
     Hole,
@@ -22,12 +23,13 @@ enum Pointer {
     Node(NodeAt),
 }
 
-/// Pointers of a node that change.
+/// Changed pointers of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct PointerWrites(Vec<(u32, Pointer)>);
 
 impl PointerWrites {
-    /// Writes the pointers into the inode's 60 bytes or into a block; a new block was zeroed before.
+    /// Writes the pointers into the inode's 60 bytes or into a block. A new block must already be
+    /// zeroed.
     pub(crate) fn write_to(&self, to: &mut [u8], news: &[VolumeBlock]) {
         for &(index, pointer) in &self.0 {
             let at = match pointer {
@@ -41,7 +43,7 @@ impl PointerWrites {
     }
 }
 
-/// An edit of one file's map in the making.
+/// An edit of one file's map being planned.
 #[derive(Debug)]
 pub(crate) struct PointerDraft<'a, N: Nodes> {
     sb: &'a Superblock,
@@ -56,7 +58,7 @@ pub(crate) struct PointerDraft<'a, N: Nodes> {
 }
 
 impl<'a, N: Nodes> PointerDraft<'a, N> {
-    /// On a copy of the map whose pointers in the inode are `root`.
+    /// Starts from a copy of the map whose pointers in the inode are `root`.
     pub(crate) fn new(
         root: &[u8; ROOT_BYTES],
         source: &'a N,
@@ -67,7 +69,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Self { sb, inode, source, root: *root, loaded, set, news: 0, freed: Vec::new(), replaced: Vec::new() }
     }
 
-    /// The mappings around block `logical`: those in the pointer block that covers it, or a hole where there is none.
+    /// The mappings around block `logical`: those in the pointer block that covers it, or a hole if
+    /// there is none.
     pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(BlockRange, Known)>, Stop> {
         let size = self.sb.block_size();
         let Some(path) = indirect_path(logical, size) else {
@@ -97,8 +100,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Ok(runs)
     }
 
-    /// Maps `blocks` file blocks from `logical` on to the run at `physical`. Their former
-    /// mappings are in [`Edit::replaced`].
+    /// Maps `blocks` file blocks from `logical` on to the run at `physical`. Their previous
+    /// mappings go to [`Edit::replaced`].
     pub(crate) fn insert(&mut self, logical: u64, physical: VolumeBlock, blocks: u64) -> Result<(), Stop> {
         if logical + blocks > indirect_capacity(self.sb.block_size())
             || u32::try_from(physical.0 + blocks).is_err()
@@ -128,8 +131,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Ok(())
     }
 
-    /// Unmaps the end of `range` as far as the budget goes, and frees pointer blocks that this leaves empty. Gives what is
-    /// left of the range.
+    /// Unmaps the end of `range` as far as the budget allows, and frees pointer blocks that become
+    /// empty. Returns the remaining range.
     pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
         let capacity = indirect_capacity(self.sb.block_size());
         let range = range.until(capacity);
@@ -157,7 +160,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Ok(None)
     }
 
-    /// The edit, to be written.
+    /// Completes the edit, ready to be written.
     pub(crate) fn finish(self) -> Edit<PointerWrites> {
         let mut writes: Vec<NodeWrite<PointerWrites>> = Vec::new();
         let freed: BTreeSet<_> = self.freed.iter().map(|&at| NodeAt::Block(at)).collect();
@@ -181,8 +184,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         }
     }
 
-    /// Removes what lies below a node of this level (1 points to data) that maps from file block `first` on. Gives what is
-    /// left of the range if the budget ended.
+    /// Removes everything below a node at `level` (1 points to data) that maps from file block
+    /// `first` on. Returns the remaining range if the budget runs out.
     fn remove_below(
         &mut self,
         at: NodeAt,
@@ -219,7 +222,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Ok(None)
     }
 
-    /// Makes one pointer a hole. `false` if the budget does not allow it.
+    /// Turns one pointer into a hole. Returns `false` if the budget does not allow it.
     fn clear(&mut self, at: NodeAt, index: u32, logical: u64, budget: &mut Budget) -> Result<bool, Stop> {
         if let Some(old) = self.block(at, index)? {
             if !budget.take(old, 1) {
@@ -243,7 +246,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         self.set.insert((parent, index), Pointer::Hole);
     }
 
-    /// Runs are noted with their blocks ascending, whichever way they are met.
+    /// Records a replaced block. Runs are stored in ascending block order, whichever direction they
+    /// are found in.
     fn note_replaced(&mut self, logical: u64, at: VolumeBlock) {
         if let Some(last) = self.replaced.last_mut() {
             let first = u64::from(last.logical.0);
@@ -262,7 +266,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         self.replaced.push(Extent { logical, physical: at, blocks: 1, unwritten: false });
     }
 
-    /// The pointer as the edit has it; its node is loaded.
+    /// The pointer as changed by the edit. Its node must be loaded.
     fn pointer(&self, at: NodeAt, index: u32) -> Pointer {
         if let Some(&pointer) = self.set.get(&(at, index)) {
             return pointer;
@@ -290,7 +294,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         }
     }
 
-    /// The pointer block that a pointer leads to, loaded.
+    /// Loads the pointer block that a pointer leads to.
     fn node(&mut self, at: NodeAt, index: u32) -> Result<Option<NodeAt>, Stop> {
         if let Pointer::Node(node) = self.pointer(at, index) {
             return Ok(Some(node));

@@ -1,4 +1,4 @@
-//! Reading a file's map from the volume, as far as it can be read: damage costs the blocks that it is about.
+//! Reads a file's map from the volume. Damage loses only the blocks it affects.
 
 use super::{Run, RunState};
 use crate::view::View;
@@ -9,21 +9,21 @@ use extant_format::{
 };
 use std::future::Future;
 
-/// What a map is read from.
+/// The source a map is read from.
 pub(crate) trait MapSource: Sync {
-    /// The volume's.
+    /// The volume's superblock.
     fn superblock(&self) -> &Superblock;
 
-    /// Blocks that lie on the device, in part at least.
+    /// Blocks that are at least partly on the device.
     fn device_blocks(&self) -> u64;
 
     /// The bytes of a node, or of a block of pointers, of an inode's map.
     fn node(&self, inode: InodeNumber, at: VolumeBlock) -> impl Future<Output = Result<BlockRef>> + Send;
 
-    /// Fails for a wrong checksum, unless it is only to be noted.
+    /// Fails on a wrong checksum, unless the source only notes such damage.
     fn judge_checksum(&self, check: impl FnOnce() -> std::result::Result<(), Corrupt>) -> Result<()>;
 
-    /// Fails for damage that costs no block, unless it is only to be noted.
+    /// Fails on damage that loses no blocks, unless the source only notes such damage.
     fn judge(&self, damage: Corrupt) -> Result<()>;
 }
 
@@ -49,10 +49,10 @@ impl MapSource for View {
     }
 }
 
-/// Blocks of a file of which its map does not say where they are, because it is damaged or cannot be read there.
+/// Blocks whose place is unknown because the file's map is damaged or unreadable there.
 #[derive(Debug)]
 pub(crate) struct Unmapped {
-    /// The first is the one that was asked for.
+    /// Starts with the block that was asked for.
     pub(crate) blocks: BlockRange,
     pub(crate) error: Error,
 }
@@ -64,7 +64,7 @@ impl From<Unmapped> for Error {
 }
 
 impl Unmapped {
-    /// The bytes of these blocks, up to byte `end` of the file.
+    /// The byte range of these blocks, up to byte `end` of the file.
     pub(crate) fn lost(self, sb: &Superblock, end: u64) -> Lost {
         let log2 = sb.block_size().log2();
         let offset = self.blocks.start << log2;
@@ -75,11 +75,11 @@ impl Unmapped {
 
 type Mapped<T> = std::result::Result<T, Unmapped>;
 
-/// A file's map, remembering the node looked at last, so that reading on costs no second descent.
+/// A file's map. Remembers the node used last, so that sequential reads need no second descent.
 #[derive(Debug, Default)]
 pub(crate) struct Mapper {
     last: Option<Last>,
-    /// Last nodes loaded so far, and nodes that could not be.
+    /// Last-level nodes loaded so far, plus nodes that could not be loaded.
     loads: u64,
 }
 
@@ -89,7 +89,7 @@ enum Last {
     Pointers { first: u64, at: VolumeBlock, block: BlockRef },
 }
 
-/// The extents of a leaf, and the blocks for which it has none because it is damaged.
+/// The extents of a leaf, and the ranges that it lacks because of damage.
 #[derive(Debug)]
 struct Leaf {
     extents: Vec<Extent>,
@@ -97,7 +97,7 @@ struct Leaf {
 }
 
 impl Mapper {
-    /// The run that holds block `logical` of the file, from there on.
+    /// The run that contains block `logical` of the file, from that block on.
     pub(crate) async fn map(&mut self, from: &impl MapSource, inode: &Inode, logical: u64) -> Mapped<Run> {
         if logical >= BlockRange::MAP_END {
             return Ok(Run { logical, blocks: u64::MAX - logical, state: RunState::Hole });
@@ -109,8 +109,8 @@ impl Mapper {
         }
     }
 
-    /// Fills `to` with the file's blocks from byte `offset` on; what is not written reads as zeroes. The size is the
-    /// caller's to look at.
+    /// Reads the file's blocks into `to` from byte `offset` on. Unwritten blocks and holes read as
+    /// zeroes. The caller checks the file's size.
     ///
     /// # Errors
     /// Some of it cannot be read.
@@ -128,10 +128,10 @@ impl Mapper {
         Ok(())
     }
 
-    /// As [`Self::read`], up to the first byte that cannot be read; returns how many bytes that was.
+    /// As [`Self::read`], up to the first unreadable byte. Returns the number of bytes read.
     ///
     /// # Errors
-    /// That is the first one.
+    /// The first byte is unreadable.
     pub(crate) async fn read_some(
         &mut self,
         view: &View,
@@ -150,7 +150,7 @@ impl Mapper {
         Ok(done)
     }
 
-    /// The front of a read, within a hole or a block.
+    /// Reads the beginning of a range, up to the end of its hole or block.
     async fn read_piece(&mut self, view: &View, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
         let block_bytes = u64::from(view.superblock().block_size().bytes());
         let run = self.map(view, inode, offset / block_bytes).await?;
@@ -229,7 +229,7 @@ impl Mapper {
         }
     }
 
-    /// A node that should map `range` is of no use.
+    /// Handles a useless node that should map `range`.
     fn fail(&mut self, range: BlockRange, logical: u64, error: Error) -> Unmapped {
         self.loads += 1;
         Unmapped { blocks: BlockRange::new(logical, range.end), error }
@@ -253,7 +253,8 @@ impl Mapper {
         let bits = size.log2() - 2;
         let (mut next, mut place) = (inode.block_pointer(path.root), Place::Inode(inode.number));
         for level in 0..path.levels {
-            // Blocks reached through the pointer that was followed last, of which so many lie before this one.
+            // Blocks covered by the pointer followed last, and how many of them come before this
+            // one.
             let covered = 1u64 << (bits * (path.levels - level) as u32);
             let skip = logical_offset(&path.indices[..path.levels], bits, level);
             let range = BlockRange::at(logical - skip, covered);
@@ -284,7 +285,7 @@ impl Mapper {
 }
 
 impl Leaf {
-    /// The run that holds block `logical`, from there on, of a leaf that is responsible for `range`.
+    /// The run that contains block `logical`, from that block on, in a leaf that covers `range`.
     fn find(&self, range: BlockRange, logical: u64) -> Mapped<Run> {
         check_damaged(&self.damaged, logical)?;
         let mut run = find_extent(&self.extents, range, logical);
@@ -296,7 +297,7 @@ impl Leaf {
     }
 }
 
-/// Fails for a block in one of these ranges, none of which is empty; those that adjoin it are told with it.
+/// Fails for a block in one of these non-empty ranges, and reports the ranges adjoining it as well.
 fn check_damaged(damaged: &[DamagedRange], logical: u64) -> Mapped<()> {
     let first = damaged.partition_point(|(range, _)| range.end <= logical);
     let Some((range, corrupt)) = damaged.get(first).filter(|(range, _)| range.contains(logical)) else {
@@ -308,7 +309,7 @@ fn check_damaged(damaged: &[DamagedRange], logical: u64) -> Mapped<()> {
     Err(Unmapped { blocks: BlockRange::new(logical, end), error: (*corrupt).into() })
 }
 
-/// How far into the range of the pointer at `level` a path leads, in blocks.
+/// Offset of a path within the range of the pointer at `level`, in blocks.
 fn logical_offset(indices: &[u32], bits: u32, level: usize) -> u64 {
     indices[level..].iter().fold(0, |offset, &n| offset << bits | u64::from(n))
 }
@@ -327,7 +328,7 @@ fn find_extent(extents: &[Extent], range: BlockRange, logical: u64) -> Run {
     Run { logical, blocks: end - logical, state: RunState::Hole }
 }
 
-/// The run at `logical` within one block of pointers whose first one maps block `first`.
+/// The run at `logical` within one block of pointers, whose first pointer maps block `first`.
 fn pointer_run(
     sb: &Superblock,
     inode: &Inode,
@@ -369,19 +370,19 @@ pub struct Runs {
     view: View,
     inode: Inode,
     walker: RunWalker,
-    /// The byte up to which the file is looked at.
+    /// The byte up to which runs are listed.
     end: u64,
 }
 
 impl View {
-    /// The runs of a file or directory whose contents are in blocks, up to its size.
+    /// The runs of a file or directory with contents in blocks, up to its size.
     pub(crate) fn runs(&self, inode: &Inode) -> Runs {
         let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
         let end = if inline { 0 } else { self.superblock().block_size().blocks_for(inode.size()) };
         self.runs_of(inode, BlockRange::new(0, end), inode.size())
     }
 
-    /// The runs of all that an inode's map can address, whatever its size.
+    /// The runs of everything that an inode's map can address, regardless of its size.
     pub(crate) fn mapped_runs(&self, inode: &Inode) -> Runs {
         self.runs_of(inode, BlockRange::ALL, u64::MAX)
     }
@@ -392,40 +393,41 @@ impl View {
 }
 
 impl Runs {
-    /// The next run; `None` at the end of the file.
+    /// Returns the next run, or `None` at the end of the file.
     ///
     /// # Errors
-    /// The map says nothing of this part of the file, because it is damaged or cannot be read. The next call goes on behind it.
+    /// The map does not account for this part of the file because it is damaged or unreadable. The
+    /// next call continues after it.
     pub async fn next(&mut self) -> std::result::Result<Option<Run>, Lost> {
         let sb = self.view.superblock();
         self.walker.next(&self.view, &self.inode).await.map_err(|unmapped| unmapped.lost(sb, self.end))
     }
 }
 
-/// Walks a file's runs in order, and ends where a map reaches, or is made of, more blocks than the volume has, which only a
-/// map with blocks used twice can do.
+/// Walks a file's runs in order. Stops at a map that reaches, or consists of, more blocks than the
+/// volume has, which is possible only if blocks are used twice.
 #[derive(Debug)]
 pub(crate) struct RunWalker {
     mapper: Mapper,
-    /// Blocks that are still to be walked.
+    /// Blocks still to be walked.
     left: BlockRange,
     mapped: u64,
-    /// Of these, blocks that lie on the device.
+    /// How many of the mapped blocks are on the device.
     on_device: u64,
-    /// What was met behind the last run.
+    /// Error that ended the last run; to be returned next.
     stopped: Option<Unmapped>,
 }
 
 impl RunWalker {
-    /// Over these blocks of a file.
+    /// Walks these blocks of a file.
     pub(crate) fn new(blocks: BlockRange) -> Self {
         Self { mapper: Mapper::default(), left: blocks, mapped: 0, on_device: 0, stopped: None }
     }
 
-    /// The next run, adjacent ones joined where they continue on the volume; `None` at the end.
+    /// Returns the next run, or `None` at the end. Runs that are adjacent on the volume are joined.
     ///
     /// # Errors
-    /// Blocks that the map does not tell. The next call goes on behind them.
+    /// Blocks that the map does not account for. The next call continues after them.
     pub(crate) async fn next(&mut self, from: &impl MapSource, inode: &Inode) -> Mapped<Option<Run>> {
         if let Some(unmapped) = self.stopped.take() {
             return Err(self.skip(from, inode, unmapped));
@@ -452,7 +454,7 @@ impl RunWalker {
                 (RunState::Unwritten(a), RunState::Unwritten(b)) => b.0 == a.0 + run.blocks,
                 _ => false,
             };
-            // Long enough to be read in one go; the rest is the next run.
+            // Long enough to be read in one step; the rest becomes the next run.
             if !joins || (run.blocks >= 1 << 15 && run.state != RunState::Hole) {
                 break;
             }
@@ -468,7 +470,7 @@ impl RunWalker {
         Ok(Some(run))
     }
 
-    /// Goes on behind what the map does not tell.
+    /// Continues after blocks that the map does not account for.
     fn skip(&mut self, from: &impl MapSource, inode: &Inode, unmapped: Unmapped) -> Unmapped {
         if let Err(over) = self.check(from, inode) {
             return over;
@@ -478,10 +480,11 @@ impl RunWalker {
         Unmapped { blocks, ..unmapped }
     }
 
-    /// Ends the walk of a map with blocks used twice.
+    /// Stops the walk of a map with blocks used twice.
     fn check(&mut self, from: &impl MapSource, inode: &Inode) -> Mapped<()> {
         let reached = self.mapped.max(self.mapper.loads);
-        // A superblock may claim more blocks than there are; nodes have been read, and data on the device will be.
+        // The superblock may claim more blocks than exist. Nodes have been read and data on the
+        // device will be, so neither may exceed the device.
         let is_read = self.on_device.max(self.mapper.loads);
         if reached <= from.superblock().blocks_count() && is_read <= from.device_blocks() {
             return Ok(());

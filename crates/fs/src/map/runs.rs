@@ -3,13 +3,13 @@
 use extant_format::BlockRange;
 use std::collections::BTreeMap;
 
-/// The value of a run of blocks, given for its first block.
+/// The value of a run of blocks, as seen from its first block.
 pub(crate) trait RunValue: Copy + PartialEq {
-    /// For the block `skip` blocks on.
+    /// The value as seen from the block `skip` blocks further on.
     fn advance(self, skip: u64) -> Self;
 }
 
-/// Disjoint runs, in order; neighbours that continue each other are one.
+/// Disjoint runs, in order. Adjacent runs that continue each other are merged.
 #[derive(Clone, Debug)]
 pub(crate) struct RunMap<V> {
     /// Length and value by first block.
@@ -23,13 +23,13 @@ impl<V> Default for RunMap<V> {
 }
 
 impl<V: RunValue> RunMap<V> {
-    /// The part from `at` on of the run that holds block `at`.
+    /// The run that contains block `at`, from `at` on.
     pub(crate) fn get(&self, at: u64) -> Option<(BlockRange, V)> {
         let (&start, &(len, value)) = self.runs.range(..=at).next_back()?;
         (at < start + len).then(|| (BlockRange::new(at, start + len), value.advance(at - start)))
     }
 
-    /// The first run, or part of one, at or behind block `at`.
+    /// The first run, or part of one, at or after block `at`.
     pub(crate) fn first_from(&self, at: u64) -> Option<(BlockRange, V)> {
         self.get(at).or_else(|| {
             let (&start, &(len, value)) = self.runs.range(at..).next()?;
@@ -37,7 +37,7 @@ impl<V: RunValue> RunMap<V> {
         })
     }
 
-    /// The runs and parts of runs in a range, in order.
+    /// The runs and parts of runs within a range, in order.
     pub(crate) fn iter_in(&self, range: BlockRange) -> impl Iterator<Item = (BlockRange, V)> {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -48,7 +48,7 @@ impl<V: RunValue> RunMap<V> {
         })
     }
 
-    /// First block of the run that holds block `at`, or `at`.
+    /// First block of the run that contains block `at`, or `at` if there is none.
     pub(crate) fn start_of(&self, at: u64) -> u64 {
         self.runs
             .range(..=at)
@@ -57,7 +57,7 @@ impl<V: RunValue> RunMap<V> {
             .map_or(at, |(&start, _)| start)
     }
 
-    /// Makes a range be `value`, given for its first block.
+    /// Sets a range to `value`, which applies to its first block.
     pub(crate) fn insert(&mut self, range: BlockRange, value: V) {
         debug_assert!(!range.is_empty());
         self.remove(range);

@@ -1,4 +1,4 @@
-//! Fixtures of the tests of map edits: a volume's superblock and a store of nodes.
+//! Fixtures for tests of map edits: a superblock and a store of nodes.
 
 use super::edit::{Edit, NodeAt, Nodes};
 use extant_format::{InodeNumber, RoCompat, Superblock, VolumeBlock};
@@ -8,7 +8,7 @@ pub(crate) const INODE: InodeNumber = InodeNumber(12);
 /// Blocks from here on are nodes.
 pub(crate) const NODES_AT: u64 = 40_000_000;
 
-/// A volume of 48 Mi blocks of 1 KiB, so that nodes are small and trees get deep.
+/// A volume of 48 Mi blocks of 1 KiB, so that nodes are small and trees become deep.
 pub(crate) fn superblock() -> Superblock {
     let bytes = include_bytes!("../../../format/tests/data/superblock.bin");
     let mut raw = *Superblock::parse(bytes).unwrap().raw();
@@ -22,7 +22,7 @@ pub(crate) fn superblock() -> Superblock {
     Superblock::from_raw(raw).unwrap()
 }
 
-/// As [`superblock`], in clusters of four blocks (`bigalloc`).
+/// As [`superblock`], with clusters of four blocks (`bigalloc`).
 pub(crate) fn clustered() -> Superblock {
     let mut raw = *superblock().raw();
     let blocks = raw.s_blocks_count_lo.get() - 1;
@@ -42,7 +42,7 @@ pub(crate) struct Store {
     pub(crate) root: [u8; 60],
     pub(crate) nodes: BTreeMap<u64, Vec<u8>>,
     next: u64,
-    /// Nodes that nothing durable leads to.
+    /// Nodes that nothing durable points to.
     pub(crate) fresh: BTreeSet<u64>,
     block_bytes: usize,
 }

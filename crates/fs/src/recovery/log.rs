@@ -1,4 +1,4 @@
-//! The journal's blocks.
+//! Access to the journal's blocks.
 
 use crate::journal::LogMap;
 use crate::map::RunWalker;
@@ -7,7 +7,7 @@ use crate::{BlockRef, Error, Result, RunState};
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{BlockRange, Corrupt, Place};
 
-/// A volume's own journal.
+/// A volume's internal journal.
 pub(crate) struct Log {
     pub(crate) view: View,
     pub(crate) sb: JournalSuperblock,
@@ -15,7 +15,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the journal; `None` where it lies on another device.
+    /// Opens the journal; `None` if it is on another device.
     pub(crate) async fn open(view: &View) -> Result<Option<Self>> {
         let Some(number) = view.superblock().journal_inode() else { return Ok(None) };
         let inode = view.inode(number).await?;
@@ -56,7 +56,7 @@ impl Log {
         Ok(Some(Self { view: view.clone(), sb, map: LogMap::new(runs) }))
     }
 
-    /// Block `n` of the journal.
+    /// Reads block `n` of the journal.
     pub(crate) async fn block(&self, n: u32) -> Result<BlockRef> {
         self.view.buffers().raw_block(self.map.home(n)?).await
     }

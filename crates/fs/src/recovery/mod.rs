@@ -1,8 +1,8 @@
-//! The journal: what it holds, seeing through it, and replaying it.
+//! Journal recovery: reading the log, reading the volume through it, and replaying it.
 //!
-//! Kernel document: *Journal (jbd2)*. The walk over the log is a decision table (see [`scan`]); its result is a map from
-//! blocks of the volume to their newest copies. Opening a volume read-only puts that map over the volume in memory;
-//! [`replay`](replay::replay) writes the copies home.
+//! Kernel document: *Journal (jbd2)*. The walk over the log is a decision table (see [`scan`]). Its
+//! result maps volume blocks to their newest copies. Opening a volume read-only overlays that map
+//! in memory. [`replay`](replay::replay) writes the copies home.
 
 mod log;
 mod reader;
@@ -22,7 +22,7 @@ use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
 pub(crate) use log::Log;
 use std::collections::BTreeMap;
 
-/// Where the journal of a volume that needs recovery holds newer blocks than the volume.
+/// Blocks of which the journal holds a newer copy than the volume, if the volume needs recovery.
 pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journaled>> {
     let Some(log) = Log::open(view).await? else {
         return Err(Error::Unsupported {
@@ -35,7 +35,7 @@ pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journal
     Ok(found.copies)
 }
 
-/// Fails where fast commits follow the log: they are records of intent, which are not replayed here.
+/// Fails if fast commits follow the log. They are records of intent and are not replayed here.
 async fn refuse_fast_commits(log: &Log, sequence: u32) -> Result<()> {
     let area = log.sb.fast_commits();
     if area.is_empty() {

@@ -1,4 +1,4 @@
-//! Reading the log in its order, in large pieces, ahead of the walk.
+//! Reads the log in order, in large pieces, ahead of the walk.
 
 use super::log::Log;
 use crate::Result;
@@ -10,7 +10,8 @@ use std::ops::{Deref, Range};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Bytes of the first read and of the longest ones: a log that holds little is not read as a whole.
+/// Sizes in bytes of the first read and of the largest reads. Starting small avoids reading all of
+/// a log that holds little.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 const PIECE_BYTES_MAX: usize = 2 << 20;
 /// Reads in flight.
@@ -18,7 +19,7 @@ const AHEAD: usize = 4;
 
 type Pending = Pin<Box<dyn Future<Output = std::result::Result<Buf, IoError>> + Send>>;
 
-/// One block of the log, within the piece that was read.
+/// One block of the log, as part of a larger read.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     piece: Arc<Buf>,
@@ -32,7 +33,7 @@ impl Deref for Block {
     }
 }
 
-/// Pieces that stay in memory, by the volume's block that they begin with.
+/// Pieces kept in memory, by the first volume block of each.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pieces: BTreeMap<u64, Arc<Buf>>,
@@ -40,7 +41,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// None yet, of at most so many bytes.
+    /// Creates an empty set of at most `room_bytes` bytes.
     pub(super) fn new(room_bytes: usize) -> Self {
         Self { pieces: BTreeMap::new(), room_bytes }
     }
@@ -52,7 +53,7 @@ impl Kept {
         }
     }
 
-    /// The piece that holds a block of the volume, and the block's offset in it in bytes.
+    /// The piece that contains a block of the volume, and the block's byte offset within it.
     pub(super) fn find(&self, at: VolumeBlock, block_bytes: usize) -> Option<(&Arc<Buf>, usize)> {
         let (first, piece) = self.pieces.range(..=at.0).next_back()?;
         let offset = (at.0 - first) as usize * block_bytes;
@@ -60,7 +61,7 @@ impl Kept {
     }
 }
 
-/// A run of the log's blocks that lie side by side.
+/// A contiguous run of log blocks.
 struct Piece<T> {
     first: u32,
     place: VolumeBlock,
@@ -68,13 +69,13 @@ struct Piece<T> {
     bytes: T,
 }
 
-/// Reads the blocks of the log from its start on, once around.
+/// Reads the blocks of the log from its start, once around.
 pub(super) struct Reader<'l> {
     log: &'l Log,
     block_bytes: usize,
     current: Option<Piece<Arc<Buf>>>,
     ahead: VecDeque<Piece<Pending>>,
-    /// The first block that no read was begun for, and how many are left.
+    /// The first block not yet requested, and how many are left.
     next: u32,
     left: u32,
     piece_bytes: usize,
@@ -82,7 +83,7 @@ pub(super) struct Reader<'l> {
 }
 
 impl<'l> Reader<'l> {
-    /// A reader that begins at block `start`.
+    /// Creates a reader that starts at block `start`.
     pub(super) fn new(log: &'l Log, start: u32, kept: Kept) -> Self {
         let block_bytes = log.sb.block_size().byte_len();
         let left = log.sb.log().len() as u32;
@@ -91,15 +92,15 @@ impl<'l> Reader<'l> {
         Self { log, block_bytes, current, ahead, next: start, left, piece_bytes, kept }
     }
 
-    /// The pieces that are kept.
+    /// The pieces kept in memory.
     pub(super) fn into_kept(self) -> Kept {
         self.kept
     }
 
-    /// Block `n`, which follows the last one that was asked for, or others after it.
+    /// Reads block `n`, which must come after the last block requested.
     ///
     /// # Errors
-    /// The block cannot be read. Damage beside it does no harm.
+    /// The block cannot be read. Damage next to it does not matter.
     pub(super) async fn block(&mut self, n: u32) -> Result<Block> {
         loop {
             if let Some(piece) = &self.current
@@ -121,7 +122,7 @@ impl<'l> Reader<'l> {
                 Err(_) if (first..first + blocks).contains(&n) => {
                     let block = self.alone(n).await?;
                     if n + 1 < first + blocks {
-                        // The rest of the piece may do.
+                        // The rest of the piece may be readable.
                         let rest = Piece {
                             first: n + 1,
                             place: VolumeBlock(place.0 + u64::from(n + 1 - first)),
@@ -139,7 +140,8 @@ impl<'l> Reader<'l> {
         }
     }
 
-    /// Reads a block by itself. Borrows nothing while it waits: reads in flight are not `Sync`.
+    /// Reads a single block. Borrows nothing while it waits, because reads in flight are not
+    /// `Sync`.
     fn alone(&self, n: u32) -> impl Future<Output = Result<Block>> + use<'l> {
         let read = self
             .log

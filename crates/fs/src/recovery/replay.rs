@@ -1,4 +1,4 @@
-//! Replaying the journal on disk.
+//! Replays the journal on disk.
 
 use super::log::Log;
 use super::reader::Kept;
@@ -12,32 +12,34 @@ use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock,
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Memory for blocks of the log between reading it and writing them home; those of a larger log are read again.
+/// Memory for log blocks between reading them and writing them home. Blocks of a larger log are
+/// read again.
 const KEPT_BYTES: usize = 128 << 20;
-/// Blocks that are written home at a time.
+/// Blocks written home at a time.
 const WINDOW: usize = 4096;
 
 /// The result of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
-    /// The journal did not need to be replayed.
+    /// The journal did not need a replay.
     pub was_clean: bool,
     /// Committed transactions in the log.
     pub transactions: u32,
     /// Blocks written home.
     pub blocks: u64,
-    /// Copies that a revoke made void.
+    /// Copies voided by a revoke.
     pub revoked: u64,
-    /// Inodes that had been deleted or truncated while open, and were finished.
+    /// Inodes that had been deleted or truncated while open and have now been finished.
     pub orphans: u32,
-    /// There are such inodes left: e2fsck finishes them, and, unless they are damaged, a writable mount does.
+    /// Some such inodes are left. e2fsck finishes them; so does a writable mount, unless they are
+    /// damaged.
     pub has_orphans: bool,
     /// Damage that kept inodes from being finished.
     pub problems: Vec<Error>,
 }
 
-/// Replays a volume's dirty journal on disk and marks it clean, with free counts summed anew. Cut short anywhere, it can be
-/// run again. The caller holds the volume's multiple-mount protection.
+/// Replays a volume's dirty journal on disk and marks it clean, with recomputed free counts. It can
+/// be interrupted anywhere and run again. The caller holds the volume's multiple-mount protection.
 ///
 /// # Errors
 /// Those of [`recover`](crate::recover), of which this is the first half.
@@ -45,7 +47,7 @@ pub(crate) fn replay(
     device: Arc<dyn Device>,
     options: OpenOptions,
 ) -> Pin<Box<dyn Future<Output = Result<Recovery>> + Send>> {
-    // Without its type, whose code would be laid down in each crate that opens a volume.
+    // Type-erased, so that its code is not generated again in each crate that opens a volume.
     Box::pin(replay_log(device, options))
 }
 
@@ -74,13 +76,14 @@ async fn replay_log(device: Arc<dyn Device>, options: OpenOptions) -> Result<Rec
 
     let mut journal_sb = log.sb.clone();
     journal_sb.set_position(None, found.next_sequence);
-    // As Linux does, an error that stopped the journal stays in its superblock until the volume's has it.
+    // As in Linux, an error that stopped the journal stays in its superblock until the volume's
+    // superblock has it.
     let failed = journal_sb.errno() != 0;
     let mut block = Buf::from_slice(&log.block(0).await?);
     journal_sb.write_to(&mut block);
     let journal_at = sector(&raw, log.map.home(0)?);
 
-    // The superblock as the replay left it, read anew.
+    // Read the superblock again, as the replay left it.
     let home = VolumeBlock(1024 / block_bytes as u64);
     let at = 1024 % block_bytes;
     let mut bytes = extant_block::read(&*device, sector(&raw, home), block_bytes).await?;

@@ -1,21 +1,28 @@
 //! The walk over the log.
 //!
-//! From the log's start, each block is met with an expected transaction number. The kind of block decides:
+//! Starting at the beginning of the log, the walk reads block by block and expects a certain
+//! transaction number. The kind of block decides what to do:
 //!
-//! | row | the block | what follows |
+//! | row | block | action |
 //! |-|-|-|
-//! | @A | no magic, another number, or an unknown kind | the log ends; what has no commit block is dropped |
-//! | @B | descriptor | its tags are remembered, their data blocks passed over |
-//! | @C | revoke | its records are remembered |
-//! | @D | descriptor or revoke whose checksum is wrong | as @B and @C, but the transaction is suspect |
-//! | @E | commit of a suspect transaction, older than the one before | remains of an earlier lap: the log ends |
-//! | @F | commit of a suspect transaction, not older | the journal is damaged here: reported, the log ends |
-//! | @G | commit whose checksum, or that of its transaction (version 1), is wrong | with asynchronous commits the transaction did not get there: the log ends; without, reported, the log ends |
-//! | @H | commit | copies and revokes count; expect the next number |
-//! | @I | data block whose tag's checksum is wrong, in a committed transaction | reported; that copy is not used |
-//! | @J | any that the device cannot read | a replay fails; for a reader it is reported: of data, that copy is not used, otherwise the log ends |
+//! | @A | no magic, another number, or unknown kind | end; drop what has no commit block |
+//! | @B | descriptor | remember its tags, skip their data blocks |
+//! | @C | revoke | remember its records |
+//! | @D | descriptor or revoke with a wrong checksum | as @B and @C, but suspect the transaction |
+//! | @E | commit of a suspect transaction, older than the last one | end: left by an earlier lap |
+//! | @F | commit of a suspect transaction, not older | report; end: the journal is damaged here |
+//! | @G | commit with a wrong checksum | synchronous: report; end |
+//! | @H | commit | apply its copies and revokes; expect the next number |
+//! | @I | committed data that do not match their tag's checksum | report; skip that copy |
+//! | @J | unreadable block | a replay fails; a reader reports it |
 //!
-//! A revoke in transaction *n* makes every copy of its block in transactions up to *n* void, not later ones.
+//! *End* means that the log ends here. Row @G includes a wrong transaction checksum (version 1).
+//! With asynchronous commits it means only that the transaction did not reach the disk, so it is
+//! not reported. In row @J a reader skips an unreadable data block's copy; at any other unreadable
+//! block the log ends.
+//!
+//! A revoke in transaction *n* voids every copy of its block in transactions up to *n*, but not in
+//! later ones.
 
 use super::log::Log;
 use super::reader::{Kept, Reader};
@@ -29,42 +36,42 @@ use extant_format::jbd2::{
 use extant_format::{Corrupt, Place, VolumeBlock};
 use std::collections::BTreeMap;
 
-/// The part of a commit block within the smallest write of a device: everything but zeroes.
+/// Size in bytes of a device's smallest write. A commit block has only zeroes beyond it.
 const COMMIT_SECTOR_BYTES: usize = 512;
 
 /// The contents of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// Newest copy of each block.
+    /// The newest copy of each block.
     pub(crate) copies: BTreeMap<VolumeBlock, Journaled>,
-    /// Committed transactions.
+    /// Number of committed transactions.
     pub(crate) transactions: u32,
-    /// Copies that a revoke made void.
+    /// Copies voided by a revoke.
     pub(crate) revoked: u64,
-    /// The number behind that of the last committed transaction.
+    /// The number that follows that of the last committed transaction.
     pub(crate) next_sequence: u32,
     /// The log's own blocks, as far as they were to be kept.
     pub(super) kept: Kept,
 }
 
-/// A transaction whose commit block has not been met.
+/// A transaction whose commit block has not been found yet.
 #[derive(Default)]
 struct Open {
-    /// Tags with the journal's block of their data, and whether these are damaged (row @I).
+    /// Each tag with the journal block of its data, and the damage of these data, if any (row @I).
     tags: Vec<(JournalTag, u32, Option<Corrupt>)>,
     revokes: Vec<VolumeBlock>,
     /// The error in one of its blocks (row @D).
     suspect: Option<Corrupt>,
-    /// Version 1 checksum so far.
+    /// The version 1 checksum so far.
     crc: u32,
 }
 
-/// What becomes of a walk that meets a block that the device cannot read.
+/// What the walk does about a block that the device cannot read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OnReadError {
-    /// It fails: what it does not know of would be lost.
+    /// Fail, since whatever the block holds would be lost.
     Fail,
-    /// It goes on, as for damage of the volume.
+    /// Continue, as for damage of the volume.
     Note,
 }
 
@@ -77,7 +84,7 @@ impl OnReadError {
     }
 }
 
-/// Walks the log from its start to its end, and keeps up to `keep_bytes` of it.
+/// Walks the log from start to end, keeping up to `keep_bytes` of it in memory.
 pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) -> Result<Scan> {
     let view = &log.view;
     let layout = log.sb.layout();
@@ -91,7 +98,7 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) ->
     let mut at = start;
     let mut open = fresh();
     let mut last_commit_seconds = 0;
-    // A log that is full to the last block is passed once.
+    // Even a completely full log is walked only once.
     let mut left = ring.len() as u32;
     while left > 0 {
         let here = at;
@@ -147,7 +154,8 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) ->
                     break; // @E
                 }
                 let whole = JournalCommit::verify_block(&block, &layout, here).or_else(|corrupt| {
-                    // Power may fail within the block: its first sector says all, the rest is zeroes (as Linux since 6.12).
+                    // Power may have failed in the middle of the block. Its first sector has all
+                    // the data; the rest is zeroes (as Linux since 6.12).
                     let mut torn = block.to_vec();
                     torn[COMMIT_SECTOR_BYTES..].fill(0);
                     JournalCommit::verify_block(&torn, &layout, here).map_err(|_| corrupt)
@@ -175,12 +183,12 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) ->
     Ok(found)
 }
 
-/// Makes a committed transaction count.
+/// Applies a committed transaction to the result.
 fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
     let view = &log.view;
     for (tag, at, damage) in transaction.tags {
         let is_valid = view.superblock().is_valid_block(tag.block) || tag.block.0 == 0;
-        // A copy of one of the log's own blocks would replace copies that are still to be read.
+        // A copy of one of the log's own blocks would replace copies still to be read.
         if !is_valid || log.map.contains(tag.block) {
             let place = Place::JournalBlock(at);
             view.note(Err(Corrupt::field(

@@ -1,8 +1,9 @@
-//! Superblock fields that summarise other structures, after a replay.
+//! Updates superblock fields that summarise other structures, after a replay.
 //!
-//! Linux counts free blocks and inodes from the group descriptors at mount and logs the superblock rarely, so the sums in a
-//! superblock that a replay leaves are old (e2fsck, `check_super_block`, recomputes them without a question). The same holds
-//! for `orphan_present`: Linux sets it for the whole time of a mount, whether or not an inode is ever put into the file.
+//! Linux counts free blocks and inodes from the group descriptors at mount and rarely logs the
+//! superblock, so its counts are stale after a replay (e2fsck's `check_super_block` recomputes them
+//! without asking). The same is true of `orphan_present`: Linux sets it for the whole duration of a
+//! mount, whether or not the file ever holds an inode.
 
 use crate::map::RunWalker;
 use crate::view::{OpenOptions, View};
@@ -11,10 +12,10 @@ use extant_block::Device;
 use extant_format::{BlockRange, FileBlock, Group, OrphanBlock, RoCompat, Superblock, VolumeBlock};
 use std::sync::Arc;
 
-/// Brings `sb` up to date with the descriptors and the orphan file on `device`. A sum of damaged structures stays as it is:
-/// e2fsck finds the damage itself.
+/// Updates `sb` from the descriptors and the orphan file on `device`. A count over damaged
+/// structures stays as it is; e2fsck will find the damage itself.
 pub(super) async fn refresh(device: &Arc<dyn Device>, options: OpenOptions, sb: &mut Superblock) {
-    // Opened anew: the blocks cached so far are those from before the replay.
+    // Open the volume again, since the blocks cached so far are from before the replay.
     let Ok(view) = View::open(device.clone(), options).await else { return };
     if let Ok((blocks, inodes)) = free_counts(&view).await
         && blocks <= sb.blocks_count()
@@ -34,7 +35,7 @@ pub(super) async fn refresh(device: &Arc<dyn Device>, options: OpenOptions, sb: 
     }
 }
 
-/// Free blocks and free inodes of all groups.
+/// Free blocks and free inodes, summed over all groups.
 async fn free_counts(view: &View) -> Result<(u64, u64)> {
     let sb = view.superblock();
     let (mut clusters, mut inodes) = (0u64, 0u64);

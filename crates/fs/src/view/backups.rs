@@ -1,6 +1,7 @@
-//! Backups of the superblock and of the group descriptors, which a reader of a damaged volume goes to.
+//! Backups of the superblock and of the group descriptors, used to read a damaged volume.
 //!
-//! Their free counts and flags are old; the places of bitmaps and inode tables never change.
+//! Their free counts and flags are stale, but the locations of bitmaps and inode tables never
+//! change.
 
 use super::{OpenOptions, Problems, View, read_superblock};
 use crate::{Error, Result};
@@ -13,15 +14,16 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What was found in backups so far.
+/// What has been found in backups so far.
 #[derive(Debug, Default)]
 pub(super) struct Backups {
     descriptors: Mutex<BTreeMap<u32, GroupDescriptor>>,
-    /// Blocks of descriptors that were replaced, and by which, of which the user has been told.
+    /// Replaced descriptor blocks and their replacements that have already been reported to the
+    /// user.
     told: Mutex<BTreeSet<(VolumeBlock, VolumeBlock)>>,
 }
 
-/// The volume on a device whose primary superblock cannot be used, as the first sound backup shows it.
+/// Opens a volume whose primary superblock is unusable, from the first valid backup.
 pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage: Error) -> Result<View> {
     let capacity = device.limits().capacity_bytes;
     let len = capacity.min(4096) as usize / Sector::BYTES as usize * Sector::BYTES as usize;
@@ -36,7 +38,7 @@ pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage:
         let instead = format!("the backup at byte {offset} is used instead (--superblock {offset})");
         problems.add(Error::Replaced { damage: Box::new(damage.clone()), instead });
         let Ok(view) = View::with_superblock(device.clone(), options, sb, offset, problems) else { continue };
-        // What was a volume once may be another's now.
+        // It may be left over from an earlier volume on the device.
         if view.root().await.is_ok() {
             return Ok(view);
         }
@@ -45,7 +47,7 @@ pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage:
 }
 
 impl View {
-    /// Where the block `index` of the descriptor table lies that belongs to the superblock in use.
+    /// Location of block `index` of the descriptor table that belongs to the superblock in use.
     pub(super) fn table_block(&self, index: u32) -> VolumeBlock {
         let sb = self.superblock();
         let primary = sb.descriptor_block(index);
@@ -58,7 +60,7 @@ impl View {
         VolumeBlock(self.inner.superblock_at.0 + 1 + u64::from(index))
     }
 
-    /// The descriptor of a group from the first sound copy.
+    /// Reads a group's descriptor from the first valid copy.
     pub(super) async fn group_from_copies(&self, group: Group, backups: &Backups) -> Result<GroupDescriptor> {
         if let Some(found) = backups.descriptors.lock().get(&group.0) {
             return Ok(*found);
@@ -94,12 +96,12 @@ impl View {
         }
         let (block, at) = self.descriptor(own, group).await?;
         let descriptor = GroupDescriptor::parse(&block[at..], self.superblock(), group)?;
-        // Nothing but its places speaks against it.
+        // Only its locations look wrong.
         self.note(check_places(&descriptor, self.superblock(), group))?;
         Ok(descriptor)
     }
 
-    /// A group's own descriptor where its checksum is wrong and nothing else.
+    /// A group's own descriptor, if nothing but its checksum is wrong.
     async fn with_wrong_sum(
         &self,
         own: VolumeBlock,
@@ -128,8 +130,8 @@ fn same_places(a: &GroupDescriptor, b: &GroupDescriptor) -> bool {
     places(a) == places(b)
 }
 
-/// Checks what Linux checks of places (`ext4_check_descriptors`): without checksums, zeroes and other rubbish may look like
-/// blocks of the volume.
+/// Checks locations as Linux does (`ext4_check_descriptors`). Without checksums, zeroes and other
+/// garbage may look like blocks of the volume.
 fn check_places(
     descriptor: &GroupDescriptor,
     sb: &Superblock,

@@ -1,4 +1,4 @@
-//! All blocks that an inode's map has.
+//! Lists all blocks in an inode's map.
 
 use super::View;
 use crate::Result;
@@ -8,11 +8,12 @@ use extant_format::{
 };
 use std::ops::Range;
 
-/// Levels of blocks of pointers that the pointers of an inode behind the direct ones lead through.
+/// Levels of pointer blocks below each of an inode's pointers after the direct ones.
 const LEVELS: [u32; 3] = [1, 2, 3];
 
 impl View {
-    /// The blocks that an inode's map has: those of its contents, whatever the inode's size, and its own nodes.
+    /// The blocks in an inode's map: those of its contents, regardless of the inode's size, and its
+    /// own nodes.
     pub(crate) async fn blocks_of(&self, inode: &Inode) -> Result<Vec<Range<VolumeBlock>>> {
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
             return Ok(Vec::new());
@@ -24,7 +25,7 @@ impl View {
     }
 }
 
-/// Fails for a map with more nodes than the volume has blocks.
+/// Fails if the map has more nodes than the volume has blocks.
 fn check_count(view: &View, inode: &Inode, nodes: u64) -> Result<()> {
     if nodes <= view.superblock().blocks_count() {
         return Ok(());
@@ -91,7 +92,7 @@ async fn in_pointers(view: &View, inode: &Inode) -> Result<Vec<Range<VolumeBlock
         let block = view.buffers().block(at).await?;
         let below =
             parse_indirect(&block, sb, inode.number, at).collect::<std::result::Result<Vec<_>, _>>()?;
-        // The first one comes first from the stack, so that runs stay together.
+        // The first one is popped first, so that runs stay together.
         todo.extend(below.into_iter().filter(|at| at.0 > 0).rev().map(|at| (at, levels - 1)));
     }
     Ok(blocks)

@@ -1,9 +1,9 @@
-//! Features that a volume may have to be read, and to be written.
+//! Features that are supported for reading and for writing.
 
 use crate::{Error, Result};
 use extant_format::{Compat, Incompat, Inode, InodeFlags, RoCompat, STATE_VALID, Superblock};
 
-/// Fails, by name, for features without which nothing can be read.
+/// Fails, naming the feature, if the volume needs an unsupported one to be read.
 pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat() - Incompat::READABLE;
     if unknown.contains(Incompat::JOURNAL_DEV) {
@@ -15,13 +15,13 @@ pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
     }
 }
 
-/// The refusal of an external journal that was named as a volume.
+/// The error for an external journal that was named as a volume.
 pub(crate) fn journal_device() -> Error {
     let hint = "; this is an external journal, not a volume";
     Error::Unsupported { feature: "journal_dev".into(), hint }
 }
 
-/// Features that writing keeps exact.
+/// Features that writing fully maintains.
 const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::LARGE_FILE)
     .union(RoCompat::HUGE_FILE)
@@ -35,26 +35,29 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::BIGALLOC)
     .union(RoCompat::ORPHAN_PRESENT);
 
-/// The journal mode in `s_default_mount_opts` (EXT4_DEFM_JMODE), and its value for data=journal (EXT4_DEFM_JMODE_DATA).
+/// The journal mode in `s_default_mount_opts` (EXT4_DEFM_JMODE), and its value for data=journal
+/// (EXT4_DEFM_JMODE_DATA).
 const DEFAULT_MODE: u32 = 0x60;
 const DEFAULT_MODE_DATA: u32 = 0x20;
 
-/// Whether the data of a regular file go through the log: those of a file with data=journal, and those of all files where the
-/// volume's default mount options ask for it. Neither means anything without a journal, as on Linux.
+/// Whether a regular file's data go through the log: if the file has data=journal, or if the
+/// volume's default mount options ask for it for all files. As on Linux, neither has an effect
+/// without a journal.
 pub(crate) fn journals_data(inode: &Inode, sb: &Superblock) -> bool {
     let is_default = sb.raw().s_default_mount_opts.get() & DEFAULT_MODE == DEFAULT_MODE_DATA;
     sb.compat().contains(Compat::HAS_JOURNAL)
         && (is_default || inode.flags().contains(InodeFlags::JOURNAL_DATA))
 }
 
-/// The system that made the volume (EXT4_OS_HURD). Its inodes have a translator where Linux counts changes.
+/// The operating system that created the volume (EXT4_OS_HURD). Its inodes have a translator where
+/// Linux has a change count.
 const OS_HURD: u32 = 1;
 
-/// Fails, by name, for what can be read but not written yet.
+/// Fails, naming the feature, if the volume can be read but not written.
 pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
     let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
-    // Without a journal a crash could leave an attribute whose value is not there.
+    // Without a journal, a crash could leave an attribute without its value.
     if sb.incompat().contains(Incompat::EA_INODE) && !sb.compat().contains(Compat::HAS_JOURNAL) {
         return refuse("ea_inode without a journal".into());
     }
@@ -62,7 +65,7 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
         return refuse(feature);
     }
     if sb.ro_compat().contains(RoCompat::BIGALLOC) {
-        // Linux does not mount the first, and mke2fs makes none of the others.
+        // Linux does not mount the first, and mke2fs does not create the others.
         if !sb.incompat().contains(Incompat::EXTENTS) {
             return refuse("bigalloc without extents".into());
         }

@@ -1,8 +1,8 @@
-//! A volume's structures as they read now: the superblock, group descriptors and inodes, as the journal leaves them and, on
-//! a volume that is open for writing, as they were changed last.
+//! A volume's structures as they are now: superblock, group descriptors and inodes, with the
+//! journal applied, or as last changed on a volume open for writing.
 //!
-//! All that reads a volume reads it through a [`View`]: recovery below the journal's copies, the public
-//! [`Volume`](crate::Volume) above them.
+//! Everything that reads a volume does so through a [`View`]: recovery, below the journal's copies,
+//! and the public [`Volume`](crate::Volume), above them.
 
 mod backups;
 mod blocks;
@@ -25,32 +25,33 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The treatment of a damaged structure.
+/// How to treat a damaged structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
-    /// The operation that meets it fails.
+    /// The operation that finds it fails.
     #[default]
     Fail,
-    /// The problem is kept for [`Volume::problems`](crate::Volume::problems) and what is readable around it is read:
-    /// contents with a wrong checksum as far as they make sense, a directory without its broken blocks.
+    /// The problem is recorded for [`Volume::problems`](crate::Volume::problems), and what is
+    /// readable around it is read: contents with a wrong checksum as far as they make sense, and
+    /// directories without their broken blocks.
     Report,
 }
 
-/// Where the primary superblock lies, in bytes.
+/// Offset of the primary superblock in bytes.
 const PRIMARY_OFFSET: u64 = 1024;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// The treatment of damaged structures.
+    /// How to treat damaged structures.
     pub damage: Damage,
-    /// Where the superblock lies, in bytes; the primary one, at 1,024, by default.
+    /// Offset of the superblock in bytes; by default that of the primary one, 1,024.
     pub superblock_offset: Option<u64>,
-    /// Do not look at the journal, even if it is dirty.
+    /// Do not read the journal, even if it is dirty.
     pub ignore_journal: bool,
 }
 
-/// State in memory that is newer than the blocks of a volume that is open for writing.
+/// In-memory state newer than the blocks of a volume open for writing.
 pub(crate) trait Live: fmt::Debug + Send + Sync {
     /// The descriptor of a group of the volume.
     fn group(&self, group: Group) -> GroupDescriptor;
@@ -59,7 +60,7 @@ pub(crate) trait Live: fmt::Debug + Send + Sync {
     fn inode(&self, number: InodeNumber) -> Option<Inode>;
 }
 
-/// A volume's structures as they read now. Cheap to clone.
+/// A volume's structures as they are now. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     inner: Arc<Inner>,
@@ -68,33 +69,34 @@ pub(crate) struct View {
 #[derive(Debug)]
 struct Inner {
     sb: Superblock,
-    /// The block in which it was found.
+    /// The block that the superblock was read from.
     superblock_at: VolumeBlock,
     buffers: Buffers,
     damage: Damage,
     problems: Mutex<Problems>,
-    /// Copies of descriptors stand in for damaged ones.
+    /// Copies of descriptors that replace damaged ones.
     backups: Option<Backups>,
-    /// On a volume that is open for writing.
+    /// Set on a volume open for writing.
     live: Option<Arc<dyn Live>>,
 }
 
 impl View {
-    /// A view of the blocks at their home locations: the journal is not looked at.
+    /// A view of the blocks at their home locations, ignoring the journal.
     ///
     /// # Errors
-    /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
+    /// Names an unsupported INCOMPAT feature, or the field of an invalid superblock.
     pub(crate) async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
         let offset = options.superblock_offset.unwrap_or(PRIMARY_OFFSET);
         let sb = read_superblock(&*device, offset).await?;
         Self::with_superblock(device, options, sb, offset, Problems::default())
     }
 
-    /// As [`Self::open`], for reading alone. With [`Damage::Report`], backups stand in for a damaged superblock, unless the caller
-    /// has named one, and for damaged group descriptors; problems say so.
+    /// As [`Self::open`], for reading only. With [`Damage::Report`], backups replace a damaged
+    /// superblock, unless the caller chose one, and damaged group descriptors; the problems mention
+    /// it.
     ///
     /// # Errors
-    /// As there, where no backup can be used either.
+    /// As [`Self::open`], if no backup is usable either.
     pub(crate) async fn open_to_read(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
         let mut view = match Self::open(device.clone(), options).await {
             Err(damage @ (Error::Corrupt(_) | Error::Io(_)))
@@ -111,7 +113,7 @@ impl View {
         Ok(view)
     }
 
-    /// The volume whose superblock was read at byte `offset`.
+    /// Opens the volume whose superblock was read at byte `offset`.
     fn with_superblock(
         device: Arc<dyn Device>,
         options: OpenOptions,
@@ -139,10 +141,12 @@ impl View {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The same volume with the blocks that its journal holds instead of those at home, the superblock among them.
+    /// The same volume with the journal's copies replacing blocks at home, including the
+    /// superblock.
     ///
     /// # Errors
-    /// As [`Self::open`], for the journal's superblock; one that changes the sizes of blocks or inodes.
+    /// As [`Self::open`], for the superblock in the journal; also if it changes the size of blocks
+    /// or inodes.
     ///
     /// # Panics
     /// If the view was cloned.
@@ -169,7 +173,7 @@ impl View {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The same volume once it is open for writing: its blocks are those of `buffers`.
+    /// The same volume once it is open for writing, with its blocks in `buffers`.
     ///
     /// # Panics
     /// If the view was cloned.
@@ -179,12 +183,12 @@ impl View {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether the superblock is a backup, which does not know whether the journal is dirty.
+    /// Whether the superblock is a backup, which does not say whether the journal is dirty.
     pub(crate) fn is_backup(&self) -> bool {
         self.inner.superblock_at != self.primary_block()
     }
 
-    /// The block that holds the primary superblock.
+    /// The block that contains the primary superblock.
     fn primary_block(&self) -> VolumeBlock {
         VolumeBlock(PRIMARY_OFFSET >> self.superblock().block_size().log2())
     }
@@ -194,12 +198,12 @@ impl View {
         self.inner.live.is_some()
     }
 
-    /// The superblock, as the journal leaves it.
+    /// The superblock, with the journal applied.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.inner.sb
     }
 
-    /// The device that the volume lies on.
+    /// The device that holds the volume.
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         self.inner.buffers.device()
     }
@@ -208,12 +212,12 @@ impl View {
         &self.inner.buffers
     }
 
-    /// Problems met so far that did not stop an operation; each once.
+    /// Problems found so far that did not fail an operation, without duplicates.
     pub(crate) fn problems(&self) -> Problems {
         self.inner.problems.lock().clone()
     }
 
-    /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
+    /// Fails, or records the problem, according to [`OpenOptions::damage`].
     pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
         check.or_else(|corrupt| self.note_error(corrupt.into()))
     }
@@ -229,13 +233,13 @@ impl View {
         }
     }
 
-    /// Whether problems are kept, and what is readable around them is read.
+    /// Whether problems are recorded and what is readable around them is read.
     pub(crate) fn reports_damage(&self) -> bool {
         self.inner.damage == Damage::Report
     }
 
-    /// As [`Self::note`], for the checksum of a block. Where the volume is open for writing, a block that was changed gets
-    /// its checksum when it is committed: the one in memory says nothing.
+    /// As [`Self::note`], for the checksum of a block. Not checked on a volume open for writing: a
+    /// changed block gets its checksum at commit, so the one in memory means nothing.
     pub(crate) fn note_checksum(
         &self,
         check: impl FnOnce() -> std::result::Result<(), Corrupt>,
@@ -271,19 +275,19 @@ impl View {
         }
     }
 
-    /// The block that holds a group's descriptor.
+    /// The block that contains a group's descriptor.
     fn table_block_of(&self, group: Group) -> VolumeBlock {
         self.table_block(group.0 / self.superblock().descriptors_per_block())
     }
 
-    /// A block of descriptors, and the offset within it of a group's.
+    /// Reads a block of descriptors, and returns it with a group's byte offset in it.
     async fn descriptor(&self, at: VolumeBlock, group: Group) -> Result<(BlockRef, usize)> {
         let sb = self.superblock();
         let block = self.buffers().block(at).await?;
         Ok((block, (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size()))
     }
 
-    /// The block that holds an inode, and the inode's offset within it.
+    /// The block that contains an inode, and the inode's offset in it.
     pub(crate) async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
         let sb = self.superblock();
         let Some((group, offset)) = inode_offset(sb, number) else {
@@ -292,7 +296,7 @@ impl View {
         };
         let table = match self.group(group).await {
             Ok(descriptor) => descriptor.inode_table,
-            // Reading needs nothing but the table.
+            // Reading needs only the table.
             Err(Error::Corrupt(corrupt)) => {
                 self.note(Err(corrupt))?;
                 let (block, at) = self.descriptor(self.table_block_of(group), group).await?;
@@ -304,8 +308,8 @@ impl View {
         Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
     }
 
-    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. Of a free inode,
-    /// the bytes on the disk are decoded.
+    /// Reads an inode. On a volume open for writing, an inode in use is returned as last changed. A
+    /// free inode is decoded from the bytes on disk.
     pub(crate) async fn inode(&self, number: InodeNumber) -> Result<Inode> {
         if let Some(inode) = self.inner.live.as_ref().and_then(|live| live.inode(number)) {
             return Ok(inode);
@@ -322,17 +326,17 @@ impl View {
         }
     }
 
-    /// Reads an inode without judging its checksum.
+    /// Reads an inode without checking its checksum.
     pub(crate) async fn inode_quietly(&self, number: InodeNumber) -> Result<Inode> {
         let (block, at) = self.locate(number).await?;
         let bytes = self.buffers().block(block).await?;
         Ok(Inode::parse_unchecked(&bytes[at..], self.superblock(), number)?)
     }
 
-    /// The root directory.
+    /// Reads the root directory.
     ///
     /// # Errors
-    /// Damage of its inode is named: without it, everything below would be missing without a word.
+    /// Damage of its inode. Without it, everything below would be missing silently.
     pub(crate) async fn root(&self) -> Result<Inode> {
         let root = self.inode(InodeNumber::ROOT).await?;
         let bad = |field, value, rule| Corrupt::field(Place::Inode(InodeNumber::ROOT), field, value, rule);
@@ -349,7 +353,7 @@ impl View {
         Ok(root)
     }
 
-    /// Brings the blocks of these inodes into the cache, many reads at a time.
+    /// Reads the blocks of these inodes into the cache, many at a time.
     pub(crate) async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
         let mut blocks = Vec::with_capacity(numbers.len());
         for &number in numbers {
@@ -361,7 +365,7 @@ impl View {
     }
 }
 
-/// Whether a device has all of a volume: an image that was copied in part has not.
+/// Checks that the device holds the whole volume; a partial copy of an image does not.
 pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::Result<(), Corrupt> {
     let device_bytes = device.limits().capacity_bytes;
     if sb.blocks_count() <= device_bytes >> sb.block_size().log2() {
@@ -371,14 +375,15 @@ pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::
     Err(Corrupt::cut_off(volume_bytes, device_bytes))
 }
 
-/// Reads and checks the superblock at byte `offset` of a device, whatever features it names; the primary one is at 1,024.
+/// Reads and checks the superblock at byte `offset` of a device, regardless of its features. The
+/// primary one is at 1,024.
 pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
     let limits = device.limits();
     if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {
         let have = limits.capacity_bytes.saturating_sub(offset) as usize;
         return Err(Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, have).into());
     }
-    // Whole aligned blocks, so that a device that bypasses the host's cache takes it.
+    // Read whole aligned blocks, so that it also works on a device that bypasses the host's cache.
     let start = offset / 4096 * 4096;
     let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
     let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));

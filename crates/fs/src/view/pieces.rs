@@ -1,4 +1,4 @@
-//! What can be read of a block that cannot be read as a whole.
+//! Reads what it can of a block that cannot be read as a whole.
 
 use super::View;
 use crate::{BlockRef, Error};
@@ -6,12 +6,12 @@ use extant_block::Sector;
 use extant_format::VolumeBlock;
 use std::ops::Range;
 
-/// Blocks are tried again in pieces of this length, in bytes: disks have no larger sectors.
+/// Length in bytes of the pieces in which a block is read again; no disk has larger sectors.
 const PIECE_BYTES: usize = 4096;
 
 impl View {
-    /// The pieces of a block that could not be read because of `error`: ranges of its bytes, in order, and what they hold. The
-    /// pieces make up the whole block.
+    /// Reads a block in pieces after reading it failed with `error`. Returns byte ranges of the
+    /// block in order, with their contents. Together they cover the whole block.
     pub(crate) async fn pieces(
         &self,
         at: VolumeBlock,
@@ -21,7 +21,7 @@ impl View {
         let (len, start) = (block.byte_len(), at.0 << block.log2());
         let capacity = self.device().limits().capacity_bytes;
         let end = capacity.saturating_sub(start).min(len as u64) as usize;
-        // The journal's copy lies elsewhere.
+        // The journal's copy is elsewhere.
         let is_home = self.buffers().clean_run(at, 1) == 1;
         if !is_home || (end == len && len <= PIECE_BYTES) {
             return vec![(0..len, Err(error))];

@@ -1,12 +1,12 @@
-//! Problems that did not stop an operation.
+//! Problems that did not fail an operation.
 
 use crate::Error;
 use std::collections::BTreeSet;
 
-/// Most problems that a volume keeps; later ones are dropped.
+/// Most problems kept per volume; later ones are dropped.
 const PROBLEMS_MAX: usize = 1000;
 
-/// Problems in the order in which they were met, each once.
+/// Problems in the order they were found, without duplicates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Problems {
     list: Vec<Error>,

@@ -1,26 +1,29 @@
-//! The policy for errors (kernel documents: *Super Block*, `s_errors`; *ext4 General Information*, mount option `errors`),
-//! and what has been done about them. See `guard` for what follows from an error.
+//! The error policy (kernel documents: *Super Block*, `s_errors`; *ext4 General Information*, mount
+//! option `errors`), and which errors have been handled. `guard` implements the consequences.
 
 use crate::Error;
 use extant_format::Superblock;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The answer of a volume that is open for writing to a damaged structure that an operation meets. Each time, the superblock
-/// records the error, so that the next e2fsck looks at everything. A failure of the journal ends writing under each.
+/// How a volume open for writing responds when an operation finds a damaged structure. Each time,
+/// the superblock records the error, so that the next e2fsck checks everything. A journal failure
+/// ends writing under every policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorPolicy {
-    /// The operation fails, and others go on; nothing is allocated from a group whose bitmap is damaged.
+    /// The operation fails and others continue. Groups with a damaged bitmap are no longer used for
+    /// allocation.
     Continue,
-    /// Writing ends: later changes fail with [`Error::ReadOnly`], reading goes on (`remount-ro`).
+    /// Writing ends: later changes fail with [`Error::ReadOnly`], while reads continue
+    /// (`remount-ro`).
     ReadOnly,
-    /// Every later operation fails with [`Error::Halted`], and so do those after a failure of the journal (`panic`, which
-    /// stops the whole machine).
+    /// Every later operation fails with [`Error::Halted`]. A journal failure has the same effect.
+    /// (Linux's `panic` stops the whole machine.)
     Panic,
 }
 
 impl ErrorPolicy {
-    /// The policy that the superblock names (`s_errors`).
+    /// The policy named by the superblock (`s_errors`).
     pub(crate) fn of(sb: &Superblock) -> Self {
         match sb.raw().s_errors.get() {
             1 => Self::Continue,
@@ -30,14 +33,14 @@ impl ErrorPolicy {
     }
 }
 
-/// The policy of a volume that is open for writing, and what has been recorded.
+/// The policy of a volume open for writing, and which errors have been recorded.
 #[derive(Debug)]
 pub(crate) struct Errors {
     pub(super) policy: ErrorPolicy,
-    /// Errors that were met where nothing may wait.
+    /// Errors found where waiting is not allowed.
     pub(super) noted: Mutex<Vec<Error>>,
     pub(super) has_noted: AtomicBool,
-    /// Problems of the allocator that are recorded.
+    /// Number of allocator problems recorded so far.
     pub(super) problems: AtomicUsize,
     pub(super) end_is_recorded: AtomicBool,
 }
@@ -53,7 +56,7 @@ impl Errors {
         }
     }
 
-    /// Notes an error for the next operation to record.
+    /// Notes an error, to be recorded by the next operation.
     pub(crate) fn note(&self, error: &Error) {
         self.noted.lock().push(error.clone());
         self.has_noted.store(true, Ordering::Release);

@@ -1,6 +1,8 @@
-//! Operations of callers, and what follows from the errors that they meet: `errors=` and the superblock's record.
+//! Callers' operations, and the consequences of their errors: `errors=` and the superblock's error
+//! record.
 //!
-//! Kernel documents: *Super Block* (`s_state`, `s_error_count` and what follows), *Journal (jbd2)* (`s_errno`).
+//! Kernel documents: *Super Block* (`s_state`, `s_error_count` and what follows), *Journal (jbd2)*
+//! (`s_errno`).
 
 use super::Writer;
 use super::errors::{ErrorPolicy, Errors};
@@ -14,16 +16,16 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 
 impl Writer {
-    /// Whether a failure of the journal ends even reading ([`Error::Halted`]).
+    /// Whether a journal failure ends even reads ([`Error::Halted`]).
     pub(crate) fn may_halt(&self) -> bool {
         self.errors.policy == ErrorPolicy::Panic
     }
 
-    /// Runs an operation of a caller, and does what the policy says about the error that it ends with and those that it met.
-    /// The operation holds nothing when it has ended.
+    /// Runs a caller's operation, then applies the error policy to the error it returned and to
+    /// errors noted on the way. The operation holds nothing once it has ended.
     ///
     /// # Errors
-    /// The operation's; [`Error::Halted`].
+    /// Those of the operation; [`Error::Halted`].
     pub(crate) async fn guarded<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
         if self.may_halt()
             && let Some(cause) = self.journal.failure().filter(|cause| !matches!(cause, Error::ReadOnly))
@@ -38,9 +40,10 @@ impl Writer {
         done
     }
 
-    /// As [`Self::heed`] and [`Self::heed_noted`]. Boxed, as is every await of `fs` that few operations come to: a future has room
-    /// for each, and is moved several times before it is polled first. Without its type, since the code of a type is laid down
-    /// once for each operation that names it.
+    /// As [`Self::heed`] and [`Self::heed_noted`]. Boxed, like every rarely taken await in `fs`: a
+    /// future reserves space for each await, and is moved several times before its first poll. The
+    /// type is erased because the code for a named type is generated again for each operation that
+    /// uses it.
     fn heed_all(&self, error: Option<Error>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Some(error) = error {
@@ -52,17 +55,18 @@ impl Writer {
         })
     }
 
-    /// Whether an error was met that [`Self::heed_noted`] has not seen.
+    /// Whether there are errors that [`Self::heed_noted`] has not handled.
     fn has_noted(&self) -> bool {
         let errors = &self.errors;
         errors.has_noted.load(Ordering::Relaxed)
             || self.alloc.problem_count() > errors.problems.load(Ordering::Relaxed)
     }
 
-    /// Heeds errors that were met on the way and did not end the operation.
+    /// Handles errors that were noted on the way without failing their operation.
     pub(crate) async fn heed_noted(&self) {
         let errors = &self.errors;
-        // A load first: operations of all threads pass here, and a swap would move the cache line to each.
+        // Load first: every operation of every thread passes here, and a swap would move the cache
+        // line to each.
         if errors.has_noted.load(Ordering::Relaxed) && errors.has_noted.swap(false, Ordering::Acquire) {
             let mut noted = Noted { errors, left: std::mem::take(&mut *errors.noted.lock()).into() };
             while let Some(error) = noted.left.front().cloned() {
@@ -81,13 +85,13 @@ impl Writer {
         }
     }
 
-    /// Acts on an error: a damaged structure is recorded, or ends writing, as the policy says; the end of writing is recorded
-    /// once, if the device still takes writes. The caller has no handle.
+    /// Applies the policy to an error. A damaged structure is recorded or ends writing. The end of
+    /// writing is recorded once, if the device still accepts writes. The caller has no handle.
     pub(crate) async fn heed(&self, error: &Error) {
         if matches!(error, Error::Corrupt(_)) && self.journal.failure().is_none() {
             match self.errors.policy {
                 ErrorPolicy::Continue => {
-                    // A journal that takes no handle any more has its end recorded instead.
+                    // If the journal accepts no handles any more, its end is recorded instead.
                     if let Ok(mut handle) = self.journal.start(Credits(1)).await {
                         handle.superblock().record_error(&record(error, &place(error), self));
                     }
@@ -96,13 +100,13 @@ impl Writer {
             }
         }
         match self.journal.failure() {
-            // It was closed, or is another host's.
+            // It was closed, or is in use by another host.
             None | Some(Error::ReadOnly | Error::InUse { .. }) => {}
             Some(cause) => {
                 if !self.errors.end_is_recorded.swap(true, Ordering::Relaxed) {
                     let mut recording = Recording { errors: &self.errors, is_done: false };
                     self.journal.record_failure().await;
-                    // A device that does not take the record loses it.
+                    // If the device does not accept the record, it is lost.
                     let _ = self.record_in_place(&cause).await;
                     recording.is_done = true;
                 }
@@ -110,8 +114,8 @@ impl Writer {
         }
     }
 
-    /// Records an error in the superblock as it is on the device: the one in memory may have changes that no transaction has
-    /// made durable.
+    /// Records an error in the on-disk superblock. The one in memory may have changes that no
+    /// transaction has made durable.
     async fn record_in_place(&self, cause: &Error) -> Result<()> {
         let (home, range) = self.store.superblock_home();
         let blocks = self.store.blocks();
@@ -128,7 +132,7 @@ impl Writer {
     }
 }
 
-/// Notes that are being heeded. Those that a caller leaves when it is dropped are the next one's.
+/// Noted errors being handled. If the caller is dropped, the rest is left to the next one.
 struct Noted<'e> {
     errors: &'e Errors,
     left: VecDeque<Error>,
@@ -143,7 +147,8 @@ impl Drop for Noted<'_> {
     }
 }
 
-/// How many of the allocator's problems are heeded; those behind them are the next caller's where this one is dropped.
+/// How many of the allocator's problems have been handled. If the caller is dropped, the rest is
+/// left to the next one.
 struct Progress<'e> {
     errors: &'e Errors,
     upto: usize,
@@ -155,7 +160,7 @@ impl Drop for Progress<'_> {
     }
 }
 
-/// The record of the end of writing, which the next caller makes where this one is dropped.
+/// Recording the end of writing. If the caller is dropped, the next one does it.
 struct Recording<'e> {
     errors: &'e Errors,
     is_done: bool,
@@ -188,7 +193,7 @@ fn record<'a>(error: &Error, place: &'a str, writer: &Writer) -> ErrorRecord<'a>
     ErrorRecord { seconds: writer.journal.wall_clock(), inode, block, place, code }
 }
 
-/// The inode and the block of a damaged structure, 0 where there is none.
+/// The inode and the block of a damaged structure; 0 if there is none.
 fn whereabouts(corrupt: &Corrupt) -> (u32, u64) {
     match corrupt.place {
         Place::Inode(inode)

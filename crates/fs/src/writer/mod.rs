@@ -1,4 +1,5 @@
-//! The state that all changes of a volume share: its metadata and journal, its free space and the inodes in memory.
+//! State shared by all changes of a volume: its metadata and journal, free space, and in-memory
+//! inodes.
 
 mod errors;
 mod guard;
@@ -21,9 +22,9 @@ pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Inodes that stay in memory though nothing uses them, as far as the memory for them goes.
+/// Most unused inodes kept in memory, as far as their memory limit allows.
 const INODES_KEPT: usize = 128 << 10;
-/// Memory of inodes above which unused ones are dropped, however much memory there is.
+/// Memory of inodes above which unused ones are dropped, even if memory is plentiful.
 const INODES_BYTES: u64 = 64 << 20;
 
 /// The parts of a volume that change it. Operations share it by reference.
@@ -39,23 +40,24 @@ pub(crate) struct Writer {
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
     pub(crate) errors: Errors,
-    /// Held while an inode takes, changes or leaves an attribute block.
+    /// Held while an inode acquires, changes or drops an attribute block.
     pub(crate) shared_xattrs: TaskMutex<SharedBlocks>,
-    /// Inodes without links whose last opener is gone: to be deleted.
+    /// Inodes without links whose last opener is gone; to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
     pub(crate) problems: Mutex<Problems>,
-    /// The volume is being closed: contents of files stay as they are.
+    /// The volume is being closed: file contents must not change.
     is_closing: AtomicBool,
 }
 
 impl Writer {
-    /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the
-    /// caller finishes them before it hands the volume out. `own` are the blocks of the volume's own files and of its root
-    /// directory; `orphan_file` gives the blocks of the orphan file, in order;
-    /// `fixed_time` is every time stamp, in seconds since 1970.
+    /// Assembles the parts on top of a store, its journal and the cache of its device. Also returns
+    /// the orphans that the volume was left with, which the caller must finish before it hands out
+    /// the volume. `own` lists the blocks of the volume's own files and of its root directory.
+    /// `orphan_file` lists the blocks of the orphan file, in order. `fixed_time`, if given, is used
+    /// for every timestamp, in seconds since 1970.
     ///
     /// # Errors
-    /// The orphan list or file is damaged or cannot be read; group descriptors contradict each other.
+    /// The orphan list or file is damaged or unreadable; group descriptors contradict each other.
     #[allow(clippy::too_many_arguments)] // what a volume was opened with
     pub(crate) async fn new(
         rt: &Rt,
@@ -98,20 +100,22 @@ impl Writer {
         Ok((Arc::new(writer), left))
     }
 
-    /// Keeps what went wrong beside an operation that succeeds, for [`Volume::problems`](crate::Volume::problems).
+    /// Records a problem that did not fail the operation, for
+    /// [`Volume::problems`](crate::Volume::problems).
     pub(crate) fn keep_problem(&self, problem: Error) {
         self.problems.lock().add(problem);
     }
 
-    /// Has [`Self::check_may_change_data`] refuse: the volume is being closed.
+    /// Makes [`Self::check_may_change_data`] refuse from now on, because the volume is being
+    /// closed.
     pub(crate) fn end_data_changes(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
     }
 
-    /// Whether contents of files may change, asked under the lock of the file's inode.
+    /// Checks that file contents may change. Call with the lock of the file's inode held.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]: writing has ended, or is about to because the volume is being closed.
+    /// [`Error::ReadOnly`] if writing has ended, or is about to because the volume is being closed.
     pub(crate) fn check_may_change_data(&self) -> Result<()> {
         match self.is_closing.load(Ordering::SeqCst) || self.journal.failure().is_some() {
             true => Err(Error::ReadOnly),
@@ -119,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Notes an inode without links or openers, to be deleted by the next operation that may wait.
+    /// Queues an inode without links or openers, to be deleted by the next operation that may wait.
     pub(crate) fn delete_later(&self, cell: &Arc<InodeCell>) {
         self.unused.lock().push(cell.clone());
     }

@@ -1,22 +1,25 @@
-//! Attribute blocks by the hash of what they hold, so that inodes with the same attributes share one (Linux: mbcache).
+//! Attribute blocks by content hash, so that inodes with the same attributes can share one (Linux:
+//! mbcache).
 
 use extant_format::VolumeBlock;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Blocks that are known at most.
+/// Most blocks to keep track of.
 const KEPT: usize = 4096;
 
-/// Attribute blocks in use. A block that is rewritten or freed is told at once; one that is not known is only not shared.
+/// Attribute blocks in use. A block that is rewritten or freed must be reported at once. A block
+/// that is missing here is merely not shared.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBlocks {
     hashes: BTreeMap<VolumeBlock, u32>,
     blocks: BTreeMap<u32, Vec<VolumeBlock>>,
-    /// In the order in which they became known, with the hash of that time; some may be forgotten since.
+    /// In the order in which they were added, with their hash at that time. Some may have been
+    /// forgotten since.
     order: VecDeque<(VolumeBlock, u32)>,
 }
 
 impl SharedBlocks {
-    /// Notes that the block `at` has the hash `hash` (`h_hash`); 0 means that it must not be shared.
+    /// Records that block `at` has the hash `hash` (`h_hash`); 0 means that it must not be shared.
     pub(crate) fn note(&mut self, at: VolumeBlock, hash: u32) {
         if self.hashes.get(&at) == Some(&hash) {
             return;
@@ -51,7 +54,7 @@ impl SharedBlocks {
         }
     }
 
-    /// Blocks of this hash, the one known longest first.
+    /// Blocks with this hash, in the order they were recorded.
     pub(crate) fn of(&self, hash: u32) -> Vec<VolumeBlock> {
         self.blocks.get(&hash).cloned().unwrap_or_default()
     }

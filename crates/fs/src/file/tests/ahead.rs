@@ -1,9 +1,11 @@
-//! Blocks that are written and mapped before others in front of them: the recorded size does not cover them yet.
+//! Blocks written and mapped before earlier ones, so that the recorded size does not cover them
+//! yet.
 
 use super::*;
 use crate::volume::WriteOptions;
 
-/// The lines of e2fsck's repair that are about a size or an orphan; and what a second look at the copy says is nothing.
+/// The lines of e2fsck's repair about sizes and orphans. A second run on the repaired copy must
+/// report nothing.
 fn repaired(image: &Path, what: &str) -> (PathBuf, Vec<String>) {
     let copy = image.with_extension("crashed");
     std::fs::copy(image, &copy).unwrap();
@@ -71,7 +73,7 @@ fn a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it() {
             model.resize(150_000, 4);
             file.write(90_000, &model[90_000..]).await.unwrap();
             file.write_out(ByteRange::new(131_072, 150_000)).await.unwrap();
-            // Zeroes are where nothing came: the caller asked for this size.
+            // Missing data read as zeroes, since the caller asked for this size.
             file.set_size(160_000).await.unwrap();
             model.resize(160_000, 0);
             commit(&volume).await;

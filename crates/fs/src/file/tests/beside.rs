@@ -1,4 +1,4 @@
-//! Commits and checkpoints beside writes that the device holds back: what a crash finds then.
+//! Commits and checkpoints while the device holds back writes: what a crash finds then.
 
 use super::durable::{B, Gate};
 use super::reached::with_volume;
@@ -8,7 +8,7 @@ use extant_rt::Nanos;
 use std::sync::atomic::Ordering;
 
 const JOURNALED: &str = "-t ext4 -b 4096 -N 64";
-/// Free space is full of this.
+/// Free space is filled with this byte.
 const STALE: u8 = 0xa5;
 
 async fn commit(volume: &Volume) {
@@ -16,7 +16,8 @@ async fn commit(volume: &Volume) {
     journal.commit(journal.running()).await.unwrap();
 }
 
-/// Polls `work`, which must not end, until the gate has writes of it; later ones pass.
+/// Polls `work` until the gate holds writes of it; later writes pass. `work` must not end
+/// meanwhile.
 async fn hold_writes<T>(rt: &Rt, gate: &Gate, work: &mut Pin<Box<impl Future<Output = T>>>) {
     gate.holds.store(true, Ordering::Relaxed);
     while gate.held.lock().is_empty() {
@@ -26,7 +27,7 @@ async fn hold_writes<T>(rt: &Rt, gate: &Gate, work: &mut Pin<Box<impl Future<Out
     gate.holds.store(false, Ordering::Relaxed);
 }
 
-/// Gives the root's permissions to a volume after our recovery of what a crash leaves now.
+/// Permissions of the root directory after our recovery of a crash now.
 async fn recovered_mode(gate: &Gate) -> u16 {
     let memory = Arc::new(extant_block::MemDevice::from_bytes(gate.bytes().await));
     let volume = Volume::open(memory, Default::default()).await.unwrap();
@@ -38,7 +39,7 @@ async fn set_mode(root: &Node, permissions: u16) {
     root.set_attributes(&Caller::root(), &change).await.unwrap();
 }
 
-/// The file's contents after e2fsck has recovered what a crash would leave.
+/// The file's contents after e2fsck has recovered a crash.
 fn after_crash(dir: &tempfile::TempDir, crashed: &[u8], number: InodeNumber) -> Vec<u8> {
     let image = dir.path().join("crashed");
     std::fs::write(&image, crashed).unwrap();
@@ -103,7 +104,7 @@ fn no_home_write_comes_over_the_next_owner_of_a_freed_block() {
             root.rmdir(&caller, name.as_bytes()).await.unwrap();
         }
         commit(&volume).await;
-        // All space but for less than what the directories had.
+        // All free space except 30 blocks, which is less than the directories had.
         let blocks = volume.space().blocks_free as usize - 30;
         data = vec![7; blocks * B as usize];
         let options = FileOptions { reserved_blocks: true, ..FileOptions::default() };
@@ -139,7 +140,7 @@ fn a_transaction_of_one_block_stays_in_the_log_until_that_is_home() {
         let journal = volume.writer().unwrap().journal.clone();
         let mut checkpoint = Box::pin(journal.checkpoint());
         hold_writes(rt, gate, &mut checkpoint).await;
-        // The block is being written as it was before.
+        // The old version of the block is being written.
         set_mode(&root, 0o700).await;
         commit(&volume).await;
         gate.release();
@@ -160,7 +161,7 @@ fn a_checkpoint_beside_a_commit_leaves_the_commit_in_the_log() {
         set_mode(&root, 0o700).await;
         let journal = volume.writer().unwrap().journal.clone();
         let mut committing = Box::pin(journal.commit(journal.running()));
-        // Its place in the log is taken.
+        // Its place in the log is allocated.
         hold_writes(rt, gate, &mut committing).await;
         journal.checkpoint().await.unwrap();
         assert_eq!(recovered_mode(gate).await, 0o711);

@@ -1,18 +1,19 @@
-//! Clusters of which parts are written or dropped (`bigalloc`).
+//! Partly written or partly dropped clusters (`bigalloc`).
 
 use super::durable::with_gate;
 use super::*;
 
-/// The kibibytes of a cluster that are written to, each filled with a byte of its own.
+/// The kibibytes of a cluster that are written, each filled with its own byte value.
 const FOUR: &[u64] = &[0, 2];
-/// Of two pages: the rest of the first one is clean.
+/// Two pages; the rest of the first is clean.
 const EIGHT: &[u64] = &[0, 4, 6];
 
 fn byte_of(kib: u64) -> u8 {
     0xb0 + kib as u8
 }
 
-/// Writes kibibytes of two clusters, the second of which is wholly dirty, and syncs; the write of `failing` fails the first time.
+/// Writes kibibytes of two clusters, the second of which is fully dirty, and syncs. The write of
+/// `failing` fails the first time.
 fn write_pieces(cluster: u64, written: &[u64], failing: Option<u64>) {
     let args = format!("-t ext4 -b 1024 -O ^has_journal,bigalloc -C {cluster} -N 64");
     let what = format!("-C {cluster}, {failing:?} fails");
@@ -35,7 +36,7 @@ fn write_pieces(cluster: u64, written: &[u64], failing: Option<u64>) {
             *gate.unwritable.lock() = failing.map(byte_of);
             if failing.is_some() {
                 assert!(matches!(file.sync().await, Err(Error::Io(_))), "{what}");
-                // A cluster is kept by the first of its blocks that has landed.
+                // The first block of a cluster to land keeps it.
                 let kept = if failing == Some(written[0]) { 1 } else { 2 };
                 assert_eq!(clusters(), kept, "{what}");
                 *gate.unwritable.lock() = None;
@@ -118,7 +119,7 @@ fn blocks_that_are_dropped_from_a_cluster_are_not_written_before() {
             let (cell, file) = bed.file(number, FileOptions::default()).await;
             let clusters = || cell.read(|inode| inode.blocks_512(bed.writer.store.shape())) * 512 / CLUSTER;
             assert_eq!(clusters(), 4);
-            // Pages over mapped blocks and over delayed ones, none of which can be written.
+            // Pages over mapped blocks and over delayed ones; none of them can be written.
             *gate.unwritable.lock() = Some(0xb0);
             file.write(4096, &vec![0xb0; 3 * CLUSTER as usize]).await.unwrap();
             file.write(6 * CLUSTER, &vec![0xb0; CLUSTER as usize]).await.unwrap();

@@ -1,4 +1,5 @@
-//! Crashes of a volume with a journal while files are written: what each byte may read as afterwards.
+//! Crashes of a journalled volume while files are being written: what each byte may read as
+//! afterwards.
 
 use super::*;
 use crate::volume::WriteOptions;
@@ -6,7 +7,7 @@ use extant_block::{Bio, BioFlags, Buf, Limits, Log, LogEvent, MemDevice, Record}
 use extant_sim::{Machine, Preemption, Sim};
 use std::collections::BTreeSet;
 
-/// A device that forgets what was not flushed.
+/// A device that loses unflushed writes in a crash.
 #[derive(Debug)]
 pub(super) struct Volatile {
     pub(super) inner: Arc<dyn Device>,
@@ -26,14 +27,14 @@ impl Device for Volatile {
 /// A file's contents over time.
 #[derive(Default)]
 struct History {
-    /// Contents, and where in the log the operation that made them began.
+    /// Contents, and the log position where the operation that made them began.
     versions: Vec<(usize, Vec<u8>)>,
-    /// Version that a sync made durable, and where in the log it had returned.
+    /// Log position where a sync had returned, and the version it made durable.
     synced: Vec<(usize, usize)>,
 }
 
 impl History {
-    /// Checks what a crash at `position` of the log left.
+    /// Checks what a crash at log position `position` left.
     fn check(&self, position: usize, found: &[u8], what: &str) {
         let base =
             self.synced.iter().rev().find(|(at, _)| *at <= position).map_or(0, |&(_, version)| version);
@@ -58,8 +59,8 @@ impl History {
     }
 }
 
-/// An image after a crash: what was durable, and some of the rest. A write behind a preflush is on the medium only if
-/// everything is that had ended when it came.
+/// A possible image after a crash: everything durable and some of the rest. A write with a preflush
+/// is on the medium only if everything that had ended before it is, too.
 pub(super) fn image_after(fresh: &[u8], log: &Log, position: usize, rng: &mut Rng) -> Vec<u8> {
     let crash = log.crash(position);
     let share = rng.below(4);
@@ -88,7 +89,7 @@ pub(super) fn image_after(fresh: &[u8], log: &Log, position: usize, rng: &mut Rn
     image
 }
 
-/// Data without the byte that free space is full of.
+/// Data without the byte that fills free space.
 fn data(rng: &mut Rng, len: usize) -> Vec<u8> {
     bytes(rng, len).into_iter().map(|byte| if byte == 0xa5 || byte == 0 { 1 } else { byte }).collect()
 }

@@ -1,4 +1,4 @@
-//! Defragmentation of a file: the same bytes in fewer runs, at every moment.
+//! Defragmentation of a file: at every moment the same bytes, finally in fewer runs.
 
 use super::crash::{Volatile, image_after};
 use super::durable::{B, PLAIN, with_gate};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 const BLOCKS: usize = 90;
 const HOLE: std::ops::Range<usize> = 50..60;
 
-/// Writes a file's blocks from the back, so that each lies before its follower.
+/// Writes a file's blocks in reverse order, so that each is placed before its successor.
 async fn scatter(file: &OpenFile, contents: &[u8], block: usize) {
     for n in (0..BLOCKS).rev().filter(|n| !HOLE.contains(n)) {
         let bytes = n * block..(n + 1) * block;
@@ -54,7 +54,7 @@ fn judge(name: &str, args: &str, block: usize, states: u64) {
             let mut found = vec![1; contents.len()];
             assert_eq!(file.read(0, &mut found).await.unwrap(), contents.len());
             assert!(found == contents, "{name}: the same bytes");
-            // Blocks that it freed may make a better place, until there is none.
+            // The blocks freed may allow a better layout; repeat until none is found.
             let mut last = done;
             while last.moved_bytes > 0 {
                 let again = file.defragment().await.unwrap();
@@ -156,7 +156,7 @@ fn a_failed_copy_keeps_its_place_until_the_others_have_ended() {
         |_| vec![],
         async |rt, bed, gate, number| {
             let (_, file) = bed.file(number, FileOptions::default()).await;
-            // Two runs, each of two requests.
+            // Two runs of two requests each.
             for (at, mark) in [(HALF, 2), (0, 1)] {
                 file.write(at * B, &vec![mark; (HALF * B) as usize]).await.unwrap();
                 file.sync().await.unwrap();

@@ -1,4 +1,5 @@
-//! Direct requests that are in flight side by side: of data and of what maps the next, and of writers of one new file.
+//! Direct requests in flight together: data with the map of the next blocks, and several writers of
+//! one new file.
 
 use super::durable::{B, PLAIN, with_gate};
 use super::reached::with_volume;
@@ -6,7 +7,7 @@ use super::*;
 use extant_block::{Bio, IoErrorKind};
 use std::sync::atomic::Ordering;
 
-/// Bytes of the reads that a device holds.
+/// Lengths of the reads that the device holds back.
 fn held(bios: &[Bio]) -> Vec<u64> {
     bios.iter().map(|bio| bio.bytes).collect()
 }
@@ -17,7 +18,8 @@ fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
     let mut rng = Rng::labelled(1, "look-ahead");
     let data = bytes(&mut rng, 600 << 10);
     let expected = data.clone();
-    // The pointers to the first 12 blocks are in the inode, those to the next 256 and each 256 behind them in a block.
+    // Pointers to the first 12 blocks are in the inode. Each following 256 blocks have a block of
+    // pointers.
     let args = "-t ext2 -b 1024 -I 128 -N 64";
     with_gate(
         args,
@@ -37,7 +39,8 @@ fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
             let (buf, read) = within.await;
             assert!(read.unwrap() == 64 << 10 && buf[..] == expected[..64 << 10]);
 
-            // The file's next 204 blocks are mapped by the same block of pointers, and the last of them by the next.
+            // One block of pointers maps the next 204 blocks of the file; the next one maps the
+            // last of them.
             let (at, len) = (64 * K, 204 * K);
             gate.holds_reads.store(true, Ordering::Relaxed);
             let mut before = Box::pin(file.read_direct(at, Buf::zeroed(len as usize)));
@@ -48,7 +51,8 @@ fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
             gate.release();
             let (buf, read) = before.await;
             assert!(read.unwrap() as u64 == len && buf[..] == expected[at as usize..][..len as usize]);
-            // Its neighbours came with a block of the map, and the rest of the file is known up to the end of that.
+            // Its neighbours were loaded with a block of the map, so the file is known up to the
+            // end of that block.
             gate.holds_reads.store(true, Ordering::Relaxed);
             let mut next = Box::pin(file.read_direct(at + len, Buf::zeroed(8 << 10)));
             assert!(!poll_once(&mut next).await);
@@ -80,7 +84,7 @@ fn writers_of_a_new_file_are_in_flight_together() {
             assert!(bios.is_sorted_by_key(|bio| bio.start.0));
             assert_eq!(file.size(), 0);
             gate.holds.store(false, Ordering::Relaxed);
-            // The third ends first, the second fails.
+            // The third ends first, and the second fails.
             gate.submit(bios.remove(2));
             let third = writes.remove(2).await.1;
             assert_eq!((third.unwrap() as u64, file.size()), (4 * B, 12 * B));
@@ -126,7 +130,7 @@ fn a_write_of_more_blocks_of_pointers_than_a_transaction_takes_is_logged_in_part
     let args = "-t ext3 -b 1024 -I 128 -J size=1 -m 0 -N 64";
     let mut size = 0;
     let found = with_volume(88, args, 1 << 20, async |_, volume, _, file| {
-        // Of a first transaction of twelve runs, eleven are holes between these.
+        // The first transaction has twelve runs; eleven of them are the holes between these blocks.
         for n in 0..11 {
             file.write((2 * n + 1) * K as u64, &[0xff; K]).await.unwrap();
         }

@@ -1,4 +1,5 @@
-//! The state of the device after syncs and changes of size while write-back is at work, or after it failed.
+//! The state of the device after syncs and size changes, while write-back is active or after it has
+//! failed.
 
 use super::*;
 use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Op, Sector};
@@ -7,7 +8,8 @@ use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device that holds writes or reads back, and fails reads of some sectors and writes of some bytes.
+/// A device that can hold back writes or reads, fail reads of some sectors, and fail writes of some
+/// bytes.
 #[derive(Debug)]
 pub(super) struct Gate {
     inner: Arc<dyn Device>,
@@ -15,7 +17,7 @@ pub(super) struct Gate {
     pub(super) holds_reads: AtomicBool,
     pub(super) held: Mutex<Vec<Bio>>,
     pub(super) unreadable: Mutex<Option<std::ops::Range<u64>>>,
-    /// Writes of which a segment begins with this byte fail.
+    /// Writes with a segment that starts with this byte fail.
     pub(super) unwritable: Mutex<Option<u8>>,
 }
 
@@ -31,7 +33,7 @@ impl Gate {
         })
     }
 
-    /// The bytes that a crash would leave now.
+    /// The bytes a crash would leave now.
     pub(super) async fn bytes(&self) -> Vec<u8> {
         let len = self.inner.limits().capacity_bytes as usize;
         extant_block::read(&*self.inner, Sector(0), len).await.unwrap().to_vec()
@@ -76,7 +78,8 @@ impl Device for Gate {
 pub(super) const PLAIN: &str = "-t ext4 -b 4096 -O ^has_journal -N 64";
 pub(super) const B: u64 = 4096;
 
-/// Runs `work` in the virtual world over the only file of a new volume; gives its inode and what the device then holds.
+/// Runs `work` in the virtual world on the only file of a new volume. Returns its inode and the
+/// final contents of the device.
 pub(super) fn with_gate(
     args: &str,
     contents: Vec<u8>,
@@ -89,7 +92,7 @@ pub(super) fn with_gate(
     found.map(|(dir, image, numbers)| (dir, image, numbers[0]))
 }
 
-/// As [`with_gate`], with files of these contents.
+/// As [`with_gate`], for several files with these contents.
 pub(super) fn with_files(
     args: &str,
     contents: Vec<Vec<u8>>,
@@ -118,7 +121,7 @@ pub(super) fn with_files(
     Some((dir, image, numbers))
 }
 
-/// Ten unwritten blocks with holes between them: their extents fill a node outside the inode.
+/// Ten unwritten blocks with holes between them; their extents fill a node outside the inode.
 pub(super) fn unwritten(number: InodeNumber) -> Vec<String> {
     let runs = (0..10).map(|n| format!("fallocate <{number}> {0} {0}", 2 * n));
     runs.chain([format!("sif <{number}> size {}", 20 * B)]).collect()
@@ -185,7 +188,7 @@ fn contents_leave_the_inode_only_for_their_block() {
         async |_, bed, _, number| {
             let (_, file) = bed.file(number, FileOptions::default()).await;
             file.write(64 * B, &[7; B as usize]).await.unwrap();
-            // A later block is written and committed, while block 0 is not written back.
+            // A later block is written and committed while block 0 has not been written back.
             file.mapping.write_back(ByteRange::new(64 * B, 65 * B)).await.unwrap();
             commit(bed).await;
         },
@@ -204,7 +207,7 @@ fn a_write_that_fails_in_a_hole_leaves_nothing_behind() {
         async |_, bed, gate, number| {
             let (_, file) = bed.file(number, FileOptions::default()).await;
             file.set_size(40 * B).await.unwrap();
-            // Block 0 is to be overwritten in part; the holes behind it are reserved with it.
+            // Block 0 is partly overwritten. The holes after it are reserved together with it.
             file.contents.know(BlockRange::one(0)).await.unwrap();
             let at = file.contents.live.lock().map.place_of(0).unwrap().0 * (B / Sector::BYTES);
             *gate.unreadable.lock() = Some(at..at + 8);
@@ -225,7 +228,7 @@ fn a_write_that_fails_in_a_hole_leaves_nothing_behind() {
 fn a_truncation_that_finds_a_damaged_map_does_not_make_holes_of_it() {
     let found = with_gate(PLAIN, vec![], unwritten, async |_, bed, gate, number| {
         let (_, file) = bed.file(number, FileOptions::default()).await;
-        // The leaf was not read before.
+        // The leaf has not been read before.
         *gate.unreadable.lock() = Some(0..u64::MAX);
         file.set_size(4 * B).await.unwrap_err();
         assert!(file.write(8 * B, &[7; B as usize]).await.is_err(), "the block mapped there is unknown");

@@ -1,4 +1,4 @@
-//! Files that are opened with `O_TRUNC`: the old contents or the new ones.
+//! Files opened with `O_TRUNC`: a crash leaves the old contents or the new.
 
 use super::*;
 use crate::volume::WriteOptions;
@@ -37,7 +37,8 @@ impl World {
         rt.block_on(all).unwrap();
     }
 
-    /// The contents after a cut behind each write, without what was between: each once, in order.
+    /// The file's contents after a crash following each write, in order, with consecutive
+    /// duplicates removed.
     fn contents(&self) -> Vec<Vec<u8>> {
         let log = self.record.log();
         let mut image = self.fresh.clone();
@@ -88,7 +89,7 @@ fn a_crash_leaves_the_old_contents_or_the_new() {
             assert_eq!((file.size(), file.read(0, &mut [0; 9]).await.unwrap()), (0, 0));
             let seen = root.lookup(&caller, b"0").await.unwrap().attributes().unwrap();
             assert_eq!(seen.size, 0);
-            // Others are made durable meanwhile.
+            // Meanwhile, other changes are made durable.
             root.create(&caller, b"other", 0o644).await.unwrap();
             root.sync().await.unwrap();
             file.write(0, &new[..20_000]).await.unwrap();
@@ -123,7 +124,7 @@ fn without_new_contents_the_file_is_empty_when_it_was_closed() {
         file.empty().await.unwrap();
         drop(file);
         world.sim.rt().sleep(extant_rt::Nanos::from_secs(10)).await;
-        // Dropped, which is a crash.
+        // Dropping the volume acts as a crash.
         drop((root, volume));
     });
     assert_eq!(world.contents(), [vec![1; 10_000], vec![]]);
@@ -148,7 +149,7 @@ fn an_emptied_file_is_synced_deleted_and_resized() {
         assert_eq!(read[..3000], [0; 3000]);
         file.write(0, &[3; 3000]).await.unwrap();
         file.sync().await.unwrap();
-        // Emptied again and again, the last time for good.
+        // Emptied repeatedly, the last time for good.
         file.empty().await.unwrap();
         file.write(0, &[4; 9000]).await.unwrap();
         file.empty().await.unwrap();

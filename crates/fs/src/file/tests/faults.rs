@@ -1,17 +1,18 @@
-//! Writes of data that fail.
+//! Failing data writes.
 
 use super::*;
 use extant_block::{Bio, BioFlags, IoErrorKind, Limits, Op};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fails one write of data, and, if that was joined from several that the cache tries again by themselves, these as well.
+/// Fails one data write. If it was merged from several, which the cache retries separately, these
+/// fail as well.
 #[derive(Debug)]
 struct FailOne {
     inner: Arc<dyn Device>,
     nth: u64,
     seen: AtomicU64,
-    /// First sector and sectors of the write that failed, until the sync that made it has ended.
+    /// First sector and sector count of the failed write, until the sync that issued it has ended.
     failed: Mutex<Option<(u64, u64)>>,
 }
 
@@ -37,7 +38,7 @@ impl Device for FailOne {
     }
 }
 
-/// Syncs until that succeeds; gives how often it failed.
+/// Syncs until it succeeds. Returns the number of failures.
 async fn sync(file: &OpenFile, failing: &FailOne) -> u32 {
     let mut failures = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Operations whose callers leave half-way.
+//! Operations whose callers drop them halfway.
 
 use super::durable::{B, PLAIN, with_files, with_gate};
 use super::*;
@@ -19,7 +19,8 @@ fn a_write_that_is_dropped_before_it_copies_leaves_nothing_behind() {
             file.contents.know(BlockRange::new(0, 20)).await.unwrap();
             let free = bed.writer.alloc.statfs().free;
             gate.holds_reads.store(true, Ordering::Relaxed);
-            // Block 1 is to be read, since it is overwritten in part; those behind it are reserved with it.
+            // Block 1 must be read because it is partly overwritten. The blocks after it are
+            // reserved together with it.
             let data = vec![7; 10 * B as usize];
             let mut write = Box::pin(file.write(B + 100, &data));
             assert!(!poll_once(&mut write).await);
@@ -45,7 +46,7 @@ fn contents_of_an_inode_stay_while_a_write_waits_to_move_them() {
         async |rt, bed, gate, numbers| {
             let (_, file) = bed.file(numbers[0], FileOptions::default()).await;
             let (_, other) = bed.file(numbers[1], FileOptions::default()).await;
-            // All dirty memory is in use, and cannot be written back.
+            // All dirty memory is in use and cannot be written back.
             gate.holds.store(true, Ordering::Relaxed);
             let filling = rt.spawn("fill", Class::Normal, async move {
                 other.write(0, &vec![7; 6 << 20]).await.unwrap();
@@ -68,7 +69,7 @@ fn contents_of_an_inode_stay_while_a_write_waits_to_move_them() {
     assert_eq!(dumped(&image, numbers[0]), [&[3; 100][..], &[0; 100], b"end"].concat());
 }
 
-/// Its caller may leave at every wait, and must not find the inode's number another file's then.
+/// The caller may drop the removal at any wait, and must not find the inode number reused by then.
 #[test]
 fn a_removal_does_not_wait_after_its_last_transaction() {
     if !have_tools() {
@@ -84,7 +85,7 @@ fn a_removal_does_not_wait_after_its_last_transaction() {
         let cell = bed.writer.inodes.get(number).await.unwrap();
         let was_last = Cell::new(false);
         let mut freeing = Box::pin(free_from(&bed.writer, &cell, 4, Credits(0), |_, step| {
-            // More than the allowance between two yields.
+            // Longer than the time allowed between two yields.
             let until = rt.now() + Nanos::from_millis(1);
             while rt.now() < until {
                 std::hint::spin_loop();
@@ -246,7 +247,8 @@ fn a_copied_hole_does_not_cut_off_what_another_writer_appends() {
             let (_, from) = bed.file(numbers[0], FileOptions::default()).await;
             let (cell, to) = bed.file(numbers[1], FileOptions::default()).await;
             from.set_size(4 * B).await.unwrap();
-            // The writer waits for the inode, and the copy behind it: it has seen the file empty.
+            // The writer waits for the inode, and the copy waits behind it, having seen the file as
+            // empty.
             let inode = cell.write_lock().await;
             let mut write = Box::pin(to.write(10 * B, b"appended"));
             assert!(!poll_once(&mut write).await);

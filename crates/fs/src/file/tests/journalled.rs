@@ -1,4 +1,4 @@
-//! Files with data=journal: what the device, a replay and readers have of their data.
+//! Files with data=journal: their data as seen by the device, a replay and readers.
 
 use super::*;
 use crate::names::Caller;
@@ -6,9 +6,9 @@ use crate::volume::WriteOptions;
 use extant_block::MemDevice;
 use extant_format::InodeFlags;
 
-/// A volume with a journal in memory, and its only file.
+/// A volume in memory, with a journal and a single file.
 struct Journalled {
-    // In this order: the file goes before its volume, and that before its cache.
+    // In this order: the file is dropped before its volume, and that before its cache.
     file: OpenFile,
     volume: Volume,
     cache: PageCache,
@@ -58,7 +58,7 @@ impl Journalled {
         contents[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Compares what readers get, whose pages are not in the cache.
+    /// Checks what readers get without pages in the cache.
     async fn reads(&self, contents: &[u8], what: &str) {
         self.file.mapping.invalidate(ByteRange::ALL).await.unwrap();
         let mut found = vec![1; contents.len() + 10];
@@ -72,7 +72,7 @@ impl Journalled {
         assert!(found[..expected.len()] == *expected, "{what}: directly");
     }
 
-    /// The bytes at the places of the file's blocks.
+    /// The bytes on the device at the places of the file's blocks.
     async fn at_home(&self, contents: &[u8]) -> Vec<u8> {
         let device = self.memory.to_bytes();
         let mut home = vec![0; contents.len()];
@@ -85,7 +85,8 @@ impl Journalled {
     }
 }
 
-/// A volume with the files `0`, `1`, …, of these contents; `all` of its data go through the log.
+/// Makes a volume with files `0`, `1`, … of these contents. With `all`, all file data go through
+/// the log.
 fn volume(args: &str, mib: usize, all: bool, files: &[Vec<u8>]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), mib, args, files);
@@ -100,7 +101,7 @@ fn memory(image: &Path) -> Arc<MemDevice> {
     Arc::new(MemDevice::from_bytes(std::fs::read(image).unwrap()))
 }
 
-/// Compares a file's contents with those after e2fsck's replay, and after ours, of the log that a crash would leave now.
+/// Checks a file's contents against a crash now, replayed both by e2fsck and by our recovery.
 async fn after_crash(memory: &MemDevice, dir: &Path, number: InodeNumber, contents: &[u8], what: &str) {
     let crashed = memory.to_bytes();
     let copy = dir.join("crashed");
@@ -139,7 +140,7 @@ fn data_come_to_their_place_by_checkpoints_alone() {
             }
             let mut contents = vec![3; 50];
             let mut long = bytes(&mut rng, kib << 10);
-            // As the journal's own blocks begin.
+            // Starts like a block of the journal itself.
             long.chunks_mut(16384).for_each(|block| block[..4].copy_from_slice(&[0xc0, 0x3b, 0x39, 0x98]));
             bed.write(&mut contents, 0, &long).await;
             bed.commit_home().await;
@@ -160,7 +161,7 @@ fn data_come_to_their_place_by_checkpoints_alone() {
             bed.write(&mut contents, end, &middle[..3000]).await;
             bed.reads(&contents, args).await;
             after_crash(&bed.memory, dir.path(), number, &contents, args).await;
-            // Over unwritten blocks, and what was freed and came back.
+            // Over unwritten blocks, and blocks that were freed and reallocated.
             let (start, len) = (16 * 1024, 64 * 1024);
             bed.file.fallocate(Fallocate::PunchHole, start, len).await.unwrap();
             contents[start as usize..(start + len) as usize].fill(0);
@@ -229,7 +230,7 @@ fn a_file_may_be_journalled_for_a_while() {
             for round in 0..3 {
                 let what = format!("{args}, round {round}");
                 bed.write(&mut contents, 3000, &bytes(&mut rng, 30_000)).await;
-                // Dirty when the flag comes.
+                // Still dirty when the flag is set.
                 let late = bytes(&mut rng, 2000);
                 bed.file.write(500, &late).await.unwrap();
                 contents[500..2500].copy_from_slice(&late);
@@ -281,7 +282,7 @@ fn a_journalled_file_is_defragmented() {
     .unwrap();
 }
 
-/// Contents of an empty file leave its inode with the write-back of the first page, not with the write.
+/// Inline contents leave the inode at write-back of the first page, not at the write.
 #[test]
 fn flags_that_write_back_changes_meanwhile_stay_changed() {
     if !have_tools() {

@@ -1,4 +1,4 @@
-//! Promises to callers, one by one.
+//! Guarantees to callers, tested one by one.
 
 use super::*;
 use extant_block::{Fault, FaultConfig, MemDevice};
@@ -28,7 +28,7 @@ fn with_file(
     check_is_silent(&image, args);
 }
 
-/// A copy of the device's present contents, as after a crash.
+/// A repaired copy of the device's current contents, as after a crash.
 fn crashed(image: &Path) -> PathBuf {
     let copy = image.with_extension("crashed");
     std::fs::copy(image, &copy).unwrap();
@@ -38,7 +38,7 @@ fn crashed(image: &Path) -> PathBuf {
 
 #[test]
 fn a_small_synchronous_write_makes_the_whole_size_durable() {
-    // Linux leaves 4,096 bytes: the size of what the range of the second write covers.
+    // Linux leaves 4,096 bytes, the size covered by the range of the second write.
     with_file(8, "-t ext4 -b 4096 -O ^has_journal -N 64", vec![], 8 << 20, async |bed, number, image| {
         let (_, file) = bed.file(number, FileOptions::default()).await;
         let (_, synchronous) = bed.file(number, FileOptions { sync: true, ..Default::default() }).await;
@@ -118,12 +118,12 @@ fn a_write_that_fits_in_part_says_how_much() {
 
 const PART: usize = 1 << 20;
 
-/// Six writers over a cache that holds little of what they write; gives the inodes.
+/// Runs six writers over a cache much smaller than their data.
 async fn six_writers(rt: &Rt, device: Arc<dyn Device>, numbers: &[InodeNumber], seed: u64) {
     let bed = Bed::open(rt, device, 4 << 20).await;
     let mut tasks = Vec::new();
     for task in 0..6usize {
-        // Three write parts of the first file, three a file of their own.
+        // Three of them write parts of the first file; the other three write a file each.
         let number = numbers[task.saturating_sub(2)];
         let start = if task < 3 { task * PART } else { 0 };
         let file = bed.file(number, FileOptions::default()).await.1;
@@ -175,7 +175,7 @@ fn writers_of_one_file_and_of_many_do_not_disturb_each_other() {
     let numbers = rt.block_on(numbers(&made, 4)).unwrap();
     rt.block_on(six_writers(&rt, device(&made), &numbers, 0)).unwrap();
     check_writers(&made, &numbers);
-    // In the virtual world every seed is another order of events.
+    // In the virtual world every seed gives a different order of events.
     let seeds = std::env::var("EXTANT_SEEDS").map_or(6, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
         println!("seed {seed}");

@@ -1,4 +1,4 @@
-//! Sizes that can be recorded once what kept them from it is gone: written, or given up.
+//! Sizes that can be recorded once the blocks holding them back have been written or given up.
 
 use super::durable::{B, Gate, PLAIN, with_files, with_gate};
 use super::*;
@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 
 const JOURNALED: &str = "-t ext4 -b 4096 -N 64";
 
-/// Runs `work` over a volume that has a journal and an empty file, whose inode it gives with what the device holds at the end.
+/// Runs `work` on a volume with a journal and an empty file. Returns the file's inode and the final
+/// contents of the device.
 pub(super) fn with_volume(
     mib: usize,
     args: &str,
@@ -51,7 +52,7 @@ fn part(mark: u8) -> Buf {
     Buf::from_slice(&[mark; 4 * B as usize])
 }
 
-/// Two direct writers of an empty file, of which the second has ended; gives the first and its bio.
+/// Starts two direct writers of an empty file and ends the second. Returns the first and its bio.
 async fn overtaken<'a>(
     file: &'a OpenFile,
     gate: &Gate,
@@ -121,7 +122,8 @@ fn a_dropped_write_lets_the_file_reach_what_was_written_behind_it() {
             let (cell, file) = bed.file(numbers[0], FileOptions::default()).await;
             file.write(40 * B, &[9; B as usize]).await.unwrap();
             gate.holds_reads.store(true, Ordering::Relaxed);
-            // Block 1 is read, since it is overwritten in part; those behind it are reserved with it.
+            // Block 1 is read because it is partly overwritten. The blocks after it are reserved
+            // together with it.
             let data = vec![7; 10 * B as usize];
             let mut write = Box::pin(file.write(B + 100, &data));
             assert!(!poll_once(&mut write).await);

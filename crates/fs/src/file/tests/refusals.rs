@@ -1,4 +1,4 @@
-//! Volumes that are gone or damaged: what is not written, and what is not believed.
+//! Closed, failed or damaged volumes: what must not be written, and what must not be trusted.
 
 use super::durable::{B, PLAIN, unwritten, with_gate};
 use super::*;
@@ -69,7 +69,7 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     with_gate(PLAIN, vec![], unwritten, async |rt, bed, gate, number| {
         let (_, file) = bed.file(number, FileOptions::default()).await;
         let edits = file.contents.edits.write().await;
-        // As where a truncation has freed the leaf and it holds something else by now.
+        // As if a truncation had freed the leaf and the block had been reused.
         *gate.unreadable.lock() = Some(0..u64::MAX);
         let mut know = Box::pin(file.contents.know(BlockRange::one(0)));
         for _ in 0..20 {
@@ -121,8 +121,8 @@ fn data_without_a_place_are_written_when_space_returns_and_nobody_has_to_ask() {
         let cache = PageCache::new(rt, CacheConfig::with_budget(32 << 20)).unwrap();
         let disk = cache.attach(memory.clone());
         let volume = Volume::open_writable(rt, &disk, WriteOptions::default()).await.unwrap();
-        // Space of a group whose bitmap nobody has read is promised, and then is not there. That of a group without any blocks in
-        // use is not read at all.
+        // Space is promised from a group whose bitmap has not been read, and turns out not to
+        // exist. A group without used blocks does not qualify: its bitmap is never read.
         let groups = (1..8).map(|n| volume.writer().unwrap().store.groups().get(Group(n)));
         let read = groups.filter(|group| !group.flags.contains(GroupFlags::BLOCK_UNINIT));
         let bitmap = read.max_by_key(|group| group.free_blocks).expect("some are in use").block_bitmap;
@@ -145,7 +145,7 @@ fn data_without_a_place_are_written_when_space_returns_and_nobody_has_to_ask() {
     };
     let (number, end) = rt.block_on(work).unwrap();
     std::fs::write(&image, memory.to_bytes()).unwrap();
-    // Replays the journal, and mends the bitmap.
+    // Replays the journal and repairs the bitmap.
     run("e2fsck", &["-fy", image.to_str().unwrap()]);
     check_is_silent(&image, args);
     let found = dumped(&image, number);

@@ -1,4 +1,4 @@
-//! Recorded sizes, whatever the order in which bytes are copied, taken by write-back and logged.
+//! Recorded sizes, for any order of copying bytes, claiming them for write-back and logging them.
 
 use super::durable::{B, PLAIN, commit, unwritten, with_gate};
 use super::*;
@@ -129,7 +129,7 @@ fn truncation_inside_an_unwritten_block_keeps_no_space() {
     assert!(dumped(&image, number) == vec![0; 4 * B as usize + 100]);
 }
 
-/// With blocks smaller than a page, so that dirty data lie on the hole's page.
+/// Blocks are smaller than a page, so dirty data share a page with the hole.
 #[test]
 fn truncation_into_a_hole_takes_no_block_of_a_full_volume() {
     for args in ["-t ext4 -b 1024 -O ^has_journal -N 64", "-t ext2 -b 1024 -N 64"] {

@@ -1,4 +1,5 @@
-//! Files that go in several transactions: a crash between two of them finds the file as it was, or cut, or gone.
+//! Files removed in several transactions: a crash in between leaves the file unchanged, truncated,
+//! or gone.
 
 use super::durable::Gate;
 use super::*;
@@ -24,7 +25,8 @@ async fn open(rt: &Rt, gate: &Arc<Gate>) -> (PageCache, Volume) {
     (cache, volume)
 }
 
-/// What a crash leaves each time that `work` waits for a read, with everything committed that it has done by then.
+/// Takes a crash image each time `work` waits for a read, with everything it has done so far
+/// committed.
 async fn crashes(rt: &Rt, volume: &Volume, gate: &Gate, work: impl Future<Output = ()>) -> Vec<Vec<u8>> {
     let journal = &volume.writer().unwrap().journal;
     let (mut work, mut crashes) = (Box::pin(work), Vec::new());
@@ -42,11 +44,13 @@ async fn crashes(rt: &Rt, volume: &Volume, gate: &Gate, work: impl Future<Output
     crashes
 }
 
-/// What e2fsck makes of a crash: the contents then, and the lines about more than replay and orphans.
+/// What e2fsck makes of a crash: the resulting contents, and its messages beyond replay and
+/// orphans.
 type Judged = (Vec<u8>, String);
 
-/// Has `work` change a file with a large map, of which nothing is in memory; gives its contents before, and what e2fsck
-/// makes of each crash: the contents then, and the lines about more than replay and orphans.
+/// Lets `work` change a file with a large map, none of which is in memory. Returns the original
+/// contents, and for each crash what e2fsck makes of it: the resulting contents and its messages
+/// beyond replay and orphans.
 fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8>, Vec<Judged>)> {
     if !have_tools() {
         return None;
@@ -63,7 +67,7 @@ fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8
             let gate = Gate::new(memory.clone());
             let (_cache, volume) = open(sim.rt(), &gate).await;
             let file = volume.open_for_writing(number, FileOptions::default()).await.unwrap();
-            // Extents that fill several leaves, and several blocks of pointers.
+            // Fills several leaves of the extent tree, or several blocks of pointers.
             for n in 0..260 {
                 let at = 2 * n * K;
                 contents.resize(at, 0);
@@ -89,7 +93,7 @@ fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8
         "Free blocks count wrong (",
         "Free inodes count wrong (",
         "FILE SYSTEM WAS MODIFIED",
-        // An extent tree that could be flatter is no damage.
+        // An extent tree that could be flatter is not damage.
         "could be shorter",
         "could be narrower",
         "Pass ",

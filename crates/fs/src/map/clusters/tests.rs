@@ -39,7 +39,7 @@ fn holes_beside_mapped_blocks_of_a_cluster_are_implied() {
         (12, 20, Known::Hole),
     ];
     assert_eq!(with_implied(runs(&mapped), CLUSTER), runs(&told));
-    // A hole that two leaves tell of is one.
+    // A hole spread over two leaves is one hole.
     let parted = [(0, 3, Known::Hole), (3, 6, Known::Hole), (6, 8, Known::Written(at(42)))];
     let joined = [(0, 4, Known::Hole), (4, 6, Known::Implied(at(40))), (6, 8, Known::Written(at(42)))];
     assert_eq!(with_implied(runs(&parted), CLUSTER), runs(&joined));
@@ -92,7 +92,7 @@ fn a_cluster_that_two_leaves_have_in_two_places_is_not_freed() {
     }
 }
 
-/// Removes random ranges from random maps, and compares what is freed with a map of single blocks.
+/// Removes random ranges from random maps and compares what is freed with a map of single blocks.
 #[test]
 fn a_cluster_is_freed_with_its_last_block() {
     let sb = clustered();

@@ -16,14 +16,14 @@ struct Tree {
     durable: Option<Durable>,
 }
 
-/// A tree on a volume without a journal as the last transaction left it.
+/// A tree on a volume without a journal, as left by the last transaction.
 #[derive(Debug)]
 struct Durable {
     store: Store,
     model: Model,
-    /// An edit of the transaction after it reshaped the tree.
+    /// Whether an edit in the following transaction reshaped the tree.
     reshaped: bool,
-    /// Edits change nodes in place.
+    /// Whether edits change nodes in place.
     cuts: bool,
 }
 
@@ -60,15 +60,16 @@ impl Tree {
         Ok(edit)
     }
 
-    /// The end of the file goes, as in a truncation, which copies nothing.
+    /// Truncates the file, which copies no nodes.
     fn cut(&mut self, start: u64) {
         self.durable.iter_mut().for_each(|durable| durable.cuts = true);
         self.remove(BlockRange::new(start, BlockRange::MAP_END), 4);
         self.durable.iter_mut().for_each(|durable| durable.cuts = false);
     }
 
-    /// Of the nodes that changed in place, any part may be durable when the power fails, and the root: each time the tree is sound,
-    /// and maps each block as before or as after. Then all is durable.
+    /// Simulates a power failure with any subset of the in-place changes, and the root, durable.
+    /// Each time the tree must be valid and map each block as before or as after. Finally makes
+    /// everything durable.
     fn commit(&mut self, seed: u64) {
         let (root, nodes) = (self.store.root, self.store.nodes.clone());
         if let Some(old) = self.durable.take() {
@@ -76,7 +77,7 @@ impl Tree {
             let in_place =
                 old.store.nodes.iter().filter(|(at, bytes)| nodes.get(at).is_some_and(|now| now != *bytes));
             let count = 1 + in_place.count() as u32;
-            // All of them where they are few.
+            // All combinations if there are few.
             let all = 1_u64 << count.min(4);
             for mixture in 0..all {
                 let mut mixed = Store::new(self.store.root, &self.sb);
@@ -96,7 +97,7 @@ impl Tree {
                     mixed.root = old.store.root;
                 }
                 for (&at, bytes) in &old.store.nodes {
-                    // A freed node stays as it was.
+                    // A freed node keeps its old contents.
                     if nodes.get(&at).is_none_or(|now| now != bytes && is_old()) {
                         mixed.nodes.insert(at, bytes.clone());
                     }
@@ -124,7 +125,8 @@ impl Tree {
         self.durable = Some(Durable { store, model: self.model.clone(), reshaped: false, cuts: false });
     }
 
-    /// Places for a range, `jump` clusters behind the last one that was given: of a cluster that the file has, its place.
+    /// Places for a range, `jump` clusters after the last one allocated. Within a cluster that the
+    /// file already has, uses its place.
     fn places(&mut self, range: BlockRange, jump: u64, unwritten: bool) -> Vec<Extent> {
         let cluster = self.sb.cluster_size();
         self.next_physical += jump * cluster.blocks();
@@ -201,7 +203,7 @@ impl Tree {
         self.edit(|draft| written.iter().try_for_each(|extent| replace(draft, extent))).unwrap();
     }
 
-    /// Removes a range in steps, each of which leaves a valid tree.
+    /// Removes a range in steps, each leaving a valid tree.
     fn remove(&mut self, range: BlockRange, budget: u32) {
         self.remove_metadata(range, budget, u32::MAX);
     }
@@ -251,13 +253,13 @@ impl Tree {
         }
     }
 
-    /// The clusters that are mapped.
+    /// The mapped clusters.
     fn clusters(&self) -> BTreeSet<u64> {
         let size = self.sb.cluster_size();
         self.model.values().map(|state| size.start(state.0)).collect()
     }
 
-    /// Takes a range out, what lies behind it moving to its place.
+    /// Removes a range and moves what follows into its place.
     fn collapse(&mut self, range: BlockRange) {
         self.remove(range, 5);
         let by = range.end - range.start;
@@ -278,7 +280,7 @@ impl Tree {
         }
     }
 
-    /// Puts a hole before a block.
+    /// Inserts a hole before a block.
     fn insert(&mut self, start: u64, by: u64) {
         let bound = split_growth(self.shape());
         let mut new_nodes = 0;
@@ -300,7 +302,7 @@ impl Tree {
         assert!(new_nodes <= bound, "{new_nodes} new nodes, {bound} reserved");
     }
 
-    /// The first block behind all that are mapped.
+    /// The first block after all mapped ones.
     fn end(&self) -> u64 {
         self.model.last_key_value().map_or(0, |(&last, _)| last + 1)
     }
@@ -329,7 +331,8 @@ impl Tree {
         taken
     }
 
-    /// Reads the whole tree with the parser that hostile images meet, and compares it with the model.
+    /// Reads the whole tree with the parser used for hostile images, and compares it with the
+    /// model.
     fn check(&self) {
         let (found, nodes) = read(&self.store, &self.sb);
         assert!(found == self.model, "the tree maps what the model maps");
@@ -337,7 +340,7 @@ impl Tree {
     }
 }
 
-/// The mapped blocks of a tree, and how many nodes it has below its root.
+/// The mapped blocks of a tree, and its number of nodes below the root.
 fn read(store: &Store, sb: &Superblock) -> (Model, usize) {
     let mut nodes = 0;
     let mut found = Model::new();
@@ -380,7 +383,7 @@ enum Op {
     Insert { start: u64, blocks: u64 },
 }
 
-/// A change at the end of the file, of so many blocks or as many before it.
+/// A change at or before the end of the file, with its number of blocks.
 #[derive(Clone, Debug)]
 enum Last {
     Nothing,
@@ -464,7 +467,7 @@ proptest! {
     }
 }
 
-/// A tree of one leaf, which is full: every second block, and a long extent at the end.
+/// A tree with a single full leaf: every second block, and a long extent at the end.
 fn full_leaf() -> Tree {
     let mut tree = Tree::new();
     for n in 0..83 {
@@ -547,7 +550,7 @@ fn appends_join_and_fill_extents_and_leaves() {
     }
     tree.check();
     assert_eq!(tree.shape(), TreeShape { depth: 0, entries: 4 }, "120,000 blocks are four extents");
-    // Every second block: nothing joins; leaves stay full behind an append.
+    // Every second block, so that nothing merges. Leaves stay full after an append.
     let mut tree = Tree::new();
     for n in 0..84 * 3 {
         tree.map(n * 2, 1, 1, false);

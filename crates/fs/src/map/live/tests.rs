@@ -11,7 +11,7 @@ fn blocks(start: u64, end: u64) -> BlockRange {
     BlockRange::new(start, end)
 }
 
-/// A file of 3 written blocks at 100, recorded with `size` bytes.
+/// A file of 3 written blocks at 100 with a hole after them.
 fn map() -> LiveMap {
     let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
     map.learn(
@@ -83,7 +83,7 @@ fn size_grows_only_over_what_is_on_the_device() {
     map.landed(blocks(5, 9), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B, "blocks before are still in flight");
     assert!(map.is_ahead(3 * B), "and blocks behind the size are mapped");
-    // e2fsck allows for one block that begins where the size ends.
+    // e2fsck tolerates one block that begins exactly at the size.
     assert!(!map.is_ahead(8 * B) && map.is_ahead(8 * B - 1));
     map.landed(blocks(3, 5), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 9 * B);
@@ -96,7 +96,8 @@ fn a_growing_last_block_counts_as_far_as_it_was_written() {
     map.mark_dirty(blocks(2, 3), 2 * B + 100);
     assert_eq!(map.write_step(2), Some((blocks(2, 3), WriteStep::InPlace { to: at(102), fresh: false })));
     map.claim(blocks(2, 3));
-    // Before that is on the device, and after it was taken, the file grows into the next block.
+    // After this write was taken, but before it is on the device, the file grows into the next
+    // block.
     map.mark_dirty(blocks(2, 4), 2 * B + 100);
     map.landed(blocks(2, 3), 2 * B + 200);
     assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
@@ -113,7 +114,8 @@ fn a_growing_last_block_counts_as_far_as_it_was_written() {
 fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_recorded() {
     let mut map = map();
     map.mark_dirty(blocks(3, 4), 3 * B);
-    // The append's mark comes to a block that is pending already; its bytes after the write has ended.
+    // The append marks a block that is already pending; its bytes are copied after the write has
+    // ended.
     map.mark_dirty(blocks(3, 5), 3 * B);
     map.claim(blocks(3, 4));
     map.place(blocks(3, 4), at(500));
@@ -193,7 +195,7 @@ fn neighbours_that_are_delayed_are_one_run_of_pointers() {
     assert_eq!(map.delayed_around(blocks(10, 11)), blocks(10, 11));
 }
 
-/// Leaves of 1,500 runs each, as blocks of 16 KiB have them.
+/// Leaves of 1,500 runs each, as with blocks of 16 KiB.
 #[test]
 fn a_range_over_more_runs_than_are_kept_becomes_known() {
     let leaf = |n: u64| -> Vec<_> {
@@ -231,7 +233,7 @@ fn a_write_ends_before_the_first_block_that_was_not_logged() {
     assert_eq!(map.logged_until(ByteRange::new(B, 8 * B + 100)), 8 * B + 100);
 }
 
-/// A file on a volume with clusters of four blocks: a hole, but for block 5 at 105.
+/// A file on a volume with clusters of four blocks: a hole, except for block 5 at 105.
 fn clustered() -> LiveMap {
     let mut map = LiveMap::new(K4, ClusterSize::from_log_blocks(2));
     map.learn(
@@ -258,7 +260,7 @@ fn a_cluster_is_reserved_once_and_its_implied_blocks_are_not() {
     assert_eq!(map.unrecorded_blocks(), 4);
     assert_eq!(map.abandon(blocks(3, 4)), 0, "block 0 keeps it");
     assert_eq!(map.abandon(blocks(0, 1)), 1);
-    // Two runs of holes in one cluster are one.
+    // Two runs of holes in one cluster count once.
     map.mark_dirty(blocks(9, 10), 0);
     assert_eq!((map.need(blocks(8, 12)).clusters, map.need(blocks(8, 13)).clusters), (0, 1));
     assert_eq!(map.stored(6), Some((blocks(6, 8), Stored::Hole)));
@@ -282,7 +284,7 @@ fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
     map.landed(blocks(2, 4), 4 * B);
     assert_eq!(map.read(2), Some((blocks(2, 4), Known::Written(at(202)))));
     assert_eq!((map.reserved(), map.recordable_bytes(0)), ((0, 0), 4 * B));
-    // A delayed run that reaches into a cluster which another write allocates ends before it.
+    // A delayed run that reaches into a cluster being allocated by another write ends before it.
     map.mark_dirty(blocks(8, 15), 0);
     map.claim(blocks(14, 15));
     assert_eq!(map.write_step(8), Some((blocks(8, 12), WriteStep::Allocate)));
@@ -290,7 +292,7 @@ fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
     assert_eq!(map.write_step(8), Some((blocks(8, 15), WriteStep::Allocate)));
 }
 
-/// Blocks 0, 2 and 3 are in flight to one new cluster, the latter two sharing it.
+/// Blocks 0, 2 and 3 are in flight to one new cluster; the latter two share it.
 fn shared() -> LiveMap {
     let mut map = clustered();
     map.mark_dirty(blocks(0, 1), 0);
@@ -313,7 +315,7 @@ fn blocks_that_share_a_new_cluster_land_with_the_first_or_convert_it_later() {
     map.failed(blocks(3, 4));
     assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(203), fresh: true })));
     assert_eq!((map.unrecorded_blocks(), map.reserved().0), (0, 1));
-    // The first lands after one that shares its cluster has failed.
+    // The first block lands after one sharing its cluster has failed.
     let mut map = shared();
     map.failed(blocks(2, 4));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)));

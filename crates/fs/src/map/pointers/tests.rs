@@ -84,7 +84,7 @@ impl Map {
             }
         }
         assert!(found == self.model, "the map is the model's");
-        // And as a reader meets it.
+        // And as a reader sees it.
         let (mut read, mut at) = (BTreeMap::new(), 0);
         while at < 1_002_000 {
             let mut draft = PointerDraft::new(&self.store.root, &self.store, &self.sb, INODE);
