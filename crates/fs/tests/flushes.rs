@@ -133,7 +133,7 @@ fn syncs_that_arrive_together_share_their_flushes() {
         }
         let syncs = TASKS as u32 * ROUNDS as u32;
         let (with_fua, without) = device.take();
-        // Some rounds take two commits, and a few tasks a third. Separate commits would be 128.
+        // Some rounds take two commits, and a few tasks a third. One commit per sync would be 128.
         let told = format!("{syncs} syncs: {with_fua} flushes, {without} without FUA");
         assert!(with_fua <= 3 * ROUNDS as u32 && without <= 6 * ROUNDS as u32, "{told}");
     });

@@ -1,7 +1,7 @@
 //! Reading a directory from a position that stays valid while names are added and removed.
 //!
-//! In a directory with a hash tree, or one that may get a tree next (of one block, or inline), a
-//! name's position is its hash. Positions then survive these conversions (fs/ext4/dir.c:
+//! A name's position is its hash if the directory has a hash tree, or may get one next because it
+//! has one block or is inline. Positions then survive these conversions (fs/ext4/dir.c:
 //! `is_dx_dir`, `hash2pos`). `.` and `..` are at the hashes 0 and 2, as in a tree on Linux. In
 //! other directories, positions are byte offsets.
 

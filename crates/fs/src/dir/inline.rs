@@ -25,8 +25,8 @@ pub(crate) enum Area {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InlineLooked {
     Found(Area, Entry),
-    /// There is no such name. The record has room for it; if `None`, the directory must move to a
-    /// block.
+    /// There is no such name. This record has room for it; `None` if the directory must first move
+    /// to a block.
     Absent(Option<(Area, u32)>),
 }
 

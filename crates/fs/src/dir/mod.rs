@@ -53,7 +53,7 @@ pub struct DirReader {
     blocks_read: u64,
     /// Number of blocks of the directory, from its size.
     blocks: u64,
-    /// All of those were read: what follows is mapped past the directory's size.
+    /// All of `blocks` were read: what follows is mapped past the directory's size.
     is_behind: bool,
     /// The directory that `..` names, once read.
     parent: Option<InodeNumber>,

@@ -90,7 +90,7 @@ impl Inodes {
     /// [`InodeCell::is_live`].
     ///
     /// # Errors
-    /// Errors from the device; a number beyond the volume; a wrong checksum.
+    /// I/O errors; a number beyond the volume; a wrong checksum.
     pub(crate) async fn get(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
         if let Some(cell) = self.cached(number) {
             return Ok(cell);

@@ -26,7 +26,7 @@ impl Clock {
         })
     }
 
-    /// `i_dtime` for an inode deleted now. e2fsck takes a value up to the number of inodes for a
+    /// `i_dtime` for an inode deleted now. e2fsck takes a value below the number of inodes for a
     /// link of the orphan list.
     pub(crate) fn deleted_at(&self, sb: &Superblock) -> u32 {
         let now = self.now().seconds.clamp(0, u32::MAX.into()) as u32;

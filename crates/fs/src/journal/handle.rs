@@ -114,8 +114,8 @@ impl Handle {
         edit
     }
 
-    /// Adds a zeroed block, newly allocated for metadata. If the block was freed before, its revoke
-    /// is cancelled when it is journalled again.
+    /// Adds a zeroed block, newly allocated for metadata, to the transaction. If the transaction
+    /// had revoked the block, that is cancelled.
     pub(crate) fn create(&mut self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
         let block = self.inner.store.create(n, kind);
         drop(self.edit(&block));

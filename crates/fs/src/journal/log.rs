@@ -234,7 +234,7 @@ impl LogDevice {
     /// because the superblock in memory may be ahead of what is durable.
     ///
     /// # Errors
-    /// Errors from the device.
+    /// I/O errors.
     pub(super) async fn record_failure(&self) -> Result<()> {
         // For any later write of the superblock.
         self.superblock.lock().superblock.set_errno(EIO);

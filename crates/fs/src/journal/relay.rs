@@ -312,8 +312,8 @@ impl Future for Join<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.relay.poll(self.key, cx);
-        // After a completed poll no successor is needed: with many waiters, each would wake all
-        // waiters of the next work.
+        // Once this is ready, dropping it must not wake the others: with many waiters, each one
+        // would wake all waiters of the next work.
         self.polled = polled.is_pending();
         polled
     }
@@ -509,8 +509,8 @@ mod tests {
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }
 
-    /// Runs `check` on a relay whose work has ended and a waiter for the next that counts its
-    /// wakeups. The waiter woken to begin the next work is `kept`, which is never polled.
+    /// Ends a relay's work, then runs `check` with a waiter for the next work and its count of
+    /// wakeups. The waiter woken to begin that work is `kept`, which is never polled.
     fn with_successor(rt: &Rt, check: impl FnOnce(&Relay, &Counts, &mut Pin<Box<Join<'_>>>)) {
         let relay = Relay::new(rt);
         let gate = Arc::new(Gate::default());

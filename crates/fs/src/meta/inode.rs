@@ -148,9 +148,8 @@ impl InodeCell {
         self.openers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Like [`Self::open`], unless the inode has no name; returns whether it opened it. It fails
-    /// from the change that removes the last name on, so a deletion after that sees every
-    /// reference.
+    /// Like [`Self::open`], unless the inode has no name; returns whether it opened it. Once the
+    /// last name is removed it always fails, so a later deletion sees every reference.
     #[must_use]
     pub(crate) fn open_live(&self) -> bool {
         let record = self.record.lock();
@@ -196,7 +195,7 @@ impl InodeCell {
         [charged.replace(now).unwrap_or(now), now]
     }
 
-    /// Encodes the record as `tid` left it to the start of `to`. For commits.
+    /// Encodes the record, as `tid` left it, into the start of `to`. For commits.
     pub(crate) fn encode(&self, tid: Tid, to: &mut [u8], sb: &Superblock) {
         let (inode, superseded) = {
             let mut record = self.record.lock();

@@ -21,8 +21,8 @@ impl Usage {
         if sb.is_own_inode(inode.number) || inode.kind().is_none() || is_value {
             return None;
         }
-        // Orphans stay charged until they are deleted; their deletion time is a link of the orphan
-        // list, or 0.
+        // Orphans stay charged until they are deleted. Until then their `i_dtime` is a link of the
+        // orphan list, or 0.
         let is_deleted = inode.links() == 0 && inode.raw.i_dtime.get() > sb.inodes_count();
         (!is_deleted).then(|| Self {
             uid: inode.uid(),

@@ -197,8 +197,8 @@ impl Node {
     /// [`Error::Access`] if the caller does not own the inode; [`Error::Permission`] without the
     /// capabilities for the immutable and append-only flags, and for data=journal;
     /// [`Error::NotSupported`] on anything but files and directories, for flags that are not
-    /// supported on writable volumes, and for a directory's flags on a file. Changing whether a
-    /// file's data go through the log first writes the file back, so errors from that.
+    /// supported on writable volumes, and for a directory's flags on a file. Also errors from
+    /// writing the file back, which comes first if its data=journal flag changes.
     pub fn set_flags<'a>(&'a self, caller: &'a Caller, flags: InodeFlags) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.writer().guarded(self.change_flags(caller, flags)))
     }

@@ -286,7 +286,7 @@ impl Node {
         self.writer().guarded(journal.commit(journal.running())).await
     }
 
-    /// Checks whether `caller` may do all of `want`: bit 4 is read, 2 write, 1 execute or search.
+    /// Checks whether `caller` may do all of `want`: 4 is read, 2 write, 1 execute or search.
     ///
     /// # Errors
     /// [`Error::Access`] or, on an immutable inode, [`Error::Permission`].

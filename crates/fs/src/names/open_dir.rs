@@ -142,7 +142,7 @@ impl<'w> OpenDir<'w> {
         self.writer
     }
 
-    /// Begins a scan of many blocks, of which few stay pinned.
+    /// Begins a scan of many blocks; few of them stay pinned.
     pub(super) fn begin_scan(&mut self) {
         self.scanning = true;
     }

@@ -247,8 +247,8 @@ impl QuotaFile {
     }
 
     /// Charges an owner; returns false if it has neither an entry nor room for one. A new owner
-    /// gets an entry even if its charges cancel out: that releases its room, which a later
-    /// transaction may count on.
+    /// gets an entry even if its charges cancel out: its reserved room ends here, and a later
+    /// transaction may have counted on it.
     fn charge(&self, id: u32, charge: Charge) -> bool {
         let FileState { tree, expected, .. } = &mut *self.state.lock();
         let is_new = expected.remove(&id).is_some();

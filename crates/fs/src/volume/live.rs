@@ -58,9 +58,9 @@ impl Volume {
         }
     }
 
-    /// Finishes the orphans left by a crash: deletes inodes without links, and cuts the others to
-    /// their size. Each is finished in transactions of its own. A damaged one stays an orphan and
-    /// is recorded as a problem. Returns how many were finished.
+    /// Finishes the orphans left by a crash: deletes inodes without links, and truncates the others
+    /// to their size. Each is finished in transactions of its own. A damaged one stays an orphan
+    /// and is recorded as a problem. Returns how many were finished.
     pub(super) async fn finish_orphans(namespace: &Namespace, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
         let writer = &*namespace.writer;
         let mut finished = 0;

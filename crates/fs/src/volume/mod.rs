@@ -47,7 +47,7 @@ impl Volume {
     /// group descriptors, and [`Volume::problems`] lists these.
     ///
     /// # Errors
-    /// Names any INCOMPAT features that cannot be read, or an invalid superblock field.
+    /// INCOMPAT features that cannot be read, or an invalid superblock field, each by name.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
         Box::pin(Self::open_view(device, options))
     }

@@ -226,7 +226,7 @@ impl Volume {
             journal: journal.clone(),
             claim,
         };
-        // Everything that can refuse the volume comes before it is marked as in use.
+        // Checks that may refuse the volume come before it is marked as in use.
         raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
         let Findings { contested, distrusted } = Box::pin(owners::look(&raw, &own)).await?;

@@ -76,7 +76,6 @@ impl Volume {
     ///
     /// # Errors
     /// A damaged descriptor; bitmaps or tables that share blocks.
-    /// A damaged descriptor; bitmaps or tables that share blocks.
     pub async fn own_structures(&self) -> Result<Vec<Range<VolumeBlock>>> {
         let sb = self.superblock();
         let mut descriptors = Vec::with_capacity(sb.group_count() as usize);

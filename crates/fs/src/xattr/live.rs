@@ -564,7 +564,6 @@ pub(crate) fn may_have_any(inode: &Inode) -> bool {
 ///
 /// # Errors
 /// As [`prepare`].
-/// As [`prepare`].
 pub(crate) async fn without_capabilities<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
@@ -636,7 +635,7 @@ impl Prepared<'_> {
             }
     }
 
-    /// How many more values in inodes of their own the inode has after the change.
+    /// The increase in the number of values in inodes of their own.
     pub(crate) fn more_values(&self) -> i64 {
         self.values.more_inodes
     }

@@ -1,5 +1,6 @@
-//! Order of names in inline directories. Such a record is written once: after the names that leave
-//! it have reached their new places, and before those that enter it have left their old ones.
+//! Write order of inline directories. The inode record that holds the names is written once: after
+//! the names that leave it have reached their new places, and before those that enter it have left
+//! their old ones.
 
 use crate::journal::commit::Before;
 use extant_format::{Incompat, InlineData, Inode, InodeFlags, InodeNumber, Superblock, Xattrs};

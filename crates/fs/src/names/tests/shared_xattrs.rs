@@ -41,8 +41,8 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Otherwise the second inode would free the block and log that before the first logs its edit. The
-/// commit would then write the edit home over the block's next owner.
+/// If it left earlier, the second inode could free the block and log that before the first logs its
+/// edit. The commit would then write the edit home over the block's next owner.
 #[test]
 fn a_shared_block_is_left_by_the_next_inode_when_the_first_has_closed_its_handle() {
     if !have_tools() {
