@@ -1,15 +1,16 @@
-//! The work of a volume, as far as processors are modelled.
+//! The work of a volume, for modelled processors.
 
 extant_rt::costs! {
-    /// Work of a volume. Pages and their look-ups are charged by the page cache, bios by the request queue.
+    /// Work of a volume. The page cache charges for pages and their lookups, the request queue for
+    /// bios.
     pub enum Cost of "fs" {
-        /// Operations' parts in transactions: opening and closing a handle, with the structures that it changes.
+        /// Handles: opening and closing one, including the structures it changes.
         JournalHandle = "journal_handle_ns",
-        /// KiB of metadata that a commit encodes, checksums and hands to the log.
+        /// KiB of metadata that a commit encodes, checksums and passes to the log.
         ChecksumKib = "checksum_kib_ns",
         /// Searches for a free inode or for free blocks.
         BlockSearch = "block_search_ns",
-        /// Look-ups of a name in the blocks of a directory: the way down its tree, and a leaf.
+        /// Lookups of a name in a directory's blocks: the descent through its tree, and a leaf.
         DirectorySearch = "directory_search_ns",
     }
 }

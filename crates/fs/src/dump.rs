@@ -1,4 +1,4 @@
-//! Structures as text, for people who look into a volume.
+//! Structures as text, for people inspecting a volume.
 
 use crate::map::Mapper;
 use crate::recovery::Log;
@@ -16,33 +16,33 @@ use std::fmt::Write;
 pub enum Dump {
     /// The superblock.
     Superblock,
-    /// A group's descriptor and the runs in use that its bitmaps show.
+    /// A group's descriptor, and the ranges in use according to its bitmaps.
     Group(Group),
     /// An inode's fields.
     Inode(InodeNumber),
-    /// An inode's whole extent tree, or its runs where it has a block map.
+    /// An inode's whole extent tree, or its extents if it has a block map.
     Map(InodeNumber),
-    /// Every entry of a directory's blocks, deleted ones included.
+    /// Every entry in a directory's blocks, including deleted ones.
     Directory(InodeNumber),
     /// The root and nodes of a directory's hash tree.
     Htree(InodeNumber),
-    /// The attributes of an inode, where they are stored.
+    /// The attributes of an inode, by where they are stored.
     Xattrs(InodeNumber),
-    /// The journal's superblock and every block of its log that belongs to it.
+    /// The journal's superblock and all journal blocks in its log.
     Journal,
     /// A block's bytes.
     Block(VolumeBlock),
 }
 
-/// Nodes of one tree that are printed; hostile trees end here.
+/// Most nodes printed of one tree; hostile trees are cut off here.
 const NODES_MAX: usize = 100_000;
 
 impl View {
-    /// A structure as text. A damaged part is printed as its error, in place.
+    /// Prints a structure as text. A damaged part is replaced by its error.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a number beyond the volume and for a journal or tree that it does not have,
-    /// [`Error::NotADirectory`] for an inode that is none.
+    /// [`Error::Invalid`] for a number beyond the volume, or a journal or tree that does not exist;
+    /// [`Error::NotADirectory`] for an inode that is not a directory.
     pub(crate) async fn dump(&self, what: Dump) -> Result<String> {
         self.check_number(what)?;
         let mut out = String::new();
@@ -60,7 +60,7 @@ impl View {
         Ok(out)
     }
 
-    /// Refuses numbers beyond the volume: these are the caller's mistakes, not damage.
+    /// Rejects numbers beyond the volume: they are the caller's mistakes, not damage.
     fn check_number(&self, what: Dump) -> Result<()> {
         let sb = self.superblock();
         let (what, number, first, last) = match what {

@@ -18,10 +18,10 @@ pub enum Error {
     /// A structure of the volume is damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// A part of a file or directory cannot be read; the rest of it can.
+    /// A part of a file or directory cannot be read; the rest can.
     #[error(transparent)]
     Lost(#[from] Box<Lost>),
-    /// Parts of a file that are too many to be told of one by one.
+    /// More lost parts of a file than are reported one by one.
     #[error("{parts} more parts, {bytes} bytes together, cannot be read")]
     LostMore {
         /// How many there are.
@@ -29,33 +29,33 @@ pub enum Error {
         /// Their length in bytes.
         bytes: u64,
     },
-    /// A structure is damaged, and a copy of it was read instead.
+    /// A structure is damaged, and a copy was used instead.
     #[error("{damage}; {instead}")]
     Replaced {
         /// The damage.
         damage: Box<Error>,
-        /// Which copy was used, as a sentence without its full stop.
+        /// Which copy was used, as a sentence without a full stop.
         instead: String,
     },
     /// The volume uses something that this program cannot handle.
     #[error("the volume uses {feature}, which is not supported{hint}")]
     Unsupported {
-        /// Name of the feature, as `mke2fs -O` spells it, or a short description.
+        /// Name of the feature, as in `mke2fs -O`, or a short description.
         feature: String,
-        /// Advice for the user; empty or beginning with a separator.
+        /// Advice for the user; empty or starting with a separator.
         hint: &'static str,
     },
-    /// The host refused a file or device that holds a volume; `errno` is the host's.
+    /// The host refused access to a file or device that holds a volume; `errno` is the host's.
     #[error("{place}: {message}")]
     Host {
         /// The path, quoted for printing.
         place: String,
-        /// The host's number of the error.
+        /// The host's error number.
         errno: i32,
-        /// The host's words for it.
+        /// The host's error message.
         message: String,
     },
-    /// Another program, such as a virtual machine, has the image of a volume that was to be written.
+    /// Another program, such as a virtual machine, has locked the image that was to be written.
     #[error("{place}: in use by {by}, which holds a lock on it; end that first")]
     Locked {
         /// The image or device, quoted for printing.
@@ -63,81 +63,82 @@ pub enum Error {
         /// The program, in words.
         by: String,
     },
-    /// Another mount or a checker uses a volume that was to be written (multiple-mount protection).
+    /// Another mount or a checker is using the volume that was to be written (multiple-mount
+    /// protection).
     #[error("the volume is in use by {by} on {host}; end that first")]
     InUse {
-        /// Kind of the user: a mount or a checker.
+        /// What is using it: a mount or a checker.
         by: String,
         /// The host recorded in the protection block, quoted for printing.
         host: String,
     },
-    /// A path names nothing. The path is quoted for printing.
+    /// A path does not exist. The path is quoted for printing.
     #[error("{0}: no such file or directory")]
     NotFound(String),
     /// A path leads through, or names, something that is not a directory.
     #[error("{0}: not a directory")]
     NotADirectory(String),
-    /// A file was needed.
+    /// A directory was found where a file is needed.
     #[error("{0}: is a directory")]
     IsADirectory(String),
-    /// Another kind of file was needed.
+    /// Not a regular file.
     #[error("{0}: not a regular file")]
     NotAFile(String),
     /// A device node, pipe or socket has no contents on the volume to open (ENXIO).
     #[error("{0}: a device node, pipe or socket, which has no contents to open")]
     Special(String),
-    /// Too many symbolic links on the way (ELOOP).
+    /// Too many symbolic links in a path (ELOOP).
     #[error("{0}: too many levels of symbolic links")]
     Loop(String),
-    /// The name is taken (EEXIST).
+    /// The name exists already (EEXIST).
     #[error("{0}: exists already")]
     Exists(String),
-    /// A directory that must be empty has names (ENOTEMPTY).
+    /// A directory that must be empty is not (ENOTEMPTY).
     #[error("{0}: the directory is not empty")]
     NotEmpty(String),
     /// A name has more than 255 bytes (ENAMETOOLONG).
     #[error("{0}: the name is too long")]
     NameTooLong(String),
-    /// The inode cannot have another link (EMLINK).
+    /// The inode already has the maximum number of links (EMLINK).
     #[error("{0}: has as many links as an inode can have")]
     TooManyLinks(String),
-    /// Another owner or a capability is needed (EPERM).
+    /// Only the owner or a caller with a certain capability may do this (EPERM).
     #[error("{0}: not permitted")]
     Permission(String),
-    /// The mode or the access control list forbids it (EACCES).
+    /// The mode or the access control list denies it (EACCES).
     #[error("{0}: permission denied")]
     Access(String),
-    /// The volume is open for reading only, or an earlier failure ended writing (EROFS).
+    /// The volume was opened read-only, or an earlier failure ended writing (EROFS).
     #[error("the volume is read-only")]
     ReadOnly,
-    /// A defect of this program ended writing (EIO). All that was synced before is on the volume.
+    /// A bug in this program ended writing (EIO). Everything synced before is on the volume.
     #[error("a defect of this program ended writing; open the volume again, which recovers it")]
     Defect,
-    /// The volume's `errors=panic` ended all use of it at an error (EIO).
+    /// An error stopped all use of the volume because of `errors=panic` (EIO).
     #[error("the volume was stopped at an error, as its policy for errors asks: {0}")]
     Halted(String),
-    /// Data or their size did not come to the volume, for a reason without an error of its own (EIO).
+    /// Data, or a file's size, were not written, for a reason that has no error of its own (EIO).
     #[error("{0}")]
     NotWritten(String),
-    /// The two names are not on one volume, or not in one project (EXDEV).
+    /// The two names are on different volumes or in different projects (EXDEV).
     #[error("{0}: lies elsewhere")]
     CrossDevice(String),
-    /// The file was not opened for this (EBADF).
+    /// The file was not opened for this operation (EBADF).
     #[error("the file is not open for {0}")]
     BadFile(&'static str),
-    /// The request makes no sense (EINVAL).
+    /// An invalid request (EINVAL).
     #[error("{0}")]
     Invalid(String),
-    /// No blocks are left (ENOSPC).
+    /// No free blocks (ENOSPC).
     #[error("no space is left on the volume")]
     NoSpace,
-    /// No inodes are left (ENOSPC).
+    /// No free inodes (ENOSPC).
     #[error("no space is left on the volume for another file: all of its inodes are in use")]
     NoInodes,
-    /// A directory can hold no more names, however much space is left (ENOSPC).
+    /// A directory cannot take more names, however much space is free (ENOSPC).
     #[error("{0}")]
     DirectoryFull(String),
-    /// An attribute fits neither the inode nor the block of its attributes (ENOSPC).
+    /// An attribute fits neither in the inode nor in its attribute block (ENOSPC).
     #[error(
         "no room for attribute {name} of {bytes} bytes: a file's attributes fit its inode and one block of {block_bytes} \
          bytes{hint}"
@@ -145,20 +146,20 @@ pub enum Error {
     NoXattrRoom {
         /// The attribute, quoted for printing.
         name: String,
-        /// Bytes of its value.
+        /// Length of its value, in bytes.
         bytes: usize,
-        /// The volume's block size.
+        /// The volume's block size, in bytes.
         block_bytes: u32,
-        /// Advice for the user; empty or beginning with a separator.
+        /// Advice for the user; empty or starting with a separator.
         hint: &'static str,
     },
     /// The contents do not fit in memory (ENOMEM).
     #[error("{0}: do not fit in memory")]
     NoMemory(String),
-    /// The owner's quota is used up (EDQUOT).
+    /// The owner's quota is exhausted (EDQUOT).
     #[error("the quota of {0} is used up")]
     Quota(String),
-    /// Beyond the largest size of a file (EFBIG).
+    /// Larger than the maximum file size (EFBIG).
     #[error("{0}: would become larger than a file of this volume can be")]
     TooBig(String),
     /// There is no such attribute (ENODATA).
@@ -170,35 +171,35 @@ pub enum Error {
     /// A name or a buffer has a length out of range (ERANGE).
     #[error("{0}: the length is out of range")]
     Range(String),
-    /// In use in a way that excludes this (EBUSY).
+    /// In use in a way that prevents this (EBUSY).
     #[error("{0}: in use")]
     Busy(String),
-    /// This kind of file or of volume cannot do it (EOPNOTSUPP).
+    /// Not supported for this kind of file or volume (EOPNOTSUPP).
     #[error("{0}: not supported")]
     NotSupported(String),
-    /// The file that was named is gone (ESTALE).
+    /// The inode has been deleted (ESTALE).
     #[error("inode {0} has been deleted since")]
     Stale(InodeNumber),
-    /// The contents are encrypted; names and sizes are read as they are stored.
+    /// The contents are encrypted. Names and sizes are returned as stored.
     #[error("inode {0} is encrypted; its contents cannot be read without the key")]
     Encrypted(InodeNumber),
 }
 
-/// A part of a file or directory that cannot be read. What lies around it can.
+/// A part of a file or directory that cannot be read. The data around it can.
 #[derive(Debug, Clone, Error)]
 #[error("bytes {offset}..{} ({bytes} bytes){} cannot be read: {error}", .offset + .bytes, OfDirectory(*.directory))]
 pub struct Lost {
-    /// The directory, if it is one's.
+    /// The directory, if it is part of one.
     pub directory: Option<InodeNumber>,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub offset: u64,
     /// Its length in bytes, at least 1.
     pub bytes: u64,
-    /// The first error that was met there.
+    /// The first error met there.
     pub error: Error,
 }
 
-/// Whose bytes are lost, where the path that is told with them may lead elsewhere.
+/// Prints whose bytes are lost, because a path printed with them may lead elsewhere.
 struct OfDirectory(Option<InodeNumber>);
 
 impl fmt::Display for OfDirectory {
@@ -208,12 +209,13 @@ impl fmt::Display for OfDirectory {
 }
 
 impl Lost {
-    /// One behind its last byte.
+    /// One past its last byte.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes
     }
 
-    /// Takes in `next` where that begins at its end and has a cause of the same kind.
+    /// Merges `next` into this part if it is adjacent and its error is of the same kind. Returns
+    /// whether it did.
     pub(crate) fn joins(&mut self, next: &Self) -> bool {
         let same_kind = std::mem::discriminant(&self.error) == std::mem::discriminant(&next.error);
         let joins = same_kind && next.offset == self.end();
@@ -231,15 +233,15 @@ impl From<Lost> for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// The kind follows from the errno; the message is the error's own.
+    /// The kind follows from the errno; the message is the original error's.
     fn from(error: Error) -> Self {
         Self::new(Self::from_raw_os_error(error.errno()).kind(), error)
     }
 }
 
 impl Error {
-    /// The number by which Linux's system calls report it (asm-generic/errno.h; ext4 uses EUCLEAN for a damaged structure
-    /// and EBADMSG for a wrong checksum).
+    /// The number that Linux system calls report for it (asm-generic/errno.h; ext4 uses EUCLEAN for
+    /// a damaged structure and EBADMSG for a wrong checksum).
     pub fn errno(&self) -> i32 {
         match self {
             Self::Host { errno, .. } => *errno,
@@ -277,7 +279,7 @@ impl Error {
         }
     }
 
-    /// A feature without advice.
+    /// An unsupported feature, without advice.
     pub fn unsupported(feature: impl Into<String>) -> Self {
         Self::Unsupported { feature: feature.into(), hint: "" }
     }

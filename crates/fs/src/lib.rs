@@ -1,12 +1,14 @@
 //! One ext2, ext3 or ext4 volume on a block device.
 //!
-//! [`Volume`] opens it, checks its features and, where the journal is dirty, sees through the journal without touching the
-//! device. Inodes, directories, files and extended attributes are read from there; [`recover`] replays a journal on disk.
+//! [`Volume`] opens it and checks its features. If the journal is dirty, the volume is seen as the
+//! journal leaves it, without touching the device. Inodes, directories, files and extended
+//! attributes are read from there; [`recover`] replays a journal on disk.
 //!
-//! [`Volume::open_writable`] opens it for changes, through a cache: a [`Node`] has the operations on names and attributes, an
-//! [`OpenFile`] those on contents. Changes are journalled where the volume has a journal, and checked against the [`Caller`].
-//! Flows are straight async code over [`extant_block::Device`]; this crate never opens host files, never names a clock or
-//! a thread, and knows nothing of FUSE, the command line or the lab.
+//! [`Volume::open_writable`] opens it for changes, through a cache. A [`Node`] has the operations
+//! on names and attributes, an [`OpenFile`] those on contents. Changes are journalled if the volume
+//! has a journal, and checked against the [`Caller`]. Flows are straight async code over
+//! [`extant_block::Device`]. This crate never opens host files and uses neither clocks nor threads
+//! directly; it does not depend on FUSE, the command line or the lab.
 //!
 //! ```
 //! use extant_block::MemDevice;

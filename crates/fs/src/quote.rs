@@ -1,9 +1,9 @@
-//! Names from a volume, for messages.
+//! Quoting names from a volume for messages.
 
 use std::borrow::Cow;
 
-/// Makes bytes from a volume safe to print: valid UTF-8 without control characters stays, everything else, and the
-/// backslash, is escaped. Names may hold terminal escapes.
+/// Makes bytes from a volume safe to print, because names may contain terminal escapes. Valid UTF-8
+/// without control characters is kept; everything else, and the backslash, is escaped.
 pub fn quote(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -21,7 +21,7 @@ pub fn quote(name: &[u8]) -> String {
     out
 }
 
-/// As [`quote`], of a whole message: its own line ends and backslashes stay.
+/// Like [`quote`], for a whole message: line breaks and backslashes are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let harmful = |c: char| c != '\n' && is_harmful(c);
     if !text.contains(harmful) {
@@ -37,7 +37,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Whether a character may steer a terminal, or reorder or hide text.
+/// Whether a character may control a terminal, or reorder or hide text.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! For tests: volumes that mke2fs made, with a writer and without names; e2fsck is the judge.
+//! Test support: volumes made by mke2fs, with a writer but without names, checked by e2fsck.
 
 use crate::alloc::{Allocated, Parent, Privilege, Wanted};
 use crate::inode::Orphan;
@@ -37,7 +37,7 @@ pub(crate) fn have_tools() -> bool {
     found
 }
 
-/// A file or directory of the test: what it holds.
+/// A file or directory of the test, with its blocks.
 pub(crate) struct Node {
     pub(crate) cell: Arc<InodeCell>,
     pub(crate) runs: Vec<PhysicalRun>,
@@ -47,7 +47,7 @@ pub(crate) struct Node {
 /// A volume without names.
 pub(crate) struct Bed {
     pub(crate) writer: Arc<Writer>,
-    /// Orphans that it was left with.
+    /// Orphans that the volume was left with.
     pub(crate) left: Vec<Arc<InodeCell>>,
     _cache: PageCache,
     pub(crate) extents: bool,
@@ -91,7 +91,7 @@ impl Bed {
         self.journal.commit(self.journal.running()).await.unwrap();
     }
 
-    /// Allocates up to four runs in memory.
+    /// Allocates up to four extents in memory.
     pub(crate) async fn allocate(
         &self,
         rng: &mut Rng,
@@ -137,7 +137,7 @@ impl Bed {
         };
         let blocks = self.allocate(rng, new.number(), blocks_max).await;
         if rng.below(8) == 0 || (is_dir && blocks.is_empty()) {
-            return None; // all of it is abandoned
+            return None; // everything is abandoned
         }
         let root = self.inodes.get(InodeNumber::ROOT).await.unwrap();
         let mut handle = self.journal.start(Credits(40)).await.unwrap();
@@ -235,12 +235,12 @@ fn fill(inode: &mut Inode, runs: &[PhysicalRun], is_dir: bool, sb: &Superblock) 
     }
 }
 
-/// A volume made by mke2fs over garbage, so that whatever is not written shows.
+/// Makes a volume with mke2fs over garbage, so that anything not written is noticed.
 pub(crate) fn make(image: &Path, mib: usize, args: &str) {
     let mut file = std::fs::File::create(image).unwrap();
     (0..mib).for_each(|_| file.write_all(&[0xa5; 1 << 20]).unwrap());
     drop(file);
-    // mke2fs takes the last `-E` only.
+    // mke2fs only uses the last `-E`.
     let (args, extended) = args.split_once(" -E ").unwrap_or((args, "nodiscard"));
     let extended = format!("{extended},nodiscard,lazy_itable_init=1,lazy_journal_init=1");
     let mut all: Vec<&str> = args.split(' ').collect();

@@ -1,5 +1,5 @@
-//! Damage that an operation meets on a volume that is open for writing: what goes on, and what the superblock records, with
-//! dumpe2fs, e2fsck and the kernel as judges.
+//! Damage found by operations on a volume open for writing: what continues to work, and what the
+//! superblock records, checked with dumpe2fs, e2fsck and the kernel.
 
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, PageCache};
@@ -21,7 +21,7 @@ fn run(tool: &str, args: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), said)
 }
 
-/// A volume with a sound file and one whose extent tree has no magic number, inode 12.
+/// A volume with a sound file, and one (inode 12) whose extent tree has no magic number.
 struct Bed {
     _dir: tempfile::TempDir,
     image: PathBuf,
@@ -54,7 +54,8 @@ impl Bed {
         Some(Self { _dir: dir, image, rt: Rt::real(Default::default()), disk })
     }
 
-    /// Opens the volume and works with its root directory; dropped, as a crash does, unless `work` closes it.
+    /// Opens the volume and runs `work` with its root directory. Unless `work` closes the volume,
+    /// it is dropped as in a crash.
     fn with(&self, errors: Option<ErrorPolicy>, work: impl AsyncFnOnce(Volume, Node)) {
         self.over(self.disk.clone(), errors, work);
     }
@@ -77,7 +78,7 @@ impl Bed {
         self.rt.block_on(all).unwrap();
     }
 
-    /// The image in a file, for tools.
+    /// Writes the image to a file, for tools.
     fn file(&self) -> &str {
         std::fs::write(&self.image, self.disk.to_bytes()).unwrap();
         self.image.to_str().unwrap()
@@ -90,7 +91,7 @@ impl Bed {
         self.rt.block_on(all).unwrap().unwrap();
     }
 
-    /// Lines of `dumpe2fs -h`: each without its name.
+    /// The output of `dumpe2fs -h`.
     fn header(&self) -> Header {
         Header(run("dumpe2fs", &["-h", self.file()]).1)
     }
@@ -198,7 +199,7 @@ fn errors_remount_ro_ends_writing() {
         (Some("1"), Some("12"))
     );
     assert_eq!(header.field("Journal errno"), Some("-5"));
-    // The next mount takes the journal's word over, and keeps the record.
+    // The next mount takes the error over from the journal, and keeps the record.
     bed.with(Some(ErrorPolicy::Continue), async |volume, root| {
         root.lookup(&Caller::root(), b"synced").await.unwrap();
         drop(root);
@@ -231,7 +232,7 @@ fn a_volume_without_a_journal_has_errors_too() {
     let reads = async |root: &Node| {
         let caller = Caller::root();
         let file = root.lookup(&caller, b"bad").await.unwrap().open(&caller, FileOptions::default()).unwrap();
-        // The map's indirect block lies among the volume's own metadata.
+        // The map's indirect block points into the volume's own metadata.
         let grown = file.write(20 * 1024, b"x").await;
         let synced = file.sync().await;
         assert!(matches!(grown.map(drop).and(synced), Err(Error::Corrupt(_))));
@@ -258,7 +259,7 @@ fn a_volume_without_a_journal_has_errors_too() {
 fn recovery_keeps_the_record_over_an_older_copy_in_the_log() {
     let Some(bed) = Bed::new(JOURNAL) else { return };
     bed.with(Some(ErrorPolicy::ReadOnly), async |volume, root| {
-        // The list of orphans begins in the superblock, which comes into the log with it.
+        // The orphan list begins in the superblock, so this puts the superblock into the log.
         let orphan = create(&root, b"orphan").await.unwrap();
         root.unlink(&Caller::root(), b"orphan").await.unwrap();
         volume.sync().await.unwrap();
@@ -283,7 +284,7 @@ fn recovery_keeps_the_record_over_an_older_copy_in_the_log() {
     assert_eq!(count(&bed).as_deref(), Some("1"));
 }
 
-/// Fails writes of metadata from some time on, and takes those that bypass the device's cache.
+/// Fails metadata writes from some time on, but accepts those with FUA.
 #[derive(Debug)]
 struct Failing {
     inner: Arc<MemDevice>,

@@ -1,4 +1,4 @@
-//! Flushes that syncs cost, counted below a volume in the virtual world.
+//! How many flushes syncs cost, counted below a simulated volume.
 
 use extant_block::{Bio, BioFlags, Device, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, Disk, PageCache};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A device with a volatile cache that counts what makes it durable.
+/// A device with a volatile cache that counts flushes and durable writes.
 #[derive(Debug)]
 struct Counting {
     below: Arc<dyn Device>,
@@ -25,7 +25,8 @@ impl Counting {
         Arc::new(Self { below, limits, flushes, durable_writes })
     }
 
-    /// Flushes since the last call, and on a device without writes through its cache one for each of those.
+    /// Flushes since the last call; and the number on a device without FUA, where each durable
+    /// write costs another one.
     fn take(&self) -> (u32, u32) {
         let flushes = self.flushes.swap(0, Ordering::Relaxed);
         (flushes, flushes + self.durable_writes.swap(0, Ordering::Relaxed))
@@ -99,7 +100,7 @@ fn a_sync_costs_two_flushes_or_one_and_what_is_not_synced_none() {
             let (with_fua, without) = device.take();
             assert!(with_fua <= 1 && without <= 2, "{with_fua}, {without} without FUA");
         }
-        // Overwritten in place: no commit is needed for the data.
+        // Overwritten in place: the data need no commit.
         file.write(0, &BLOCK).await.unwrap();
         file.datasync().await.unwrap();
         assert_eq!(device.take(), (1, 1));
@@ -132,7 +133,7 @@ fn syncs_that_arrive_together_share_their_flushes() {
         }
         let syncs = TASKS as u32 * ROUNDS as u32;
         let (with_fua, without) = device.take();
-        // Some rounds take two commits, and a few tasks a third; each for itself would take 128.
+        // Some rounds take two commits, and a few tasks a third. One commit per sync would be 128.
         let told = format!("{syncs} syncs: {with_fua} flushes, {without} without FUA");
         assert!(with_fua <= 3 * ROUNDS as u32 && without <= 6 * ROUNDS as u32, "{told}");
     });

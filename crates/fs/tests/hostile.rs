@@ -1,7 +1,8 @@
-//! Volumes with bytes changed at random: opened, walked, read to the last byte and recovered. Each operation
-//! ends in a value or an error, within a bound of work.
+//! Volumes with randomly changed bytes are opened, walked, read completely and recovered. Each
+//! operation must return a value or an error, within a limited amount of work.
 //!
-//! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-fs --test hostile` replays it.
+//! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-fs --test
+//! hostile` replays it.
 
 mod read_all;
 
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): enough to choose bytes.
+/// SplitMix64 (Steele, Lea and Flood, 2014); good enough for choosing bytes.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +35,7 @@ fn tool(name: &str, args: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A small volume with a bit of everything, and a dirty journal.
+/// A small volume with some of everything, and a dirty journal.
 fn make(dir: &Path, mke2fs: &[&str]) -> Option<Vec<u8>> {
     let root = dir.join("root");
     std::fs::create_dir_all(root.join("many")).unwrap();
@@ -90,7 +91,7 @@ fn changed_bytes_cost_errors_only() {
         for seed in first..first + rounds {
             let mut random = Random(seed << 8 | set as u64);
             let mut bytes = clean.clone();
-            // Most structures lie in the first part; changes there get furthest.
+            // Most structures are in the first part, so changes there have the most effect.
             for _ in 0..1 + random.below(24) {
                 let span = if random.below(4) == 0 { bytes.len() as u64 } else { 600 << 10 };
                 let at = random.below(span) as usize;

@@ -1,5 +1,6 @@
-//! Dirty journals: seen through when a volume is opened, replayed by `recover`. Journals are written by debugfs 1.47
-//! (`journal_write`) and by the kernel; e2fsck and the kernel are the oracles.
+//! Dirty journals: applied in memory when a volume is opened, replayed on disk by `recover`. The
+//! journals are written by debugfs 1.47 (`journal_write`) and by the kernel; e2fsck and the kernel
+//! are the oracles.
 
 use extant_block::{FileDevice, FileOptions};
 use extant_fs::{Damage, Error, Follow, OpenOptions, Volume, recover};
@@ -51,7 +52,7 @@ const BLOCK: usize = 1024;
 /// Blocks of the file whose contents the journals replace.
 const BLOCKS: usize = 40;
 
-/// A volume with a file of 40 blocks of `o`, and the blocks that hold it.
+/// A volume with a file of 40 blocks filled with `o`, and the numbers of these blocks.
 struct Image {
     dir: tempfile::TempDir,
     blocks: Vec<u64>,
@@ -71,7 +72,7 @@ impl Image {
         let listed = run("debugfs", &["-R", "blocks /file", image.to_str().unwrap()]);
         let is_list = |line: &&str| line.split_whitespace().count() >= BLOCKS;
         let list = listed.lines().find(is_list).expect(&listed);
-        // Without extents, the 13th is the file's indirect block.
+        // Without extents, the 13th number is the file's indirect block.
         let blocks = list.split_whitespace().map(|b| b.parse().unwrap()).collect();
         Self { dir, blocks }
     }
@@ -80,8 +81,8 @@ impl Image {
         self.dir.path().join("image")
     }
 
-    /// Writes transactions with debugfs: `("w", fill, which blocks)`, `("u", …)` without a commit block, `("r", _, …)`
-    /// revokes.
+    /// Writes transactions with debugfs: `("w", fill, which blocks)` commits, `("u", …)` lacks the
+    /// commit block, `("r", _, …)` revokes.
     fn journal(&self, open: &str, transactions: &[(&str, u8, std::ops::Range<usize>)]) {
         let mut script = format!("{open}\n");
         for (n, (kind, fill, which)) in transactions.iter().enumerate() {
@@ -89,7 +90,7 @@ impl Image {
             let list = list.join(",");
             let mut data = vec![*fill; which.len() * BLOCK];
             if *fill == 0 {
-                // A block that looks like the journal's own must be escaped.
+                // A block that looks like one of the journal's must be escaped.
                 data.chunks_mut(BLOCK).for_each(|b| b[..4].copy_from_slice(&[0xc0, 0x3b, 0x39, 0x98]));
             }
             let file = self.dir.path().join(format!("data{n}"));
@@ -109,7 +110,8 @@ impl Image {
         assert!(!said.contains("rror"), "{said}");
     }
 
-    /// Moves the log, which begins at block 1 of the journal, to begin `before_end` blocks before its end.
+    /// Rotates the log, which begins at block 1 of the journal, to begin `before_end` blocks before
+    /// its end.
     fn turn_log(&self, before_end: usize) {
         let listed = run("debugfs", &["-R", "blocks <8>", self.path().to_str().unwrap()]);
         let list = listed.lines().find(|line| line.split_whitespace().count() > BLOCKS).expect(&listed);
@@ -127,7 +129,7 @@ impl Image {
         std::fs::write(self.path(), bytes).unwrap();
     }
 
-    /// Checks what we see, what we make of it on disk, and what e2fsck makes of it.
+    /// Compares what we see, what our recovery writes, and what e2fsck's does.
     fn check(&self, what: &str) {
         let seen_before = read(&open(&self.path(), Damage::Fail).unwrap(), "/file");
         let before = std::fs::read(self.path()).unwrap();
@@ -164,7 +166,7 @@ impl Image {
     }
 }
 
-/// Every shape of descriptor that debugfs writes: 32 and 64 bits, no checksums, versions 2 and 3.
+/// Every descriptor format that debugfs writes: 32 and 64 bits, no checksums, versions 2 and 3.
 #[test]
 fn every_tag_format() {
     if !have("debugfs") {
@@ -205,8 +207,9 @@ fn uncommitted_transactions_are_dropped() {
     image.check("uncommitted");
 }
 
-/// A log that runs over the end of the journal to its first block. debugfs always begins at the first block; no block of
-/// a log knows where it lies, so turning the ring makes it wrap.
+/// A log that wraps from the end of the journal to its first block. debugfs always starts at the
+/// first block. But log blocks do not contain their own position, so rotating the ring makes the
+/// log wrap.
 #[test]
 fn the_log_wraps_around() {
     if !have("debugfs") {
@@ -220,7 +223,7 @@ fn the_log_wraps_around() {
     }
 }
 
-/// A copy whose checksum is wrong is named and not used.
+/// A copy with a wrong checksum is reported and not used.
 #[test]
 fn a_damaged_copy_is_named() {
     if !have("debugfs") {
@@ -242,7 +245,8 @@ fn a_damaged_copy_is_named() {
     assert_eq!(&seen[..6], "oaabbo");
 }
 
-/// Linux logs what a created file changes in bitmaps, descriptors and inodes, and seldom the superblock with their sums.
+/// When a file is created, Linux logs the changes to bitmaps, descriptors and inodes, but seldom
+/// the superblock with the total counts.
 #[test]
 fn the_free_counts_of_a_replayed_volume_are_true() {
     if !have("debugfs") {
@@ -265,7 +269,7 @@ fn the_free_counts_of_a_replayed_volume_are_true() {
         run("debugfs", &["-w", "-R", &write, changed.to_str().unwrap()]);
         let after = std::fs::read(&changed).unwrap();
 
-        // All that differs goes into one transaction, but for the superblock, which is block 1.
+        // All differing blocks go into one transaction, except the superblock, which is block 1.
         let (mut numbers, mut data) = (Vec::new(), Vec::new());
         for (n, (old, new)) in before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate() {
             if n != 1 && old != new {
@@ -279,7 +283,7 @@ fn the_free_counts_of_a_replayed_volume_are_true() {
         run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.path().to_str().unwrap()]);
         let orphans = mke2fs.contains(&"orphan_file");
         if orphans {
-            // As Linux leaves it behind: the flag is set for as long as the volume is mounted.
+            // As Linux leaves it: the flag is set while the volume is mounted.
             let path = image.path();
             run("debugfs", &["-w", "-R", "feature orphan_present", path.to_str().unwrap()]);
         }

@@ -1,5 +1,6 @@
-//! Volumes that Linux left mounted: their journals hold what was synced. Ours must read as what Linux finds when it
-//! mounts the same bytes, before and after `recover`. Needs root and loop devices; skipped with a message elsewhere.
+//! Volumes that Linux left mounted, so that their journals hold what was synced. We must read the
+//! same as Linux does when it mounts the same bytes, before and after `recover`. Needs root and
+//! loop devices; otherwise skipped with a message.
 
 use extant_block::{FileDevice, FileOptions};
 use extant_format::{FileKind, Incompat, Inode};

@@ -1,4 +1,5 @@
-//! Look-ups beside tasks that change a directory and wait for a slow device with its lock in their hands.
+//! Lookups concurrent with tasks that change a directory and hold its lock while they wait for a
+//! slow device.
 
 use extant_block::{Bio, Claim, Device, IoError, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, PageCache};
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Each write takes 5 ms.
+/// A device on which each write takes 5 ms.
 #[derive(Debug)]
 struct Slow(Arc<MemDevice>, Rt);
 
@@ -105,6 +106,6 @@ fn a_look_up_that_waits_for_its_directory_is_polled_when_it_is_its_turn() {
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (polls, most, looked_up) = (get(&counts.polls), get(&counts.most_polls), get(&counts.looked_up));
     assert!(looked_up > 100, "{looked_up} look-ups");
-    // It waits for the lock, and for what it reads.
+    // A lookup waits for the lock and for what it reads.
     assert!(most < 20 && polls < 3 * looked_up, "{polls} polls of {looked_up} look-ups, {most} of one");
 }

@@ -1,4 +1,5 @@
-//! Recovery and writers keep off a volume that counts, and count themselves: in the virtual world, where waits cost no time.
+//! Multiple-mount protection, simulated so that waits take no time. Recovery and writers keep off a
+//! volume whose counter is running, and run the counter themselves.
 
 use extant_block::{Bio, Buf, Device, IoErrorKind, Limits, MemDevice, Op, Sector, read, write};
 use extant_cache::{CacheConfig, PageCache};
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A volume with a dirty journal whose protection block says that it is mounted, and that block's number.
+/// A volume with a dirty journal whose protection block says it is mounted, and that block's
+/// number.
 fn left_mounted() -> Option<(Vec<u8>, u64)> {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
@@ -30,7 +32,7 @@ fn left_mounted() -> Option<(Vec<u8>, u64)> {
         println!("skipped: mke2fs and debugfs are not installed");
         return None;
     }
-    // Protected only now: debugfs would wait out the count before it wrote.
+    // Enable protection only now; debugfs would wait for the counter before writing.
     let mut bytes = std::fs::read(&image).unwrap();
     let mut sb = Superblock::parse(&bytes[1024..]).unwrap();
     let (seed, number) = (sb.checksum_seed().unwrap(), 6000);
@@ -45,14 +47,14 @@ fn left_mounted() -> Option<(Vec<u8>, u64)> {
     Some((bytes, number))
 }
 
-/// Updates the block as a mount does periodically.
+/// Updates the block as a mount periodically does.
 fn count(block: &mut [u8], n: u32, seed: u32) {
     block[4..8].copy_from_slice(&n.to_le_bytes());
     let sum = crc32c(seed, &block[..1020]);
     block[1020..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Recovers the volume; with `counting`, another host increments the block's sequence once a second.
+/// Recovers the volume. If `counting`, another host increments the block's sequence once a second.
 fn recover_beside(counting: bool) -> Option<(Result<Recovery, Error>, Nanos)> {
     let (bytes, number) = left_mounted()?;
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);
@@ -100,7 +102,7 @@ fn a_count_that_moves_is_a_mount() {
     assert!(matches!(done, Err(Error::InUse { .. })), "{done:?}");
 }
 
-/// A device without its claim, as another host sees it.
+/// A device without its claim, as seen by another host.
 #[derive(Debug)]
 struct Shared(Arc<MemDevice>);
 
@@ -119,14 +121,14 @@ async fn state(device: &MemDevice, number: u64) -> MmpState {
     Mmp::parse(&block, VolumeBlock(number)).unwrap().state()
 }
 
-/// A path to a shared device that loses some of the next bios for one block.
+/// A path to a shared device that loses some of the next bios to one block.
 #[derive(Debug)]
 struct Path {
     memory: Arc<MemDevice>,
     sector: u64,
     reads: AtomicU32,
     writes: AtomicU32,
-    /// Reads behind each write that is lost.
+    /// Reads to lose after each lost write.
     reads_behind: AtomicU32,
 }
 
@@ -174,7 +176,8 @@ fn protected() -> Option<(Vec<u8>, u64)> {
     Some((bytes, number))
 }
 
-/// Opens a volume at a time of zero; gives what a sync says in the round after `strike`, which comes two seconds later.
+/// Opens a volume and runs `strike` two seconds later. Returns the result of a sync one second
+/// after the counter's round `rounds`; a round takes five seconds.
 fn after(rounds: u64, strike: impl AsyncFnOnce(&Path, u32)) -> Option<Result<(), Error>> {
     let (bytes, number) = protected()?;
     let memory = Arc::new(MemDevice::from_bytes(bytes));
@@ -193,7 +196,7 @@ fn after(rounds: u64, strike: impl AsyncFnOnce(&Path, u32)) -> Option<Result<(),
     Some(synced.unwrap())
 }
 
-/// Another host puts this number into the block.
+/// Another host writes this number to the block.
 async fn take(path: &Path, state: u32, seed: u32) {
     let mut block = Buf::from_slice(&read(&*path.memory, Sector(path.sector), 1024).await.unwrap());
     count(&mut block, state, seed);
@@ -258,7 +261,7 @@ fn an_interval_of_a_day_is_no_shorter_one() {
     assert_eq!(interval.unwrap(), u16::MAX);
 }
 
-/// Opens the volume for writing, over a page cache of its own.
+/// Opens the volume for writing, with a page cache of its own.
 async fn open(rt: &Rt, device: Arc<dyn Device>) -> Result<Volume, Error> {
     let disk = PageCache::new(rt, CacheConfig::with_budget(8 << 20)).unwrap().attach(device);
     Volume::open_writable(rt, &disk, WriteOptions::default()).await
@@ -284,13 +287,13 @@ fn a_writer_counts_until_it_closes_the_volume() {
         rt.sleep(Nanos::from_secs(60)).await;
         assert_eq!(state(&device, number).await, MmpState::Clean);
 
-        // Dropped, it stops where it is; the next one waits and takes it.
+        // When dropped, the counter stops where it is; the next writer waits and takes the volume.
         drop(open(&rt, shared()).await.unwrap());
         let left = state(&device, number).await;
         let began = rt.now();
         let volume = open(&rt, shared()).await.unwrap();
         assert!(left != state(&device, number).await && rt.now() - began == Nanos::from_secs(42));
-        // Another host that did not look takes the block: nothing is written any more.
+        // Another host takes the block without checking: nothing is written any more.
         let block = read(&*device, Sector(number * 2), 1024).await.unwrap();
         let mut block = Buf::from_slice(&block);
         count(&mut block, 5, seed(&device).await);
@@ -300,7 +303,7 @@ fn a_writer_counts_until_it_closes_the_volume() {
         assert!(matches!(synced, Err(Error::InUse { .. })), "{synced:?}");
         assert!(volume.close().await.is_err());
         assert_eq!(state(&device, number).await, MmpState::Mounted(5), "it is not ours to release");
-        // Left by its host, it is opened and closed cleanly.
+        // That host has left, so the volume can be opened and closed cleanly.
         open(&rt, shared()).await.unwrap().close().await.unwrap();
     };
     rt.block_on(work).unwrap();

@@ -1,8 +1,8 @@
-//! What must hold of a directory before it is believed: its size, its first two entries, and that each name of a hash tree
-//! lies where its hash leads.
+//! Checks before a directory is trusted: its size, its first two entries, and that each name in a
+//! hash tree is in the leaf its hash leads to.
 //!
-//! A look-up through a tree sees one leaf, so a name that lies elsewhere would get a second entry. Leaves are judged once
-//! ([`Blocks::is_sound`]), since no change that is made here misplaces a name.
+//! A lookup through a tree reads one leaf, so a name in the wrong leaf would get a second entry.
+//! Each leaf is checked once ([`Blocks::is_sound`]), because our own changes never misplace a name.
 
 use super::inline;
 use super::leaf::{RawEntry, is_node};
@@ -15,7 +15,7 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
-/// Checks that all names of a leaf of a tree belong there.
+/// Checks that all names of a tree's leaf belong there.
 pub(crate) fn check_leaf(
     shape: &Shape,
     blocks: &impl Blocks,
@@ -27,7 +27,7 @@ pub(crate) fn check_leaf(
         return Ok(());
     }
     let bytes = blocks.get(at)?;
-    // To a reader of entries a node without a checksum looks like an empty leaf.
+    // Parsed as entries, a node without a checksum looks like an empty leaf.
     if is_node(&bytes) && DxNode::open(&bytes, &shape.context(at)).is_ok() {
         return Err(shape.bad_block(at, "a leaf of the tree, which a node leads to"));
     }
@@ -44,19 +44,19 @@ pub(crate) fn check_leaf(
     Ok(())
 }
 
-/// A walk over the leaves of a tree that checks them all.
+/// A walk that checks all leaves of a tree.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCheck {
     path: Option<Path>,
-    /// Nodes, and leaves that were checked.
+    /// Nodes, and leaves already checked.
     seen: BTreeSet<FileBlock>,
-    /// Blocks below this were looked at for names that the tree does not lead to.
+    /// Blocks before this one were checked for names that the tree does not lead to.
     left_from: u32,
 }
 
 impl TreeCheck {
-    /// Checks the next leaf, or once all were the next block that the tree does not lead to. Returns whether there are more. May be
-    /// asked again when a block was missing.
+    /// Checks the next leaf; after the last, the next block that the tree does not lead to. Returns
+    /// whether there are more. If a block was missing, the step can be repeated.
     pub(crate) fn step(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
         if self.left_from > 0 {
             return self.check_left(shape, blocks);
@@ -80,7 +80,7 @@ impl TreeCheck {
         Ok(has_next || self.left_from < shape.blocks)
     }
 
-    /// Names in a block that the tree does not lead to are seen by a scan only.
+    /// Checks the next block that the tree does not lead to; only a scan would see its names.
     fn check_left(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
         let left = (self.left_from..shape.blocks).map(FileBlock).find(|at| !self.seen.contains(at));
         let Some(at) = left else { return Ok(false) };
@@ -95,7 +95,8 @@ impl TreeCheck {
     }
 }
 
-/// The directory that `..` names, of a directory whose first block begins with `.` and `..`, as trees do, too.
+/// Returns the directory that `..` names. The first block of any directory, including a tree, must
+/// begin with `.` and `..`.
 pub(crate) fn first_entries(block: &[u8], dir: InodeNumber, max_inode: u32) -> Result<InodeNumber, Corrupt> {
     let place = Place::DirectoryBlock(dir, FileBlock(0));
     let bad = |field, value: u32, rule| Err(Corrupt::field(place, field, value.into(), rule));
@@ -127,7 +128,7 @@ pub(crate) fn first_entries(block: &[u8], dir: InodeNumber, max_inode: u32) -> R
     }
 }
 
-/// As [`first_entries`], of a directory kept in its inode, whose size is checked as well.
+/// Like [`first_entries`], for an inline directory. Also checks its size.
 pub(crate) fn inline_parent(dir: &Inode, sb: &Superblock) -> Result<InodeNumber, Corrupt> {
     let value = in_inode(dir)?.value_range_in_inode(XattrName::INLINE_DATA).map_or(0, |range| range.len());
     let room = (INLINE_HEAD_BYTES + value) as u64;
@@ -144,7 +145,7 @@ pub(crate) fn inline_parent(dir: &Inode, sb: &Superblock) -> Result<InodeNumber,
     Ok(parent)
 }
 
-/// The blocks of a directory, as its size has them.
+/// The number of blocks of a directory, from its size.
 pub(crate) fn size_in_blocks(dir: &Inode, sb: &Superblock) -> Result<u32, Corrupt> {
     let block = u64::from(sb.block_size().bytes());
     let bad = |rule| Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule);
@@ -154,13 +155,13 @@ pub(crate) fn size_in_blocks(dir: &Inode, sb: &Superblock) -> Result<u32, Corrup
     dir.size_in_blocks(sb).map(|blocks| blocks.0).ok_or_else(|| bad("within what a map can address"))
 }
 
-/// The damage of a directory that maps blocks behind its size.
+/// The damage of a directory that maps blocks past its size.
 pub(crate) fn too_short(dir: &Inode) -> Corrupt {
     let rule = "that of all blocks that the directory maps";
     Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule)
 }
 
-/// The damage of a directory that is reached through another one than `..` names.
+/// The damage of a directory reached from another one than `..` names.
 pub(crate) fn elsewhere(dir: InodeNumber, parent: InodeNumber) -> Corrupt {
     let rule = "the directory of the name that leads here: one directory has two names";
     Corrupt::field(Place::Inode(dir), "..", parent.0.into(), rule)

@@ -1,8 +1,9 @@
-//! Reading a directory from a position that stays valid while names come and go.
+//! Reading a directory from a position that stays valid while names are added and removed.
 //!
-//! A name's position is its hash in every directory that has a tree or may get one next: one of one block or kept in its
-//! inode. It then survives the conversions (fs/ext4/dir.c: `is_dx_dir`, `hash2pos`). `.` and `..` stand at the hashes 0 and 2,
-//! where Linux has them in a tree. Other directories count bytes.
+//! A name's position is its hash if the directory has a hash tree, or may get one next because it
+//! has one block or is inline. Positions then survive these conversions (fs/ext4/dir.c:
+//! `is_dx_dir`, `hash2pos`). `.` and `..` are at the hashes 0 and 2, as in a tree on Linux. In
+//! other directories, positions are byte offsets.
 
 use super::edit::names;
 use super::inline;
@@ -10,14 +11,14 @@ use super::shape::{Blocks, Shape, Stop};
 use super::tree::Path;
 use extant_format::{DxRoot, FileBlock, FileKind, HashVersion, Inode, InodeNumber, NameHash, dirent_bytes};
 
-/// A position in a directory: 0 is its start. The same after the volume was closed and opened again.
+/// A position in a directory; 0 is the start. Stays valid when the volume is closed and reopened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cookie(pub u64);
 
 impl Cookie {
     /// The start.
     pub const START: Self = Self(0);
-    /// Behind the last name.
+    /// After the last name.
     pub const END: Self = Self(i64::MAX as u64);
 
     const DOT: Self = Self(0);
@@ -27,34 +28,34 @@ impl Cookie {
         Self((hash.major as u64 >> 1) << 32 | hash.minor as u64)
     }
 
-    /// The position of the first name of `hash` or above in a tree.
+    /// The position of the first name in a tree with this hash or a higher one.
     const fn of_node(hash: u32) -> Self {
         Self((hash as u64 >> 1) << 32)
     }
 
-    /// The hash of the first name that may stand here.
+    /// The hash of the first name that may be here.
     const fn hash(self) -> NameHash {
         NameHash { major: (self.0 >> 32 << 1) as u32, minor: self.0 as u32 }
     }
 }
 
-/// A name of a directory, with the position from which reading goes on behind it.
+/// A name in a directory, with the position to continue reading from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// The name; `.` and `..` included.
+    /// The name, including `.` and `..`.
     pub name: &'a [u8],
     /// Its inode.
     pub inode: InodeNumber,
-    /// The inode's kind, where the entry records it.
+    /// The inode's kind, if the entry records it.
     pub kind: Option<FileKind>,
-    /// Where to go on. Names that share a position are read from the first of them again.
+    /// Where to continue. Names that share a position are read again from the first of them.
     pub next: Cookie,
 }
 
 type Name<'a> = (Cookie, &'a [u8], InodeNumber, Option<FileKind>);
 
-/// Hands names from `from` on to `emit` until it returns false or a piece of the directory ends; gives where to go on.
-/// Nothing is handed out before all blocks of the piece are in memory.
+/// Passes names from `from` on to `emit` until it returns false or a part of the directory ends.
+/// Returns where to continue. No name is passed before all blocks of the part are in memory.
 pub(crate) fn list(
     shape: &Shape,
     blocks: &impl Blocks,
@@ -83,7 +84,7 @@ pub(crate) fn list(
     }
 }
 
-/// As [`list`], of a directory kept in its inode.
+/// Like [`list`], for an inline directory.
 pub(crate) fn list_inline(
     shape: &Shape,
     dir: &Inode,
@@ -101,7 +102,7 @@ pub(crate) fn list_inline(
                 list.push((position(shape, version, name), name, inode, kind));
             }
         }
-        // The bytes where the names stand once the directory has moved to a block.
+        // The offsets that the names will have once the directory has moved to a block.
         None => {
             let mut at = 0;
             let all = [(dot, &b"."[..], kind), (dotdot, b"..", kind)];
@@ -118,7 +119,7 @@ fn position(shape: &Shape, version: HashVersion, name: &[u8]) -> Cookie {
     shape.hash(version, name).map_or(Cookie::START, Cookie::of)
 }
 
-/// Hands out the names from `from` on in order; `end` is the position behind them all.
+/// Passes on the names from `from` in order. `end` is the position after the last.
 fn emit_sorted(
     mut list: Vec<Name<'_>>,
     from: Cookie,
@@ -128,7 +129,8 @@ fn emit_sorted(
     list.retain(|(position, ..)| *position >= from);
     list.sort_by_key(|(position, ..)| *position);
     for (i, &(position, name, inode, kind)) in list.iter().enumerate() {
-        // The names of one position are a chain, which is read as a whole or again from its start.
+        // Names with the same position form a chain, which is read completely or again from its
+        // start.
         let chained = list.get(i + 1).is_some_and(|(next, ..)| *next == position);
         let next = if chained { position } else { Cookie(position.0 + 1) };
         if !emit(Listed { name, inode, kind, next }) {
@@ -149,7 +151,7 @@ fn list_tree(
     }
     let start = NameHash { minor: 0, ..from.hash() };
     let (mut path, _) = Path::find(shape, blocks, |version| {
-        // A version whose names cannot be hashed has no order either.
+        // Nor is there an order if the names cannot be hashed.
         shape.hash(version, b"").map(|_| start)
     })?;
     let mut leaves = vec![(path.leaf, blocks.get(path.leaf)?)];
@@ -157,7 +159,7 @@ fn list_tree(
         match path.next(shape, blocks, None)? {
             None => break Cookie::END,
             Some(hash) if hash & 1 == 0 => break Cookie::of_node(hash),
-            // Names of one hash go on in the next leaf.
+            // Names with this hash continue in the next leaf.
             Some(_) if leaves.len() as u32 >= shape.blocks => {
                 return Err(shape.bad_block(path.leaf, "passed once"));
             }
@@ -182,7 +184,7 @@ fn list_tree(
     Ok(emit_sorted(list, from, end, emit))
 }
 
-/// One block of a directory without order.
+/// Lists one block of a directory that has no order.
 fn list_linear(
     shape: &Shape,
     blocks: &impl Blocks,
@@ -200,7 +202,7 @@ fn list_linear(
         if start + (entry.offset as u64) < from.0 {
             continue;
         }
-        // Not the end of its record: a name may come to stand in the room behind it.
+        // Not the end of its record, because a name may be added in the free space after it.
         let next = Cookie(start + entry.offset as u64 + 1);
         let kind = shape.leaf.kind(&entry);
         if !emit(Listed { name: entry.name, inode: InodeNumber(entry.inode), kind, next }) {

@@ -1,7 +1,8 @@
-//! Finding a name in a directory of blocks, and adding, removing and changing one.
+//! Looking up, adding, removing and changing names in a directory of blocks.
 //!
-//! [`look`] reads and decides; nothing has changed when it stops for a block that is not in memory. The entry
-//! it found, or the place for a new name, is then changed in blocks that are all held, which cannot fail.
+//! [`look`] reads and decides. It stops at a block that is not in memory, without having changed
+//! anything. The entry it found, or the place for a new name, is then changed in blocks that are
+//! all pinned, so the change cannot fail.
 
 use super::check::check_leaf;
 use super::index::NameIndex;
@@ -14,7 +15,7 @@ use extant_format::{
     set_dotdot,
 };
 
-/// An entry, and the block that it lies in.
+/// An entry and the block that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) block: FileBlock,
@@ -25,20 +26,20 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Looked {
     Found(Found),
-    /// There is no such name; this is where it would go.
+    /// There is no such name; it can be added here.
     Absent(Gap),
 }
 
 /// Where a name may be added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gap {
-    /// In a record that has room.
+    /// In a record with enough room.
     Room { block: FileBlock, at: u32 },
     /// In a new block of a linear directory.
     Append,
-    /// In a directory of one full block, which becomes a tree with this hash.
+    /// In a directory of one full block, which becomes a tree with this hash version.
     Plant(HashVersion),
-    /// In a half of a full leaf, and new nodes above it.
+    /// In one half of a full leaf, with `nodes` new nodes above it.
     Split { path: Path, nodes: u32 },
     /// Nowhere: the tree or the directory cannot grow.
     Full,
@@ -58,7 +59,7 @@ impl Gap {
     }
 }
 
-/// Looks for `name`. `index` is that of a linear directory in use; without it all blocks are read.
+/// Looks up `name`. `index` is the index of a linear directory; without one, all blocks are read.
 pub(crate) fn look(
     shape: &Shape,
     blocks: &impl Blocks,
@@ -105,7 +106,7 @@ pub(crate) fn look(
     })))
 }
 
-/// As [`look`], for a name whose block is in memory where others need not be.
+/// Like [`look`], for a name whose block is in memory although others may not be.
 pub(crate) fn look_at_hand(
     shape: &Shape,
     blocks: &impl Blocks,
@@ -115,7 +116,7 @@ pub(crate) fn look_at_hand(
     if let Some(index) = index
         && !shape.tree
     {
-        // A block of another name with the same hash may have been evicted.
+        // A block with another name of the same hash may have been evicted.
         return index.candidates(name).into_iter().find_map(|block| {
             let bytes = blocks.get(block).ok()?;
             let entry = shape.leaf.scan(&bytes, name, dirent_bytes(name.len())).ok()?.entry?;
@@ -132,7 +133,7 @@ fn look_in_tree(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Look
     let (first, hash) = Path::find(shape, blocks, |version| shape.hash(version, name))?;
     let mut path = first;
     let mut room = None;
-    // More leaves than the directory has blocks make a loop.
+    // More leaves than the directory has blocks mean a cycle.
     for _ in 0..shape.blocks {
         let bytes = blocks.get(path.leaf)?;
         let scan =
@@ -153,7 +154,7 @@ fn look_in_tree(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Look
     Err(shape.bad_block(path.leaf, "passed once"))
 }
 
-/// `.` and `..` of a tree lie in its root, at the same places as in a linear directory.
+/// In a tree, `.` and `..` are in the root, at the same offsets as in a linear directory.
 fn dots(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Looked, Stop> {
     let bytes = blocks.get(FileBlock(0))?;
     let info = extant_format::DxRoot::open(&bytes, &shape.context(FileBlock(0)))?.info;
@@ -165,11 +166,11 @@ fn dots(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Looked, Stop
     Ok(Looked::Found(Found { block: FileBlock(0), entry }))
 }
 
-/// Adds a name where [`look`] found a place for it. Returns whether the directory became a tree, whose inode then needs
-/// `EXT4_INDEX_FL`.
+/// Adds a name where [`look`] found a place for it. Returns whether the directory became a tree;
+/// its inode then needs `EXT4_INDEX_FL`.
 ///
-/// The blocks that [`Gap::new_blocks`] asks for must be there; an error of the directory's form that comes to light only
-/// now is returned before anything has changed.
+/// The blocks counted by [`Gap::new_blocks`] must be available. If the directory turns out to be
+/// malformed only now, the error is returned before anything has changed.
 pub(crate) fn insert(
     shape: &Shape,
     blocks: &mut impl BlocksMut,
@@ -244,7 +245,7 @@ pub(crate) fn insert(
     }
 }
 
-/// Splits a full leaf, and adds the new entry to the half that it belongs to.
+/// Splits a full leaf and adds the new entry to the correct half.
 fn split(
     shape: &Shape,
     at: FileBlock,
@@ -259,13 +260,14 @@ fn split(
     let mut halves = shape.leaf.split(bytes, hash).map_err(failed)?;
     let half = if hash(name).major >= halves.hash & !1 { &mut halves.high } else { &mut halves.low };
     let scan = shape.leaf.scan(half, name, dirent_bytes(name.len())).map_err(failed)?;
-    // A half of a sound block has room for any name: the largest entry is less than half of the smallest block.
+    // A half of a sound block has room for any name, because the largest entry is less than half of
+    // the smallest block.
     let room = scan.room.ok_or(super::leaf::Damaged).map_err(failed)?;
     shape.leaf.insert(half, room, inode, name, kind);
     Ok(halves)
 }
 
-/// Removes an entry that [`look`] has found.
+/// Removes an entry that [`look`] found.
 pub(crate) fn remove(
     shape: &Shape,
     blocks: &mut impl BlocksMut,
@@ -280,7 +282,7 @@ pub(crate) fn remove(
     }
 }
 
-/// Makes an entry that [`look`] has found name another inode.
+/// Makes an entry that [`look`] found refer to another inode.
 pub(crate) fn set(
     shape: &Shape,
     blocks: &mut impl BlocksMut,
@@ -303,7 +305,8 @@ pub(crate) fn parent(shape: &Shape, blocks: &impl Blocks) -> Result<InodeNumber,
     }
 }
 
-/// Makes `..` name another directory. The first block must have been looked at.
+/// Makes `..` refer to another directory. The first block must have been read by [`look`] or
+/// [`parent`].
 pub(crate) fn set_parent(shape: &Shape, blocks: &mut impl BlocksMut, parent: InodeNumber) {
     if shape.has_nodes {
         blocks.edit(FileBlock(0), Form::Node, |bytes| set_dotdot(bytes, parent));
@@ -318,7 +321,8 @@ pub(crate) fn set_parent(shape: &Shape, blocks: &mut impl BlocksMut, parent: Ino
     }
 }
 
-/// Whether a directory has no names but `.` and `..`. Nodes of a tree, which look like a deleted entry, have none.
+/// Whether a directory has no names except `.` and `..`. Tree nodes, which look like a deleted
+/// entry, contain none.
 pub(crate) fn is_empty(shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
     for at in (0..shape.blocks).map(FileBlock) {
         let bytes = blocks.get(at)?;
@@ -332,10 +336,10 @@ pub(crate) fn is_empty(shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop
     Ok(true)
 }
 
-/// The names of a block in the order they lie in it.
+/// The names in a block, in storage order.
 pub(crate) fn names<'a>(shape: &Shape, at: FileBlock, bytes: &'a [u8]) -> Result<Vec<RawEntry<'a>>, Stop> {
     if shape.is_node(at, bytes) {
-        // A root has those of `.` and `..`, whose records fill the block.
+        // A root has `.` and `..`, whose records fill the block.
         let dots = shape.leaf.inline().entries(bytes).take(2).filter(|_| at.0 == 0).collect();
         return shape.checked(at, bytes, dots);
     }

@@ -1,4 +1,4 @@
-//! Finding a name by its hash.
+//! Looking up a name by its hash.
 
 use super::check::TreeCheck;
 use super::shape::{Blocks, Shape, Stop};
@@ -11,7 +11,7 @@ use extant_format::{
 };
 use std::collections::BTreeMap;
 
-/// One node on the way down, and which of its entries was followed.
+/// One node on the path down, and which of its entries was followed.
 struct Step {
     context: HtreeContext,
     block: BlockRef,
@@ -28,7 +28,7 @@ impl Step {
     }
 }
 
-/// Blocks of a directory for the next step of a check.
+/// Blocks of a directory loaded for the next step of a check.
 #[derive(Default)]
 struct Loaded(BTreeMap<FileBlock, BlockRef>);
 
@@ -41,8 +41,8 @@ impl Blocks for Loaded {
 }
 
 impl View {
-    /// Looks a name up through the directory's hash tree. `None` where there is no tree that could be used: the caller
-    /// then reads the directory from start to end, which finds every name in any case.
+    /// Looks up a name through the directory's hash tree. Returns `None` if there is no usable
+    /// tree. The caller then reads the whole directory, which always finds the name.
     pub(crate) async fn lookup_indexed(
         &self,
         dir: &Inode,
@@ -56,7 +56,7 @@ impl View {
             return Ok(None);
         }
         match self.descend(dir, name).await {
-            // A way that cannot be read, too: the leaf may be one that can.
+            // Also if a node cannot be read: the leaf itself may be readable.
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
                 self.note_error(error)?;
                 Ok(None)
@@ -85,7 +85,8 @@ impl View {
 
         let mut path = vec![root];
         let mut leaf = self.down(&mut mapper, dir, &mut path, info.levels, Some(hash)).await?;
-        // Names of one hash may fill more than one leaf; more leaves than the directory has blocks make a loop.
+        // Names with the same hash may fill several leaves; more leaves than the directory has
+        // blocks mean a cycle.
         let blocks = sb.block_size().blocks_for(dir.size());
         for _ in 0..=blocks {
             let block = self.dir_block(&mut mapper, dir, leaf).await?;
@@ -102,7 +103,8 @@ impl View {
         Err(Corrupt::field(place, "block", leaf.0.into(), "passed once").into())
     }
 
-    /// Goes down from the last node of `path` to a leaf: by the hash, or without one along the first entries.
+    /// Descends from the last node of `path` to a leaf, following the hash or, without one, the
+    /// first entries.
     async fn down(
         &self,
         mapper: &mut Mapper,
@@ -125,7 +127,7 @@ impl View {
         }
     }
 
-    /// The leaf behind the last one, if names of this hash continue there.
+    /// The next leaf, if names with this hash continue there.
     async fn next_leaf(
         &self,
         mapper: &mut Mapper,
@@ -169,7 +171,8 @@ impl View {
         Ok(Step { context, block, index: 0 })
     }
 
-    /// Checks that every name of a directory with a hash tree lies where its hash leads. Other directories have no such rule.
+    /// Checks that every name of a directory with a hash tree is in the leaf its hash leads to.
+    /// Does nothing for other directories.
     pub(crate) async fn check_names(&self, dir: &Inode) -> Result<()> {
         let shape = Shape::new(dir, self.superblock());
         if !shape.tree {

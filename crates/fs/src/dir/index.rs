@@ -1,6 +1,8 @@
-//! The index in memory of a linear directory of several blocks: which block holds a name, and which has room for one.
+//! In-memory index of a linear directory of several blocks: which block has a name, and which has
+//! room for one.
 //!
-//! Without it every lookup reads the whole directory, as Linux does. Directories with a hash tree need none.
+//! Without it, every lookup would read the whole directory, as on Linux. Directories with a hash
+//! tree do not need it.
 
 use super::leaf::Damaged;
 use super::shape::{Blocks, Shape, Stop};
@@ -10,17 +12,18 @@ use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 use std::hash::BuildHasher;
 
-/// Where the names of a directory are. A hash that two names share only costs a look at one more block.
+/// Where the names of a directory are. If two names share a hash, a lookup only reads one more
+/// block.
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
     names: HashTable<(u32, FileBlock)>,
     room: RoomTree,
-    /// The charge for its memory, if there is one.
+    /// The charge for its memory, if any.
     charge: Option<Charge>,
 }
 
 impl NameIndex {
-    /// Reads a directory.
+    /// Builds the index by reading the directory.
     pub(crate) fn build(shape: &Shape, blocks: &impl Blocks) -> Result<Self, Stop> {
         let mut index = Self::default();
         for at in (0..shape.blocks).map(FileBlock) {
@@ -41,7 +44,7 @@ impl NameIndex {
         self.charge = Some(account.charge(self.memory_bytes()));
     }
 
-    /// Bytes that it is charged with.
+    /// Bytes charged.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charge.as_ref().map_or(0, Charge::bytes)
     }
@@ -55,18 +58,18 @@ impl NameIndex {
         self.names.insert_unique(spread(hash), (hash, at), |(hash, _)| spread(*hash));
     }
 
-    /// Blocks that may hold a name.
+    /// The blocks that may contain a name.
     pub(crate) fn candidates(&self, name: &[u8]) -> impl Iterator<Item = FileBlock> {
         let wanted = hash_of(name);
         self.names.iter_hash(spread(wanted)).filter(move |(hash, _)| *hash == wanted).map(|(_, at)| *at)
     }
 
-    /// The first block that has a record with room for `need` bytes.
+    /// The first block with a record that has room for `need` bytes.
     pub(crate) fn block_with_room(&self, need: usize) -> Option<FileBlock> {
         self.room.first_with(need as u32)
     }
 
-    /// A name was added to a block, whose records now have at most `room`.
+    /// Records that a name was added to a block, whose records now have at most `room`.
     pub(crate) fn added(&mut self, at: FileBlock, name: &[u8], room: u32) {
         self.add(at, name);
         self.room.set(at, room);
@@ -76,7 +79,7 @@ impl NameIndex {
         }
     }
 
-    /// A name was removed from a block, whose records now have at most `room`.
+    /// Records that a name was removed from a block, whose records now have at most `room`.
     pub(crate) fn removed(&mut self, at: FileBlock, name: &[u8], room: u32) {
         let hash = hash_of(name);
         if let Ok(entry) = self.names.find_entry(spread(hash), |entry| *entry == (hash, at)) {
@@ -90,12 +93,13 @@ fn hash_of(name: &[u8]) -> u32 {
     (FxBuildHasher.hash_one(name) >> 32) as u32
 }
 
-/// The table wants its hash in the upper bits, too.
+/// The table also uses the upper bits of its hash.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The most room of any record in each block, as a tree of maxima: node `i` covers nodes `2i` and `2i + 1`.
+/// The largest room of any record in each block, as a tree of maxima: node `i` covers nodes `2i`
+/// and `2i + 1`.
 #[derive(Debug, Default)]
 struct RoomTree {
     most: Vec<u32>,

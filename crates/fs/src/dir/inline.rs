@@ -1,7 +1,8 @@
-//! Changes of a directory kept in its inode.
+//! Changes to an inline directory.
 //!
-//! Its names lie in two areas, each like a small block: behind the parent's number in `i_block`, and in the attribute
-//! `system.data`. There are no entries for `.` and `..`. A directory that outgrows its areas moves to a block.
+//! Its names are in two areas, each laid out like a small block: in `i_block` after the parent's
+//! number, and in the attribute `system.data`. There are no entries for `.` and `..`. A directory
+//! that outgrows the areas moves to a block.
 
 use super::leaf::{Damaged, Entry, LeafFormat};
 use crate::xattr::in_inode;
@@ -11,7 +12,7 @@ use extant_format::{
 };
 use std::ops::Range;
 
-/// One of a directory's areas.
+/// One of the areas of an inline directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Area {
     /// In `i_block`.
@@ -24,11 +25,12 @@ pub(crate) enum Area {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InlineLooked {
     Found(Area, Entry),
-    /// There is no such name, and this is the record with room for it; without one the directory must move to a block.
+    /// There is no such name. This record has room for it; `None` if the directory must first move
+    /// to a block.
     Absent(Option<(Area, u32)>),
 }
 
-/// The value of `system.data` within the inode's tail, as far as the directory's size reaches.
+/// The range of `system.data`'s value in the inode's tail, up to the directory's size.
 fn attribute(inode: &Inode) -> Result<Range<usize>, Corrupt> {
     let range = in_inode(inode)?.value_range_in_inode(XattrName::INLINE_DATA).unwrap_or(0..0);
     let used = (inode.size().saturating_sub(INLINE_HEAD_BYTES as u64) as usize).min(range.len());
@@ -59,7 +61,7 @@ fn checked<T>(inode: &Inode, result: Result<T, Damaged>) -> Result<T, Corrupt> {
     })
 }
 
-/// Looks for `name`.
+/// Looks up `name`.
 pub(crate) fn look(format: LeafFormat, inode: &Inode, name: &[u8]) -> Result<InlineLooked, Corrupt> {
     let format = format.inline();
     let mut room = None;
@@ -85,12 +87,12 @@ pub(crate) fn insert(
     format.inline().insert(area_mut(dir, place), at, inode, name, kind);
 }
 
-/// Removes an entry that [`look`] has found.
+/// Removes an entry that [`look`] found.
 pub(crate) fn remove(format: LeafFormat, dir: &mut Inode, place: Area, entry: &Entry) {
     format.inline().remove(area_mut(dir, place), entry);
 }
 
-/// Makes an entry that [`look`] has found name another inode.
+/// Makes an entry that [`look`] found refer to another inode.
 pub(crate) fn set(
     format: LeafFormat,
     dir: &mut Inode,
@@ -102,13 +104,13 @@ pub(crate) fn set(
     format.inline().set(area_mut(dir, place), entry.offset, inode, kind);
 }
 
-/// The inode of the parent.
+/// The parent directory's inode.
 pub(crate) fn parent(dir: &Inode) -> InodeNumber {
     let [a, b, c, d, ..] = dir.raw.i_block;
     InodeNumber(u32::from_le_bytes([a, b, c, d]))
 }
 
-/// Makes another directory the parent.
+/// Sets the parent directory.
 pub(crate) fn set_parent(dir: &mut Inode, parent: InodeNumber) {
     dir.raw.i_block[..INLINE_PARENT_BYTES].copy_from_slice(&parent.0.to_le_bytes());
 }
@@ -120,10 +122,10 @@ pub(crate) fn is_empty(format: LeafFormat, dir: &Inode) -> Result<bool, Corrupt>
         && checked(dir, format.is_empty(area(dir, Area::Attribute)?))?)
 }
 
-/// A name with its inode, and what that is where the entry says so.
+/// An inode, its name, and its kind if the entry records it.
 pub(crate) type InlineName<'a> = (InodeNumber, &'a [u8], Option<FileKind>);
 
-/// The names in the order they lie in the inode.
+/// The names, in storage order.
 pub(crate) fn names(format: LeafFormat, dir: &Inode) -> Result<Vec<InlineName<'_>>, Corrupt> {
     let inline = format.inline();
     let mut names = Vec::new();
@@ -138,13 +140,13 @@ pub(crate) fn names(format: LeafFormat, dir: &Inode) -> Result<Vec<InlineName<'_
     Ok(names)
 }
 
-/// Fills the block that a directory moves to with all that the inode holds.
+/// Fills the block that a directory moves to with everything the inode holds.
 pub(crate) fn write_block(format: LeafFormat, dir: &Inode, block: &mut [u8]) -> Result<(), Corrupt> {
     format.init_first(block, dir.number, parent(dir));
     for (inode, name, kind) in names(format, dir)? {
         let scan = checked(dir, format.scan(block, name, dirent_bytes(name.len())))?;
         let room = checked(dir, scan.room.ok_or(Damaged))?;
-        // Without a known kind the entry says so with 0, which any reader takes.
+        // An unknown kind is stored as 0, which any reader accepts.
         format.insert_kind(block, room, inode, name, kind);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! One linear block of a directory: finding, adding and removing entries in its bytes.
 //!
-//! The areas of a directory kept in its inode have the same form, without the checksum's pseudo-entry.
+//! The areas of an inline directory have the same format, except for the checksum's pseudo-entry.
 
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, FileBlock, FileKind, Incompat, InodeNumber,
@@ -8,10 +8,10 @@ use extant_format::{
     write_dirent,
 };
 
-/// The form of directory entries on this volume.
+/// The format of directory entries on this volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafFormat {
-    /// Entries say what their inode is (`filetype`).
+    /// Entries record the file type (`filetype`).
     pub(crate) filetype: bool,
     /// Blocks end in a checksum (`metadata_csum`).
     pub(crate) checksums: bool,
@@ -19,38 +19,38 @@ pub(crate) struct LeafFormat {
     pub(crate) max_inode: u32,
 }
 
-/// Where an entry lies, and what it names.
+/// Where an entry is, and what it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) inode: InodeNumber,
     pub(crate) kind: Option<FileKind>,
     /// Byte offset in the block.
     pub(crate) offset: u32,
-    /// Offset of the entry before it, which takes over its room when it is removed.
+    /// Offset of the previous entry, which takes over this one's room when it is removed.
     pub(crate) previous: Option<u32>,
 }
 
 /// The result of one pass over a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
-    /// The entry of the name; then the pass ended there.
+    /// The name's entry, if found; the scan then ended there.
     pub(crate) entry: Option<Entry>,
-    /// The first record with room for another entry of the size asked for.
+    /// The first record with enough room for the new entry.
     pub(crate) room: Option<u32>,
-    /// The most room that any record has, in bytes.
+    /// The largest room of any record, in bytes.
     pub(crate) most_room: u32,
 }
 
 impl Scan {
-    /// Of a block that has neither the name nor room.
+    /// The result for a block with neither the name nor room.
     pub(crate) const NOTHING: Self = Self { entry: None, room: None, most_room: 0 };
 }
 
-/// A block breaks the rules of entries; [`LeafFormat::diagnose`] says which.
+/// A block violates the rules for entries; [`LeafFormat::diagnose`] says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
-/// An entry as it lies in its block.
+/// An entry as stored in its block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEntry<'a> {
     pub(crate) inode: u32,
@@ -65,7 +65,7 @@ impl RawEntry<'_> {
         self.inode == 0
     }
 
-    /// Bytes that the entry needs of its record.
+    /// Bytes of the record that the entry uses.
     const fn used(&self) -> usize {
         if self.inode == 0 { 0 } else { dirent_bytes(self.name.len()) }
     }
@@ -84,7 +84,7 @@ impl LeafFormat {
         }
     }
 
-    /// As this format, for the areas of a directory in its inode.
+    /// The same format for the areas of an inline directory.
     pub(crate) const fn inline(self) -> Self {
         Self { checksums: false, ..self }
     }
@@ -94,7 +94,7 @@ impl LeafFormat {
         if self.checksums { block.len() - DIRENT_TAIL_BYTES } else { block.len() }
     }
 
-    /// The entry at `at`, which is before `end`.
+    /// Parses the entry at `at`, which must be before `end`.
     #[inline]
     fn entry<'a>(&self, block: &'a [u8], at: usize, end: usize) -> Result<RawEntry<'a>, Damaged> {
         let rest = &block[at..end];
@@ -118,7 +118,7 @@ impl LeafFormat {
         Ok(RawEntry { inode, name, kind_code, offset: at, record })
     }
 
-    /// All records of a block, free ones included; ends after a damaged one.
+    /// All records of a block, including free ones; stops after a damaged one.
     pub(crate) fn entries<'a>(
         self,
         block: &'a [u8],
@@ -146,7 +146,7 @@ impl LeafFormat {
         let mut previous = None;
         while at < end {
             let entry = self.entry(block, at, end)?;
-            // Names of one directory differ at their ends, more often than not.
+            // Names in one directory usually differ at their ends.
             if entry.name.len() == name.len()
                 && entry.name.last() == name.last()
                 && entry.name == name
@@ -167,7 +167,7 @@ impl LeafFormat {
         Ok(found)
     }
 
-    /// The most room that any record has, in bytes.
+    /// The largest room of any record, in bytes.
     pub(crate) fn most_room(&self, block: &[u8]) -> Result<u32, Damaged> {
         self.entries(block).try_fold(0, |most, entry| {
             let entry = entry?;
@@ -175,7 +175,7 @@ impl LeafFormat {
         })
     }
 
-    /// Whether a block has no names but `.` and `..`.
+    /// Whether a block has no names except `.` and `..`.
     pub(crate) fn is_empty(&self, block: &[u8]) -> Result<bool, Damaged> {
         for entry in self.entries(block) {
             let entry = entry?;
@@ -186,7 +186,8 @@ impl LeafFormat {
         Ok(true)
     }
 
-    /// Adds an entry in the record at `room`, which a scan for its size has found. Gives the entry's offset.
+    /// Adds an entry to the record at `room`, which a scan for its size found. Returns the entry's
+    /// offset.
     pub(crate) fn insert(
         &self,
         block: &mut [u8],
@@ -198,7 +199,7 @@ impl LeafFormat {
         self.insert_kind(block, room, inode, name, Some(kind))
     }
 
-    /// As [`Self::insert`], where what the inode is may be unknown.
+    /// Like [`Self::insert`], if the inode's kind may be unknown.
     pub(crate) fn insert_kind(
         &self,
         block: &mut [u8],
@@ -220,7 +221,7 @@ impl LeafFormat {
         at as u32
     }
 
-    /// Removes an entry that a scan has found; nothing of it stays readable.
+    /// Removes an entry that a scan found, and zeroes it.
     pub(crate) fn remove(&self, block: &mut [u8], entry: &Entry) {
         let at = entry.offset as usize;
         let gone = self.entry(block, at, self.end(block)).expect("an entry that a scan has found");
@@ -241,7 +242,7 @@ impl LeafFormat {
         }
     }
 
-    /// Makes an entry name another inode.
+    /// Makes an entry refer to another inode.
     pub(crate) fn set(&self, block: &mut [u8], offset: u32, inode: InodeNumber, kind: FileKind) {
         let at = offset as usize;
         block[at..at + 4].copy_from_slice(&inode.0.to_le_bytes());
@@ -250,7 +251,7 @@ impl LeafFormat {
         }
     }
 
-    /// Fills a block that has no entries.
+    /// Fills a block without entries.
     pub(crate) fn init_empty(&self, block: &mut [u8]) {
         self.fill(block, std::iter::empty());
     }
@@ -264,7 +265,7 @@ impl LeafFormat {
         write_dirent(&mut block[12..end], parent, b"..", kind);
     }
 
-    /// Fills a block with entries, which fit; the last one's record takes the room that is left.
+    /// Fills a block with entries, which must fit. The last one's record takes the remaining space.
     fn fill<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = RawEntry<'a>>) {
         block.fill(0);
         let end = self.end(block);
@@ -282,8 +283,8 @@ impl LeafFormat {
         }
     }
 
-    /// Splits the names of `block`, `.` and `..` left out, in two blocks of about as many bytes: those with the higher
-    /// hashes go to the second.
+    /// Splits the names of `block`, except `.` and `..`, into two blocks of about equal size. The
+    /// second gets those with the higher hashes.
     pub(crate) fn split(&self, block: &[u8], hash: impl Fn(&[u8]) -> NameHash) -> Result<SplitLeaf, Damaged> {
         let mut entries = Vec::new();
         for entry in self.entries(block) {
@@ -296,7 +297,8 @@ impl LeafFormat {
             return Err(Damaged);
         }
         entries.sort_by_key(|(hash, entry)| (*hash, entry.offset));
-        // The upper half by bytes, an entry that straddles the middle by its own middle.
+        // Move the upper half, counted in bytes. An entry across the middle moves if its own
+        // midpoint is past it.
         let (mut moved, mut bytes) = (0, 0);
         for (_, entry) in entries.iter().rev() {
             if bytes + entry.used() / 2 > block.len() / 2 {
@@ -305,7 +307,7 @@ impl LeafFormat {
             bytes += entry.used();
             moved += 1;
         }
-        // All names of the block are in its lower half where little of it was in use.
+        // If the block is so empty that all names would move, split by count.
         let kept = if moved < entries.len() { entries.len() - moved } else { entries.len() / 2 };
         let (low, high) = entries.split_at(kept);
         let continues = low[low.len() - 1].0 == high[0].0;
@@ -328,16 +330,17 @@ impl LeafFormat {
     }
 }
 
-/// The halves of a block.
+/// The two halves of a split block.
 #[derive(Debug)]
 pub(crate) struct SplitLeaf {
     pub(crate) low: Vec<u8>,
     pub(crate) high: Vec<u8>,
-    /// The lowest hash of `high`; its lowest bit is set where names of that hash begin in `low`.
+    /// The lowest hash of `high`. Its lowest bit is set if names with that hash begin in `low`.
     pub(crate) hash: u32,
 }
 
-/// Whether a block of a tree behind its root is an inner node: one deleted entry as long as the block.
+/// Whether a block of a tree, other than the root, is an inner node: one deleted entry as long as
+/// the block.
 pub(super) fn is_node(bytes: &[u8]) -> bool {
     let record = u16::from_le_bytes([bytes[4], bytes[5]]);
     bytes[..4] == [0; 4] && decode_record_bytes(record, bytes.len()) == bytes.len()

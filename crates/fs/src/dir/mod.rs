@@ -23,17 +23,18 @@ use extant_format::{
     InodeFlags, InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
 };
 
-/// Blocks that a reader asks for at a time.
+/// Blocks read ahead at a time.
 const READ_AHEAD_BLOCKS: u64 = 256;
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirItem {
-    /// The name, as stored: any bytes but NUL and `/`, which in encrypted names are `%00` and `%2F` (and `%` is `%25`).
+    /// The name as stored: any bytes except NUL and `/`. In encrypted names these appear as `%00`
+    /// and `%2F` (and `%` as `%25`).
     pub name: Vec<u8>,
     /// The inode.
     pub inode: InodeNumber,
-    /// Its kind, where the entry records it.
+    /// Its kind, if the entry records it.
     pub kind: Option<FileKind>,
 }
 
@@ -43,18 +44,18 @@ pub struct DirReader {
     view: View,
     dir: Inode,
     walker: RunWalker,
-    /// The rest of the run being read: block of the directory, block of the volume, blocks left.
+    /// The rest of the current extent: block of the directory, block of the volume, blocks left.
     run: Option<(u64, VolumeBlock, u64)>,
-    /// The entries of a directory kept in its inode.
+    /// The entries of an inline directory.
     inline: Option<Vec<DirItem>>,
-    /// Met behind a part that is lost, and not given out yet.
+    /// Read after a lost part and not yet returned.
     held: Option<Names>,
     blocks_read: u64,
-    /// Blocks of the directory, as its size has them.
+    /// Number of blocks of the directory, from its size.
     blocks: u64,
-    /// These were read: what follows is mapped behind the directory's size.
+    /// All of `blocks` were read: what follows is mapped past the directory's size.
     is_behind: bool,
-    /// What `..` names, once that was read.
+    /// The directory that `..` names, once read.
     parent: Option<InodeNumber>,
 }
 
@@ -62,7 +63,7 @@ pub struct DirReader {
 type Names = std::result::Result<Option<Vec<DirItem>>, Lost>;
 
 impl View {
-    /// Begins to read a directory.
+    /// Begins reading a directory.
     pub(crate) async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
         if dir.kind() != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
@@ -78,7 +79,7 @@ impl View {
             }
             false => None,
         };
-        // One that was removed while in use has none.
+        // A directory that was removed while in use has no size.
         if inline.is_none() && dir.links() > 0 {
             self.note(check::size_in_blocks(dir, sb).map(drop))?;
         }
@@ -97,7 +98,7 @@ impl View {
         })
     }
 
-    /// Brings the first blocks of these directories into the cache, many reads at a time.
+    /// Loads the first blocks of these directories into the cache, many at a time.
     pub(crate) async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
         let mut blocks = Vec::with_capacity(numbers.len());
         for &number in numbers {
@@ -119,7 +120,7 @@ impl View {
         self.buffers().prefetch(blocks.into_iter()).await;
     }
 
-    /// All names of a directory but `.` and `..`, in the order they are stored.
+    /// All names of a directory except `.` and `..`, in storage order.
     pub(crate) async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
         let mut reader = self.read_dir(dir).await?;
         let mut all = Vec::new();
@@ -132,7 +133,7 @@ impl View {
         }
     }
 
-    /// Fails with what keeps a part of a directory from being read, or keeps it as a problem.
+    /// Records the loss of a part of a directory as a problem, or fails with its error.
     fn note_lost(&self, lost: Lost) -> Result<()> {
         match self.reports_damage() {
             true => self.note_error(lost.into()),
@@ -140,12 +141,12 @@ impl View {
         }
     }
 
-    /// The inode of a name in a directory, `.` and `..` among them.
+    /// Looks up a name in a directory, including `.` and `..`.
     pub(crate) async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
         if matches!(name, b"." | b"..") && dir.kind() == Some(FileKind::Directory) {
             return if name == b"." { Ok(Some(dir.number)) } else { self.parent(dir).await.map(Some) };
         }
-        // An encrypted directory's tree is ordered by names as they are stored, not as they are shown.
+        // An encrypted directory's tree is ordered by stored names, not by displayed ones.
         let mut is_missed = false;
         if !dir.flags().contains(InodeFlags::ENCRYPT)
             && let Some(found) = self.lookup_indexed(dir, name).await?
@@ -170,7 +171,7 @@ impl View {
                         return Ok(Some(item.inode));
                     }
                 }
-                // The name may be there.
+                // The lost part may contain the name.
                 Ok(None) => return lost.map_or(Ok(None), |lost| Err(lost.into())),
                 Err(part) if self.reports_damage() => lost = lost.or(Some(part)),
                 Err(part) => return Err(part.error),
@@ -195,7 +196,8 @@ impl View {
         Err(Corrupt::field(place, "..", 0, "an entry for the directory above").into())
     }
 
-    /// The entries of one linear block, checksum verified; what `note` lets pass is read as far as it parses.
+    /// The entries of one linear block, with the checksum verified. If damage is only recorded,
+    /// returns what could be parsed.
     pub(crate) fn parse_dir_block(
         &self,
         dir: &Inode,
@@ -222,7 +224,7 @@ impl View {
         self.items(dir, FileBlock(0), inline_data(dir)?.as_directory()?.entries(filetype, max_inode))
     }
 
-    /// Whether entries say what their inode is, and the last inode that they may name.
+    /// Whether entries record the file type, and the highest inode they may refer to.
     fn entry_rules(&self) -> (bool, u32) {
         let sb = self.superblock();
         (sb.incompat().contains(Incompat::FILETYPE), sb.inodes_count())
@@ -262,7 +264,8 @@ impl View {
         Ok(items)
     }
 
-    /// Whether a directory's block is the root or an inner node of its hash tree, which holds no entries.
+    /// Whether a directory block is the root or an inner node of its hash tree, which has no
+    /// entries.
     fn is_index_node(&self, dir: &Inode, index: FileBlock, block: &[u8]) -> bool {
         let whole = u16::from_le_bytes([block[4], block[5]]);
         let spans =
@@ -281,21 +284,21 @@ impl DirReader {
         self.dir.flags().contains(InodeFlags::INLINE_DATA)
     }
 
-    /// Blocks of the volume read so far.
+    /// Volume blocks read so far.
     pub fn blocks_read(&self) -> u64 {
         self.blocks_read
     }
 
-    /// The directory that `..` names, if that was read, which it is before the first name.
+    /// The directory that `..` names, if it could be read. Known before the first name is returned.
     pub fn parent(&self) -> Option<InodeNumber> {
         self.parent
     }
 
-    /// Notes blocks that are mapped behind the directory's size. Returns whether there may be names in them.
+    /// Handles blocks mapped past the directory's size. Returns whether they may contain names.
     fn meet_behind(&self, run: &Run) -> std::result::Result<bool, Lost> {
-        // Old kernels kept some for the directory's growth.
+        // Old kernels preallocated some for the directory to grow into.
         let kept = u64::from(self.view.superblock().raw().s_prealloc_dir_blocks);
-        // While a volume is changed, the map may be newer than the inode that is read by.
+        // While the volume is being changed, the map may be newer than our copy of the inode.
         if self.view.is_live() || self.dir.links() == 0 || run.logical + run.blocks <= self.blocks + kept {
             return Ok(false);
         }
@@ -303,10 +306,10 @@ impl DirReader {
         Ok(matches!(run.state, RunState::Written(_)))
     }
 
-    /// The names of the next block that has any; `None` at the end.
+    /// Returns the names of the next non-empty block; `None` at the end.
     ///
     /// # Errors
-    /// A part of the directory cannot be read. The next call goes on behind it.
+    /// A part of the directory cannot be read. The next call continues after it.
     pub async fn next(&mut self) -> std::result::Result<Option<Vec<DirItem>>, Lost> {
         let first = match self.held.take() {
             Some(held) => held,
@@ -324,7 +327,7 @@ impl DirReader {
         }
     }
 
-    /// As [`Self::next`]; what is lost may come in parts.
+    /// Like [`Self::next`], but adjacent lost parts are not joined.
     async fn next_part(&mut self) -> Names {
         if let Some(inline) = self.inline.take() {
             return Ok(Some(inline));
@@ -340,7 +343,7 @@ impl DirReader {
                         self.walker = RunWalker::new(BlockRange::from_block(self.blocks));
                         continue;
                     }
-                    // No name of the directory is lost.
+                    // No name in the directory is lost.
                     Err(Unmapped { blocks, error }) if self.is_behind => {
                         self.view.note_error(error).map_err(|error| self.lost(Unmapped { blocks, error }))?;
                         return Ok(None);
@@ -390,7 +393,7 @@ impl DirReader {
         }
     }
 
-    /// Notes damage of these blocks, which are lost where it is not only noted.
+    /// Notes damage to these blocks. If damage is an error, they are lost.
     fn note_in(&self, blocks: BlockRange, corrupt: Corrupt) -> std::result::Result<(), Lost> {
         self.view.note(Err(corrupt)).map_err(|error| self.lost(Unmapped { blocks, error }))
     }
@@ -401,8 +404,8 @@ impl DirReader {
     }
 }
 
-/// An encrypted name, which is any bytes, as a name that a path can hold: slash, NUL and the percent sign as `%2F`, `%00`
-/// and `%25`.
+/// Makes an encrypted name, which may contain any bytes, usable in a path: slash, NUL and the
+/// percent sign become `%2F`, `%00` and `%25`.
 fn shown_encrypted(stored: &[u8]) -> Vec<u8> {
     let mut shown = Vec::with_capacity(stored.len());
     for &byte in stored {

@@ -1,4 +1,4 @@
-//! The geometry of a directory for finding and changing names, and the source of its blocks.
+//! The geometry of a directory for looking up and changing names, and access to its blocks.
 
 use super::leaf::{Damaged, LeafFormat, is_node};
 use crate::Error;
@@ -16,18 +16,18 @@ pub(crate) struct Shape {
     /// Blocks of the directory.
     pub(crate) blocks: u32,
     pub(crate) leaf: LeafFormat,
-    /// The directory has a hash tree that names are looked up by (`EXT4_INDEX_FL`, and the volume has `dir_index`).
+    /// Names are looked up by a hash tree (`EXT4_INDEX_FL`, and the volume has `dir_index`).
     pub(crate) tree: bool,
-    /// It has the nodes of one, whether it is used or not: `EXT4_INDEX_FL`.
+    /// The directory has hash tree nodes, whether they are used or not: `EXT4_INDEX_FL`.
     pub(crate) has_nodes: bool,
-    /// A directory of one block may get a hash tree, of this hash.
+    /// The hash version of the tree that a directory of one block may get.
     pub(crate) new_tree: Option<HashVersion>,
-    /// Names may not be changed, for the reason given.
+    /// Why names must not be changed.
     pub(crate) frozen: Option<&'static str>,
     large_dir: bool,
     sign: CharSign,
     hash_seed: [u32; 4],
-    /// The bits of a hash that count: with few of them, names share hashes.
+    /// Bits of a hash that are used. With few bits, names share hashes.
     #[cfg(test)]
     pub(super) hash_mask: u32,
 }
@@ -91,7 +91,7 @@ impl Shape {
         }
     }
 
-    /// The directory has become a tree.
+    /// Records that the directory has become a tree.
     pub(crate) fn set_tree(&mut self) {
         (self.tree, self.has_nodes) = (true, true);
     }
@@ -100,24 +100,26 @@ impl Shape {
         HtreeContext { dir: self.dir, block, checksums: self.leaf.checksums, large_dir: self.large_dir }
     }
 
-    /// Whether a block is the root or an inner node of a hash tree, which has no names but `.` and `..`.
+    /// Whether a block is the root or an inner node of a hash tree, which has no names except `.`
+    /// and `..`.
     pub(crate) fn is_node(&self, at: FileBlock, bytes: &[u8]) -> bool {
         self.has_nodes && (at.0 == 0 || is_node(bytes))
     }
 
-    /// Levels of inner nodes that a tree may have between root and leaves.
+    /// Most levels of inner nodes between a tree's root and its leaves.
     pub(crate) const fn levels_max(&self) -> u8 {
         if self.large_dir { 2 } else { 1 }
     }
 
-    /// Most blocks of the directory: its size has 31 bits without `large_dir`, and a tree's pointers 28.
+    /// Most blocks of the directory: its size has 31 bits without `large_dir`, and a tree's
+    /// pointers have 28.
     pub(crate) const fn blocks_max(&self) -> u32 {
         let by_size =
             if self.large_dir { u32::MAX } else { ((1u64 << 31) / self.block_bytes as u64) as u32 - 1 };
         if by_size < 1 << 28 { by_size } else { 1 << 28 }
     }
 
-    /// The failure of a name in a directory that cannot grow.
+    /// The error for a name that a full directory cannot take.
     pub(crate) fn full(&self) -> Error {
         let (dir, bytes) = (self.dir, self.block_bytes);
         Error::DirectoryFull(match (self.tree, self.large_dir) {
@@ -163,12 +165,12 @@ impl Shape {
     }
 }
 
-/// Why a step could not be taken now.
+/// Why a step did not complete.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The block is not in memory: read it, and begin again.
+    /// The block is not in memory: read it and repeat the step.
     Missing(FileBlock),
-    /// It cannot be taken at all.
+    /// The step cannot succeed.
     Failed(Error),
 }
 
@@ -182,19 +184,19 @@ impl<E: Into<Error>> From<E> for Stop {
 pub(crate) trait Blocks {
     type Bytes: Deref<Target = [u8]>;
 
-    /// A block, or [`Stop::Missing`]. It never waits.
+    /// Returns a block, or [`Stop::Missing`]. Never waits.
     fn get(&self, at: FileBlock) -> Result<Self::Bytes, Stop>;
 
-    /// Whether a block of a tree was found to be a sound leaf or node.
+    /// Whether a tree block was found to be a sound leaf or node.
     fn is_sound(&self, _at: FileBlock, _form: Form) -> bool {
         false
     }
 
-    /// It is one. No change that is made here ends this.
+    /// Records that it is. Our own changes never invalidate this.
     fn set_sound(&self, _at: FileBlock, _form: Form) {}
 }
 
-/// The form of a directory's block, by which its checksum is written.
+/// The form of a directory block, which determines its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Entries.
@@ -203,11 +205,11 @@ pub(crate) enum Form {
     Node,
 }
 
-/// The blocks of a directory, held for a change that cannot fail.
+/// The blocks of a directory, pinned for a change that cannot fail.
 pub(crate) trait BlocksMut: Blocks {
-    /// Changes a block that is in memory, and makes it one of `form`.
+    /// Changes a block that is in memory and sets its form.
     fn edit(&mut self, at: FileBlock, form: Form, change: impl FnOnce(&mut [u8]));
 
-    /// Appends a block of zeros to the directory, and changes it.
+    /// Appends a zeroed block to the directory and changes it.
     fn create(&mut self, at: FileBlock, form: Form, change: impl FnOnce(&mut [u8]));
 }

@@ -1,4 +1,4 @@
-//! Directories of blocks in memory against a map, and against the rules that e2fsck checks trees by.
+//! Directories of blocks in memory, compared with a map and checked by e2fsck's rules for trees.
 
 use super::cookie::{Cookie, list};
 use super::edit::{self, Gap, Looked, insert, is_empty, look, parent, remove, set, set_parent};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const DIR: InodeNumber = InodeNumber(12);
 const SEED: ChecksumSeed = ChecksumSeed(7);
 
-/// Blocks, some of which must be asked for first.
+/// Blocks, some of which must be loaded first.
 struct Memory {
     blocks: Vec<Vec<u8>>,
     forms: Vec<Form>,
@@ -65,7 +65,7 @@ impl Directory {
         Self { shape, memory, index: None, names: BTreeMap::new() }
     }
 
-    /// Runs a step, bringing in what it misses.
+    /// Runs a step, loading the blocks it finds missing.
     fn run<T>(&self, step: impl Fn(&Shape, &Memory) -> Result<T, Stop>) -> T {
         loop {
             match step(&self.shape, &self.memory) {
@@ -88,7 +88,7 @@ impl Directory {
         self.run(|shape, memory| look(shape, memory, name, self.index.as_ref()))
     }
 
-    /// Adds a name; false if it is there.
+    /// Adds a name; returns false if it exists.
     fn add(&mut self, name: &[u8], inode: u32, kind: FileKind) -> bool {
         let gap = match self.look(name) {
             Looked::Found(found) => {
@@ -126,7 +126,8 @@ impl Directory {
         }
     }
 
-    /// Every block is what its form says, each name is once where the tree leads to it, and the names are those of the map.
+    /// Checks that every block has its form, that each name appears once where the tree leads to
+    /// it, and that the names match the map.
     fn check(&mut self) {
         let leaf = self.shape.leaf;
         let mut seen = BTreeMap::new();
@@ -177,7 +178,7 @@ impl Directory {
             }
             assert_eq!(referenced + 1, self.memory.blocks.len(), "every block is referenced once");
             for (i, entry) in level.iter().enumerate() {
-                // A following continuation bit admits names of its hash here.
+                // If the next entry has its continuation bit set, names with its hash may be here.
                 let high = level
                     .get(i + 1)
                     .map_or(u32::MAX, |next| if next.hash & 1 == 1 { next.hash } else { next.hash - 1 });
@@ -207,7 +208,7 @@ impl Directory {
         assert_eq!(self.run(is_empty), self.names.is_empty());
     }
 
-    /// Reads `step` names at a time; gives them in order.
+    /// Reads up to `step` names; returns them in order, and where to continue.
     fn read(&self, from: Cookie, step: usize) -> (Vec<Vec<u8>>, Cookie) {
         let (mut at, mut all) = (from, Vec::new());
         while at < Cookie::END && all.len() < step {
@@ -269,7 +270,8 @@ proptest! {
     ) {
         let mut directory = Directory::new(shape(tree, checksums, large_dir, 1024));
         if few_hashes {
-            // Every name has one of four hashes: whole leaves of one hash, and names that go on in the next.
+            // Every name has one of four hashes, so leaves are full of one hash, and its names
+            // continue in the next leaf.
             directory.shape.hash_mask = 0xc000_0000;
         }
         for (step, change) in changes.into_iter().enumerate() {
@@ -304,7 +306,8 @@ proptest! {
         let mut names: Vec<_> = directory.names.keys().cloned().chain([b".".to_vec(), b"..".to_vec()]).collect();
         names.sort();
         prop_assert_eq!(sorted, names);
-        // A reader that stops and goes on reads the same, but for chains, which it reads again; few hashes are one chain.
+        // A reader that stops and continues reads the same names, except for chains, which it reads
+        // again. With few hashes there are only chains.
         if !few_hashes {
             let (mut pieces, mut at) = (Vec::new(), Cookie::START);
             while at < Cookie::END {

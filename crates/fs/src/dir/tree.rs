@@ -1,4 +1,4 @@
-//! The hash tree of a directory: the way down by a hash, and the nodes' splits when a leaf is added.
+//! A directory's hash tree: descending by a hash, and splitting nodes when a leaf is added.
 
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
@@ -6,30 +6,30 @@ use extant_format::{
     init_dx_node, set_dx_levels,
 };
 
-/// Most nodes on the way to a leaf.
+/// Most nodes on the path to a leaf.
 const DEPTH_MAX: usize = 3;
 
-/// The hashes of the names that may lie in a part of a tree.
+/// The hashes of the names that may be in a part of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HashRange {
-    /// The lowest one; its lowest bit says that names of this hash began in the part before.
+    /// The lowest hash. Its lowest bit is set if names with this hash began in the previous part.
     pub(crate) low: u32,
-    /// The hash by which the next part is entered; `None` in the last.
+    /// The hash at which the next part begins; `None` in the last part.
     pub(crate) next: Option<u32>,
 }
 
 impl HashRange {
-    /// Whether a name with this hash may lie here. Hashes of names are even.
+    /// Whether a name with this hash may be here. Hashes of names are even.
     pub(super) const fn holds(self, hash: u32) -> bool {
         let fits_end = match self.next {
             None => true,
-            // Names of one hash may go on in the next part.
+            // Names with one hash may continue in the next part.
             Some(next) => hash < next & !1 || (hash == next & !1 && next & 1 == 1),
         };
         hash >= self.low & !1 && fits_end
     }
 
-    /// Whether a node with entries from hash `first` to `last` may lie here.
+    /// Whether a node with entries from hash `first` to `last` may be here.
     const fn spans(self, first: u32, last: u32) -> bool {
         let fits_end = match self.next {
             None => true,
@@ -39,7 +39,7 @@ impl HashRange {
     }
 }
 
-/// One node on the way down, and which of its entries was followed.
+/// One node on the path down, and which of its entries was followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     block: FileBlock,
@@ -48,11 +48,11 @@ struct Step {
     limit: usize,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     steps: [Step; DEPTH_MAX],
-    /// The hashes below the nodes of the steps, and then of the leaf.
+    /// The hash ranges of the nodes of `steps`, and then of the leaf.
     hashes: [HashRange; DEPTH_MAX + 1],
     depth: usize,
     pub(crate) leaf: FileBlock,
@@ -60,10 +60,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Goes down to the first leaf that may hold names of the hash that `hash` computes for the tree's version.
+    /// Descends to the first leaf that may have names with a given hash. `hash` computes it for the
+    /// tree's version.
     ///
     /// # Errors
-    /// A tree whose hash cannot be computed is refused as damaged.
+    /// A tree whose hash cannot be computed is reported as damaged.
     pub(crate) fn find(
         shape: &Shape,
         blocks: &impl Blocks,
@@ -94,17 +95,17 @@ impl Path {
         Ok((path, hash))
     }
 
-    /// The hashes of the names that may lie in the leaf.
+    /// The hashes of the names that may be in the leaf.
     pub(crate) fn hashes(&self) -> HashRange {
         self.hashes[self.depth]
     }
 
-    /// The nodes that lead to the leaf, the root first.
+    /// The nodes that lead to the leaf, starting with the root.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = FileBlock> {
         self.steps[..self.depth].iter().map(|step| step.block)
     }
 
-    /// Notes the entry of a node that is followed, and gives its child.
+    /// Records the entry of a node to follow, and returns its child.
     fn enter(
         &mut self,
         shape: &Shape,
@@ -114,7 +115,8 @@ impl Path {
         hash: Option<NameHash>,
     ) -> Result<FileBlock, Stop> {
         let count = entries.count();
-        // The first entry stands for the lowest hash that leads to the node.
+        // The first entry has no hash of its own: it begins at the lowest hash that leads to the
+        // node.
         if let (Some(first), Some(last)) = (entries.get(1), entries.get(count - 1))
             && !self.hashes[level].spans(first.hash, last.hash)
         {
@@ -126,7 +128,7 @@ impl Path {
         Ok(entries.get(index).expect("find gives an entry that is there").block)
     }
 
-    /// Notes the hashes below the entry that is followed at `level`.
+    /// Computes the hash range below the entry followed at `level`.
     fn narrow(&mut self, level: usize, entries: &DxEntries<'_>) {
         let (own, index) = (self.hashes[level], self.steps[level].index);
         let low = entries.get(index).filter(|_| index > 0).map_or(own.low, |entry| entry.hash);
@@ -134,7 +136,7 @@ impl Path {
         self.hashes[level + 1] = HashRange { low, next };
     }
 
-    /// Goes down from `child`, which a node at `level` leads to.
+    /// Descends from `child`, which a node at `level` leads to.
     fn descend(
         &mut self,
         shape: &Shape,
@@ -162,8 +164,8 @@ impl Path {
         Ok(())
     }
 
-    /// Goes on to the next leaf: to one where names of `hash` continue, or with `None` to any. Gives the hash by which
-    /// the leaf is entered, or `None` where there is no such leaf.
+    /// Advances to the next leaf: only if names with `hash` continue there, or any if `hash` is
+    /// `None`. Returns the hash at which the leaf begins, or `None` if there is no such leaf.
     pub(crate) fn next(
         &mut self,
         shape: &Shape,
@@ -193,20 +195,21 @@ impl Path {
         Ok(None)
     }
 
-    /// How many inner nodes a new leaf needs on this way; `None` if the tree cannot grow any more.
+    /// How many inner nodes a new leaf on this path needs; `None` if the tree cannot grow any more.
     pub(crate) fn new_nodes(&self, shape: &Shape) -> Option<u32> {
         let full = self.full_nodes();
         let root_full = full == self.depth;
         (!root_full || self.depth <= usize::from(shape.levels_max())).then_some(full as u32)
     }
 
-    /// Nodes without room, from the leaf upwards; the root counts if all below it are full.
+    /// Number of full nodes, from the leaf upwards. Includes the root if all nodes below it are
+    /// full.
     fn full_nodes(&self) -> usize {
         self.steps[..self.depth].iter().rev().take_while(|step| step.count >= step.limit).count()
     }
 
-    /// Enters a leaf that was split from this way's: names of `hash` and above are in `leaf`. The nodes that this needs
-    /// are the blocks from `next` on, as many as [`Self::new_nodes`] says.
+    /// Adds a leaf that was split from this path's: names from `hash` upwards are in `leaf`. New
+    /// nodes use the blocks from `next` on, as many as [`Self::new_nodes`] returned.
     pub(crate) fn add_leaf(
         mut self,
         shape: &Shape,
@@ -220,7 +223,7 @@ impl Path {
             self.push_root_down(shape, blocks, next);
             next.0 += 1;
         }
-        // The root was either not full or is not full any more; the node below it, if pushed down, has room.
+        // The root now has room. If it was pushed down, so does the node below it.
         let first_full = self.depth - full.min(self.depth - 1);
         for level in first_full..self.depth {
             if self.steps[level].count >= self.steps[level].limit {
@@ -231,7 +234,7 @@ impl Path {
         self.insert(shape, blocks, self.depth - 1, DxEntry { hash, block: leaf });
     }
 
-    /// Inserts an entry behind the one that was followed at `level`.
+    /// Inserts an entry after the one that was followed at `level`.
     fn insert(&mut self, shape: &Shape, blocks: &mut impl BlocksMut, level: usize, entry: DxEntry) {
         let step = &mut self.steps[level];
         blocks.edit(step.block, Form::Node, |bytes| {
@@ -265,7 +268,7 @@ impl Path {
         self.steps[0] = Step { index: 0, count: 1, ..self.steps[0] };
     }
 
-    /// Moves the upper half of a node's entries to a new node beside it.
+    /// Moves the upper half of a node's entries to a new sibling.
     fn split_node(&mut self, shape: &Shape, blocks: &mut impl BlocksMut, level: usize, at: FileBlock) {
         let Step { block, index, .. } = self.steps[level];
         let bytes = held(blocks, block);
@@ -288,7 +291,7 @@ impl Path {
     }
 }
 
-/// A block that the way down has read, which a change therefore holds.
+/// Returns a block that the descent has read, and which a change therefore holds.
 pub(crate) fn held<B: Blocks>(blocks: &B, at: FileBlock) -> B::Bytes {
     match blocks.get(at) {
         Ok(bytes) => bytes,

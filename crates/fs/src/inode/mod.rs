@@ -1,8 +1,8 @@
-//! Inodes by number, and their life: read, created, orphaned, deleted.
+//! Inodes by number, and their life cycle: read, created, orphaned, deleted.
 //!
-//! An inode in memory is a [`InodeCell`](crate::meta::InodeCell), which holds the record decoded. Operations change it
-//! through a journal handle, commits encode it into the inode table; until then it stays in the table by number
-//! ([`Inodes`]).
+//! An inode in memory is an [`InodeCell`](crate::meta::InodeCell), which holds the decoded record.
+//! Operations change it through a journal handle, and commits encode it into the inode table. Until
+//! then it stays in the table of inodes in memory ([`Inodes`]).
 
 mod orphans;
 mod table;

@@ -1,9 +1,10 @@
-//! Orphans: inodes that a crash would leave deleted but not freed, or with more blocks than their size covers.
+//! Orphans: inodes that a crash would leave deleted but not freed, or with blocks past their size.
 //!
-//! An inode is an orphan from the transaction that takes its last name, begins to shrink it, or maps blocks behind its size,
-//! to the one that finishes this; it may be one for several causes. Kernel document: *Orphan file*; the older list runs
-//! through `s_last_orphan` and the `i_dtime` of each member. A volume with an orphan file uses the list when the file is full.
-//! A volume without a journal keeps neither.
+//! An inode becomes an orphan in the transaction that removes its last name, begins to shrink it,
+//! or maps blocks past its size. It stays one until the transaction that completes this, and may be
+//! one for several causes. Kernel document: *Orphan file*. The older list runs through
+//! `s_last_orphan` and the `i_dtime` of each member; a volume with an orphan file uses it when the
+//! file is full. A volume without a journal has neither.
 
 use super::Inodes;
 use crate::Result;
@@ -21,9 +22,9 @@ use std::sync::Arc;
 pub(crate) enum Orphan {
     /// It has no name.
     Unnamed,
-    /// Blocks behind its size are being freed; also what a crash left.
+    /// Blocks past its size are being freed. Also used for orphans left by a crash.
     Shrinking,
-    /// Blocks were written and mapped behind its size before others in front of them.
+    /// Blocks past its size were written and mapped before earlier ones.
     Ahead,
 }
 
@@ -34,7 +35,7 @@ impl Orphan {
 /// The orphans of a volume.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    /// Without a journal no orphan is recorded.
+    /// False without a journal: no orphan is recorded then.
     recorded: bool,
     state: Mutex<State>,
 }
@@ -42,13 +43,14 @@ pub(crate) struct Orphans {
 #[derive(Debug, Default)]
 struct State {
     members: BTreeMap<InodeNumber, Member>,
-    /// Why they are.
+    /// Why each is an orphan.
     causes: BTreeSet<(InodeNumber, Orphan)>,
-    /// The list, oldest first: each member's `i_dtime` names the one before it, `s_last_orphan` the last.
+    /// The list, oldest first. Each member's `i_dtime` names the one before it; `s_last_orphan`
+    /// names the last.
     list: BTreeMap<u64, Arc<InodeCell>>,
     joined: u64,
     blocks: Vec<Block>,
-    /// The block that had a free slot last.
+    /// Index of the block that last had a free slot.
     hint: usize,
 }
 
@@ -65,11 +67,12 @@ struct Block {
 }
 
 impl Orphans {
-    /// Credits of [`Self::add`] and of [`Self::remove`] beyond the inode itself: a block of the orphan file; or the
-    /// superblock, or the inode that is next on the list.
+    /// Credits for [`Self::add`] or [`Self::remove`] beyond the inode itself: a block of the orphan
+    /// file, or the superblock, or the next inode on the list.
     pub(crate) const CREDITS: u32 = 1;
 
-    /// The orphans that a volume was left with, and the inodes themselves. `file` gives the blocks of the orphan file.
+    /// Loads the orphans that a volume was left with. Also returns the inodes themselves. `file`
+    /// has the blocks of the orphan file.
     ///
     /// # Errors
     /// The list or the file is damaged, or an inode on it cannot be read.
@@ -135,7 +138,7 @@ impl Orphans {
         Ok((Self { recorded: sb.journal_inode().is_some(), state: Mutex::new(state) }, found))
     }
 
-    /// Records an inode as an orphan for a cause. The caller is editing no inode.
+    /// Records an inode as an orphan for `cause`. The caller must not be editing an inode.
     pub(crate) fn add(&self, handle: &mut Handle, cell: &Arc<InodeCell>, cause: Orphan) {
         let number = cell.number();
         let state = &mut *self.state.lock();
@@ -167,7 +170,8 @@ impl Orphans {
         state.join_list(cell.clone());
     }
 
-    /// A cause is gone; without another one the inode is no orphan any more. The caller is editing no inode.
+    /// Removes a cause. If it was the last, the inode is no longer an orphan. The caller must not
+    /// be editing an inode.
     pub(crate) fn remove(&self, handle: &mut Handle, cell: &Arc<InodeCell>, cause: Orphan) {
         let number = cell.number();
         let state = &mut *self.state.lock();
@@ -177,7 +181,8 @@ impl Orphans {
         }
     }
 
-    /// An inode is no orphan any more, whatever made it one. Its `i_dtime` becomes 0. The caller is editing no inode.
+    /// Ends an inode's time as an orphan, whatever the causes, and sets its `i_dtime` to 0. The
+    /// caller must not be editing an inode.
     pub(crate) fn finish(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let state = &mut *self.state.lock();
         for cause in Orphan::ALL {
@@ -186,17 +191,17 @@ impl Orphans {
         state.leave(handle, cell);
     }
 
-    /// Whether the volume names its orphans.
+    /// Whether the volume records its orphans.
     pub(crate) fn are_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// Whether an inode is recorded.
+    /// Whether an inode is recorded as an orphan.
     pub(crate) fn contains(&self, number: InodeNumber) -> bool {
         self.state.lock().members.contains_key(&number)
     }
 
-    /// Whether there are none: a clean volume says so.
+    /// Whether there are no orphans; a clean volume has none.
     pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().members.is_empty()
     }

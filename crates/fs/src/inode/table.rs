@@ -1,4 +1,4 @@
-//! The inodes that are in memory, by number.
+//! The inodes in memory, by number.
 
 use crate::Result;
 use crate::alloc::{Allocator, LoggedInode, NewInode, Parent, Wanted};
@@ -13,15 +13,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 
 const SHARDS: usize = 16;
-/// Neighbours in an inode table share a shard.
+/// Adjacent inodes of a table share a shard.
 const NEIGHBOURS: u32 = 16;
-/// Places of the eviction queue that one insertion looks at.
+/// Eviction queue entries examined on each insertion.
 const LOOKED_AT: usize = 4;
-/// Places of each shard's queue that one call to shrink looks at: all of them take some 100 µs.
+/// Queue entries of each shard examined by one call to `shrink`. A full call takes about 100 µs.
 const SHRINK_LOOKS: usize = 128;
 
-/// Inodes in memory. An inode that is referenced, or changed and not yet encoded by a commit, stays; of the others at most
-/// so many as were agreed.
+/// Inodes in memory. Those that are referenced, or changed and not yet encoded by a commit, stay.
+/// Of the others at most the agreed number is kept.
 ///
 /// Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,33 +34,34 @@ struct Table {
     store: Arc<MetaStore>,
     shards: [Mutex<Shard>; SHARDS],
     kept_per_shard: usize,
-    /// The account to which inodes in memory are charged, if any.
+    /// The account that inodes in memory are charged to, if any.
     account: OnceLock<Account>,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     cells: HashMap<u32, Arc<InodeCell>, FxBuildHasher>,
-    /// Second-chance order of eviction. A number may stand in it after its cell is gone.
+    /// Second-chance eviction order. May list a number whose cell is gone.
     queue: VecDeque<u32>,
 }
 
 impl Inodes {
-    /// A table that keeps up to `kept` unused inodes.
+    /// Creates a table that keeps up to `kept` unused inodes.
     pub(crate) fn new(store: Arc<MetaStore>, kept: usize) -> Self {
         let (shards, account) = Default::default();
         let kept_per_shard = kept.div_ceil(SHARDS);
         Self { table: Arc::new(Table { store, shards, kept_per_shard, account }) }
     }
 
-    /// Charges inodes that come into memory from now on to `account`, which may have unused ones dropped. Once.
+    /// Charges inodes loaded from now on to `account`, which may ask for unused ones to be dropped.
+    /// Called once.
     pub(crate) fn charge_to(&self, account: Account) {
         account.set_shrinker(Arc::downgrade(&self.table) as Weak<dyn Shrink>);
         let set = self.table.account.set(account);
         assert!(set.is_ok(), "one account");
     }
 
-    /// The account to which inodes in memory are charged, if any.
+    /// The account that inodes in memory are charged to, if any.
     #[cfg(test)]
     pub(crate) fn account(&self) -> Option<&Account> {
         self.table.account.get()
@@ -78,17 +79,18 @@ impl Inodes {
         self.table.shard(number)
     }
 
-    /// The inode, if it is in memory. Never waits.
+    /// Returns the inode if it is in memory. Never waits.
     pub(crate) fn cached(&self, number: InodeNumber) -> Option<Arc<InodeCell>> {
         let cell = self.shard(number).lock().cells.get(&number.0).cloned()?;
         cell.touch();
         Some(cell)
     }
 
-    /// The inode, read if need be. It may be free, or deleted and still open: see [`InodeCell::is_live`].
+    /// Returns the inode, reading it if necessary. It may be free, or deleted and still open: see
+    /// [`InodeCell::is_live`].
     ///
     /// # Errors
-    /// The device's; a number beyond the volume; a wrong checksum.
+    /// I/O errors; a number beyond the volume; a wrong checksum.
     pub(crate) async fn get(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
         if let Some(cell) = self.cached(number) {
             return Ok(cell);
@@ -97,20 +99,20 @@ impl Inodes {
         let group = self.store().shape().locate_inode(number).expect("it has a home").0;
         let table = self.store().read(table, MetaKind::InodeTable(group)).await?;
         let mut shard = self.shard(number).lock();
-        // Another reader may have been first, and its cell may have been changed since.
+        // Another reader may have been first, and its cell may have changed since.
         if let Some(cell) = shard.cells.get(&number.0) {
             return Ok(cell.clone());
         }
-        // Under the shard's lock: the bytes are those of the last commit that encoded the inode, and no cell lives that
-        // knows better.
+        // Under the shard's lock, because then the bytes are those of the last commit that encoded
+        // the inode, and no cell has newer ones.
         let inode = Inode::parse(&table.bytes()[at..], self.store().shape(), number)?;
         Ok(self.table.insert(&mut shard, InodeCell::new(inode, table, at, self.new_lock())))
     }
 
-    /// As [`Self::get`], for an inode that a name or a program leads to.
+    /// Like [`Self::get`], for an inode that a name or a program refers to.
     ///
     /// # Errors
-    /// As there, and for an inode that is free or the volume's own.
+    /// As there; an inode that is free or reserved for the volume itself.
     pub(crate) async fn get_live(&self, number: InodeNumber, place: Place) -> Result<Arc<InodeCell>> {
         if self.store().shape().is_own_inode(number) {
             return Err(Corrupt::field(place, "inode", number.0.into(), "none of the volume's own").into());
@@ -132,7 +134,8 @@ impl Inodes {
         Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
     }
 
-    /// Fails for an inode behind the mark of those that were ever in use (`bg_itable_unused`): its table holds anything there.
+    /// Fails for an inode beyond those ever used (`bg_itable_unused`): there the table may hold
+    /// anything.
     fn check_was_used(&self, number: InodeNumber, place: Place) -> Result<()> {
         let sb = self.store().shape();
         let Some((group, index)) = sb.locate_inode(number).filter(|_| sb.has_group_csum()) else {
@@ -146,8 +149,8 @@ impl Inodes {
         }
     }
 
-    /// Takes a free number for a new inode. One whose record has links is in use whatever the bitmap says, and is passed over; the
-    /// damage is kept.
+    /// Takes a free number for a new inode. A number whose record has links is in use whatever the
+    /// bitmap says: it is skipped and the damage recorded.
     ///
     /// # Errors
     /// As [`Allocator::inode_waiting`].
@@ -172,9 +175,9 @@ impl Inodes {
         }
     }
 
-    /// The links of the last inode that had the number of a new one: 0, unless the bitmap is wrong.
+    /// The link count of the number's last inode: 0, unless the bitmap is wrong.
     fn links_of(&self, new: &NewInode) -> u16 {
-        // Under the lock: an inode without a cell is in its table as it was changed last.
+        // Under the lock: if an inode has no cell, the table has its latest record.
         let shard = self.shard(new.number()).lock();
         match shard.cells.get(&new.number().0) {
             Some(cell) => cell.read(Inode::links),
@@ -182,15 +185,15 @@ impl Inodes {
         }
     }
 
-    /// The generation of a new inode: another than that of the number's last owner, which the running transaction may have
-    /// deleted.
+    /// Chooses the generation of a new inode. It differs from that of the number's last owner,
+    /// which the running transaction may have deleted.
     pub(crate) fn generation(&self, new: &NewInode) -> u32 {
         let shard = self.shard(new.number()).lock();
         let last = shard.cells.get(&new.number().0);
         new.generation(last.map(|last| last.read(|inode| inode.raw.i_generation.get())))
     }
 
-    /// Logs a new inode and fills in its record, which begins as zeroes with its generation.
+    /// Logs a new inode and fills in its record, which starts out zeroed except for the generation.
     pub(crate) fn create(
         &self,
         handle: &mut Handle,
@@ -205,7 +208,8 @@ impl Inodes {
         inode.raw.i_generation = generation.into();
         let cell = {
             let mut shard = self.shard(number).lock();
-            // The number's last owner, deleted by the same transaction perhaps, must not be encoded over the new one.
+            // The number's last owner may have been deleted in the same transaction, and must not
+            // be encoded over the new one.
             if let Some(old) = shard.cells.get(&number.0) {
                 old.supersede(handle.tid());
             }
@@ -215,25 +219,26 @@ impl Inodes {
         cell
     }
 
-    /// Drops a deleted inode from the table: the next lookup of its number reads the inode from the volume.
+    /// Drops a deleted inode from the table. The next lookup of its number reads it from the
+    /// volume.
     pub(crate) fn forget(&self, cell: &Arc<InodeCell>) {
         let mut shard = self.shard(cell.number()).lock();
-        // Kept until a commit has encoded it, or its number is given to another.
+        // Keep it until a commit has encoded it, or its number is reused.
         if shard.cells.get(&cell.number().0).is_some_and(|held| Arc::ptr_eq(held, cell)) && !cell.is_dirty() {
             shard.cells.remove(&cell.number().0);
-            // A sync that began before the deletion may hold the cell and log its times: not over the number's next owner,
-            // which would find no cell here to supersede.
+            // A sync that began before the deletion may hold the cell and log its times. It must
+            // not do so over the number's next owner, which would find no cell here to supersede.
             cell.supersede(Tid::NONE);
         }
     }
 
-    /// Drops unused inodes, up to about so many bytes; returns how many.
+    /// Drops unused inodes, up to about `bytes`; returns the bytes freed.
     #[cfg(test)]
     pub(crate) fn shrink(&self, bytes: u64) -> u64 {
         self.table.shrink(bytes)
     }
 
-    /// Inodes in memory.
+    /// Number of inodes in memory.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.shards.iter().map(|shard| shard.lock().cells.len()).sum()
@@ -273,12 +278,13 @@ impl Table {
 }
 
 impl Shard {
-    /// Looks at the oldest place of the queue; returns the bytes of the inode that it drops.
+    /// Examines the oldest queue entry; returns the bytes freed.
     fn evict_one(&mut self) -> u64 {
         let Some(oldest) = self.queue.pop_front() else { return 0 };
         match self.cells.get(&oldest) {
             None => 0,
-            // The table's own reference is the only one, and new ones come from the table, which is locked.
+            // The table's reference is the only one, and new ones come from the table, which is
+            // locked.
             Some(cell) if Arc::strong_count(cell) == 1 && !cell.is_dirty() && !cell.take_touched() => {
                 let bytes = cell.memory_bytes();
                 self.cells.remove(&oldest);

@@ -1,4 +1,4 @@
-//! Orphans that are left behind: e2fsck finishes them, and finds nothing else.
+//! Orphans left behind by a crash: e2fsck finishes them and finds nothing else.
 
 use super::Orphan;
 use crate::journal::Credits;
@@ -10,7 +10,7 @@ use extant_rt::{Rng, Rt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A mounted volume with an orphan file says so.
+/// Sets the feature that marks a mounted volume with an orphan file.
 async fn mark_in_use(bed: &Bed) {
     let mut handle = bed.journal.start(Credits(1)).await.unwrap();
     let mut sb = handle.superblock();
@@ -20,7 +20,7 @@ async fn mark_in_use(bed: &Bed) {
     }
 }
 
-/// The orphans that a crash leaves of `count`, added and removed in random order.
+/// Adds and removes orphans in random order, then leaves `count` of them as in a crash.
 async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
     let bed = Bed::open(rt, image).await;
     assert!(bed.left.is_empty());
@@ -65,7 +65,7 @@ fn orphans_are_understood(args: &str, seed: u64, count: usize) {
     let cleared = said.lines().filter(|line| line.starts_with("Clearing orphaned inode")).count();
     assert_eq!(cleared, count, "{args}: {said}");
     let expected = |line: &str| {
-        // e2fsck empties the file by itself, after it has finished what stands in it.
+        // e2fsck empties the file on its own after processing its entries.
         ["Clearing orphaned", "Orphan file (", "Clear?", "Free ", "Fix", "Pass", "e2fsck"]
             .iter()
             .any(|start| line.starts_with(start))
@@ -90,12 +90,12 @@ fn e2fsck_finishes_what_stands_on_the_orphan_list() {
 fn e2fsck_finishes_what_stands_in_the_orphan_file_and_what_did_not_fit() {
     if have_tools() {
         orphans_are_understood("-t ext4 -b 4096 -N 512 -O orphan_file", 3, 40);
-        // More than the 4 blocks of the file hold.
+        // More than fit in the file's 4 blocks.
         orphans_are_understood("-t ext4 -b 1024 -N 2048 -O orphan_file -E orphan_file_size=4", 4, 1100);
     }
 }
 
-/// As a sync that began before the deletion and comes to the file after it.
+/// As a sync would that began before the deletion and reaches the file after it.
 #[test]
 fn a_deleted_inode_that_is_still_held_is_not_logged_over_its_successor() {
     if !have_tools() {
@@ -152,7 +152,7 @@ fn unused_inodes_are_dropped_when_memory_is_wanted_and_changed_ones_stay() {
     rt.block_on(async {
         let bed = Bed::open(&rt, &image).await;
         let charged = |bed: &Bed| bed.inodes.account().unwrap().charged_bytes();
-        // Those that mke2fs made.
+        // Those made by mke2fs.
         for number in 1..=11 {
             bed.inodes.get(InodeNumber(number)).await.unwrap();
         }
@@ -163,7 +163,7 @@ fn unused_inodes_are_dropped_when_memory_is_wanted_and_changed_ones_stay() {
         }
         drop(changed);
         assert!(charged(&bed) >= 11 * 256);
-        // Twice: what was asked for since the last look is spared once.
+        // Twice, because an inode used since the last pass is spared once.
         (0..2).for_each(|_| drop_unused(&bed));
         assert_eq!(bed.inodes.len(), 1, "the changed one");
         bed.commit().await;
@@ -173,7 +173,7 @@ fn unused_inodes_are_dropped_when_memory_is_wanted_and_changed_ones_stay() {
     .unwrap();
 }
 
-/// Files with names to come, whose truncation a crash cut short.
+/// Files (named later) whose truncation was cut short by a crash.
 async fn leave_truncations(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
     let bed = Bed::open(rt, image).await;
     let mut rng = Rng::new(seed);

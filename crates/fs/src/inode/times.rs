@@ -1,4 +1,4 @@
-//! Where the time stamps of inodes come from.
+//! The source of inode time stamps.
 
 use extant_format::{Superblock, Timestamp};
 use extant_rt::Rt;
@@ -7,18 +7,18 @@ use extant_rt::Rt;
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     rt: Rt,
-    /// Every stamp, in a batch whose result must not depend on when it runs.
+    /// Fixed value of every stamp, for a batch whose result must not depend on when it runs.
     fixed: Option<Timestamp>,
 }
 
 impl Clock {
-    /// The world's clock; where `fixed` is given, time stands still there (`SOURCE_DATE_EPOCH`).
+    /// Creates a clock that follows the runtime's, or one fixed at `fixed` (`SOURCE_DATE_EPOCH`).
     pub(crate) fn new(rt: &Rt, fixed: Option<i64>) -> Self {
         Self { rt: rt.clone(), fixed: fixed.map(|seconds| Timestamp { seconds, nanos: 0 }) }
     }
 
-    /// The time now, to the nanosecond. Read anew each time: the monotonic clock stands still while the machine is
-    /// suspended, and does not follow one that is set.
+    /// The current time, to the nanosecond. Read anew each time: the monotonic clock stops while
+    /// the machine is suspended, and does not follow changes to the wall clock.
     pub(crate) fn now(&self) -> Timestamp {
         self.fixed.unwrap_or_else(|| {
             let (seconds, nanos) = self.rt.wall_time();
@@ -26,7 +26,8 @@ impl Clock {
         })
     }
 
-    /// `i_dtime` of an inode that is deleted now. e2fsck takes a time below the number of inodes for a link of the orphan list.
+    /// `i_dtime` for an inode deleted now. e2fsck takes a value below the number of inodes for a
+    /// link of the orphan list.
     pub(crate) fn deleted_at(&self, sb: &Superblock) -> u32 {
         let now = self.now().seconds.clamp(0, u32::MAX.into()) as u32;
         now.max(sb.inodes_count().saturating_add(1))

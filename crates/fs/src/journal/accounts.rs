@@ -1,24 +1,26 @@
-//! The seam to quotas: handles tell what they make owners use, and a commit writes what that changes in the same transaction.
+//! The interface to quotas. Handles report the changes to owners' usage; a commit writes the
+//! resulting quota blocks in the same transaction.
 //!
-//! Charges follow the records of inodes, and nothing else: whatever an operation does to an inode, its blocks and its owners,
-//! the difference between the record before and after is what the owners are charged.
+//! Charges come only from inode records. Whatever an operation does to an inode, its blocks or its
+//! owners, the owners are charged the difference between the record before and after.
 
 use crate::meta::{MetaBlock, Usage};
 use extant_format::QuotaKind;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Blocks of quotas that one operation dirties at most: for users, groups and projects, the paths to the entries of two owners
-/// that are new in the transaction, with what these take of the lists of free blocks and entries; and the entries of two more.
+/// Most quota blocks that one operation dirties. For each of users, groups and projects: the paths
+/// to the entries of two owners that are new in the transaction, including updates of the free
+/// block and free entry lists, and the entries of two more owners.
 pub(super) const OPERATION_QUOTA_BLOCKS: u32 = 3 * (2 * NEW_OWNER_BLOCKS + 2);
-/// Blocks of a quota file that a new entry dirties: the header, the root, three nodes, the leaf, and the next of the leaves with
-/// a free entry.
+/// Quota file blocks that a new entry dirties: the header, the root, three nodes, the leaf, and the
+/// next leaf with a free entry.
 pub(crate) const NEW_OWNER_BLOCKS: u32 = 7;
 
-/// The owner that a quota file counts for.
+/// An owner with an entry in a quota file.
 pub(crate) type Owner = (QuotaKind, u32);
 
-/// A change of what an owner uses.
+/// A change in an owner's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) space_bytes: i64,
@@ -27,16 +29,16 @@ pub(crate) struct Charge {
 
 impl Charge {
     fn add(&mut self, other: Self) {
-        // Beyond this, records are damaged.
+        // Only damaged records overflow.
         self.space_bytes = self.space_bytes.saturating_add(other.space_bytes);
         self.inodes = self.inodes.saturating_add(other.inodes);
     }
 }
 
-/// The changes of owners' use that a transaction, or a part of one, makes.
+/// Changes in owners' usage by a transaction or part of one.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
-    /// With the blocks of quotas that each dirties at most.
+    /// With the most quota blocks that each one dirties.
     owners: BTreeMap<Owner, (Charge, u32)>,
     blocks: u32,
 }
@@ -54,7 +56,7 @@ impl Charges {
         }
     }
 
-    /// Charges the owners of an inode.
+    /// Charges the owners in `of`.
     pub(super) fn charge(&mut self, of: Usage, charge: Charge, accounts: &dyn Accounts) {
         for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
             let owner = (kind, of.owner(kind));
@@ -70,19 +72,19 @@ impl Charges {
         *known = blocks.max(*known);
     }
 
-    /// Adds those of another part.
+    /// Adds the charges of another part.
     pub(super) fn merge(&mut self, other: Self) {
         for (owner, (charge, blocks)) in other.owners {
             self.add(owner, charge, blocks);
         }
     }
 
-    /// Blocks of quotas that they dirty at most.
+    /// Most quota blocks that these changes dirty.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// The owners with the sums of their changes, which may be nothing.
+    /// The owners and their total changes, which may be zero.
     pub(super) fn into_owners(self) -> impl Iterator<Item = (Owner, Charge)> {
         self.owners.into_iter().map(|(owner, (charge, _))| (owner, charge))
     }
@@ -90,13 +92,13 @@ impl Charges {
 
 /// Keeps quotas.
 pub(crate) trait Accounts: Debug + Send + Sync {
-    /// Blocks that quotas lie in: no transaction changes more of them.
+    /// Total blocks of quotas. No transaction changes more of them.
     fn blocks(&self) -> u32;
 
-    /// Blocks of quotas that a charge of `owner` dirties at most. It is going to be charged.
+    /// Most quota blocks that charging `owner` dirties. The charge will follow.
     fn blocks_of(&self, owner: Owner) -> u32;
 
-    /// Charges what one transaction changed; returns the new contents of blocks, which are written with it. Called for one
-    /// transaction after the other.
+    /// Charges the changes of one transaction and returns the new contents of quota blocks, to be
+    /// written with it. Called for one transaction at a time, in order.
     fn settle(&self, charges: &mut dyn Iterator<Item = (Owner, Charge)>) -> Vec<(MetaBlock, Box<[u8]>)>;
 }

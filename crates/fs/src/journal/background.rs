@@ -1,4 +1,4 @@
-//! Background work of a journal: commits of a certain age or size, and checkpoints.
+//! Background work of a journal: commits by age or size, and checkpoints.
 
 use super::Inner;
 use extant_rt::{Class, Nanos};
@@ -7,14 +7,14 @@ use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 
-/// Work for the background tasks.
+/// Requests to the background tasks.
 #[derive(Debug, Default)]
 pub(super) struct Signals(Arc<Mutex<Wanted>>);
 
 #[derive(Debug, Default)]
 struct Wanted {
     commit: bool,
-    /// Committed at any age.
+    /// Commit regardless of age.
     commit_now: bool,
     checkpoint: bool,
     closed: bool,
@@ -27,12 +27,12 @@ impl Signals {
         self.set(|wanted| wanted.commit = true);
     }
 
-    /// The running transaction is so large that operations would soon wait for its commit.
+    /// The running transaction is so large that operations would soon have to wait for its commit.
     pub(super) fn large(&self) {
         self.set(|wanted| wanted.commit_now = true);
     }
 
-    /// Enough is committed that it should be written home.
+    /// Enough has been committed to be worth writing home.
     pub(super) fn checkpoint(&self) {
         self.set(|wanted| wanted.checkpoint = true);
     }
@@ -58,7 +58,7 @@ impl Drop for Signals {
     }
 }
 
-/// Waits until `wanted` takes its cue; false when the journal is closed.
+/// Waits until `take` accepts a request. Returns false once the journal is closed.
 async fn next(signals: &Mutex<Wanted>, mut take: impl FnMut(&mut Wanted) -> bool) -> bool {
     poll_fn(|cx| {
         let mut wanted = signals.lock();
@@ -76,7 +76,7 @@ async fn next(signals: &Mutex<Wanted>, mut take: impl FnMut(&mut Wanted) -> bool
     .await
 }
 
-/// Starts the tasks. They end with the journal, or when it is closed.
+/// Starts the tasks. They end when the journal is closed or dropped.
 pub(super) fn spawn(inner: &Arc<Inner>, interval: Nanos) {
     let (rt, signals, weak) = (inner.rt.clone(), inner.background.0.clone(), Arc::downgrade(inner));
     let committer = async move {
@@ -89,7 +89,7 @@ pub(super) fn spawn(inner: &Arc<Inner>, interval: Nanos) {
             }
             let Some(journal) = journal(&weak) else { break };
             let running = journal.running();
-            // A failure is latched; who waits hears of it.
+            // A failure is latched, so waiters see it.
             let _ = journal.commit(running).await;
         }
     };

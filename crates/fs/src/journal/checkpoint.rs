@@ -1,4 +1,4 @@
-//! Writing home what is committed, and moving the log's tail.
+//! Checkpoints: writing committed blocks home and moving the log's tail.
 
 use super::log::write_blocks;
 use super::relay::EVERY_END;
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use std::sync::Arc;
 
 impl Inner {
-    /// Writes home all that is committed now. Callers that come meanwhile share it.
+    /// Writes everything committed so far home. Callers that arrive meanwhile share the checkpoint.
     pub(super) async fn checkpoint_all(self: Arc<Self>) -> Result<()> {
         {
             let state = self.lock();
@@ -23,7 +23,7 @@ impl Inner {
         self.lock().check_alive()
     }
 
-    /// Home writes, not flushed. Blocks that were freed meanwhile are released at the end.
+    /// Writes versions home without a flush, then releases blocks that were freed meanwhile.
     async fn write_home(self: &Arc<Self>) -> Result<Vec<(u64, Tid)>> {
         let homes = {
             let mut state = self.lock();
@@ -61,7 +61,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes everything home and marks the log empty. Checkpoints that are under way end first, and none begins any more.
+    /// Writes everything home and marks the log empty. Waits for a checkpoint under way; none
+    /// begins afterwards.
     pub(super) async fn empty_log(self: Arc<Self>) -> Result<()> {
         loop {
             let started = {
@@ -92,7 +93,7 @@ impl Inner {
             let log = state.log.as_ref().expect("a volume with a journal");
             (log.ring.head(), state.running.tid)
         };
-        // The write's flush makes the home writes durable before the log is empty.
+        // This write's preflush makes the home writes durable before the log becomes empty.
         self.behind_flush(log.write_superblock(None, next.sequence(), Some(head), Some(&self.disk))).await?;
         let mut state = self.lock();
         state.homes_durable(&written);
@@ -101,7 +102,7 @@ impl Inner {
     }
 }
 
-/// One checkpoint, or the last one. Driven by those who wait for it.
+/// Runs one checkpoint, or the last one. Driven by its waiters.
 async fn run(inner: Arc<Inner>, last: bool) {
     let _latch = LatchOnPanic(inner.clone());
     let outcome = if last { inner.write_home_and_empty().await } else { inner.checkpoint_once().await };

@@ -12,19 +12,20 @@ use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long the encoding of a transaction runs without letting others go on.
+/// How long encoding a transaction runs before it yields to other tasks.
 pub(crate) const STINT: Nanos = Nanos::from_micros(100);
 
-/// The blocks of a transaction, as they go to the device.
+/// The blocks of a transaction, as written to the device.
 pub(super) struct Versions {
     pub(super) tid: Tid,
-    /// In order of place.
+    /// In block order.
     pub(super) blocks: Vec<(MetaBlock, Frozen)>,
-    /// Inodes without links, as their table had them before; on a volume without a journal.
+    /// Records of inodes without links, as the table held them before. Only on a volume without a
+    /// journal.
     pub(super) deleted: Vec<Before>,
-    /// Directories that lay in their inodes; on a volume without a journal.
+    /// Directories whose names were in their inodes. Only on a volume without a journal.
     pub(super) inline: Vec<Before>,
-    /// Files and directories whose size changed; on a volume without a journal.
+    /// Files and directories whose size changed. Only on a volume without a journal.
     pub(super) resized: Resized,
 }
 
@@ -32,11 +33,11 @@ pub(super) struct Versions {
 #[derive(Default)]
 pub(super) struct Resized {
     pub(super) files: FxHashSet<InodeNumber>,
-    /// Those that became shorter, as they are afterwards but for their size.
+    /// Those that shrank, with their new record but the old size.
     pub(super) shrunk: Vec<Before>,
 }
 
-/// The record of an inode as the transaction before left it.
+/// An inode record as the previous transaction left it.
 pub(super) struct Before {
     pub(super) number: InodeNumber,
     /// The block of the inode table.
@@ -55,7 +56,7 @@ const LINKS_AT: usize = 0x1a;
 /// Offset of `i_flags` in a record, in bytes.
 const FLAGS_AT: usize = 0x20;
 
-/// Whether a record is that of a directory in use whose names lie in it.
+/// Whether the record is that of a directory in use with inline names.
 fn is_inline_directory(record: &[u8]) -> bool {
     const KIND: u16 = 0xf000;
     let mode = u16::from_le_bytes([record[0], record[1]]);
@@ -70,7 +71,7 @@ fn is_inline_directory(record: &[u8]) -> bool {
         && record[LINKS_AT..LINKS_AT + 2] != [0, 0]
 }
 
-/// The size of a file or directory in use whose record this is.
+/// The size in the record, if it is that of a file or directory in use.
 fn file_bytes(record: &[u8]) -> Option<u64> {
     const KIND: u16 = 0xf000;
     let mode = u16::from_le_bytes([record[0], record[1]]);
@@ -107,14 +108,14 @@ impl Resized {
     }
 }
 
-/// Commits the transaction that was closed to new operations. Driven by those who wait for it.
+/// Commits the transaction that was closed to new operations. Driven by its waiters.
 pub(super) async fn run(inner: Arc<Inner>) {
     let _latch = LatchOnPanic(inner.clone());
     let Some(mut transaction) = inner.wait_until(|state| state.drained()).await else {
         inner.notify();
         return;
     };
-    // Operations go on in the next transaction from here.
+    // From here, operations continue in the next transaction.
     inner.notify();
     let accounts = inner.accounts.get().map(|accounts| &**accounts);
     let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none(), accounts).await;
@@ -125,7 +126,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let durable = match written {
         Ok(durable) => durable,
         Err(cause) => {
-            // Memory stays readable: what this transaction changed is older on the device, and must not be read from there.
+            // Keep the blocks in memory: the device has older versions, which must not be read.
             *inner.lost.lock() = Some((transaction, versions));
             return inner.give_up(cause).await;
         }
@@ -133,7 +134,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let tid = versions.tid;
     let (freed, checkpoint) = {
         let mut state = inner.lock();
-        // Without a log they are home.
+        // Without a log, the blocks are already home.
         let homes = durable.map_or_else(Vec::new, |durable| {
             versions.blocks.into_iter().map(|(_, version)| version.committed(&durable)).collect()
         });
@@ -149,7 +150,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Edits of blocks that only commits write.
+/// Edits blocks that only commits write.
 struct Encoder<'t> {
     tid: Tid,
     blocks: &'t mut BTreeMap<u64, MetaBlock>,
@@ -177,8 +178,8 @@ impl Encoder<'_> {
     }
 }
 
-/// Encodes what the transaction changed of decoded structures, and takes every block's version with its checksum. Later
-/// operations change the live versions meanwhile.
+/// Encodes the transaction's changes to decoded structures, then takes each block's version with
+/// its checksum. Later operations may change the live versions meanwhile.
 async fn encode(
     rt: &Rt,
     store: &MetaStore,
@@ -216,7 +217,7 @@ async fn encode(
             encoder.edit(&block).copy_from_slice(&bytes);
         }
     }
-    // Bitmaps before the descriptors that hold their checksums.
+    // Take bitmaps before the descriptors that hold their checksums.
     let mut taken: BTreeMap<u64, Frozen> = BTreeMap::new();
     for (&n, block) in &*encoder.blocks {
         if let Some(group) = block.kind().bitmap_of() {
@@ -251,7 +252,7 @@ async fn encode(
 }
 
 impl Inner {
-    /// Writes the transaction into the log; durable when this returns.
+    /// Writes the transaction to the log; it is durable when this returns.
     async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<Durable> {
         let log = self.log.as_ref().expect("a volume with a journal");
         let image = log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks);
@@ -262,7 +263,7 @@ impl Inner {
             (start, state.log.as_ref().expect("a volume with a journal").ring.clone())
         };
         if !log.superblock.lock().started {
-            // The commit's flush makes it durable; until then the log is empty.
+            // The commit block's preflush makes this durable; until then the log is empty.
             log.write_superblock(Some(start), versions.tid.sequence(), None, None).await?;
         }
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;

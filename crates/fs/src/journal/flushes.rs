@@ -1,8 +1,9 @@
-//! Flushes of the device: what is durable after one, and what follows when one fails.
+//! Flushes of the device: what each one makes durable, and what happens when one fails.
 //!
-//! A flush covers the writes that had completed before it began, so a sync counts flushes: data that it wrote are durable
-//! once a flush that began later has succeeded, its own or a commit's. A device reports a failed flush once, and what its
-//! cache held may be gone, home writes of checkpoints among it: the journal stops for good (Rebello et al., *Can
+//! A flush covers the writes that had completed before it began. So a sync counts flushes: the data
+//! it wrote are durable once a flush that began later has succeeded, whether its own or a commit's.
+//! A device reports a failed flush only once, and the contents of its cache may be gone, including
+//! home writes of checkpoints. The journal therefore stops for good (Rebello et al., *Can
 //! Applications Recover from fsync Failures?*, USENIX ATC 2020).
 
 use super::Inner;
@@ -11,16 +12,16 @@ use extant_block::{IoError, IoErrorKind, Op, Sector};
 use extant_cache::CacheError;
 use std::future::Future;
 
-/// Flushes so far, numbered from 1 as they begin.
+/// Counts flushes, numbered from 1 in the order they begin.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     begun: u64,
-    /// The highest number of a flush that succeeded.
+    /// The highest number among flushes that succeeded.
     succeeded: u64,
 }
 
 impl Flushes {
-    /// The number of the flush that began last.
+    /// The number of the most recently begun flush.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
@@ -41,10 +42,10 @@ impl Flushes {
 }
 
 impl Inner {
-    /// Makes the writes durable that completed while flush `mark` was the last to have begun.
+    /// Makes durable the writes that completed while flush `mark` was the last to have begun.
     ///
     /// # Errors
-    /// Why the journal gave up, now or before.
+    /// Why the journal was aborted, now or earlier.
     pub(super) async fn flush_since(&self, mark: u64) -> Result<()> {
         let is_covered = {
             let state = self.lock();
@@ -54,7 +55,8 @@ impl Inner {
         if is_covered { self.check_flushes() } else { self.flush().await }
     }
 
-    /// Flushes the device. A failure ends writing, and every file that was written since the last good flush hears of it.
+    /// Flushes the device. A failure aborts the journal and is reported for every file written
+    /// since the last successful flush.
     ///
     /// # Errors
     /// As [`Self::flush_since`].
@@ -91,7 +93,7 @@ impl Inner {
         }
     }
 
-    /// Notices flushes that failed elsewhere: a later one that succeeds does not bring back what was lost.
+    /// Detects flushes that failed elsewhere. A later success does not bring back what was lost.
     fn check_flushes(&self) -> Result<()> {
         if self.disk.flush_failures() == self.flush_failures {
             return Ok(());

@@ -10,31 +10,34 @@ use extant_format::{Group, VolumeBlock};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// An operation's part in the running transaction; the mutable form of every metadata structure comes from here.
+/// An operation's part in the running transaction. All mutable access to metadata goes through one.
 ///
-/// A handle never waits and never fails, and must not live across an `await`: a commit waits for it. Everything that the
-/// operation needs is loaded, pinned and reserved before. Its changes belong to the transaction when it is dropped;
-/// operations are ordered as their handles are dropped.
+/// A handle never waits and never fails, and must not live across an `await`, because a commit
+/// waits for it. The operation loads, pins and reserves everything it needs beforehand. Dropping
+/// the handle adds its changes to the transaction; operations are ordered by when their handles are
+/// dropped.
 #[must_use = "an operation without changes needs no handle"]
 pub(crate) struct Handle {
     inner: Arc<Inner>,
     tid: Tid,
     credits: u32,
-    /// Structures that it was the first of its transaction to dirty.
+    /// Structures that this handle was the first in its transaction to dirty.
     used: u32,
-    /// It was opened by a thread that unwinds already, whose panic is not the operation's.
+    /// The handle was opened by a thread that was already unwinding: that panic is not this
+    /// operation's.
     unwinding: bool,
-    /// In order; the kind of an edit may differ from that of an earlier one of the same block.
+    /// In order. An edit's kind may differ from that of an earlier edit of the same block.
     changes: Vec<Change>,
-    /// On a volume with quotas: inodes that it changed.
+    /// Inodes it changed; only on a volume with quotas.
     charged: Vec<Arc<InodeCell>>,
-    /// Inodes of attributes' values that owners are charged besides.
+    /// Extra charges to owners: the inodes that hold attribute values.
     values: Vec<(Usage, i64)>,
-    /// Not `Send`, so that no task that another thread may go on with holds one while it waits.
+    /// Not `Send`: a task that may resume on another thread cannot hold a handle across an `await`.
     _stays: PhantomData<*const ()>,
 }
 
-/// Compiles as long as a handle is not `Send`: both implementations below would apply, and `_` be ambiguous.
+/// Compiles only while a handle is not `Send`. Otherwise both implementations below would apply and
+/// `_` would be ambiguous.
 const _: () = {
     trait NotSend<T> {
         const IS_KEPT: () = ();
@@ -51,13 +54,13 @@ enum Change {
     Superblock,
     Revoked(PhysicalRun),
     Freed(PhysicalRun),
-    /// A block that was allocated for metadata.
+    /// A block allocated for metadata.
     Fresh(VolumeBlock),
-    /// A directory block as it was.
+    /// A directory block as it was before.
     Names(VolumeBlock, BlockBytes),
 }
 
-/// Hears of first touches on behalf of a handle.
+/// Notes first touches on behalf of a handle.
 struct Token<'h> {
     tid: Tid,
     first: &'h mut bool,
@@ -73,7 +76,7 @@ impl EditToken for Token<'_> {
 }
 
 impl Handle {
-    /// Opens a handle that was admitted.
+    /// Opens a handle; the operation was admitted.
     pub(super) fn open(inner: &Arc<Inner>, state: &mut State, credits: Credits) -> Self {
         state.running.handles += 1;
         state.running.outstanding += credits.0;
@@ -90,16 +93,17 @@ impl Handle {
         }
     }
 
-    /// The transaction: what the operation changes is durable when this is.
+    /// The transaction. Once it is durable, so are the operation's changes.
     pub(crate) fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Begins a change of a block's bytes, which ends when the result is dropped; no two at a time unless in ascending
-    /// order of their numbers.
+    /// Begins an edit of a block's bytes, which ends when the result is dropped. Edits may overlap
+    /// only in ascending order of block numbers.
     pub(crate) fn edit<'b>(&mut self, block: &'b MetaBlock) -> BlockEdit<'b> {
         let mut first = false;
-        // The version is that of the transaction before if this edit turns out to be the first.
+        // If this edit turns out to be the first, these bytes are the previous transaction's
+        // version.
         let is_name = self.inner.log.is_none() && matches!(block.kind(), MetaKind::Directory { .. });
         let before = (is_name && block.block().epoch() != self.tid.0).then(|| block.bytes());
         let edit = block.block().edit(&mut Token { tid: self.tid, first: &mut first });
@@ -110,7 +114,8 @@ impl Handle {
         edit
     }
 
-    /// A block that was allocated for metadata, as zeroes. It need not be journalled anew if it was freed before.
+    /// Adds a zeroed block, newly allocated for metadata, to the transaction. If the transaction
+    /// had revoked the block, that is cancelled.
     pub(crate) fn create(&mut self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
         let block = self.inner.store.create(n, kind);
         drop(self.edit(&block));
@@ -120,23 +125,25 @@ impl Handle {
         block
     }
 
-    /// Blocks, whole clusters of them, are free: they may be allocated again after this transaction is durable, and no older
-    /// version of them is written home from then on. Those of which the log may hold copies, metadata and data of files with
-    /// data=journal, must be revoked besides ([`Self::revoke`]), by this transaction or by the one that unmapped them: of a cluster,
-    /// the blocks go one by one.
+    /// Frees a run of whole clusters.
+    ///
+    /// The blocks may be reused once this transaction is durable; no older version of them is
+    /// written home after that. Blocks that the log may hold copies of (metadata, and file data
+    /// under data=journal) must also be revoked ([`Self::revoke`]), by this transaction or by the
+    /// one that unmapped them: the blocks of a cluster are unmapped one by one.
     pub(crate) fn release(&mut self, run: PhysicalRun) {
-        // Copies of data that never went through the log stay in memory. They are harmless: blocks of new metadata, and of new data
-        // that do go through it, come there by [`Self::create`].
+        // Cached copies of data that never went through the log stay in memory. They are harmless:
+        // new metadata, and new data that does go through the log, enter through [`Self::create`].
         self.changes.push(Change::Freed(run));
     }
 
-    /// Copies of these blocks in the log become void.
+    /// Voids the copies of these blocks in the log.
     pub(crate) fn revoke(&mut self, run: PhysicalRun) {
         self.inner.store.forget(run);
         self.changes.push(Change::Revoked(run));
     }
 
-    /// An inode's record, to be changed.
+    /// Begins an edit of an inode's record.
     pub(crate) fn inode<'c>(&mut self, inode: &'c Arc<InodeCell>) -> InodeEdit<'c> {
         if self.inner.accounts.get().is_some() && !self.charged.iter().any(|one| Arc::ptr_eq(one, inode)) {
             inode.begin_usage(self.inner.store.shape());
@@ -149,8 +156,8 @@ impl Handle {
         edit
     }
 
-    /// Charges the owners of an inode `count` inodes that hold values of its attributes: of them, its record says only the
-    /// space. The caller is editing no inode.
+    /// Charges the owners of an inode for `count` inodes that hold values of its attributes. The
+    /// inode's own record counts only their space. The caller must not be editing an inode.
     pub(crate) fn charge_values(&mut self, owner: &InodeCell, count: i64) {
         if count != 0
             && self.inner.accounts.get().is_some()
@@ -160,7 +167,7 @@ impl Handle {
         }
     }
 
-    /// A group's descriptor, to be changed.
+    /// Begins an edit of a group's descriptor.
     pub(crate) fn group(&mut self, group: Group) -> GroupEdit<'_> {
         let inner = &*self.inner;
         let (edit, first) = inner.store.groups().edit(group, self.tid);
@@ -171,7 +178,7 @@ impl Handle {
         edit
     }
 
-    /// The superblock, to be changed.
+    /// Begins an edit of the superblock.
     pub(crate) fn superblock(&mut self) -> SuperblockEdit<'_> {
         let (edit, first) = self.inner.store.edit_superblock(self.tid);
         if first {
@@ -186,8 +193,8 @@ impl Handle {
         self.changes.push(change);
     }
 
-    /// The use by owners that its changes make. Operations beside it that change the same inodes belong to the same transaction,
-    /// so that each difference may be told by either.
+    /// Usage changes of owners that this handle's edits caused. Concurrent handles that change the
+    /// same inodes belong to the same transaction, so either may report the difference.
     fn charges(&mut self) -> Charges {
         let mut charges = Charges::default();
         if let Some(accounts) = self.inner.accounts.get() {
@@ -204,8 +211,9 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    /// An operation that panicked, or dirtied more than it promised, ends writing: a transaction may hold half of it, and none is
-    /// made durable any more.
+    /// Adds the changes to the transaction. An operation that panicked, or dirtied more than its
+    /// credits, aborts the journal: the transaction may hold half of the operation, so it must not
+    /// become durable.
     fn drop(&mut self) {
         let panicked = !self.unwinding && std::thread::panicking();
         let is_broken = panicked || self.used > self.credits;
@@ -266,11 +274,12 @@ impl Drop for Handle {
             running.handles -= 1;
             running.outstanding -= self.credits;
             let drained = running.locked && running.handles == 0;
-            // Told once, by the operation that makes it so.
+            // Signalled once, by the operation that crosses the threshold.
             let was_large = state.told_large;
             state.told_large = state.is_large();
             if is_broken {
-                // In one with the handle's end: a commit that waits for it must not be the first to go on.
+                // Under the same lock as the handle's end: a commit waiting for this handle must
+                // not run first.
                 state.latch(Error::Defect);
             }
             (drained, state.told_large && !was_large)

@@ -1,4 +1,4 @@
-//! The log on the device: where its blocks lie, and what a transaction looks like in it.
+//! The log on the device: where its blocks are, and how a transaction is laid out in it.
 
 use super::Tid;
 use super::state::LogLimits;
@@ -16,12 +16,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The error number that Linux leaves in the superblock of a journal that gave up (asm-generic/errno-base.h).
+/// The error number Linux records in the superblock of an aborted journal
+/// (asm-generic/errno-base.h).
 const EIO: i32 = 5;
 /// Longest bio, in bytes.
 const BIO_BYTES: u64 = 1 << 20;
 
-/// Where the journal's blocks lie on the volume.
+/// Maps the journal's blocks to blocks of the volume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogMap {
     /// First block in the journal, first block of the volume, length; in order.
@@ -29,12 +30,13 @@ pub(crate) struct LogMap {
 }
 
 impl LogMap {
-    /// From the runs of the journal's file: first block in it, first block of the volume, length; in order.
+    /// Creates a map from the extents of the journal's file: first block in the file, first block
+    /// of the volume, length; in order.
     pub(crate) fn new(runs: Vec<(u64, VolumeBlock, u64)>) -> Self {
         Self { runs }
     }
 
-    /// Where block `n` of the journal lies.
+    /// Returns the location of block `n` of the journal.
     ///
     /// # Errors
     /// The journal has no such block.
@@ -47,7 +49,8 @@ impl LogMap {
         }
     }
 
-    /// Where block `n` of the journal lies, and how many blocks, at most `blocks`, follow each other from there.
+    /// Returns the location of block `n` of the journal, and how many blocks are contiguous from
+    /// there, at most `blocks`.
     ///
     /// # Errors
     /// The journal has no such block.
@@ -64,7 +67,7 @@ impl LogMap {
     }
 }
 
-/// The journal of a volume, on the volume's device.
+/// A volume's journal, on the same device as the volume.
 #[derive(Debug)]
 pub(crate) struct LogDevice {
     pub(super) device: Arc<dyn Device>,
@@ -74,19 +77,19 @@ pub(crate) struct LogDevice {
     block_bytes: usize,
 }
 
-/// The journal's superblock as it is to be written next.
+/// The journal's superblock as it will next be written.
 #[derive(Debug)]
 pub(super) struct LogSuperblock {
     pub(super) superblock: JournalSuperblock,
-    /// Its block, whose other bytes stay as they were read.
+    /// The block it is in; its other bytes stay as they were read.
     pub(super) block: Vec<u8>,
-    /// The log on disk is not empty: its superblock says where it starts.
+    /// The log on disk is not empty: its superblock says where the log starts.
     pub(super) started: bool,
-    /// Time of the last commit, which never goes back.
+    /// Time of the last commit, in seconds since 1970. Never decreases.
     pub(super) seconds: i64,
 }
 
-/// A transaction as it lies in the log.
+/// A transaction as laid out in the log.
 pub(super) struct Image {
     /// Every block before the commit block, in order.
     pub(super) blocks: Vec<Arc<Buf>>,
@@ -96,10 +99,10 @@ pub(super) struct Image {
 }
 
 impl LogDevice {
-    /// A journal whose log is empty. `block` is its first block, which holds `superblock`.
+    /// Creates a journal with an empty log. `block` is its first block, which holds `superblock`.
     ///
     /// # Errors
-    /// Not all of the log is mapped.
+    /// Part of the log is not mapped.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         map: LogMap,
@@ -119,7 +122,7 @@ impl LogDevice {
         LogLimits { log: superblock.log(), head, layout: self.layout, block_bytes }
     }
 
-    /// Lays a transaction out: revokes first, then each descriptor with its blocks.
+    /// Lays out a transaction: revokes first, then each descriptor with its blocks.
     pub(super) fn image(
         &self,
         sequence: u32,
@@ -157,7 +160,8 @@ impl LogDevice {
         image
     }
 
-    /// The commit block of a transaction, with a time that is `now` or, where the clock went back, the last one's.
+    /// Builds the commit block of a transaction. Its time is `now`, or the last commit's if the
+    /// clock went back.
     pub(super) fn commit_block(&self, image: &Image, now: i64) -> Buf {
         let seconds = {
             let mut superblock = self.superblock.lock();
@@ -175,7 +179,7 @@ impl LogDevice {
         block
     }
 
-    /// Writes blocks into the log; `place(i)` is where the `i`th goes. Not durable.
+    /// Writes blocks to the log; block `i` goes to `place(i)`. Not durable.
     pub(super) async fn write(&self, blocks: &[Arc<Buf>], place: impl Fn(usize) -> u32) -> Result<()> {
         let homes = (0..blocks.len()).map(|i| self.map.home(place(i)));
         let homes: Vec<VolumeBlock> = homes.collect::<Result<_>>()?;
@@ -183,14 +187,15 @@ impl LogDevice {
         write_blocks(&*self.device, self.block_bytes, list).await
     }
 
-    /// Writes the commit block of `tid` to block `at` of the log, behind a flush of `disk` and through the device's cache.
+    /// Writes the commit block of `tid` to block `at` of the log, after a flush of `disk` and with
+    /// FUA.
     pub(super) async fn write_commit(&self, disk: &Disk, tid: Tid, block: Buf, at: u32) -> Result<Durable> {
         let start = sector(self.map.home(at)?.0, self.block_bytes);
         Ok(disk.write_commit(tid.0, start, block).await?)
     }
 
-    /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or is empty. Behind a flush of
-    /// `durable_on`, and durable, where that is given.
+    /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or
+    /// is empty. If `durable_on` is given, the write follows a flush of that disk and is durable.
     pub(super) async fn write_superblock(
         &self,
         start: Option<u32>,
@@ -209,27 +214,29 @@ impl LogDevice {
         };
         let home = self.map.home(0)?;
         let written = match durable_on {
-            // The log's device in the page cache, where flushes take turns.
+            // Through the page cache's disk, which serialises flushes.
             Some(disk) => {
                 let start = sector(home.0, self.block_bytes);
                 disk.write_behind_flush(durable_write(start, block)).await.map_err(Error::from)
             }
             None => write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await,
         };
-        // The journal gave up meanwhile: the record of that may lie beneath what was just written.
+        // The journal was aborted meanwhile, and this write may have overwritten the record of
+        // that.
         if self.superblock.lock().superblock.errno() != errno {
             self.record_failure().await?;
         }
         written
     }
 
-    /// Records in the journal's superblock that the journal gave up (`s_errno`): the next recovery marks the volume as one with
-    /// errors. Everything else stays as it is on the device; the superblock in memory may be ahead of what is durable.
+    /// Records in the journal's superblock that the journal was aborted (`s_errno`). The next
+    /// recovery marks the volume as having errors. All other fields keep their on-disk values,
+    /// because the superblock in memory may be ahead of what is durable.
     ///
     /// # Errors
-    /// The device's.
+    /// I/O errors.
     pub(super) async fn record_failure(&self) -> Result<()> {
-        // Should another write of it follow.
+        // For any later write of the superblock.
         self.superblock.lock().superblock.set_errno(EIO);
         let home = self.map.home(0)?;
         let start = sector(home.0, self.block_bytes);
@@ -243,7 +250,8 @@ impl LogDevice {
     }
 }
 
-/// A block as it goes into the log, and whether its first bytes were replaced, for they look like the journal's.
+/// Returns a block as it goes into the log, and whether its first four bytes were zeroed because
+/// they match the journal's magic number.
 fn escape(version: &Arc<Buf>) -> (Arc<Buf>, bool) {
     if !needs_escape(version) {
         return (version.clone(), false);
@@ -258,10 +266,10 @@ pub(super) fn sector(n: u64, block_bytes: usize) -> Sector {
     Sector(n * (block_bytes as u64 / Sector::BYTES))
 }
 
-/// As [`write_segments`], of whole buffers.
+/// Like [`write_segments`], for whole buffers.
 ///
 /// # Errors
-/// As there.
+/// See there.
 pub(super) async fn write_blocks(
     device: &dyn Device,
     block_bytes: usize,
@@ -271,10 +279,10 @@ pub(super) async fn write_blocks(
     write_segments(device, block_bytes, segments).await
 }
 
-/// Writes blocks to their places, adjacent ones in one bio. Not durable.
+/// Writes blocks to their places, merging adjacent ones into one bio. Not durable.
 ///
 /// # Errors
-/// The first that a bio met; the others have ended, too.
+/// The first error of a bio, after all have completed.
 pub(crate) async fn write_segments(
     device: &dyn Device,
     block_bytes: usize,

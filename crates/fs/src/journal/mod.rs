@@ -1,15 +1,19 @@
 //! The journal (jbd2): transactions, commit and checkpoint.
 //!
-//! Kernel document: *Journal (jbd2)*. One transaction runs; operations join it through a [`Handle`], which promises at
-//! most so many blocks ([`Credits`]) and never waits. A commit closes the running transaction, takes the version of each
-//! block that it left, writes the log and then the commit block, behind a flush and through the device's cache. A
-//! checkpoint writes committed versions home and moves the log's tail.
+//! Kernel document: *Journal (jbd2)*. One transaction is running. Operations join it through a
+//! [`Handle`], which declares the most blocks it will dirty ([`Credits`]) and never waits. A commit
+//! closes the running transaction, takes the version of each block as the transaction left it,
+//! writes these to the log, and then writes the commit block with a preflush and FUA. A checkpoint
+//! writes committed versions home and advances the log's tail.
 //!
-//! Modules: `state` decides (pure: admission, tails, what may be written home and what may be allocated again),
-//! `ring` is the log's arithmetic, `handle` what an operation sees; `commit` and `checkpoint` are the flows, driven by
-//! the tasks that wait for them (`relay`); `log` puts blocks into the log, from which [`recovery`](crate::recovery) reads them back.
+//! Modules: `state` makes the decisions and does no I/O (admission, tails, what may be written
+//! home, what may be allocated again). `ring` is the arithmetic of the log, and `handle` is the
+//! interface for operations. `commit` and `checkpoint` are the flows, driven by the tasks that wait
+//! for them (`relay`). `log` writes blocks to the log; [`recovery`](crate::recovery) reads them
+//! back.
 //!
-//! A volume without a journal has the same handles; its commit writes home, in phases (`unlogged`).
+//! A volume without a journal has the same handles. Its commit writes home directly, in phases
+//! (`unlogged`).
 
 mod accounts;
 mod checkpoint;
@@ -48,29 +52,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
-/// Blocks that an operation may dirty, worst case: each block, and one for each inode, group and the superblock.
+/// Upper bound on the blocks an operation may dirty. Each block counts, plus one for each inode and
+/// group, and one for the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Credits(pub(crate) u32);
 
-/// Hears when a transaction is durable.
+/// Is notified when a transaction is durable.
 pub(crate) trait Listener: Send + Sync {
-    /// `tid` is durable, and nothing is written to the blocks that it freed any more: they may be allocated again.
+    /// `tid` is durable and no writes to the blocks it freed are in flight: they may be reused.
     fn released(&self, tid: Tid, freed: &[PhysicalRun]);
 }
 
-/// How a journal is run.
+/// How a journal runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalOptions {
-    /// Blocks that transactions and checkpoints may keep in memory.
+    /// Limit on the bytes that transactions and checkpoints may pin in memory.
     pub(crate) pinned_bytes_max: u64,
-    /// A transaction is committed at this age, and checkpoints run in the background; `None` for an offline batch, in
-    /// which nothing happens by itself.
+    /// Age at which a transaction is committed; checkpoints then run in the background, too. `None`
+    /// for an offline batch, which has no background work.
     pub(crate) commit_interval: Option<Nanos>,
-    /// Time stamps are this, seconds since 1970, instead of the clock's.
+    /// Fixed time for time stamps, in seconds since 1970; `None` for the clock's.
     pub(crate) fixed_time: Option<i64>,
 }
 
-/// The journal of a volume that is open for writing, or what stands in for it. Cheap to clone.
+/// The journal of a volume open for writing, or its stand-in if the volume has none. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     inner: Arc<Inner>,
@@ -79,25 +85,27 @@ pub(crate) struct Journal {
 struct Inner {
     rt: Rt,
     store: Arc<MetaStore>,
-    /// The device in the page cache, for flushes.
+    /// The device as the page cache sees it, for flushes.
     disk: Disk,
-    /// Flushes of the device that had failed when the volume was opened.
+    /// Failed flushes of the device at the time the volume was opened.
     flush_failures: u64,
-    /// Where the log lies; `None` for a volume without a journal.
+    /// Location of the log; `None` for a volume without a journal.
     log: Option<LogDevice>,
     options: JournalOptions,
     state: Ranked<State>,
-    /// The transaction whose commit failed, which pins what it changed.
+    /// The transaction whose commit failed. It keeps its changes pinned.
     lost: Mutex<Option<(Running, Versions)>>,
-    /// The log's superblock says that the journal gave up, or the device did not take that.
+    /// The log's superblock records that the journal was aborted, or the attempt to write that
+    /// failed.
     failure_recorded: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
     commits: Relay,
     checkpoints: Relay,
     listener: OnceLock<Arc<dyn Listener>>,
-    /// The keeper of quotas, on a volume that has some.
+    /// Keeps quotas, on a volume that has any.
     accounts: OnceLock<Arc<dyn Accounts>>,
-    /// Freed blocks are discarded before they may be allocated again, until the device says that it cannot.
+    /// Discard freed blocks before they may be reused. Cleared when the device turns out not to
+    /// support it.
     discards: AtomicBool,
     background: background::Signals,
 }
@@ -111,7 +119,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Journal {
-    /// A journal whose log is empty, of a store on `disk`. `next` is the first transaction.
+    /// Creates a journal with an empty log, for a store on `disk`. `next` is the first transaction.
     pub(crate) fn new(
         rt: &Rt,
         store: Arc<MetaStore>,
@@ -147,33 +155,37 @@ impl Journal {
         Self { inner }
     }
 
-    /// Sets the listener for durable transactions; once, by the allocator.
+    /// Sets the listener for durable transactions. The allocator calls this once.
     pub(crate) fn set_listener(&self, listener: Arc<dyn Listener>) {
         let set = self.inner.listener.set(listener);
         assert!(set.is_ok(), "one listener");
     }
 
-    /// Has commits charge changes of inodes to quotas; once, before the first handle is opened.
+    /// Makes commits charge inode changes to quotas. Called once, before the first handle is
+    /// opened.
     pub(crate) fn set_accounts(&self, accounts: Arc<dyn Accounts>) {
         self.accounts_grew(accounts.blocks());
         let set = self.inner.accounts.set(accounts);
         assert!(set.is_ok(), "one keeper of quotas");
     }
 
-    /// Quotas lie in so many blocks now.
+    /// Sets the number of blocks that quotas occupy.
     pub(crate) fn accounts_grew(&self, blocks: u32) {
         self.inner.lock().set_quota_blocks(blocks);
     }
 
-    /// Has freed blocks discarded from now on, once nothing after a crash leads to them.
+    /// Turns on discards: from now on, freed blocks are discarded once no crash can make them
+    /// reachable again.
     pub(crate) fn discard_freed(&self) {
         self.inner.discards.store(true, Ordering::Relaxed);
     }
 
-    /// Opens a handle for an operation that dirties at most `credits`. Waits for a commit, or for room in the log.
+    /// Opens a handle for an operation that dirties at most `credits`. May wait for a commit or for
+    /// log space.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] after a failure; [`Error::NoSpace`] where no transaction is ever that large.
+    /// [`Error::ReadOnly`] after a failure; [`Error::NoSpace`] if `credits` exceeds the largest
+    /// transaction.
     pub(crate) async fn start(&self, credits: Credits) -> Result<Handle> {
         loop {
             let admission = {
@@ -188,7 +200,7 @@ impl Journal {
         }
     }
 
-    /// Opens a handle if that needs no waiting.
+    /// Opens a handle if that is possible without waiting.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -200,7 +212,7 @@ impl Journal {
         })
     }
 
-    /// Does what an admission asks for.
+    /// Does what `admission` asks for.
     async fn make_room(&self, admission: Admission) -> Result<()> {
         match admission {
             Admission::Enter | Admission::Drain => {
@@ -212,12 +224,13 @@ impl Journal {
         }
     }
 
-    /// The transaction that an operation which starts now joins.
+    /// The transaction that an operation starting now would join.
     pub(crate) fn running(&self) -> Tid {
         self.inner.state.lock().running.tid
     }
 
-    /// Whether `tid` is the running transaction, and block `at` was allocated for metadata in it. On a volume without a journal.
+    /// Whether `tid` is the running transaction and allocated block `at` for metadata. Only tracked
+    /// on a volume without a journal.
     pub(crate) fn is_fresh(&self, tid: Tid, at: VolumeBlock) -> bool {
         let state = self.inner.state.lock();
         state.running.tid == tid && state.running.fresh.contains(&at.0)
@@ -228,25 +241,27 @@ impl Journal {
         self.inner.state.lock().committed
     }
 
-    /// How many flushes have begun: for [`Self::flush_since`], after data were written.
+    /// Number of flushes begun so far. Pass it to [`Self::flush_since`] after writing data.
     pub(crate) fn flushes_begun(&self) -> u64 {
         self.inner.lock().flushes.begun()
     }
 
-    /// Makes durable what was written when [`Self::flushes_begun`] gave `mark`: flushes the device unless a flush that
-    /// began later has succeeded.
+    /// Makes durable what had been written when [`Self::flushes_begun`] returned `mark`. Flushes
+    /// the device unless a flush that began later has already succeeded.
     ///
     /// # Errors
-    /// Why the journal gave up, now or before; a failed flush ends writing.
+    /// Why the journal was aborted, now or earlier; a failed flush aborts it.
     pub(crate) async fn flush_since(&self, mark: u64) -> Result<()> {
         self.inner.flush_since(mark).await
     }
 
-    /// Makes every operation up to those of `upto` durable. The commit runs on the caller's task; callers that come while
-    /// it runs share the next one. Costs nothing if `upto` is durable or empty; no flush either, then.
+    /// Makes every operation of transactions up to `upto` durable.
+    ///
+    /// The commit runs on the caller's task. Callers that arrive while it runs share the next one.
+    /// Does nothing, not even a flush, if `upto` is already durable or empty.
     ///
     /// # Errors
-    /// Why the journal gave up. Nothing is written from then on.
+    /// Why the journal was aborted. Nothing is written after that.
     pub(crate) async fn commit(&self, upto: Tid) -> Result<()> {
         loop {
             {
@@ -257,7 +272,8 @@ impl Journal {
                 if state.failure.is_some() || state.is_durable(upto) {
                     let outcome = state.check_alive();
                     drop(state);
-                    // Other callers may have been left to this one, which begins no commit.
+                    // This caller may have been the one woken to begin the next commit, and it
+                    // begins none.
                     self.inner.commits.wake_all();
                     return outcome;
                 }
@@ -269,10 +285,11 @@ impl Journal {
         }
     }
 
-    /// Waits until the allocator has everything that durable transactions freed: home writes in flight hold it back.
+    /// Waits until everything that durable transactions freed has returned to the allocator. Home
+    /// writes in flight delay that.
     ///
     /// # Errors
-    /// Why the journal gave up.
+    /// Why the journal was aborted.
     pub(crate) async fn released(&self) -> Result<()> {
         let inner = &*self.inner;
         loop {
@@ -296,59 +313,64 @@ impl Journal {
         }
     }
 
-    /// Keeps [`Self::close`] waiting until the result is dropped: for what is done to free blocks beside transactions.
+    /// Makes [`Self::close`] wait until the result is dropped. For work on free blocks outside any
+    /// transaction.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] once the journal is being closed, or gave up.
+    /// [`Error::ReadOnly`] if the journal is closing or was aborted.
     pub(crate) fn keep_open(&self) -> Result<KeptOpen> {
         self.inner.keep_open()
     }
 
-    /// Waits for a moment without discards of free blocks.
+    /// Waits until no discard of free blocks is in flight.
     pub(crate) async fn discards_ended(&self) {
         self.inner.wait_until(|state| (state.kept_open == 0).then_some(())).await;
     }
 
-    /// Writes home what is committed, and frees its room in the log.
+    /// Writes committed blocks home and frees their log space.
     ///
     /// # Errors
-    /// Why the journal gave up.
+    /// Why the journal was aborted.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
         self.inner.clone().checkpoint_all().await
     }
 
-    /// Commits what has been changed by now and writes it home: after a crash no replay writes to its blocks any more.
+    /// Commits all changes made so far and writes them home. After a crash, replay will not write
+    /// to those blocks.
     ///
     /// # Errors
-    /// Why the journal gave up.
+    /// Why the journal was aborted.
     pub(crate) async fn commit_home(&self) -> Result<()> {
         self.commit(self.running()).await?;
-        // A checkpoint that was under way may have begun before the commit.
+        // A checkpoint already under way may have begun before the commit.
         self.checkpoint().await?;
         self.checkpoint().await
     }
 
-    /// Gives up: nothing is written from now on, writers get [`Error::ReadOnly`] and waiting syncs `cause`.
+    /// Aborts the journal. Nothing is written from now on; writers get [`Error::ReadOnly`], waiting
+    /// syncs `cause`.
     pub(crate) fn latch(&self, cause: Error) {
         self.inner.latch(cause);
     }
 
-    /// Records in the log's superblock that the journal gave up, once; see [`LogDevice`]. A device that does not take the
-    /// record loses it.
+    /// Records in the log's superblock that the journal was aborted, at most once; see
+    /// [`LogDevice`]. If the device refuses that write, the record is lost.
     pub(crate) async fn record_failure(&self) {
         self.inner.record_failure().await;
     }
 
-    /// Why the journal gave up, if it did.
+    /// Why the journal was aborted, if it was.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.inner.state.lock().failure.clone()
     }
 
-    /// Commits and writes home everything and leaves an empty log; the caller clears the volume's flags after that. No
-    /// handle is opened any more, and nothing is written afterwards, whatever open files of the volume live.
+    /// Commits everything, writes it home and leaves an empty log.
+    ///
+    /// The caller then clears the volume's flags. No handle can be opened any more, and nothing is
+    /// written afterwards, even if files of the volume are still open.
     ///
     /// # Errors
-    /// Why the journal gave up, now or before.
+    /// Why the journal was aborted, now or earlier.
     pub(crate) async fn close(&self) -> Result<()> {
         self.inner.lock().closing = true;
         self.inner.notify();
@@ -356,14 +378,14 @@ impl Journal {
         self.commit(running).await?;
         self.inner.background.close();
         self.inner.clone().empty_log().await?;
-        // Discards in flight must end before the device is another's.
+        // In-flight discards must end before someone else owns the device.
         self.inner.wait_until(|state| (state.has_released() && state.kept_open == 0).then_some(())).await;
         self.latch(Error::ReadOnly);
         Ok(())
     }
 
-    /// Ends writing as a crash does: nothing is written from now on. A commit or checkpoint that no task drives any more is
-    /// dropped: it would keep the journal, and with it the page cache.
+    /// Stops writing, as a crash would. A commit or checkpoint that no task is driving is dropped:
+    /// it would keep the journal, and thus the page cache, alive.
     pub(crate) fn abandon(&self) {
         self.inner.background.close();
         self.inner.latch(Error::ReadOnly);
@@ -371,12 +393,12 @@ impl Journal {
         self.inner.checkpoints.end();
     }
 
-    /// Whether things happen by themselves: not in an offline batch.
+    /// Whether commits and checkpoints run in the background. False for an offline batch.
     pub(crate) fn has_background(&self) -> bool {
         self.inner.options.commit_interval.is_some()
     }
 
-    /// Seconds since 1970 for time stamps on disk.
+    /// The time for on-disk time stamps, in seconds since 1970.
     pub(crate) fn wall_clock(&self) -> i64 {
         self.inner.wall_clock()
     }
@@ -387,20 +409,20 @@ impl Inner {
         self.options.fixed_time.unwrap_or_else(|| self.rt.wall_clock())
     }
 
-    /// Something changed: everybody who waits looks again.
+    /// Wakes every waiter to check the state again.
     fn notify(&self) {
         let waiters = std::mem::take(&mut *self.waiters.lock());
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `ready` says so of the state; asked at once and after each [`Self::notify`].
+    /// Waits until `ready` returns a value. Checks at once and after each [`Self::notify`].
     async fn wait_until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut state = self.state.lock();
             if let Some(value) = ready(&mut state) {
                 return Poll::Ready(value);
             }
-            // Under the state's lock, so that no change is missed.
+            // Register under the state's lock, so that no change is missed.
             let mut waiters = self.waiters.lock();
             if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
                 waiters.push(cx.waker().clone());
@@ -410,14 +432,14 @@ impl Inner {
         .await
     }
 
-    /// Waits until the running transaction is not closed any more. Drives the commit meanwhile, for the task that began it
-    /// may be gone.
+    /// Waits until the running transaction accepts operations. Drives the commit meanwhile, because
+    /// the task that began it may be gone.
     async fn drained(&self) {
         let drained = |state: &mut State| (!state.running.locked || state.failure.is_some()).then_some(());
         self.driving(&self.commits, drained).await;
     }
 
-    /// Waits until `ready` says so or `work` has ended, and drives that meanwhile.
+    /// Waits until `ready` returns a value or `work` ends, and drives `work` meanwhile.
     async fn driving(&self, work: &Relay, ready: impl FnMut(&mut State) -> Option<()>) {
         let mut work = pin!(work.join(EVERY_END));
         let mut ready = pin!(self.wait_until(ready));
@@ -436,14 +458,15 @@ impl Inner {
         self.commits.reach(u64::MAX);
     }
 
-    /// Gives up and records that, as jbd2 does on an abort.
+    /// Aborts the journal and records the failure, as jbd2 does on an abort.
     async fn give_up(&self, cause: Error) {
         self.latch(cause);
         self.record_failure().await;
     }
 
     async fn record_failure(&self) {
-        // A journal that was closed, or dropped as a crash does, has not failed; another host's is not to be written.
+        // A journal that was closed, or dropped as in a crash, has not failed. If the volume is now
+        // another host's, it must not be written.
         let has_failed = !matches!(self.lock().failure, None | Some(Error::ReadOnly | Error::InUse { .. }));
         if let Some(log) = self.log.as_ref().filter(|_| has_failed)
             && !self.failure_recorded.swap(true, Ordering::Relaxed)
@@ -457,7 +480,7 @@ impl Inner {
     }
 }
 
-/// Has the journal give up where a commit or checkpoint panics.
+/// Aborts the journal if a commit or checkpoint panics.
 struct LatchOnPanic(Arc<Inner>);
 
 impl Drop for LatchOnPanic {

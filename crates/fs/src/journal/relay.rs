@@ -1,12 +1,13 @@
-//! One future, driven by those who wait for its end.
+//! One future, driven by the tasks that wait for it.
 //!
-//! A commit runs on the task of the first fsync that needs it, because a wake across processors costs more than most of
-//! the commit. That task may be dropped at any time, so the commit does not belong to it: every waiter that is polled
-//! drives it on.
+//! A commit runs on the task of the first fsync that needs it, because a wakeup on another
+//! processor costs more than most of the commit. That task may be dropped at any time, so it does
+//! not own the commit: any waiter that is polled drives it.
 //!
-//! For the same reason a waiter that needs the next commit is not woken by the end of this one, but for the one that is to
-//! begin it; and the I/O of a commit wakes the waiter that polled it last. A task that keeps a sync without polling it, as a
-//! `select!` may, would leave the others waiting for it: where the one that was woken does not go on in time, all are woken.
+//! For the same reason, the end of a commit does not wake all waiters of the next one, only the one
+//! that will begin it. Likewise, completions of a commit's I/O wake only the waiter that polled
+//! last. A task that holds a sync without polling it, as a `select!` may, would leave the others
+//! waiting. So if the woken waiter does not resume in time, all are woken.
 
 use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
@@ -17,14 +18,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long the waiter that was woken may leave the work to itself, at least, while others wait: longer than a thread waits for
-/// a processor as a rule.
+/// Least time that the woken waiter gets to resume while others wait. Longer than a thread usually
+/// waits for a processor.
 const PATIENCE: Nanos = Nanos::from_millis(20);
 
-/// Room for one future at a time.
+/// Holds one future at a time.
 pub(super) struct Relay {
     shared: Arc<Shared>,
-    /// The work's own, of an [`Io`].
+    /// The waker that the work is polled with; an [`Io`].
     waker: Waker,
 }
 
@@ -57,8 +58,8 @@ impl Wake for Io {
     }
 }
 
-/// A look after a while whether the waiter that was woken has gone on. It is made before the task that looks: a world that
-/// has ended takes no task, and then it is over at once.
+/// A check, after a delay, that the woken waiter has resumed. Created before the task that runs it:
+/// after shutdown no task can be spawned, so the watch is dropped and ends at once.
 struct Watch(Weak<Shared>);
 
 impl Drop for Watch {
@@ -70,7 +71,7 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    /// The one waiter that was woken is to be watched; `None` where a watch is under way.
+    /// Begins watching the woken waiter; `None` if a watch is already under way.
     fn begin_watch(self: &Arc<Self>, state: &mut State) -> Option<Watch> {
         (!std::mem::replace(&mut state.is_watched, true)).then(|| Watch(Arc::downgrade(self)))
     }
@@ -86,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Has all waiters look where one was woken to go on and none has since.
+    /// Wakes all waiters if the woken one has not resumed.
     fn end_watch(&self) {
         let waiters = {
             let mut state = self.state.lock();
@@ -100,19 +101,20 @@ impl Shared {
 #[derive(Default)]
 struct State {
     work: Stage,
-    /// Put in while the last piece had done its work and its driver had yet to say so.
+    /// Started after the current work had finished but before its driver noticed.
     next: Option<Work>,
-    /// With the key that each waits for.
+    /// With the key each one waits for.
     waiters: Vec<(u64, Waker)>,
-    /// The waiter that polled the work last.
+    /// The waiter that last polled the work.
     driver: Option<Waker>,
-    /// A waiter was woken, to poll the work or to begin the next, and no work has been polled since.
+    /// A waiter was woken to poll the work or begin the next, and no work has been polled since.
     is_woken: bool,
-    /// A task looks after a while whether one has.
+    /// A delayed task will check whether the woken waiter resumed.
     is_watched: bool,
-    /// The highest key that has been reached.
+    /// The highest key reached.
     reached: u64,
-    /// Work that is not finished is dropped: it holds the owner of the relay.
+    /// The relay has ended. Unfinished work is dropped, because it owns a reference to the relay's
+    /// owner.
     is_ended: bool,
 }
 
@@ -121,7 +123,7 @@ enum Stage {
     #[default]
     Idle,
     Parked(Work),
-    /// A waiter polls it at this moment; whether it is to be polled again at once.
+    /// A waiter is polling it. True if it must be polled again right away.
     Driven(bool),
 }
 
@@ -132,8 +134,8 @@ impl Relay {
         Self { shared, waker }
     }
 
-    /// Puts a future in. The one before it has ended, in the eyes of those who wait for what it did, if not in its
-    /// driver's.
+    /// Sets the work to run. Any earlier work has finished as far as its waiters know; its driver
+    /// may not have noticed.
     pub(super) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.shared.state.lock();
         match state.work {
@@ -144,8 +146,8 @@ impl Relay {
         }
     }
 
-    /// Drops the work that is there, half done or not, and all that is put in later: a driver drops its own when it waits
-    /// next.
+    /// Drops the current work, finished or not, and any work started later. If a waiter is driving
+    /// the work, that waiter drops it the next time it would block.
     pub(super) fn end(&self) {
         let dropped = {
             let mut state = self.shared.state.lock();
@@ -169,13 +171,14 @@ impl Relay {
         matches!(self.shared.state.lock().work, Stage::Idle)
     }
 
-    /// Ready when no work is left, or `key` has been reached. A waiter for a key that is not reached when the work ends
-    /// is woken only if it is to begin the next; it does that, or calls [`Self::wake_all`].
+    /// Returns a future that is ready when no work is left or `key` has been reached. When the work
+    /// ends, of the waiters for unreached keys only one is woken, to begin the next work. It must
+    /// do that or call [`Self::wake_all`].
     pub(super) fn join(&self, key: u64) -> Join<'_> {
         Join { relay: self, key, polled: false }
     }
 
-    /// All keys up to `key` are reached: their waiters need not wait for the work's end.
+    /// Marks all keys up to `key` as reached. Their waiters need not wait for the work to end.
     pub(super) fn reach(&self, key: u64) {
         let waiters = {
             let mut state = self.shared.state.lock();
@@ -185,7 +188,7 @@ impl Relay {
         waiters.for_each(Waker::wake);
     }
 
-    /// Has all waiters look again.
+    /// Wakes all waiters to check again.
     pub(super) fn wake_all(&self) {
         let waiters = std::mem::take(&mut self.shared.state.lock().waiters);
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
@@ -242,17 +245,17 @@ impl Relay {
                 std::mem::forget(driving);
                 return Poll::Pending;
             }
-            // Another waiter was woken for it while it was being polled here.
+            // Another waiter was woken for the work while this one was polling it.
             state.work = Stage::Driven(false);
             state.is_woken = false;
         }
     }
 }
 
-/// The key of those who wait for the end of any work.
+/// Key of waiters that wait for the end of any work.
 pub(super) const EVERY_END: u64 = 0;
 
-/// Dropped when the work has ended, by a panic, too.
+/// Dropped when the work ends, including by a panic.
 struct Driving<'r>(&'r Relay);
 
 impl Drop for Driving<'_> {
@@ -262,7 +265,7 @@ impl Drop for Driving<'_> {
             let mut state = shared.state.lock();
             state.work = state.next.take().map_or(Stage::Idle, Stage::Parked);
             let reached = state.take_reached();
-            // One to begin the next, or to drive it.
+            // Wake one waiter to begin or drive the next work.
             let successor = state.waiters.pop().map(|(_, waker)| waker);
             let has_others = !state.waiters.is_empty();
             state.is_woken = has_others;
@@ -298,7 +301,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// Waits for the end of the work that is there; drives it meanwhile.
+/// Waits for the current work to end, and drives it meanwhile.
 pub(super) struct Join<'a> {
     relay: &'a Relay,
     key: u64,
@@ -309,7 +312,8 @@ impl Future for Join<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.relay.poll(self.key, cx);
-        // The end of the work needs no successor: with many waiters each would wake all that wait for the next work.
+        // Once this is ready, dropping it must not wake the others: with many waiters, each one
+        // would wake all waiters of the next work.
         self.polled = polled.is_pending();
         polled
     }
@@ -317,7 +321,7 @@ impl Future for Join<'_> {
 
 impl Drop for Join<'_> {
     fn drop(&mut self) {
-        // The work may wait for this task's waker: another takes over.
+        // The work may be waiting for this task's waker: let another task take over.
         if self.polled {
             self.relay.wake_all();
         }
@@ -337,7 +341,7 @@ mod tests {
         let done = Arc::new(AtomicU32::new(0));
         let (inside, next) = (done.clone(), relay.clone());
         relay.start(async move {
-            // As another thread does that sees the end before the driver does.
+            // As if another thread saw the end before the driver does.
             next.start(async move {
                 inside.fetch_add(1, Ordering::SeqCst);
             });
@@ -388,7 +392,7 @@ mod tests {
         assert!(relay.is_idle());
     }
 
-    /// What some work waits for.
+    /// Blocks some work until it is opened.
     #[derive(Default)]
     struct Gate(Mutex<(bool, Option<Waker>)>);
 
@@ -412,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Counts its wakes.
+    /// Counts wakeups.
     #[derive(Default)]
     struct Counts(AtomicU32);
 
@@ -441,7 +445,7 @@ mod tests {
             assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
         gate.open();
-        // The last that was polled drives.
+        // The last waiter polled drives.
         let (mut wait, wakes) = waits.pop().expect("some");
         assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes))).is_ready());
         drop(wait);
@@ -497,7 +501,7 @@ mod tests {
         let wakes = Arc::new(Counts::default());
         let waker = Waker::from(wakes.clone());
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // Drives from here on, and is not polled again.
+        // Drives from here on and is never polled again.
         assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         gate.open();
         sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(1))).unwrap();
@@ -505,8 +509,8 @@ mod tests {
         assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }
 
-    /// A relay whose work has ended, and a waiter for the next that counts its wakes: the one that was woken to begin it is
-    /// `kept`, and is not polled.
+    /// Ends a relay's work, then runs `check` with a waiter for the next work and its count of
+    /// wakeups. The waiter woken to begin that work is `kept`, which is never polled.
     fn with_successor(rt: &Rt, check: impl FnOnce(&Relay, &Counts, &mut Pin<Box<Join<'_>>>)) {
         let relay = Relay::new(rt);
         let gate = Arc::new(Gate::default());
@@ -521,7 +525,7 @@ mod tests {
         relay.reach(7);
         let waker = Waker::from(counts[2].clone());
         assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-        // It has what it waits for, and leaves the end of the work to those that are polled next.
+        // It got what it waited for; whoever is polled next handles the end of the work.
         let mut other = Box::pin(relay.join(EVERY_END));
         assert!(other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert_eq!(counts[1].0.load(Ordering::SeqCst), 1, "it is the successor");

@@ -1,4 +1,4 @@
-//! Freed blocks on their way back to the allocator.
+//! Returning freed blocks to the allocator.
 
 use super::{Inner, Tid};
 use crate::meta::PhysicalRun;
@@ -9,8 +9,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Blocks that a durable transaction freed. Dropped, they are the allocator's: made before the task that discards them, which a
-/// world that has ended does not take, and held by each discard in flight, whatever becomes of that task.
+/// Blocks that a durable transaction freed; dropping this returns them to the allocator. Created
+/// before the task that discards them, because after shutdown that task cannot be spawned. Each
+/// discard in flight holds a reference, whatever happens to the task.
 struct Freed {
     inner: Arc<Inner>,
     tid: Tid,
@@ -24,7 +25,8 @@ impl Drop for Freed {
 }
 
 impl Inner {
-    /// Tells the allocator what it may allocate again, after discarding it where that is asked for; without locks.
+    /// Returns freed blocks to the allocator, after discarding them if discards are on. Call
+    /// without locks.
     pub(super) fn release(self: &Arc<Self>, tid: Tid, freed: Vec<PhysicalRun>) {
         if freed.is_empty() {
             return;
@@ -33,7 +35,7 @@ impl Inner {
             return self.released(tid, &freed);
         }
         let freed = Arc::new(Freed { inner: self.clone(), tid, runs: freed });
-        // No caller waits for it, but one that needs the space.
+        // Only callers that need the space wait for this.
         let discard = async move {
             for &run in &freed.runs {
                 freed.inner.discard(run, freed.clone()).await;
@@ -42,7 +44,8 @@ impl Inner {
         drop(self.rt.spawn("discard", Class::Normal, discard));
     }
 
-    /// Discards freed blocks. A device that fails to keeps them, and one that cannot is asked no more.
+    /// Discards freed blocks. A failure leaves them as they are; if the device does not support
+    /// discards, none are sent any more.
     async fn discard(&self, run: PhysicalRun, freed: Arc<Freed>) {
         if !self.discards.load(Ordering::Relaxed) || self.lock().failure.is_some() {
             return;
@@ -64,10 +67,10 @@ impl Inner {
         self.notify();
     }
 
-    /// Keeps a close of the journal waiting until the result is dropped.
+    /// Makes a close of the journal wait until the result is dropped.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] once the journal is being closed, or gave up.
+    /// [`Error::ReadOnly`] if the journal is closing or was aborted.
     pub(super) fn keep_open(self: &Arc<Self>) -> Result<KeptOpen> {
         let mut state = self.lock();
         if !state.is_open() {
@@ -79,7 +82,7 @@ impl Inner {
     }
 }
 
-/// Work that a close waits for; see [`Journal::keep_open`](super::Journal::keep_open).
+/// Work that a close must wait for; see [`Journal::keep_open`](super::Journal::keep_open).
 #[derive(Debug)]
 pub(crate) struct KeptOpen(Arc<Inner>);
 
@@ -90,8 +93,9 @@ impl Drop for KeptOpen {
     }
 }
 
-/// Discards a range of the device. What is `held` is dropped when the device has ended that, also where the caller leaves or its
-/// world ends: whoever gets the range next would lose what is written there.
+/// Discards a range of the device. `held` is dropped when the device completes the discard, even if
+/// the caller is dropped or the runtime shuts down: until then, a new owner of the range could lose
+/// what it writes there.
 pub(crate) fn discard_held<H: Send + 'static>(
     device: &dyn Device,
     start: Sector,

@@ -1,21 +1,22 @@
-//! The log as a ring of blocks: pure arithmetic.
+//! The log as a ring of blocks. Pure arithmetic.
 
 use extant_format::jbd2::JournalLayout;
 use std::ops::Range;
 
-/// Room in the log. The blocks in use lie from `tail` up to `head`, around the end.
+/// Space in the log. Blocks from the tail up to `head` are in use, wrapping around at the end.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
-    /// Blocks of the journal that the log may use.
+    /// Journal blocks that the log may use.
     log: Range<u32>,
     /// Where the next block goes.
     head: u32,
-    /// Blocks in use before `head`.
+    /// Number of blocks in use before `head`.
     used: u32,
 }
 
 impl Ring {
-    /// An empty log that goes on at `head`, or at its first block.
+    /// Creates an empty log that continues at `head`, or at the first block if `head` is `None` or
+    /// out of range.
     pub(super) fn new(log: Range<u32>, head: Option<u32>) -> Self {
         let head = head.filter(|head| log.contains(head)).unwrap_or(log.start);
         Self { log, head, used: 0 }
@@ -25,12 +26,12 @@ impl Ring {
         self.head
     }
 
-    /// Blocks of the log.
+    /// Total blocks of the log.
     pub(super) fn len(&self) -> u32 {
         self.log.end - self.log.start
     }
 
-    /// Blocks that are not in use. One stays free, so that a full log and an empty one differ.
+    /// Number of free blocks. One block always stays unused, to tell a full log from an empty one.
     pub(super) fn free(&self) -> u32 {
         self.len() - 1 - self.used
     }
@@ -39,7 +40,7 @@ impl Ring {
         self.used
     }
 
-    /// Puts `blocks` to use and returns the first.
+    /// Takes `blocks` and returns the first.
     pub(super) fn take(&mut self, blocks: u32) -> u32 {
         assert!(blocks <= self.free(), "{blocks} blocks of a log that has {}", self.free());
         let start = self.head;
@@ -48,13 +49,13 @@ impl Ring {
         start
     }
 
-    /// The block `n` after `from`.
+    /// The `n`th block after `from`.
     pub(super) fn step(&self, from: u32, n: u32) -> u32 {
         let at = u64::from(from - self.log.start) + u64::from(n);
         self.log.start + (at % u64::from(self.len())) as u32
     }
 
-    /// Frees what lies before `tail`.
+    /// Frees the blocks before `tail`.
     pub(super) fn release_to(&mut self, tail: u32) {
         let used = if tail <= self.head { self.head - tail } else { self.len() - (tail - self.head) };
         assert!(used <= self.used, "the tail moves forward");
@@ -62,7 +63,7 @@ impl Ring {
     }
 }
 
-/// Blocks that a transaction of `blocks` copies and `revokes` records takes in the log, at most.
+/// Most log blocks for a transaction with `blocks` copies and `revokes` revoke records.
 pub(super) fn log_cost(layout: &JournalLayout, block_bytes: usize, blocks: u32, revokes: u32) -> u32 {
     let (header, uuid) = (12, 16);
     let tags = (block_bytes - header - uuid - layout.tail_bytes()) / layout.tag_bytes();
@@ -76,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The blocks in use are those taken last, and no block is used twice.
+        /// The blocks in use are the last ones taken, and none is used twice.
         #[test]
         fn in_use_is_what_was_taken_last(
             (first, len) in (1u32..5, 8u32..40),

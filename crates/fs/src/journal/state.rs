@@ -1,4 +1,4 @@
-//! The journal's knowledge and decisions: no I/O, no clock, no waiting.
+//! State and decisions of the journal. No I/O, no clock, no waiting.
 
 use super::Tid;
 use super::accounts::{Charges, OPERATION_QUOTA_BLOCKS};
@@ -16,25 +16,29 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks that admission keeps for what handles do not count: revoke blocks, descriptors that end early.
+/// Blocks that admission keeps in reserve for what handles do not count: revoke blocks, and
+/// descriptors that end early.
 const SLACK_BLOCKS: u32 = 32;
-/// The largest operation, in blocks. Transactions have room for it however small the budget is. Some come near it:
+/// The largest operation, in blocks. A transaction always has room for one, however small the
+/// budget is. Some operations come close:
 ///
-/// - an attribute's value of 64 blocks in as many pieces, each with a bitmap and a descriptor, its inode, and the freeing of the value
-///   that it replaces (`xattr::values`): 234;
-/// - 64 blocks of data with data=journal, in 12 runs with a bitmap and a descriptor each, and with the nodes of a tree of three levels,
-///   of which each run splits one on every level, with a bitmap and a descriptor for each new one: 208; on a tree of four levels, with
-///   2.4 million extents at least, 256; in place of old contents, without nodes: 160;
-/// - a step of a removal, with a bitmap and a descriptor of each of its groups, its nodes, and revoke records: 120.
+/// - An attribute value of 64 blocks in 64 extents: a bitmap and a descriptor for each, the inode,
+///   and freeing the value it replaces (`xattr::values`): 234.
+/// - 64 blocks of data with data=journal, in 12 runs, each with a bitmap and a descriptor, plus the
+///   nodes of a tree of three levels. Each run splits one node on every level, and each new node
+///   needs a bitmap and a descriptor: 208. On a tree of four levels, which takes at least 2.4
+///   million extents: 256. Replacing old contents needs no nodes: 160.
+/// - One step of a removal: a bitmap and a descriptor for each of its groups, its nodes, and revoke
+///   records: 120.
 const OPERATION_BLOCKS_MAX: u32 = 256;
-/// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
+/// The smallest log we write to, in blocks. A journal has 1024; the first is its superblock.
 pub(crate) const LOG_BLOCKS_MIN: u32 = 1023;
 const _: () = assert!(LOG_BLOCKS_MIN / 3 >= OPERATION_BLOCKS_MAX + SLACK_BLOCKS);
 
-/// Transactions of fewer blocks are not committed because of their size before they have to be.
+/// A transaction of fewer blocks is never committed early because of its size.
 const LARGE_BLOCKS_MIN: u32 = 256;
 
-/// The shape of a log.
+/// Geometry of a log.
 #[derive(Clone, Debug)]
 pub(super) struct LogLimits {
     pub(super) log: Range<u32>,
@@ -47,33 +51,33 @@ pub(super) struct LogLimits {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) tid: Tid,
-    /// Closed to new operations: a commit waits for those that are in it.
+    /// Closed to new operations. A commit is waiting for the open ones to finish.
     pub(super) locked: bool,
     /// Open handles.
     pub(super) handles: u32,
-    /// Credits of open handles.
+    /// Sum of the open handles' credits.
     pub(super) outstanding: u32,
-    /// When the first operation changed something.
+    /// When an operation first changed something.
     pub(super) began: Option<Nanos>,
     pub(super) blocks: BTreeMap<u64, MetaBlock>,
-    /// In the order in which operations closed.
+    /// In the order in which the operations ended.
     pub(super) inodes: Vec<Arc<InodeCell>>,
-    /// Blocks of inode tables that the commit will dirty.
+    /// Inode table blocks that the commit will dirty.
     pub(super) tables: FxHashSet<u64>,
     pub(super) groups: BTreeSet<Group>,
-    /// Blocks of the descriptor table that the commit will dirty.
+    /// Descriptor table blocks that the commit will dirty.
     pub(super) descriptors: FxHashSet<u64>,
     pub(super) superblock: bool,
-    /// Freed blocks whose copies in the log are void.
+    /// Freed blocks to revoke: their copies in the log are void.
     pub(super) revokes: BTreeSet<u64>,
     pub(super) freed: Vec<PhysicalRun>,
-    /// Changes of owners' use by operations that have closed.
+    /// Changes to owners' usage, from operations that have ended.
     pub(super) charges: Charges,
-    /// Blocks of quotas, of which it changes no more than these.
+    /// Total blocks of quotas; the transaction cannot dirty more of them.
     quota_blocks: u32,
-    /// On a volume without a journal: blocks that it allocated for metadata.
+    /// Blocks allocated for metadata; only on a volume without a journal.
     pub(super) fresh: FxHashSet<u64>,
-    /// On a volume without a journal: directory blocks as the transaction before left them.
+    /// Directory blocks as the previous transaction left them; only on a volume without a journal.
     pub(super) names_before: BTreeMap<u64, BlockBytes>,
 }
 
@@ -100,7 +104,7 @@ impl Running {
         }
     }
 
-    /// Nothing was changed by the operations that have closed.
+    /// Whether the operations that have ended changed nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
             && self.inodes.is_empty()
@@ -110,18 +114,18 @@ impl Running {
             && self.freed.is_empty()
     }
 
-    /// A commit of it would do nothing.
+    /// Whether a commit would have nothing to do.
     fn is_idle(&self) -> bool {
         self.is_empty() && self.handles == 0 && !self.locked
     }
 
-    /// Blocks that it dirties, as far as operations have closed.
+    /// Blocks dirtied by operations that have ended.
     fn dirty(&self) -> u32 {
         let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
         blocks as u32 + u32::from(self.superblock) + self.quotas(0)
     }
 
-    /// Blocks of quotas that it and so many open operations may dirty.
+    /// Quota blocks that the transaction and `open` further operations may dirty.
     fn quotas(&self, open: u32) -> u32 {
         let more = open.saturating_mul(OPERATION_QUOTA_BLOCKS);
         self.quota_blocks.min(self.charges.blocks().saturating_add(more))
@@ -132,13 +136,13 @@ impl Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Committing {
     pub(super) tid: Tid,
-    /// Blocks of the log that it may take at most; 0 once it has taken them.
+    /// Most log blocks it may still take; 0 once it has taken them.
     pub(super) cost: u32,
-    /// Its first block in the log, once it has taken them.
+    /// Its first block in the log, once it has one.
     pub(super) start: Option<u32>,
 }
 
-/// A committed version that is not home yet.
+/// A committed version not yet written home.
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) tid: Tid,
@@ -150,7 +154,7 @@ pub(super) struct Home {
 pub(super) struct Logged {
     pub(super) tid: Tid,
     pub(super) start: u32,
-    /// Blocks of which it holds the newest committed version and which are not home.
+    /// Blocks whose newest committed version is in this transaction and not yet home.
     pub(super) pending: u32,
 }
 
@@ -160,20 +164,20 @@ pub(super) struct Log {
     pub(super) ring: Ring,
     layout: JournalLayout,
     block_bytes: usize,
-    /// Oldest first. Those at the front that have nothing pending only wait for the tail to move.
+    /// Oldest first. Leading entries with nothing pending only wait for the tail to move.
     pub(super) logged: VecDeque<Logged>,
 }
 
-/// Answer of [`State::admit`].
+/// Result of [`State::admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// The operation may join.
     Enter,
-    /// The running transaction is about to be committed: wait for the next.
+    /// The running transaction is about to be committed: wait for the next one.
     Drain,
     /// The running transaction is full.
     Commit(Tid),
-    /// The log, or the memory for versions that are not home, is full.
+    /// The log is full, or too many versions wait to be written home.
     Checkpoint,
 }
 
@@ -186,24 +190,24 @@ pub(super) struct State {
     pub(super) failure: Option<Error>,
     pub(super) flushes: Flushes,
     pub(super) log: Option<Log>,
-    /// By block.
+    /// Versions not yet home, by block number.
     pub(super) homes: BTreeMap<u64, Home>,
-    /// Home writes are in flight; blocks freed meanwhile are released when they have ended.
+    /// Home writes are in flight. Blocks freed meanwhile are released when these end.
     pub(super) writing_home: bool,
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
-    /// Releases of freed blocks to the allocator that are under way.
+    /// Releases of freed blocks to the allocator that are in progress.
     releasing: u32,
-    /// Discards of free blocks that are under way.
+    /// Discards of free blocks that are in progress.
     pub(super) kept_open: u32,
-    /// The volume is being closed: no operation may join.
+    /// The volume is closing: no operation may join.
     pub(super) closing: bool,
-    /// The background knows that the running transaction is large.
+    /// The background task was told that the running transaction is large.
     pub(super) told_large: bool,
-    /// Blocks of the largest transaction.
+    /// Size limit of a transaction, in blocks.
     pub(super) transaction_max: u32,
-    /// Versions that may wait to be written home before a checkpoint begins by itself.
+    /// Versions waiting to be written home; with more, a background checkpoint begins.
     pub(super) homes_soft: usize,
-    /// Versions that may wait to be written home.
+    /// Versions waiting to be written home; with more, operations wait for a checkpoint.
     homes_hard: usize,
 }
 
@@ -236,7 +240,7 @@ impl State {
         }
     }
 
-    /// Quotas lie in so many blocks now.
+    /// Sets the number of blocks that quotas occupy.
     pub(super) fn set_quota_blocks(&mut self, blocks: u32) {
         self.running.quota_blocks = blocks;
     }
@@ -254,7 +258,8 @@ impl State {
         self.failure.get_or_insert(cause);
     }
 
-    /// Whether an operation of `credits` may join the running transaction now, or what to do first.
+    /// Decides whether an operation of `credits` may join the running transaction, or what must
+    /// happen first.
     pub(super) fn admit(&self, credits: u32) -> Result<Admission> {
         if !self.is_open() {
             return Err(Error::ReadOnly);
@@ -278,12 +283,12 @@ impl State {
             _ if !self.homes.is_empty() || !self.nothing_logged() => Admission::Checkpoint,
             Some(committing) => Admission::Commit(committing.tid),
             None if !idle => Admission::Commit(self.running.tid),
-            // An empty log is too small for the operation.
+            // Even an empty log is too small for this operation.
             None => return Err(Error::NoSpace),
         })
     }
 
-    /// Whether the running transaction should be committed before operations have to wait for that.
+    /// Whether to commit the running transaction now, before operations have to wait for it.
     pub(super) fn is_large(&self) -> bool {
         let large = (self.transaction_max / 2).max(LARGE_BLOCKS_MIN);
         self.committing.is_none() && !self.running.locked && self.running.dirty() > large
@@ -293,7 +298,7 @@ impl State {
         self.log.as_ref().is_none_or(|log| log.logged.is_empty())
     }
 
-    /// Whether log and memory have room for a running transaction of `blocks`.
+    /// Whether the log and memory have room for a running transaction of `blocks`.
     fn has_room(&self, blocks: u32) -> bool {
         if self.homes.len() > self.homes_hard {
             return false;
@@ -305,12 +310,13 @@ impl State {
         log.ring.free() >= cost + committing
     }
 
-    /// Whether all operations up to those of `upto` are durable, or changed nothing.
+    /// Whether all operations of transactions up to `upto` are durable or changed nothing.
     pub(super) fn is_durable(&self, upto: Tid) -> bool {
         self.committed >= upto || (self.committing.is_none() && self.running.is_idle())
     }
 
-    /// Closes the running transaction to new operations; false if a commit is under way.
+    /// Closes the running transaction to new operations. Returns false if a commit is already under
+    /// way.
     pub(super) fn close_running(&mut self) -> bool {
         if self.committing.is_some() || self.running.locked {
             return false;
@@ -319,8 +325,9 @@ impl State {
         true
     }
 
-    /// Once the closed transaction has no open handle: hands it out to be committed and begins the next.
-    /// `Some(None)` if it changed nothing.
+    /// Takes the closed transaction out for its commit and begins the next one.
+    ///
+    /// `None` while handles are open; `Some(None)` if the transaction changed nothing.
     pub(super) fn drained(&mut self) -> Option<Option<Running>> {
         assert!(self.running.locked, "a transaction is closed before it is drained");
         if self.running.handles > 0 {
@@ -337,17 +344,17 @@ impl State {
         };
         let cost = self.log.as_ref().map_or(0, |log| {
             let revokes = transaction.revokes.len() as u32;
-            // A bitmap's checksum may dirty a descriptor of which the operations did not think.
+            // A bitmap's checksum may dirty a descriptor that the operations did not count.
             log_cost(&log.layout, log.block_bytes, transaction.dirty(), revokes) + SLACK_BLOCKS / 2
         });
         self.committing = Some(Committing { tid, cost, start: None });
         Some(Some(transaction))
     }
 
-    /// Gives the committing transaction `blocks` of the log; returns the first.
+    /// Takes `blocks` of the log for the committing transaction and returns the first.
     ///
     /// # Errors
-    /// Why the journal gave up; [`Error::Defect`] if the log has no room for what was admitted.
+    /// Why the journal was aborted; [`Error::Defect`] if the log has no room for what was admitted.
     pub(super) fn take_log(&mut self, blocks: u32) -> Result<u32> {
         self.check_alive()?;
         let log = self.log.as_mut().expect("a volume with a journal");
@@ -360,8 +367,11 @@ impl State {
         Ok(start)
     }
 
-    /// The committing transaction is durable: its versions wait to be written home in place of older ones. Returns what
-    /// may be allocated again at once, of which [`Self::release_ended`] hears unless it is nothing.
+    /// Marks the committing transaction durable. Its versions now wait to be written home,
+    /// replacing older ones.
+    ///
+    /// Returns the blocks that may be reused at once. Unless there are none, the caller must report
+    /// their release with [`Self::release_ended`].
     pub(super) fn finish(&mut self, versions: Vec<Committed>, freed: Vec<PhysicalRun>) -> Vec<PhysicalRun> {
         let committing = self.committing.take().expect("a commit is under way");
         let tid = committing.tid;
@@ -393,44 +403,45 @@ impl State {
         freed
     }
 
-    /// One block fewer for which transaction `tid` must stay in the log.
+    /// Transaction `tid` has one block fewer to keep it in the log.
     fn is_home(&mut self, tid: Tid) {
         let Some(log) = &mut self.log else { return };
         let logged = log.logged.iter_mut().find(|logged| logged.tid == tid);
         logged.expect("a transaction stays in the log while blocks of it are not home").pending -= 1;
     }
 
-    /// Whether a checkpoint should begin by itself.
+    /// Whether a background checkpoint should begin.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.homes.len() > self.homes_soft
             || self.log.as_ref().is_some_and(|log| log.ring.used() > log.ring.len() / 2)
     }
 
-    /// Versions to be written home, in order of place: their transactions and bytes. Until [`Self::home_writes_ended`] freed
-    /// blocks are not released.
+    /// Returns the versions to write home, in block order, with their transactions and bytes. Freed
+    /// blocks are held back until [`Self::home_writes_ended`].
     pub(super) fn begin_home_writes(&mut self) -> Vec<(u64, Tid, Arc<Buf>)> {
         self.writing_home = true;
         self.homes.iter().map(|(&n, home)| (n, home.tid, home.version.bytes().clone())).collect()
     }
 
-    /// The home writes have ended; returns what may be allocated again. [`Self::release_ended`] hears of each.
+    /// Ends the home writes and returns the freed blocks that may be reused. The caller reports
+    /// each entry's release with [`Self::release_ended`].
     pub(super) fn home_writes_ended(&mut self) -> Vec<(Tid, Vec<PhysicalRun>)> {
         self.writing_home = false;
         self.releasing += self.unreleased.len() as u32;
         std::mem::take(&mut self.unreleased)
     }
 
-    /// The allocator has what one transaction freed.
+    /// The allocator has received what one transaction freed.
     pub(super) fn release_ended(&mut self) {
         self.releasing -= 1;
     }
 
-    /// Whether no release is under way.
+    /// Whether no release is in progress.
     pub(super) fn has_released(&self) -> bool {
         self.releasing == 0
     }
 
-    /// These versions are home, and flushed.
+    /// Marks these versions as home and flushed.
     pub(super) fn homes_durable(&mut self, written: &[(u64, Tid)]) {
         for &(n, tid) in written {
             if self.homes.get(&n).is_some_and(|home| home.tid == tid) {
@@ -442,12 +453,14 @@ impl State {
         }
     }
 
-    /// The tail on disk is where it may be: a checkpoint would gain nothing.
+    /// Whether the on-disk tail is already as far along as it can be, so a checkpoint would gain
+    /// nothing.
     pub(super) fn tail_is_known(&self) -> bool {
         self.log.as_ref().is_none_or(|log| log.logged.front().is_none_or(|logged| logged.pending > 0))
     }
 
-    /// Where the log's tail may be: the oldest transaction of which blocks are not home, or the next one to come.
+    /// Where the log's tail may be: at the oldest transaction with blocks not yet home, or else at
+    /// the next transaction to be logged.
     pub(super) fn tail(&self) -> (u32, Tid) {
         let log = self.log.as_ref().expect("a volume with a journal");
         let oldest = log.logged.iter().find(|logged| logged.pending > 0);
@@ -458,7 +471,7 @@ impl State {
         }
     }
 
-    /// The tail on disk is at transaction `tid`, block `start`.
+    /// Records that the on-disk tail is at transaction `tid`, block `start`.
     pub(super) fn tail_moved(&mut self, start: u32, tid: Tid) {
         let log = self.log.as_mut().expect("a volume with a journal");
         while log.logged.front().is_some_and(|logged| logged.tid < tid) {

@@ -1,10 +1,10 @@
-//! A block whose kind is known.
+//! A block of known kind.
 
 use super::MetaKind;
 use extant_cache::blocks::{BlockBytes, BlockRef};
 use extant_format::{BlockRange, ClusterSize, VolumeBlock};
 
-/// A pinned metadata block. A clone is another pin.
+/// A pinned metadata block. Each clone is another pin.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaBlock {
     pub(super) block: BlockRef,
@@ -16,7 +16,7 @@ impl MetaBlock {
         Self { block, kind }
     }
 
-    /// Where it lies.
+    /// Its location on the volume.
     pub(crate) fn number(&self) -> VolumeBlock {
         VolumeBlock(self.block.number())
     }
@@ -26,18 +26,18 @@ impl MetaBlock {
         self.kind
     }
 
-    /// Its live version as it is now; the caller must not be editing the block.
+    /// Its current live version. The caller must not be editing the block.
     pub(crate) fn bytes(&self) -> BlockBytes {
         self.block.bytes()
     }
 
-    /// The block in memory, for the journal.
+    /// The block in the cache, for the journal.
     pub(crate) fn block(&self) -> &BlockRef {
         &self.block
     }
 }
 
-/// Adjacent blocks of the volume.
+/// A run of adjacent blocks of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysicalRun {
     pub(crate) start: VolumeBlock,
@@ -50,7 +50,7 @@ impl PhysicalRun {
         Self { start, blocks }
     }
 
-    /// The clusters that hold its blocks.
+    /// The clusters that contain these blocks.
     pub(crate) fn clusters(self, size: ClusterSize) -> Self {
         let around = size.around(BlockRange::at(self.start.0, self.blocks));
         Self::new(VolumeBlock(around.start), around.len())

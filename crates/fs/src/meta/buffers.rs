@@ -1,4 +1,4 @@
-//! Blocks of the volume as the journal leaves them, for reading.
+//! Reads blocks of the volume as the journal leaves them.
 
 use crate::Result;
 use extant_block::{Buf, Device};
@@ -8,42 +8,44 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Files up to this length are read in aligned chunks of this length, because their neighbours are wanted soon.
+/// Files up to this length are read in aligned chunks of this length, because their neighbours will
+/// be wanted soon.
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
-/// Memory for the metadata of a volume that is open for reading alone.
+/// Memory for the metadata of a volume opened read-only.
 const METADATA_BYTES: usize = 24 << 20;
 /// Memory for the contents of its small files.
 const CHUNKS_BYTES: usize = 8 << 20;
 
-/// Place of the newest contents of a block that the journal holds.
+/// Location of the newest contents of a block that is in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Journaled {
-    /// Block of the volume that holds the copy.
+    /// Volume block that holds the copy.
     pub(crate) copy: VolumeBlock,
-    /// The copy's first four bytes were replaced, because they were the journal's magic number.
+    /// The copy's first four bytes were zeroed because they matched the journal's magic number.
     pub(crate) escaped: bool,
 }
 
-/// Reader of blocks. On a volume that is open for writing it shows their live versions.
+/// Reads blocks. On a volume open for writing, it sees their live versions.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     blocks: Blocks,
-    /// Contents of small files in chunks of [`CHUNK_BYTES`]: to keep each block of them costs more than to read it. None on a volume
-    /// that is open for writing, where they would grow stale.
+    /// Contents of small files in chunks of [`CHUNK_BYTES`]: caching each block separately would
+    /// cost more than reading it. `None` on a volume open for writing, where the chunks would
+    /// become stale.
     chunks: Option<Blocks>,
-    /// Blocks that the journal holds newer than the volume.
+    /// Blocks whose contents in the journal are newer than on the volume.
     overlay: BTreeMap<VolumeBlock, Journaled>,
 }
 
 impl Buffers {
-    /// For a volume that is open for reading.
+    /// For a volume opened read-only.
     pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize) -> Self {
         let chunks = Blocks::new(device.clone(), CHUNK_BYTES as usize, CHUNKS_BYTES);
         let blocks = Blocks::new(device, block.byte_len(), METADATA_BYTES);
         Self { chunks: Some(chunks), ..Self::over(blocks) }
     }
 
-    /// Over blocks that others read and change, too.
+    /// Creates a reader over blocks that others also read and change.
     pub(crate) fn over(blocks: Blocks) -> Self {
         Self { blocks, chunks: None, overlay: BTreeMap::new() }
     }
@@ -56,7 +58,8 @@ impl Buffers {
         self.overlay = overlay;
     }
 
-    /// Length of the run from `start`, at most `blocks`, that the journal does not hold newer.
+    /// Length of the run from `start`, at most `blocks`, of which the journal has no newer
+    /// contents.
     pub(crate) fn clean_run(&self, start: VolumeBlock, blocks: u64) -> u64 {
         match self.overlay.range(start..).next() {
             Some((at, _)) => blocks.min(at.0 - start.0),
@@ -64,15 +67,16 @@ impl Buffers {
         }
     }
 
-    /// How many of the `blocks` from `start` on lie in one chunk and can be had from [`Self::contents`]; 0 on a volume that is
-    /// open for writing.
+    /// How many of the `blocks` from `start` are in one chunk and available from
+    /// [`Self::contents`]; 0 on a volume open for writing.
     pub(crate) fn chunk_run(&self, start: VolumeBlock, blocks: u64) -> u64 {
         let Some(_) = &self.chunks else { return 0 };
         let per_chunk = CHUNK_BYTES / self.blocks.block_bytes() as u64;
         blocks.min(per_chunk - start.0 % per_chunk)
     }
 
-    /// Blocks of one chunk as they lie on the device. After an error its other blocks may be read one by one.
+    /// Returns blocks of one chunk as they are on the device. After an error, other blocks of the
+    /// chunk may still be readable one by one.
     pub(crate) async fn contents(&self, at: VolumeBlock, blocks: u64) -> Result<BlockBytes> {
         let Some(chunks) = &self.chunks else { return self.raw_block(at).await };
         let block_bytes = self.blocks.block_bytes();
@@ -82,7 +86,7 @@ impl Buffers {
         Ok(chunk.bytes().part(start..start + blocks as usize * block_bytes))
     }
 
-    /// One block as the journal leaves it.
+    /// Returns one block as the journal leaves it.
     pub(crate) async fn block(&self, at: VolumeBlock) -> Result<BlockBytes> {
         match self.overlay.get(&at) {
             None => self.raw_block(at).await,
@@ -98,13 +102,14 @@ impl Buffers {
         }
     }
 
-    /// One block as it lies on the device.
+    /// Returns one block as it is on the device.
     pub(crate) async fn raw_block(&self, at: VolumeBlock) -> Result<BlockBytes> {
         Ok(self.blocks.read(at.0).await?.bytes())
     }
 
-    /// Reads what is not in memory of these blocks, many at a time; errors surface when the blocks are read. A few bring their
-    /// neighbours on a volume that is open for reading: a walk asks for these next.
+    /// Reads those of the blocks that are not in memory, many at a time; errors surface when a
+    /// block is read. On a read-only volume, small requests also load neighbours, which a walk will
+    /// ask for next.
     pub(crate) async fn prefetch(&self, blocks: impl Iterator<Item = VolumeBlock>) {
         let blocks: Vec<u64> = blocks.map(|at| at.0).collect();
         let is_few = blocks.len() * self.blocks.block_bytes() <= CHUNK_BYTES as usize;

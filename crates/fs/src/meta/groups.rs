@@ -1,4 +1,4 @@
-//! The group descriptors of a volume that is open for writing: decoded, all of them, for as long as it is open.
+//! The group descriptors of a volume open for writing. All are kept decoded while it is open.
 
 use super::Tid;
 use super::kind::BitmapSum;
@@ -22,7 +22,7 @@ pub(crate) struct Groups {
 #[derive(Debug)]
 struct Entry {
     descriptor: Versioned<GroupDescriptor>,
-    /// The bitmaps' checksums as the last commit left them; the decoded ones do not count.
+    /// The bitmaps' checksums as of the last commit; those in `descriptor` are not used.
     block_bitmap_csum: u32,
     inode_bitmap_csum: u32,
 }
@@ -31,7 +31,7 @@ impl Groups {
     /// Reads every descriptor.
     ///
     /// # Errors
-    /// One is damaged: such a volume is not written.
+    /// A descriptor is damaged; such a volume is not opened for writing.
     pub(crate) async fn load(blocks: &Blocks, sb: &Superblock) -> Result<Self> {
         let count = sb.descriptor_blocks();
         let homes: Vec<VolumeBlock> = (0..count).map(|n| sb.descriptor_block(n)).collect();
@@ -65,12 +65,12 @@ impl Groups {
         Ok(Self { list: list.into(), table: table.into(), per_block, bytes })
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub(crate) fn count(&self) -> u32 {
         self.list.len() as u32
     }
 
-    /// A group's descriptor as it is now.
+    /// A group's current descriptor.
     pub(crate) fn get(&self, group: Group) -> GroupDescriptor {
         let entry = self.entry(group);
         GroupDescriptor {
@@ -80,7 +80,7 @@ impl Groups {
         }
     }
 
-    /// Free blocks (clusters) and inodes of all groups.
+    /// Total free blocks (clusters) and inodes.
     pub(crate) fn free_totals(&self) -> (u64, u64) {
         self.list.iter().fold((0, 0), |(blocks, inodes), entry| {
             let entry = entry.lock();
@@ -93,14 +93,15 @@ impl Groups {
         self.list[group.0 as usize].lock()
     }
 
-    /// A group's descriptor to be changed by `tid`, and whether that is its first change of it.
+    /// Begins an edit of a group's descriptor by `tid`. Also returns whether it is the
+    /// transaction's first edit of it.
     pub(crate) fn edit(&self, group: Group, tid: Tid) -> (GroupEdit<'_>, bool) {
         let mut entry = self.entry(group);
         let (_, first) = entry.descriptor.edit(tid);
         (GroupEdit { entry }, first)
     }
 
-    /// Takes note of the checksum of a bitmap that is being committed.
+    /// Notes the checksum of a bitmap that is being committed.
     pub(super) fn note_sum(&self, group: Group, sum: BitmapSum) {
         let mut entry = self.entry(group);
         match sum {
@@ -109,18 +110,18 @@ impl Groups {
         }
     }
 
-    /// The block of the table that holds a group's descriptor, and the descriptor's offset in it.
+    /// The table block that holds a group's descriptor, and the descriptor's offset in it.
     pub(crate) fn home(&self, group: Group) -> (&MetaBlock, usize) {
         let block = &self.table[(group.0 / self.per_block) as usize];
         (block, (group.0 % self.per_block) as usize * self.bytes)
     }
 
-    /// Length of a descriptor.
+    /// Length of a descriptor, in bytes.
     pub(crate) fn descriptor_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The descriptor as `tid` left it, with the bitmaps' checksums.
+    /// Takes the descriptor as `tid` left it, with the bitmaps' checksums.
     pub(crate) fn take(&self, group: Group, tid: Tid) -> GroupDescriptor {
         let mut entry = self.entry(group);
         let descriptor = entry.descriptor.take(tid);
@@ -132,7 +133,7 @@ impl Groups {
     }
 }
 
-/// A group's descriptor under change. Its checksums of bitmaps are filled in by the commit.
+/// A group's descriptor being edited. The commit fills in the bitmaps' checksums.
 #[derive(Debug)]
 pub(crate) struct GroupEdit<'a> {
     entry: MutexGuard<'a, Entry>,

@@ -11,45 +11,49 @@ use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Stamps advance on a tick of 4 ms, as Linux's do at 250 Hz: most changes of a busy inode then leave its times as they are.
+/// Time stamps advance in ticks of 4 ms, as on Linux at 250 Hz. Most changes to a busy inode thus
+/// leave its times unchanged.
 const TICK_NS: u32 = 4_000_000;
 
-/// An inode in memory: its live record, and the one that a transaction left until the commit has encoded it.
+/// An inode in memory: its live record, and an older version that a commit has yet to encode.
 pub(crate) struct InodeCell {
     number: InodeNumber,
-    /// The block of the inode table that holds the record.
+    /// The inode table block that holds the record.
     table: MetaBlock,
     /// Offset of the record in `table`, in bytes.
     at: usize,
-    /// The inode's lock, held across waits: a directory's names, a file's size and map. Its order: see `names`.
+    /// The inode's lock, held across awaits. Protects a directory's names, or a file's size and
+    /// map. For the lock order see `names`.
     lock: RwLock,
-    /// Open files and other references that keep an inode without links from being deleted.
+    /// Number of open files and other references that keep an inode without links from being
+    /// deleted.
     openers: AtomicU32,
-    /// Asked for since eviction looked at it last.
+    /// Used since eviction last looked at it.
     touched: AtomicBool,
-    /// The contents of the file may be in memory.
+    /// The page cache may have contents of the file.
     has_contents: AtomicBool,
-    /// The number of the last transaction that changed which node of its map is responsible for a file block.
+    /// The last transaction that changed which file blocks a node of the map covers.
     reshaped: AtomicU64,
     record: Mutex<Record>,
-    /// The memory that it is charged for.
+    /// The charge for its memory.
     charge: OnceLock<Charge>,
-    /// State that operations on the inode keep beside the record.
+    /// State that operations on the inode keep alongside the record.
     attached: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 struct Record {
     versions: Versioned<Inode>,
-    /// The stamp of the last change was seen by a caller.
+    /// A caller has seen the stamp of the last change.
     observed: bool,
-    /// The number belongs to another inode from this transaction on.
+    /// From this transaction on, the number belongs to another inode.
     superseded: Option<Tid>,
-    /// Its use as far as quotas have been told, once a handle has changed it.
+    /// Its usage as last reported to quotas; set once a handle has changed the inode.
     charged: Option<Option<Usage>>,
 }
 
 impl InodeCell {
-    /// The inode whose record begins at byte `at` of `table`, under a lock that nobody has.
+    /// Creates a cell for the inode whose record is at byte `at` of `table`, with a lock that is
+    /// free.
     pub(crate) fn new(inode: Inode, table: MetaBlock, at: usize, lock: RwLock) -> Self {
         Self {
             number: inode.number,
@@ -75,7 +79,7 @@ impl InodeCell {
         self.number
     }
 
-    /// The block of the inode table that holds the record, and the record's offset in it.
+    /// The inode table block that holds the record, and the record's offset in it.
     pub(crate) fn home(&self) -> (&MetaBlock, usize) {
         (&self.table, self.at)
     }
@@ -85,17 +89,17 @@ impl InodeCell {
         &self.lock
     }
 
-    /// The inode's lock for writing.
+    /// Takes the inode's lock for writing.
     pub(crate) async fn write_lock(&self) -> WriteGuard<'_> {
         self.lock.write().await
     }
 
-    /// The inode's lock for reading.
+    /// Takes the inode's lock for reading.
     pub(crate) async fn read_lock(&self) -> ReadGuard<'_> {
         self.lock.read().await
     }
 
-    /// Whether the file may be among those with contents in memory; exact under the lock of their table.
+    /// Whether the file may have contents in memory. Exact under the lock of the table of files.
     pub(crate) fn has_contents(&self) -> bool {
         self.has_contents.load(Ordering::Acquire)
     }
@@ -104,47 +108,48 @@ impl InodeCell {
         self.has_contents.store(has, Ordering::Release);
     }
 
-    /// The last transaction of [`Self::reshape`].
+    /// The last transaction passed to [`Self::reshape`].
     pub(crate) fn reshaped_in(&self) -> Tid {
         Tid(self.reshaped.load(Ordering::Acquire))
     }
 
-    /// The transaction changes which node of the inode's map is responsible for a file block.
+    /// Records that `tid` changes which file blocks a node of the inode's map covers.
     pub(crate) fn reshape(&self, tid: Tid) {
         self.reshaped.store(tid.0, Ordering::Release);
     }
 
-    /// Looks at the live record.
+    /// Calls `look` with the live record.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&Inode) -> T) -> T {
         look(self.record.lock().versions.live())
     }
 
-    /// As [`Self::read`], for a caller that is shown the times: the next change gets a stamp of its own.
+    /// Like [`Self::read`], for a caller that gets to see the times: the next change will get a
+    /// distinct stamp.
     pub(crate) fn observe<T>(&self, look: impl FnOnce(&Inode) -> T) -> T {
         let mut record = self.record.lock();
         record.observed = true;
         look(record.versions.live())
     }
 
-    /// State of type `T` that operations keep beside the record for as long as the inode is in memory. An inode has one
-    /// such type.
+    /// State of type `T` that operations keep alongside the record while the inode is in memory.
+    /// All state attached to one inode has the same type.
     pub(crate) fn attached<T: Any + Send + Sync + Default>(&self) -> &T {
         let attached = self.attached.get_or_init(|| Box::new(T::default()));
         attached.downcast_ref().expect("attachments of inodes have one type")
     }
 
-    /// Whether names lead to it.
+    /// Whether the inode has a name.
     pub(crate) fn is_live(&self) -> bool {
         self.read(is_live)
     }
 
-    /// A reference that keeps the inode from being deleted, until [`Self::close`].
+    /// Adds a reference that keeps the inode from being deleted, until [`Self::close`].
     pub(crate) fn open(&self) {
         self.openers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As [`Self::open`], unless no name leads to the inode; returns whether it did. It does not
-    /// from the change on that takes the last name, so that a deletion after that change sees every reference.
+    /// Like [`Self::open`], unless the inode has no name; returns whether it opened it. Once the
+    /// last name is removed it always fails, so a later deletion sees every reference.
     #[must_use]
     pub(crate) fn open_live(&self) -> bool {
         let record = self.record.lock();
@@ -155,7 +160,8 @@ impl InodeCell {
         live
     }
 
-    /// Ends an [`Self::open`]. Returns whether it was the last of an inode without links, which is to be deleted now.
+    /// Ends an [`Self::open`]. Returns true if it was the last one and the inode has no links, so
+    /// that it must be deleted now.
     #[must_use]
     pub(crate) fn close(&self) -> bool {
         let before = self.openers.fetch_sub(1, Ordering::AcqRel);
@@ -163,32 +169,33 @@ impl InodeCell {
         before == 1 && self.read(|inode| inode.links() == 0)
     }
 
-    /// Open references.
+    /// Number of open references.
     pub(crate) fn openers(&self) -> u32 {
         self.openers.load(Ordering::Acquire)
     }
 
-    /// The live record to be changed by `tid`, and whether that is its first change of it; for journal handles.
+    /// Begins an edit of the live record by `tid`. Also returns whether it is the transaction's
+    /// first edit of it. For journal handles.
     pub(crate) fn edit(&self, tid: Tid) -> (InodeEdit<'_>, bool) {
         let mut record = self.record.lock();
         let (_, first) = record.versions.edit(tid);
         (InodeEdit { record }, first)
     }
 
-    /// Notes what the inode uses before the first handle changes it.
+    /// Notes the inode's usage before a handle first changes it.
     pub(crate) fn begin_usage(&self, sb: &Superblock) {
         let Record { versions, charged, .. } = &mut *self.record.lock();
         charged.get_or_insert_with(|| Usage::of(versions.live(), sb));
     }
 
-    /// The inode's use when this was asked before, or before the first change, and its use now.
+    /// Returns the usage at the last call, or before the first change, and the usage now.
     pub(crate) fn usage_change(&self, sb: &Superblock) -> [Option<Usage>; 2] {
         let Record { versions, charged, .. } = &mut *self.record.lock();
         let now = Usage::of(versions.live(), sb);
         [charged.replace(now).unwrap_or(now), now]
     }
 
-    /// Writes the record as `tid` left it into `to`, which begins at it; for commits.
+    /// Encodes the record, as `tid` left it, into the start of `to`. For commits.
     pub(crate) fn encode(&self, tid: Tid, to: &mut [u8], sb: &Superblock) {
         let (inode, superseded) = {
             let mut record = self.record.lock();
@@ -199,13 +206,14 @@ impl InodeCell {
         }
     }
 
-    /// The transaction that changed it last, if one of this session did.
+    /// The transaction that last changed it, if any has since it was loaded.
     pub(crate) fn changed_by(&self) -> Option<Tid> {
         self.record.lock().versions.changed_by()
     }
 
-    /// Stamps a change of the contents at `now` in the live record alone: times that data changed follow the data, so that
-    /// the next transaction of the inode carries them. False within the tick of the last change: nothing is to be logged.
+    /// Stamps a change of the contents at `now`, in the live record only: times changed by data are
+    /// logged with the data, in the inode's next transaction. Returns false within the same tick as
+    /// the last change, when nothing needs to be logged.
     #[must_use]
     pub(crate) fn touch_contents(&self, now: Timestamp) -> bool {
         let mut record = InodeEdit { record: self.record.lock() };
@@ -219,23 +227,23 @@ impl InodeCell {
         advances
     }
 
-    /// Whether a change waits to be encoded by a commit.
+    /// Whether a commit has yet to encode a change.
     pub(crate) fn is_dirty(&self) -> bool {
         self.record.lock().versions.is_dirty()
     }
 
-    /// The inode was deleted, and its number is another's from `tid` on.
+    /// Records that the inode was deleted and its number belongs to another from `tid` on.
     pub(crate) fn supersede(&self, tid: Tid) {
         self.record.lock().superseded = Some(tid);
     }
 
-    /// Memory that it takes, about.
+    /// Approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        // Its record's tail, and its place in the table by number.
+        // Includes the record's tail and the entry in the table of inodes.
         size_of::<Self>() as u64 + self.read(|inode| inode.tail.len() as u64) + 64
     }
 
-    /// Keeps what its memory is charged with for as long as it lives.
+    /// Holds the charge for its memory for as long as the cell lives.
     pub(crate) fn keep_charge(&self, charge: Charge) {
         let set = self.charge.set(charge);
         assert!(set.is_ok(), "charged once");
@@ -260,13 +268,13 @@ impl fmt::Debug for InodeCell {
     }
 }
 
-/// An inode's live record under change. Its checksum is filled in by the commit.
+/// An inode's live record being edited. The commit fills in its checksum.
 pub(crate) struct InodeEdit<'a> {
     record: MutexGuard<'a, Record>,
 }
 
 impl InodeEdit<'_> {
-    /// The stamp of a change that happens at `now`: coarse, unless the last one was observed.
+    /// The stamp for a change at `now`: coarse, unless the last stamp was observed.
     pub(crate) fn stamp(&mut self, now: Timestamp) -> Timestamp {
         let last = self.record.versions.live().changed();
         let stamp = stamp(now, last, self.record.observed);
@@ -294,15 +302,16 @@ impl fmt::Debug for InodeEdit<'_> {
     }
 }
 
-/// The stamp of a change at `now` of an inode whose last change is stamped `last`; `observed` if that was seen
-/// since: two versions that a caller told apart never carry the same time (multigrain timestamps,
-/// Documentation/filesystems/multigrain-ts.rst).
+/// The stamp for a change at `now`. `last` is the stamp of the last change; `observed` says whether
+/// a caller has seen it. Two versions that a caller could tell apart never carry the same time
+/// (multigrain timestamps, Documentation/filesystems/multigrain-ts.rst).
 fn stamp(now: Timestamp, last: Timestamp, observed: bool) -> Timestamp {
     let tick = Timestamp { nanos: now.nanos - now.nanos % TICK_NS, ..now };
     if tick > last {
         return tick;
     }
-    // A last stamp finer than the tick is not taken back within it; a clock that was set back is followed.
+    // A last stamp finer than the tick must not go backwards within it. But follow a clock that was
+    // set back.
     let within = last <= now;
     match (within, observed) {
         (true, true) => now,

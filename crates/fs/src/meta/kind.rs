@@ -8,35 +8,37 @@ use extant_format::{
     write_extent_checksum, write_xattr_checksum,
 };
 
-/// The kind of a metadata block: how it is verified when it is read and sealed when it is committed.
+/// The kind of a metadata block: determines how it is verified when read and sealed when committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetaKind {
-    /// Without a checksum of its own: a symbolic link's target, a quota block, data that go through the log.
+    /// No checksum of its own: the target of a symbolic link, a quota block, or file data that go
+    /// through the log.
     Raw,
-    /// A directory's block, leaf or node of its hash tree: its bytes tell which, so an edit may turn one into the other.
+    /// A directory block: a leaf or a node of the hash tree. The contents tell which, so an edit
+    /// may turn one into the other.
     Directory { dir: InodeNumber, generation: u32, block: FileBlock },
     /// A node of an extent tree outside the inode.
     ExtentNode { inode: InodeNumber, generation: u32 },
     /// A block of pointers.
     Indirect { inode: InodeNumber },
-    /// A block of extended attributes, perhaps shared.
+    /// A block of extended attributes, possibly shared.
     Xattr { inode: InodeNumber },
     /// A group's block bitmap; its checksum is in the descriptor.
     BlockBitmap(Group),
     /// A group's inode bitmap; its checksum is in the descriptor.
     InodeBitmap(Group),
-    /// Part of a group's inode table; inodes have checksums of their own, and only a commit writes them.
+    /// A block of a group's inode table. Inodes have their own checksums. Only commits write it.
     InodeTable(Group),
-    /// Block `n` of the descriptor table, which only a commit writes.
+    /// Block `n` of the descriptor table. Only commits write it.
     Descriptors(u32),
-    /// The block that holds the superblock, which only a commit writes.
+    /// The block that holds the superblock. Only commits write it.
     Superblock,
     /// A block of the orphan file `inode`.
     Orphan { inode: InodeNumber, generation: u32, block: FileBlock },
 }
 
 impl MetaKind {
-    /// The group of a bitmap, whose descriptor has the bitmap's checksum.
+    /// For a bitmap, its group, whose descriptor has the bitmap's checksum.
     pub(crate) fn bitmap_of(self) -> Option<Group> {
         match self {
             Self::BlockBitmap(group) | Self::InodeBitmap(group) => Some(group),
@@ -44,7 +46,7 @@ impl MetaKind {
         }
     }
 
-    /// A number for the role in which a block's contents were found to be good: the same for the same role.
+    /// A number for the role in which a block was verified; equal roles have equal numbers.
     pub(super) fn role(self) -> u64 {
         let role = |kind: u64, inode: u32| kind << 32 | u64::from(inode);
         match self {
@@ -52,7 +54,7 @@ impl MetaKind {
             Self::Directory { dir, .. } => role(2, dir.0),
             Self::ExtentNode { inode, .. } => role(3, inode.0),
             Self::Indirect { inode } => role(4, inode.0),
-            // Shared among inodes.
+            // May be shared among inodes.
             Self::Xattr { .. } => role(5, 0),
             Self::BlockBitmap(group) => role(6, group.0),
             Self::InodeBitmap(group) => role(7, group.0),
@@ -63,7 +65,7 @@ impl MetaKind {
         }
     }
 
-    /// Checks a block as it was read. `descriptor` gives the descriptor of a bitmap's group.
+    /// Verifies a block that was read. `descriptor` returns the descriptor of a bitmap's group.
     pub(super) fn verify(
         self,
         bytes: &[u8],
@@ -102,7 +104,8 @@ impl MetaKind {
         }
     }
 
-    /// Fills in the checksum of a block that was edited. Bitmaps have theirs in the descriptor: see [`Self::bitmap_sum`].
+    /// Fills in the checksum of an edited block. A bitmap's is in the descriptor: see
+    /// [`Self::bitmap_sum`].
     pub(crate) fn seal(self, bytes: &mut [u8], number: VolumeBlock, sb: &Superblock) {
         let seed = sb.checksum_seed();
         let own = |inode, generation| seed.map(|seed: ChecksumSeed| seed.for_inode(inode, generation));
@@ -138,7 +141,7 @@ impl MetaKind {
         }
     }
 
-    /// Of a bitmap: its group, whether it is of blocks, and what the descriptor is to say of it.
+    /// For a bitmap, its group and the checksum to store in the descriptor.
     pub(super) fn bitmap_sum(self, bytes: &[u8], sb: &Superblock) -> Option<(Group, BitmapSum)> {
         let seed = sb.checksum_seed();
         let sum =

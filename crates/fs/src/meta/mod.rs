@@ -1,8 +1,9 @@
-//! Metadata blocks in memory, and the one way to change them.
+//! Metadata blocks in memory, and the only way to change them.
 //!
-//! A [`MetaBlock`] is a pinned block whose kind is known: the kind says how its checksum is verified when it is read and
-//! filled in when a transaction commits it. Descriptors, the superblock and inodes live decoded, as [`Versioned`] values,
-//! and are encoded by the commit. The mutable form of any of them comes from a journal handle only.
+//! A [`MetaBlock`] is a pinned block of known kind. The kind determines how its checksum is
+//! verified on read and filled in when a transaction commits it. Descriptors, the superblock and
+//! inodes are kept decoded, as [`Versioned`] values, and encoded by the commit. Only a journal
+//! handle gives mutable access to any of them.
 
 mod block;
 mod buffers;

@@ -1,14 +1,15 @@
-//! Mutexes with a place in the order of locks, which debug builds assert.
+//! Mutexes with a rank in the lock order, which debug builds assert.
 //!
-//! These come below the locks of inodes (`names`), which are held across waits: a guard of one of these is not `Send`, so the
-//! compiler keeps it out of a wait, and what a thread holds is what its current operation holds.
+//! They rank below the inode locks (`names`), which are held across awaits. Their guards are not
+//! `Send`, so the compiler rejects holding one across an await. The locks a thread holds are
+//! therefore those of its current operation.
 
 use parking_lot::{Mutex, MutexGuard};
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-/// Ranks of locks, the one to be taken first first; of one rank, one at a time.
+/// Lock ranks, in the order of locking. At most one lock of each rank may be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LockRank {
     /// A file's map in memory.
@@ -25,11 +26,11 @@ pub(crate) enum LockRank {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// Ranks that are held, a bit for each.
+    /// The ranks held by this thread, one bit each.
     static HELD: Cell<u8> = const { Cell::new(0) };
 }
 
-/// A mutex of a rank.
+/// A mutex with a rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<T> {
     #[cfg(debug_assertions)]
@@ -50,7 +51,7 @@ impl<T> Ranked<T> {
     /// Takes the lock.
     ///
     /// # Panics
-    /// In debug builds, if a lock of this rank or of a later one is held.
+    /// In debug builds, if a lock of this or a later rank is held.
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         #[cfg(debug_assertions)]
         HELD.with(|held| {
@@ -66,7 +67,7 @@ impl<T> Ranked<T> {
     }
 }
 
-/// A lock that is held.
+/// A ranked lock that is held.
 #[derive(Debug)]
 pub(crate) struct RankedGuard<'a, T> {
     #[cfg(debug_assertions)]
@@ -104,7 +105,7 @@ mod tests {
         for _ in 0..2 {
             let map = map.lock();
             let groups = groups.lock();
-            // Whichever goes first.
+            // They may be released in either order.
             drop(map);
             assert_eq!(*groups, 2);
         }

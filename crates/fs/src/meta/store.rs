@@ -1,4 +1,4 @@
-//! The metadata of one volume that is open for writing.
+//! The metadata of a volume open for writing.
 
 use super::Tid;
 use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
@@ -10,41 +10,41 @@ use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What one step of a removal takes at most, so that it fits a transaction. A larger removal takes several, with a file that a
-/// crash leaves as an orphan between them.
+/// Limits for one step of a removal, so that it fits in a transaction. A larger removal takes
+/// several steps, between which a crash leaves the file as an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovalStep {
-    /// Groups that it frees blocks of, and nodes of the map that it changes.
+    /// Groups in which it frees blocks; also the map nodes that it changes.
     pub groups: u32,
-    /// Blocks of data that it frees.
+    /// Data blocks that it frees.
     pub data_blocks: u32,
-    /// Blocks that it frees of which the journal may hold copies: each takes a revoke record.
+    /// Freed blocks that the journal may hold copies of. Each needs a revoke record.
     pub metadata_blocks: u32,
 }
 
 impl Default for RemovalStep {
-    /// 1,024 records are nine blocks of the log with blocks of 1 KiB.
+    /// 1,024 records take nine blocks of the log if blocks have 1 KiB.
     fn default() -> Self {
         Self { groups: 48, data_blocks: u32::MAX, metadata_blocks: 1024 }
     }
 }
 
-/// Blocks, descriptors and superblock of a volume that is open for writing.
+/// Blocks, descriptors and superblock of a volume open for writing.
 #[derive(Debug)]
 pub(crate) struct MetaStore {
     blocks: Blocks,
-    /// As the volume was opened: its shape, which never changes while it is open.
+    /// The superblock at the time the volume was opened, for its geometry, which never changes.
     shape: Superblock,
     groups: Groups,
     superblock: Mutex<Versioned<Superblock>>,
     superblock_home: MetaBlock,
     removal_step: RemovalStep,
-    /// Waiters for the locks of inodes, and for others of the volume that are held across waits.
+    /// Waiters for inode locks and other locks of the volume that are held across awaits.
     locks: Arc<WaitTable>,
 }
 
 impl MetaStore {
-    /// Loads descriptors and superblock.
+    /// Loads the descriptors and the superblock.
     pub(crate) async fn load(rt: &Rt, blocks: Blocks, sb: &Superblock) -> Result<Self> {
         let groups = Groups::load(&blocks, sb).await?;
         let home = blocks.read(1024 / blocks.block_bytes() as u64).await?;
@@ -59,17 +59,17 @@ impl MetaStore {
         })
     }
 
-    /// With steps of this size.
+    /// Sets the limits of removal steps.
     pub(crate) fn with_removal_step(self, removal_step: RemovalStep) -> Self {
         Self { removal_step, ..self }
     }
 
-    /// What one step of a removal takes at most.
+    /// The limits of a removal step.
     pub(crate) fn removal_step(&self) -> RemovalStep {
         self.removal_step
     }
 
-    /// Where those wait who take a lock that is held across waits.
+    /// The wait table for locks that are held across awaits.
     pub(crate) fn locks(&self) -> &Arc<WaitTable> {
         &self.locks
     }
@@ -79,7 +79,8 @@ impl MetaStore {
         &self.blocks
     }
 
-    /// The superblock as it was when the volume was opened: for its shape (sizes, features, seeds), not for its counts.
+    /// The superblock at the time the volume was opened. Use it for sizes, features and seeds, not
+    /// for counts.
     pub(crate) fn shape(&self) -> &Superblock {
         &self.shape
     }
@@ -89,12 +90,12 @@ impl MetaStore {
         &self.groups
     }
 
-    /// The superblock as it is now; its free counts are brought up to date by commits and at close only.
+    /// The current superblock. Its free counts are only updated by commits and at close.
     pub(crate) fn superblock(&self) -> Superblock {
         self.superblock.lock().live().clone()
     }
 
-    /// Reads a block, or finds it in memory; its checksum is verified once.
+    /// Returns a block, from the cache or the device. Its checksum is verified once.
     ///
     /// # Errors
     /// The device fails, the number is beyond the volume, or the checksum is wrong.
@@ -109,7 +110,7 @@ impl MetaStore {
         Ok(block)
     }
 
-    /// The block if it is in memory, without waiting.
+    /// Returns the block if it is in memory, without waiting.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -120,32 +121,33 @@ impl MetaStore {
         Ok(Some(block))
     }
 
-    /// The contents of a block that was changed since the volume was opened, if they are in memory. They are as long as the device
-    /// has older ones.
+    /// Returns the contents of a block that changed since the volume was opened, if it is in
+    /// memory. It always is while the device has an older version.
     pub(crate) fn changed(&self, n: VolumeBlock) -> Option<BlockBytes> {
         let block = self.blocks.get(n.0)?;
         (block.epoch() > 0).then(|| block.bytes())
     }
 
-    /// Reads what is not in memory of these blocks, many at a time; errors surface when a block is read.
+    /// Reads those of the blocks that are not in memory, many at a time; errors surface when a
+    /// block is read.
     pub(crate) async fn prefetch(&self, ns: impl Iterator<Item = VolumeBlock>) {
         self.blocks.prefetch(ns.map(|n| n.0)).await;
     }
 
-    /// A block that has just been allocated, as zeroes; for journal handles.
+    /// Creates a zeroed block that has just been allocated. For journal handles.
     pub(crate) fn create(&self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
         let block = self.blocks.create(n.0);
         block.set_role(kind.role());
         MetaBlock::new(block, kind)
     }
 
-    /// These blocks were freed.
+    /// Forgets blocks that were freed.
     pub(crate) fn forget(&self, run: PhysicalRun) {
         (run.start.0..run.end().0).for_each(|n| self.blocks.forget(n));
     }
 
     fn check_range(&self, n: VolumeBlock) -> Result<()> {
-        // Block 0 holds the superblock where blocks are larger than 1 KiB.
+        // Block 0 holds the superblock if blocks are larger than 1 KiB.
         if n.0 < self.shape.blocks_count() {
             return Ok(());
         }
@@ -159,19 +161,20 @@ impl MetaStore {
         Ok(())
     }
 
-    /// The superblock to be changed by `tid`, and whether that is its first change of it.
+    /// Begins an edit of the superblock by `tid`. Also returns whether it is the transaction's
+    /// first edit of it.
     pub(crate) fn edit_superblock(&self, tid: Tid) -> (SuperblockEdit<'_>, bool) {
         let mut superblock = self.superblock.lock();
         let (_, first) = superblock.edit(tid);
         (SuperblockEdit { superblock }, first)
     }
 
-    /// The superblock as `tid` left it.
+    /// Takes the superblock as `tid` left it.
     pub(crate) fn take_superblock(&self, tid: Tid) -> Superblock {
         self.superblock.lock().take(tid)
     }
 
-    /// The superblock to be changed outside of transactions: by opening and closing alone.
+    /// Begins an edit of the superblock outside any transaction. Only for opening and closing.
     pub(crate) fn superblock_unlogged(&self) -> SuperblockEdit<'_> {
         SuperblockEdit { superblock: self.superblock.lock() }
     }
@@ -182,7 +185,8 @@ impl MetaStore {
         (&self.superblock_home, at..at + SUPERBLOCK_BYTES)
     }
 
-    /// The version of `block` that `tid` left, with its checksum; a bitmap's is noted for its descriptor.
+    /// Takes the version of `block` that `tid` left, with its checksum. A bitmap's checksum is
+    /// noted for its descriptor.
     pub(crate) fn take(&self, block: &MetaBlock, tid: Tid) -> Frozen {
         let version = block.block.take(tid.0, |bytes| block.kind.seal(bytes, block.number(), &self.shape));
         if let Some((group, sum)) = block.kind.bitmap_sum(version.bytes(), &self.shape) {
@@ -192,7 +196,7 @@ impl MetaStore {
     }
 }
 
-/// The superblock under change. Its checksum is filled in by the commit.
+/// The superblock being edited. The commit fills in its checksum.
 #[derive(Debug)]
 pub(crate) struct SuperblockEdit<'a> {
     superblock: MutexGuard<'a, Versioned<Superblock>>,

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// A transaction's number. Its low 32 bits are the sequence number on disk, which wraps; this one never does, so that
-/// later transactions compare greater.
+/// A transaction's number. The low 32 bits are the sequence number on disk, which wraps. The full
+/// number never does, so later transactions compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tid(pub(crate) u64);
 
 impl Tid {
-    /// Earlier than every transaction.
+    /// Before every transaction.
     pub(crate) const NONE: Self = Self(0);
 
-    /// The number of the first transaction after opening, whose sequence number on disk is `sequence`.
+    /// The first transaction after opening; its sequence number on disk is `sequence`.
     pub(crate) const fn first(sequence: u32) -> Self {
-        // High enough that the one before it is a number, too, and that none is 0.
+        // High enough that `previous` does not underflow and no transaction is 0.
         Self(1 << 32 | sequence as u64)
     }
 
@@ -28,7 +28,7 @@ impl Tid {
         Self(self.0 - 1)
     }
 
-    /// As it stands in the log.
+    /// The sequence number in the log.
     pub(crate) const fn sequence(self) -> u32 {
         self.0 as u32
     }

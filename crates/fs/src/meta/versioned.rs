@@ -1,8 +1,8 @@
-//! Decoded structures with one version for each transaction that is not yet encoded.
+//! Decoded structures with a version for each transaction not yet encoded.
 
 use super::Tid;
 
-/// A decoded structure: its live version, and, while a commit has yet to encode an older one, that one too.
+/// A decoded structure: its live version and, until a commit has encoded it, an older one.
 #[derive(Clone, Debug)]
 pub(crate) struct Versioned<T> {
     live: T,
@@ -14,7 +14,7 @@ pub(crate) struct Versioned<T> {
 }
 
 impl<T: Clone> Versioned<T> {
-    /// As it was read.
+    /// Creates a value as read from disk.
     pub(crate) fn new(live: T) -> Self {
         Self { live, changed: None, taken: None, frozen: None }
     }
@@ -24,7 +24,8 @@ impl<T: Clone> Versioned<T> {
         &self.live
     }
 
-    /// The live version, to be changed by `tid`, and whether that is the transaction's first change of it.
+    /// Begins an edit of the live version by `tid`. Also returns whether it is the transaction's
+    /// first edit of it.
     pub(crate) fn edit(&mut self, tid: Tid) -> (&mut T, bool) {
         let first = self.changed != Some(tid);
         if first {
@@ -38,13 +39,13 @@ impl<T: Clone> Versioned<T> {
         (&mut self.live, first)
     }
 
-    /// The live version, to be changed in what no transaction covers: checksums that the commit computes, and fields of
-    /// the memory alone.
+    /// The live version, for edits that no transaction covers: checksums computed by the commit,
+    /// and fields that exist only in memory.
     pub(crate) fn live_mut(&mut self) -> &mut T {
         &mut self.live
     }
 
-    /// The version that `tid` left. Each is taken once, in order.
+    /// Takes the version that `tid` left. Each is taken once, in order.
     pub(crate) fn take(&mut self, tid: Tid) -> T {
         assert!(self.taken < Some(tid), "a version is taken once");
         self.taken = Some(tid);
@@ -65,7 +66,7 @@ impl<T: Clone> Versioned<T> {
         self.changed
     }
 
-    /// Whether a change waits to be encoded.
+    /// Whether a change has yet to be encoded.
     pub(crate) fn is_dirty(&self) -> bool {
         self.changed > self.taken
     }

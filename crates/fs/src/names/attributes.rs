@@ -12,16 +12,16 @@ use crate::{Error, Result};
 use extant_format::{FileKind, Inode, InodeFlags, RoCompat, Timestamp, XattrIndex, XattrName};
 use futures_util::future::BoxFuture;
 
-/// A time to be set.
+/// A new value for a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// To the clock's.
+    /// The current time.
     Now,
-    /// To this one; what the inode has no bits for is cut off.
+    /// This time, truncated to the precision and range of the inode.
     To(Timestamp),
 }
 
-/// Attributes to be changed; all of them in one step.
+/// Attributes to change, all in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions, set-ID bits and the sticky bit.
@@ -36,7 +36,7 @@ pub struct SetAttributes {
     pub modified: Option<SetTime>,
 }
 
-/// Flags that `chattr` changes.
+/// Flags that `chattr` may change.
 const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -51,17 +51,20 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// Those of them that a file cannot have (Linux's `EXT4_REG_FLMASK`).
+/// Those that only directories can have (the complement of Linux's `EXT4_REG_FLMASK`).
 const OF_DIRECTORIES: InodeFlags =
     InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
 
 impl Node {
-    /// Changes attributes. A change of owner takes the set-ID bits and a program's capabilities away, the latter in a step
-    /// before where the mode is set, too; a change of the mode changes the access list with it.
+    /// Changes attributes.
+    ///
+    /// Changing the owner clears the set-ID bits and removes a program's capabilities. If the mode
+    /// is set as well, the capabilities are removed in an earlier step of their own. Changing the
+    /// mode also updates the access list.
     ///
     /// # Errors
-    /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
-    /// [`Error::Access`] for the present time without write permission.
+    /// [`Error::Permission`] if the caller does not own the inode, and on an immutable or
+    /// append-only one; [`Error::Access`] for setting the current time without write permission.
     pub fn set_attributes<'a>(
         &'a self,
         caller: &'a Caller,
@@ -78,7 +81,8 @@ impl Node {
         let cell = self.cell();
         let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
-        // First of what fails for want of space: what follows takes capabilities away, or holds the lock of shared attribute blocks.
+        // The first thing that can fail for lack of space: later steps remove capabilities, or hold
+        // the lock of shared attribute blocks.
         let room = match set.uid.or(set.gid) {
             Some(_) => {
                 let kept = cell.read(Owners::of);
@@ -93,11 +97,11 @@ impl Node {
             let privilege = writer.privilege(caller);
             match set.permissions {
                 None => xattrs = live::without_capabilities(writer, cell, privilege).await?,
-                // The handle takes one change of attributes, and the access list may need it.
+                // The handle takes one attribute change, and the access list may need it.
                 Some(_) => live::drop_capabilities(writer, cell, privilege).await?,
             }
         }
-        // The access list follows the mode.
+        // Keep the access list in line with the mode.
         if let Some(permissions) = set.permissions {
             if self.kind() == Some(FileKind::Symlink) {
                 return Err(Error::NotSupported(format!("the mode of symbolic link {}", cell.number())));
@@ -109,7 +113,7 @@ impl Node {
                 xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
             }
         }
-        // Inodes of values are charged to the new owner, too.
+        // Inodes that hold attribute values are charged to the new owner as well.
         let values = match room {
             Some(_) => {
                 let more = xattrs.as_ref().map_or(0, live::Prepared::more_values);
@@ -160,7 +164,7 @@ impl Node {
         let denied = || Error::Permission(format!("inode {}", cell.number()));
         let explicit = [set.accessed, set.modified].iter().any(|time| matches!(time, Some(SetTime::To(_))));
         let sets_times = set.accessed.is_some() || set.modified.is_some();
-        // Setting one time alone is not what `touch` does, whatever the time.
+        // Setting only one of the times is not what `touch` does, even to the current time.
         let touches = set.accessed == Some(SetTime::Now) && set.modified == Some(SetTime::Now);
         let owner_only = explicit || (sets_times && !touches);
         let (flags, owns, uid, gid) =
@@ -187,13 +191,14 @@ impl Node {
         Ok(())
     }
 
-    /// Sets the flags that `chattr` changes to those of `flags`; the others stay.
+    /// Sets the flags that `chattr` may change to those in `flags`; others are kept.
     ///
     /// # Errors
-    /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capabilities for the
-    /// immutable and append-only flags, and for data=journal; [`Error::NotSupported`] on anything but files and directories, for
-    /// flags that this volume is not written with, and for a directory's flags on a file. A file whose data are to go through
-    /// the log, or not any more, is written back first: what that meets.
+    /// [`Error::Access`] if the caller does not own the inode; [`Error::Permission`] without the
+    /// capabilities for the immutable and append-only flags, and for data=journal;
+    /// [`Error::NotSupported`] on anything but files and directories, for flags that are not
+    /// supported on writable volumes, and for a directory's flags on a file. Also errors from
+    /// writing the file back, which comes first if its data=journal flag changes.
     pub fn set_flags<'a>(&'a self, caller: &'a Caller, flags: InodeFlags) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.writer().guarded(self.change_flags(caller, flags)))
     }
@@ -230,7 +235,7 @@ impl Node {
         {
             let mut handle = writer.journal.start(Credits(1)).await?;
             let mut inode = handle.inode(cell);
-            // Write-back has changed others meanwhile, where contents left the inode.
+            // Write-back may have changed other flags meanwhile, if contents left the inode.
             let now = inode.flags();
             inode.raw.i_flags = ((now - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
             touch_inode(&mut inode, writer);
@@ -239,11 +244,12 @@ impl Node {
         writer.settle(&[cell], InodeFlags::SYNC).await
     }
 
-    /// Sets the project that the inode belongs to (`FS_IOC_FSSETXATTR`).
+    /// Sets the inode's project (`FS_IOC_FSSETXATTR`).
     ///
     /// # Errors
-    /// [`Error::NotSupported`] on a volume without the feature `project`, and for an inode without room for the number;
-    /// [`Error::Permission`] for those who do not own the inode, and on an immutable one.
+    /// [`Error::NotSupported`] on a volume without the feature `project`, and for an inode without
+    /// room for the number; [`Error::Permission`] if the caller does not own the inode, and on an
+    /// immutable one.
     pub fn set_project<'a>(&'a self, caller: &'a Caller, project: u32) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.writer().guarded(self.change_project(caller, project)))
     }

@@ -1,7 +1,8 @@
 //! The caller of an operation, and the permission checks.
 //!
-//! The checks and their order are Linux's (fs/namei.c: `generic_permission`, `may_create_dentry`, `may_delete_dentry`;
-//! fs/attr.c: `setattr_prepare`), so that a program sees the errno that it sees on a mount.
+//! The checks and their order follow Linux (fs/namei.c: `generic_permission`, `may_create_dentry`,
+//! `may_delete_dentry`; fs/attr.c: `setattr_prepare`), so that programs get the same errno as on a
+//! mount.
 
 use crate::view::View;
 use crate::xattr::acl;
@@ -11,44 +12,44 @@ use bitflags::bitflags;
 use extant_format::{Acl, FileKind, Inode, InodeFlags};
 
 bitflags! {
-    /// The capabilities that a file system asks for (capabilities(7)).
+    /// The capabilities that a file system checks (capabilities(7)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
         /// Change owners and groups.
         const CHOWN = 1 << 0;
-        /// Read, write and search everything.
+        /// Read, write and search anything.
         const DAC_OVERRIDE = 1 << 1;
-        /// Read everything and search all directories.
+        /// Read anything and search any directory.
         const DAC_READ_SEARCH = 1 << 2;
-        /// Do what only an owner may.
+        /// Do what otherwise only an owner may.
         const FOWNER = 1 << 3;
-        /// Keep the set-group-ID bit for a group that one is not in.
+        /// Keep the set-group-ID bit for a group that the caller is not in.
         const FSETID = 1 << 4;
         /// Set and clear the immutable and append-only flags.
         const LINUX_IMMUTABLE = 1 << 9;
         /// Read and set `trusted.` attributes, and `security.` ones.
         const SYS_ADMIN = 1 << 21;
-        /// Use the blocks reserved for the administrator.
+        /// Use the blocks reserved for the administrator, and set data=journal on inodes.
         const SYS_RESOURCE = 1 << 24;
-        /// Make device nodes.
+        /// Create device nodes.
         const MKNOD = 1 << 27;
     }
 }
 
-/// On whose behalf an operation runs.
+/// The identity an operation runs under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// User, which owns what it creates.
+    /// User ID; new inodes get it as their owner.
     pub uid: u32,
-    /// Group of what it creates, unless the directory has its group inherited.
+    /// Group ID; new inodes get it unless they inherit the directory's group.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Capabilities, which override the permissions of files.
+    /// Capabilities, which override file permissions.
     pub capabilities: Capabilities,
-    /// Permission bits cleared in the files that it creates.
+    /// Permission bits cleared in new inodes.
     pub umask: u16,
-    /// Whether permissions are checked; if not, the caller has checked them.
+    /// Whether to check permissions. False if the caller has already checked them.
     pub checked: bool,
 }
 
@@ -59,7 +60,7 @@ impl Caller {
         Self { uid: 0, gid: 0, groups: Vec::new(), capabilities, umask: 0, checked: true }
     }
 
-    /// A user without capabilities and umask.
+    /// A user without capabilities or umask.
     pub const fn user(uid: u32, gid: u32, groups: Vec<u32>) -> Self {
         Self { uid, gid, groups, capabilities: Capabilities::empty(), umask: 0, checked: true }
     }
@@ -78,13 +79,13 @@ impl Caller {
         self.in_group(group) || self.can(Capabilities::FSETID)
     }
 
-    /// Whether the caller may do what an inode's owner may.
+    /// Whether the caller may do what the inode's owner may.
     pub(crate) fn owns(&self, inode: &Inode) -> bool {
         self.uid == inode.uid() || self.can(Capabilities::FOWNER)
     }
 }
 
-/// Access requested to an inode.
+/// Access requested on an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Want(u8);
 
@@ -105,7 +106,8 @@ impl Want {
     }
 }
 
-/// Whether `caller` may do what it wants with `inode`, whose access list is `acl`. `subject` names it in an error.
+/// Checks whether `caller` may access `inode`, which has the access list `acl`. `subject` names it
+/// in an error.
 pub(crate) fn check(
     caller: &Caller,
     inode: &Inode,
@@ -123,7 +125,7 @@ pub(crate) fn check(
     Err(Error::Access(subject()))
 }
 
-/// As [`check`], of an inode as the volume has it stored.
+/// Like [`check`], for an inode as stored on the volume.
 ///
 /// # Errors
 /// [`Error::Access`]; attributes that are damaged or cannot be read.
@@ -143,7 +145,8 @@ fn by_mode(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: Want) -> boo
     if caller.uid == inode.uid() {
         return want.within((mode >> 6) as u8 & 7);
     }
-    // With a list the group's bits are its mask; without any of them it grants nothing but the bits of others.
+    // With a list, the group bits are its mask. If none is set, the list grants nothing and the
+    // bits for others apply.
     match acl {
         Some(list) if mode & 0o070 != 0 => {
             acl::grants(list, caller.uid, inode.gid(), |group| caller.in_group(group), want.0)
@@ -159,13 +162,14 @@ fn by_capability(caller: &Caller, inode: &Inode, want: Want) -> bool {
         return caller.can(Capabilities::DAC_OVERRIDE)
             || (!writes && caller.can(Capabilities::DAC_READ_SEARCH));
     }
-    // Not even a privileged caller executes a file without an execute bit.
+    // Even a privileged caller cannot execute a file without an execute bit.
     let executable = want.0 & Want::SEARCH.0 == 0 || inode.mode() & 0o111 != 0;
     (want == Want::READ && caller.can(Capabilities::DAC_READ_SEARCH))
         || (executable && caller.can(Capabilities::DAC_OVERRIDE))
 }
 
-/// The fields of an inode that decide whether names may be removed from it, or lose it.
+/// The inode fields that decide whether a name may be removed, both for the directory and for the
+/// victim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protection {
     kind: Option<FileKind>,
@@ -180,8 +184,9 @@ impl Protection {
     }
 }
 
-/// Whether an entry of `dir` that names `victim` may be removed; `directory` says that the caller asks for a directory's.
-/// The caller may change the directory's names: see [`check`].
+/// Checks whether an entry of `dir` that names `victim` may be removed. `directory` is true if the
+/// caller wants to remove a directory. The caller has already passed [`check`] for changing the
+/// directory's names.
 pub(crate) fn check_removal(
     caller: &Caller,
     dir: Protection,
@@ -205,7 +210,8 @@ pub(crate) fn check_removal(
     }
 }
 
-/// Mode and group of an inode that `caller` makes in `dir` with `mode`, before the umask or a default list takes from it.
+/// Returns mode and group for a new inode that `caller` creates in `dir` with `mode`, before a
+/// umask or default list is applied.
 pub(crate) fn new_mode(caller: &Caller, dir: &Inode, kind: FileKind, mode: u16) -> (u16, u32) {
     let mode = kind.mode_bits() | mode & 0o7777;
     if dir.mode() & SET_GID == 0 {
@@ -227,7 +233,8 @@ pub(crate) const SET_UID: u16 = 0o4000;
 pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
 
-/// The mode that a change of owner leaves: without set-user-ID, and without a set-group-ID that grants anything.
+/// The mode after a change of owner: without set-user-ID, and without a set-group-ID bit that
+/// grants anything.
 pub(crate) fn mode_after_chown(caller: &Caller, inode: &Inode) -> u16 {
     let mode = inode.mode();
     if inode.kind() == Some(FileKind::Directory) {

@@ -1,4 +1,5 @@
-//! New inodes: files, directories, symbolic links, device nodes, pipes and sockets; with a name, or without one yet.
+//! New inodes: files, directories, symbolic links, device nodes, pipes and sockets, with or without
+//! a name.
 
 use super::caller::{Want, new_mode};
 use super::dir_state::state;
@@ -21,11 +22,11 @@ use extant_format::{
 };
 use std::sync::Arc;
 
-/// Targets of symbolic links below this length lie in the inode.
+/// Targets of symbolic links shorter than this are stored in the inode.
 const FAST_SYMLINK_MAX: usize = 60;
 /// Longest target of a symbolic link (`PATH_MAX`, without the NUL).
 const TARGET_MAX: usize = 4095;
-/// Flags that a directory hands down to what is made in it (`EXT4_FL_INHERITED`).
+/// Flags that new inodes inherit from the directory (`EXT4_FL_INHERITED`).
 const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -56,7 +57,7 @@ impl What<'_> {
         }
     }
 
-    /// The kind of file that `mknod` makes.
+    /// The kind of file that `mknod` creates.
     fn of_node(kind: FileKind, device: DeviceNumber, subject: impl Fn() -> String) -> Result<Self> {
         match kind {
             FileKind::Regular => Ok(Self::File),
@@ -68,7 +69,8 @@ impl What<'_> {
         }
     }
 
-    /// Fails where a target is too long for the volume: with its terminator it has to fit a block.
+    /// Fails if a target is too long for the volume: including its terminator it must fit in a
+    /// block.
     fn check_target(&self, writer: &Writer) -> Result<()> {
         let most = TARGET_MAX.min(writer.store.shape().block_size().byte_len() - 1);
         match self {
@@ -77,7 +79,7 @@ impl What<'_> {
         }
     }
 
-    /// Fails where `caller` may not make this kind of file.
+    /// Fails if `caller` may not create this kind of file.
     fn check_caller(&self, caller: &Caller, subject: impl Fn() -> String) -> Result<()> {
         match is_device(self.kind()) && !caller.can(super::Capabilities::MKNOD) {
             true => Err(Error::Permission(subject())),
@@ -87,15 +89,16 @@ impl What<'_> {
 }
 
 impl Node {
-    /// Makes an empty file. `mode`: permissions, set-ID bits and the sticky bit.
+    /// Creates an empty file. `mode` has permissions, set-ID bits and the sticky bit.
     ///
     /// # Errors
-    /// [`Error::Exists`] before [`Error::Access`]; [`Error::NoSpace`]; [`Error::NotFound`] in a removed directory.
+    /// [`Error::Exists`] before [`Error::Access`]; [`Error::NoSpace`]; [`Error::NotFound`] in a
+    /// removed directory.
     pub async fn create(&self, caller: &Caller, name: &[u8], mode: u16) -> Result<Self> {
         self.writer().guarded(self.make(caller, name, mode, What::File)).await
     }
 
-    /// Makes an empty directory.
+    /// Creates an empty directory.
     ///
     /// # Errors
     /// As [`Self::create`]; [`Error::TooManyLinks`].
@@ -103,21 +106,22 @@ impl Node {
         self.writer().guarded(self.make(caller, name, mode & 0o1777, What::Directory)).await
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
-    /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one that no block holds,
-    /// [`Error::Invalid`] for one with a NUL byte, which ends a target wherever one is read.
+    /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one
+    /// that does not fit in a block, [`Error::Invalid`] for one with a NUL byte, which would
+    /// truncate it on every read.
     pub async fn symlink(&self, caller: &Caller, name: &[u8], target: &[u8]) -> Result<Self> {
         check_target(target)?;
         self.writer().guarded(self.make(caller, name, 0o777, What::Symlink(target))).await
     }
 
-    /// Makes a pipe, a socket, a device node or an empty file.
+    /// Creates a pipe, a socket, a device node or an empty file.
     ///
     /// # Errors
-    /// As [`Self::create`]; [`Error::Permission`] for a directory, and for a device without the capability;
-    /// [`Error::Invalid`] for a symbolic link.
+    /// As [`Self::create`]; [`Error::Permission`] for a directory, and for a device without the
+    /// capability; [`Error::Invalid`] for a symbolic link.
     pub async fn mknod(
         &self,
         caller: &Caller,
@@ -130,8 +134,9 @@ impl Node {
         self.writer().guarded(self.make(caller, name, mode, what)).await
     }
 
-    /// Makes an empty file without a name in this directory's group of inodes (`O_TMPFILE`). [`Node::link`] or
-    /// [`Node::link_over`] may give it one; otherwise it is gone with its last node.
+    /// Creates an empty file without a name, in this directory's group of inodes (`O_TMPFILE`).
+    /// [`Node::link`] or [`Node::link_over`] may name it; otherwise it is deleted with its last
+    /// node.
     ///
     /// # Errors
     /// [`Error::Access`]; [`Error::NoSpace`].
@@ -139,7 +144,7 @@ impl Node {
         self.writer().guarded(self.make_unnamed(caller, mode, What::File)).await
     }
 
-    /// As [`Self::create_unnamed`], a symbolic link.
+    /// Like [`Self::create_unnamed`], for a symbolic link.
     ///
     /// # Errors
     /// As there and for [`Self::symlink`].
@@ -148,7 +153,7 @@ impl Node {
         self.writer().guarded(self.make_unnamed(caller, 0o777, What::Symlink(target))).await
     }
 
-    /// As [`Self::create_unnamed`], a pipe, a socket, a device node or an empty file.
+    /// Like [`Self::create_unnamed`], for a pipe, a socket, a device node or an empty file.
     ///
     /// # Errors
     /// As there and for [`Self::mknod`].
@@ -236,29 +241,29 @@ impl Node {
     }
 }
 
-/// Credits of changing a name in place: the leaf, and the directory's inode.
+/// Credits for changing a name in place: the leaf and the directory's inode.
 pub(crate) const LEAF_CREDITS: u32 = 2;
 
-/// A new inode with everything that logging it needs.
+/// A new inode with everything needed to log it.
 pub(super) struct Draft<'a> {
     inode: NewInode,
     what: What<'a>,
     mode: u16,
     uid: u32,
     gid: u32,
-    /// The first block of a directory, or that of a long target.
+    /// The first block of a directory or of a long target.
     block: Option<Allocated>,
     /// Inherited lists.
     access: Option<Acl>,
     default: Option<Acl>,
-    /// A block for attributes that do not fit the inode.
+    /// A block for attributes that do not fit in the inode.
     xattrs: Option<Attach<'a>>,
-    /// The inode's own attributes.
+    /// The attributes in the inode itself.
     body: Option<Box<[u8]>>,
 }
 
 impl<'a> Draft<'a> {
-    /// A whiteout in the directory `parent`.
+    /// Prepares a whiteout in the directory `parent`.
     pub(super) async fn whiteout(
         writer: &'a Writer,
         caller: &Caller,
@@ -341,7 +346,7 @@ impl<'a> Draft<'a> {
         writer.alloc.blocks(goal, 1, &mut reservation).await
     }
 
-    /// Decides where inherited lists go.
+    /// Decides where inherited lists are stored.
     async fn prepare_xattrs(&mut self, writer: &'a Writer, caller: &Caller) -> Result<()> {
         let lists = [
             (XattrIndex::ACL_ACCESS, self.access.as_ref().map(Acl::to_stored)),
@@ -380,7 +385,7 @@ impl<'a> Draft<'a> {
 
     pub(super) fn credits(&self) -> u32 {
         let block = if self.block.is_some() { Allocated::CREDITS + 1 } else { 0 };
-        // The inode itself, and the superblock for a feature.
+        // The inode itself, and the superblock for a feature flag.
         self.inode.credits() + 2 + block + self.xattrs.as_ref().map_or(0, Attach::credits)
     }
 
@@ -389,13 +394,13 @@ impl<'a> Draft<'a> {
         self.inode.number()
     }
 
-    /// The attribute block, for [`Self::log`]: the caller drops it after the handle. Its credits are among those of the
-    /// draft until then.
+    /// Takes the attribute block out, to be passed to [`Self::log`]. The caller must drop it after
+    /// the handle. Until it is taken, the draft's credits include it.
     pub(super) fn take_attach(&mut self) -> Option<Attach<'a>> {
         self.xattrs.take()
     }
 
-    /// Logs the inode. Its name is the caller's.
+    /// Logs the inode. The caller adds the name.
     pub(super) fn log(
         self,
         writer: &Writer,
@@ -501,7 +506,7 @@ fn check_target(target: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The owners of what `caller` makes in a directory.
+/// The owners of an inode that `caller` creates in a directory.
 pub(super) fn new_owners(caller: &Caller, parent: &InodeCell, kind: FileKind) -> Owners {
     parent.read(|dir| {
         let (_, gid) = new_mode(caller, dir, kind, 0);
@@ -509,7 +514,7 @@ pub(super) fn new_owners(caller: &Caller, parent: &InodeCell, kind: FileKind) ->
     })
 }
 
-/// The project of what is made in a directory, if that hands its own down.
+/// The project that new inodes inherit from a directory, if any.
 fn inherited_project(dir: &Inode) -> Option<u32> {
     dir.project().filter(|_| dir.flags().contains(InodeFlags::PROJINHERIT))
 }
@@ -518,10 +523,11 @@ const fn is_device(kind: FileKind) -> bool {
     matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
 }
 
-/// Most links to an inode (`EXT4_LINK_MAX`).
+/// Most links of an inode (`EXT4_LINK_MAX`).
 pub(crate) const LINKS_MAX: u16 = 65_000;
 
-/// Whether a directory cannot have another directory in it: one with a tree can, on a volume with `dir_nlink`.
+/// Whether a directory cannot hold another directory. There is no limit for a hash-indexed one on a
+/// volume with `dir_nlink`.
 pub(crate) fn links_full(dir: &Inode, writer: &Writer) -> bool {
     dir.links() >= LINKS_MAX && !counts_without_end(dir, writer)
 }
@@ -533,14 +539,14 @@ fn counts_without_end(dir: &Inode, writer: &Writer) -> bool {
         && dir.flags().contains(InodeFlags::INDEX)
 }
 
-/// Counts another directory in a directory. Beyond [`LINKS_MAX`] the count is 1, and stays that.
+/// Counts one more subdirectory. Past [`LINKS_MAX`] the count becomes 1 and stays 1.
 pub(crate) fn add_dir_link(dir: &mut Inode, writer: &Writer) {
     let links = dir.links().saturating_add(1);
     let overflows = counts_without_end(dir, writer) && (links > LINKS_MAX || links == 2);
     dir.raw.i_links_count = if overflows { 1 } else { links }.into();
 }
 
-/// Counts one directory less in a directory.
+/// Counts one subdirectory less.
 pub(crate) fn drop_dir_link(dir: &mut Inode) {
     if dir.links() > 2 {
         dir.raw.i_links_count = (dir.links() - 1).into();

@@ -1,4 +1,4 @@
-//! Deleting an inode that has neither a name nor a holder.
+//! Deletion of inodes that have no name and no holder.
 
 use super::Namespace;
 use super::dir_state::state;
@@ -14,11 +14,12 @@ use crate::xattr::live::{Release, release_values, value_count};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
 
-/// Frees all that an inode has, in as many transactions as that takes, and then the inode. Until the last of them it is an
-/// orphan, which opening the volume after a crash deletes.
+/// Frees everything an inode has, in as many transactions as needed, and then the inode. Until the
+/// last of them, the inode is an orphan; after a crash, opening the volume deletes it.
 ///
 /// # Errors
-/// A damaged map, bitmap or attribute block, or one that cannot be read; why the journal gave up. The inode stays an orphan.
+/// A damaged map, bitmap or attribute block, or one that cannot be read; why the journal was
+/// aborted. The inode stays an orphan.
 pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Result<()> {
     let writer = &*namespace.writer;
     let _inode = Order::default().write(Rank::File, cell).await;
@@ -28,11 +29,11 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
     namespace.files.forget(cell).await?;
     namespace.unnamed.lock().remove(&cell.number());
     let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
-    // Dropped after the handle is closed.
+    // Dropped after the handle closes.
     let mut release = loop {
         let kept = release_values(writer, cell).await?;
         let release = Release::prepare(writer, cell).await?;
-        // Others that shared the block may have left it meanwhile, and the values with it.
+        // Other inodes that shared the block may have left it, and its values, meanwhile.
         if release.as_ref().is_none_or(|release| release.value_count(cell, writer.store.shape()) <= kept) {
             break release;
         }
@@ -54,7 +55,7 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         if let Some(pin) = pin.take() {
             writer.alloc.free_inode(handle, pin, cell.number(), was_dir);
         }
-        // With the handle: the number may be another file's as soon as that is closed.
+        // While the handle is open: once it closes, the number may belong to another file.
         state(cell).set_gone();
     };
     if has_map(cell, writer) {

@@ -1,4 +1,4 @@
-//! State that is kept of a directory while its inode is in memory.
+//! State cached for a directory while its inode is in memory.
 
 use crate::dir::index::NameIndex;
 use crate::dir::shape::Form;
@@ -7,35 +7,36 @@ use extant_format::{FileBlock, Group, InodeNumber, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
-/// State cached for a directory while its inode is in memory. A directory's blocks never move and are never freed before
-/// the directory.
+/// State cached for a directory while its inode is in memory. A directory's blocks never move, and
+/// none is freed before the directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
-    /// First block, length and place of the runs of blocks that are known, in order.
+    /// Known extents as (first file block, length, first volume block), in order.
     runs: Vec<(u32, u32, VolumeBlock)>,
     pub(super) index: Option<NameIndex>,
-    /// The index was used since the last look for one to drop.
+    /// The index was used since the shrinker last looked at it.
     pub(super) index_used: bool,
-    /// The directory is in the list of those with an index.
+    /// The directory is in the list of directories with an index.
     pub(super) index_listed: bool,
-    /// Where the last new file was put, since the directory's own group may be full.
+    /// Group of the last new file, because the directory's own group may be full.
     pub(super) last_group: Option<Group>,
     /// The inode was deleted.
     gone: bool,
-    /// What `..` names, once the directory was found to be sound.
+    /// The target of `..`, set once the directory was found to be sound.
     pub(super) parent: Option<InodeNumber>,
-    /// How often another directory became the parent.
+    /// How often the parent changed.
     pub(super) moves: u32,
-    /// Blocks of a hash tree that were found to be sound leaves, and nodes.
+    /// Blocks of a hash tree found to be sound leaves.
     leaves: BlockSet,
     nodes: BlockSet,
-    /// The whole tree was.
+    /// The tree was checked before a name was added, or is too large to be checked as a whole.
     pub(super) is_tree_sound: bool,
-    /// Inodes to which several names led when all names were looked at, in order. A directory gets no second name here.
+    /// Inodes that had several names here when all names were last read, sorted. Operations never
+    /// add a second name for a directory.
     pub(super) doubles: Option<Arc<[InodeNumber]>>,
 }
 
-/// Some blocks of a directory.
+/// A set of a directory's blocks.
 #[derive(Debug, Default)]
 struct BlockSet(Vec<u64>);
 
@@ -62,7 +63,7 @@ impl DirState {
         *self = Self { gone: true, ..Self::default() };
     }
 
-    /// The directory was made here, with one block and no names.
+    /// The directory was created by us, with one block and no names.
     pub(super) fn set_made(&mut self, parent: InodeNumber, at: VolumeBlock) {
         (self.parent, self.doubles) = (Some(parent), Some(Arc::default()));
         self.learn(0, 1, at);

@@ -12,13 +12,13 @@ use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
 use futures_util::future::BoxFuture;
 
 impl Node {
-    /// Sets an attribute. Access control lists have the form of Linux's `system.posix_acl_*`.
+    /// Sets an attribute. Access control lists have the format of Linux's `system.posix_acl_*`.
     ///
     /// # Errors
-    /// [`Error::Range`] for the name's length, [`Error::ValueTooBig`], [`Error::NotSupported`] for an unknown prefix,
-    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoXattrRoom`] where neither the inode nor a block
-    /// has room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none and for a malformed
-    /// `security.capability`.
+    /// [`Error::Range`] for the name's length, [`Error::ValueTooBig`], [`Error::NotSupported`] for
+    /// an unknown prefix, [`Error::Exists`] and [`Error::NoData`] depending on `mode`,
+    /// [`Error::NoXattrRoom`] if neither the inode nor a block has room, [`Error::Permission`],
+    /// [`Error::Access`], [`Error::Invalid`] for a malformed list or `security.capability`.
     pub async fn set_xattr(&self, caller: &Caller, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         check_length(name)?;
         if value.len() > edit::VALUE_MAX {
@@ -36,7 +36,7 @@ impl Node {
         self.change_xattr(caller, name, None, SetMode::Any).await
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     ///
     /// # Errors
     /// [`Error::NoData`]; [`Error::Access`] without read permission.
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// The names of the attributes that the caller may know of.
+    /// Returns the names of the attributes that the caller may see.
     ///
     /// # Errors
     /// A damaged inode or attribute block.
@@ -80,7 +80,7 @@ impl Node {
         live::names(writer, cell, |name| name.index != XattrIndex::TRUSTED || trusted).await
     }
 
-    /// Only what has contents of its own keeps what users attach to it.
+    /// Only files and directories can have `user.` attributes.
     fn has_user_xattrs(&self) -> bool {
         matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory))
     }
@@ -142,7 +142,8 @@ impl Node {
         self.apply_xattr(caller, parsed, name, stored, mode, None).await
     }
 
-    /// Sets or removes a list. The access list changes the mode; one that says no more than the mode is not kept.
+    /// Sets or removes a list. An access list changes the mode; one that says no more than the mode
+    /// is not stored.
     async fn change_acl(
         &self,
         caller: &Caller,
@@ -156,7 +157,7 @@ impl Node {
         }
         let bad = |_| Error::Invalid(format!("{} is no access control list", quote(name)));
         let list = match value {
-            // A value that is empty, or a list without entries, is none.
+            // An empty value, or a list without entries, counts as no list.
             None | Some(b"" | b"\x02\0\0\0") => None,
             Some(bytes) => Some(Acl::parse_xattr(bytes, cell.number()).map_err(bad)?),
         };
@@ -195,7 +196,7 @@ impl Node {
         let change = live::Change { name: parsed, value, mode };
         let mut prepared = match live::prepare(writer, cell, &change, writer.privilege(caller)).await {
             Ok(prepared) => Some(prepared),
-            // Removing a list that is not there is no error.
+            // Removing a list that does not exist is not an error.
             Err(Error::NoData(_)) if is_list => None,
             Err(Error::NoData(_)) => return Err(Error::NoData(quote(name))),
             Err(Error::Exists(_)) => return Err(Error::Exists(quote(name))),
@@ -222,7 +223,7 @@ fn check_length(name: &[u8]) -> Result<()> {
 }
 
 /// # Errors
-/// [`Error::NotSupported`] for an unknown prefix, [`Error::Invalid`] for one without anything behind it.
+/// [`Error::NotSupported`] for an unknown prefix, [`Error::Invalid`] for a bare prefix.
 fn parse(name: &[u8]) -> Result<XattrName<'_>> {
     if let Some(parsed) = XattrName::from_full(name).filter(|name| name.index.is_visible()) {
         return Ok(parsed);
@@ -235,8 +236,9 @@ fn parse(name: &[u8]) -> Result<XattrName<'_>> {
     }
 }
 
-/// Whether Linux takes the value for that of `security.capability` (`cap_convert_nscap`, capability.h): `vfs_cap_data` of
-/// revision 2, or of revision 3 with the user that is root in its namespace.
+/// Whether Linux accepts the value for `security.capability` (`cap_convert_nscap`, capability.h):
+/// `vfs_cap_data` of revision 2, or of revision 3, which adds the user that is root in its
+/// namespace.
 fn is_capability(value: &[u8]) -> bool {
     const EFFECTIVE: u32 = 1;
     let Some(&head) = value.first_chunk() else { return value.is_empty() };

@@ -1,4 +1,5 @@
-//! The memory of directories' indexes: charged to the page cache's budget, and given back when it is short.
+//! Memory of directory indexes. It is charged to the page cache's budget and given back under
+//! pressure.
 
 use super::dir_state::state;
 use crate::dir::index::NameIndex;
@@ -9,23 +10,24 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Memory of all indexes above which those are dropped that were not used of late, however much memory there is.
+/// Total index memory; above this, indexes not used recently are dropped even if memory is
+/// plentiful.
 const LIMIT_BYTES: u64 = 32 << 20;
-/// Directories that one call to shrink looks at.
+/// Most directories examined by one call to `shrink`.
 const SHRINK_LOOKS: usize = 128;
-/// Directories looked at, when one comes, for those that are no longer in memory.
+/// Directories examined on each insertion, to drop those no longer in memory.
 const PRUNED: usize = 2;
 
 /// The directories that have an index in memory.
 #[derive(Debug)]
 pub(super) struct Indexes {
     account: Account,
-    /// Second-chance order. A directory stands in it once, perhaps after it has gone, or its index.
+    /// Second-chance order. Each directory is listed once, possibly after it or its index has gone.
     dirs: Mutex<VecDeque<Weak<InodeCell>>>,
 }
 
 impl Indexes {
-    /// None yet, with their memory charged to the cache of `disk`.
+    /// An empty list whose memory is charged to the cache of `disk`.
     pub(super) fn new(disk: &Disk) -> Arc<Self> {
         let account = disk.account(AccountConfig {
             name: "directory indexes",
@@ -37,13 +39,13 @@ impl Indexes {
         indexes
     }
 
-    /// Bytes that are charged.
+    /// Bytes currently charged.
     #[cfg(test)]
     pub(super) fn charged_bytes(&self) -> u64 {
         self.account.charged_bytes()
     }
 
-    /// Keeps the index of a directory whose lock the caller holds, for as long as there is memory for it.
+    /// Keeps the index of a directory, memory permitting. The caller holds the directory's lock.
     pub(super) fn keep(&self, dir: &Arc<InodeCell>, mut index: NameIndex) {
         index.charge_to(&self.account);
         let (replaced, is_listed) = {
@@ -68,7 +70,7 @@ impl Indexes {
 impl Shrink for Indexes {
     fn shrink(&self, bytes: u64) -> u64 {
         let mut freed = 0;
-        // Each directory once at most: one that was used of late is spared until the next call.
+        // Each directory at most once: one used recently is spared until the next call.
         let looks = self.dirs.lock().len().min(SHRINK_LOOKS);
         for _ in 0..looks {
             if freed >= bytes {
@@ -81,7 +83,7 @@ impl Shrink for Indexes {
                 if std::mem::take(&mut state.index_used) {
                     None
                 } else {
-                    // Without one, an operation has taken it for the time of a look.
+                    // No index here means that an operation has taken it out for a lookup.
                     let index = state.index.take();
                     state.index_listed = index.is_none();
                     index

@@ -1,8 +1,8 @@
-//! Names that were looked up or made, with the inodes that they lead to (kernel: dcache).
+//! Names that were looked up or created, with their inodes (kernel: dcache).
 //!
-//! A look-up that finds its name here reads no block of the directory. Names are put in and taken out under their
-//! directory's lock, and looked for under it, so that what is found is true. The table has a fixed size: names of equal
-//! hash replace each other in turn, and long names are not kept.
+//! A lookup that hits this cache reads no directory block. Entries are added, removed and looked up
+//! under their directory's lock, so a hit is always current. The table has a fixed size: names in
+//! the same set replace each other in turn, and long names are not cached.
 
 use extant_cache::accounts::{Account, Charge, Shrink};
 use extant_format::InodeNumber;
@@ -13,16 +13,16 @@ use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
 const SHARDS: usize = 32;
-/// Names of equal hash that are kept.
+/// Names per set.
 const WAYS: usize = 4;
-/// Names in each shard, a power of two.
+/// Names per shard, a power of two.
 const ENTRIES: usize = 2048;
-/// Longest name that is kept, in bytes.
+/// Longest cached name, in bytes.
 const NAME_MAX: usize = 47;
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// 0 in an entry that is free.
+    /// 0 in a free entry.
     dir: u32,
     inode: u32,
     len: u8,
@@ -37,16 +37,16 @@ impl Entry {
     }
 }
 
-/// Its memory comes with the first name, and goes when the page cache wants it.
+/// Memory is allocated with the first name, and freed when the page cache asks for it.
 #[derive(Default)]
 struct Shard {
     entries: Vec<Entry>,
-    /// The entry of a set that is replaced next.
+    /// The entry of a set to replace next.
     turn: usize,
     charge: Option<Charge>,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct KnownNames {
     shards: [Mutex<Shard>; SHARDS],
@@ -58,20 +58,21 @@ impl KnownNames {
     pub(crate) const BYTES: u64 = (SHARDS as u64) * Self::SHARD_BYTES;
     const SHARD_BYTES: u64 = (ENTRIES * size_of::<Entry>()) as u64;
 
-    /// Charges the memory to `account`, whose shrinker the caller sets. Once.
+    /// Charges the memory to `account`, whose shrinker the caller sets. Called once.
     pub(crate) fn charge_to(&self, account: Account) {
         let set = self.account.set(account);
         assert!(set.is_ok(), "one account");
     }
 
-    /// The shard of a name, and where its set begins there.
+    /// The shard of a name, and the start of its set there.
     fn place(&self, dir: InodeNumber, name: &[u8]) -> (&Mutex<Shard>, usize) {
-        // Only the low bits depend on all of the name: `rustc_hash` ends with a rotation that brings them there.
+        // Only the low bits depend on the whole name: `rustc_hash` ends with a rotation that moves
+        // them there.
         let hash = FxBuildHasher.hash_one((dir.0, name)) as usize;
         (&self.shards[hash % SHARDS], hash / SHARDS % (ENTRIES / WAYS) * WAYS)
     }
 
-    /// The inode of a name, if it is known.
+    /// The inode of a name, if cached.
     pub(crate) fn get(&self, dir: InodeNumber, name: &[u8]) -> Option<InodeNumber> {
         let (shard, at) = self.place(dir, name);
         let shard = shard.lock();
@@ -79,7 +80,7 @@ impl KnownNames {
         Some(InodeNumber(entry.inode))
     }
 
-    /// A name leads to an inode.
+    /// Records that a name leads to an inode.
     pub(crate) fn put(&self, dir: InodeNumber, name: &[u8], inode: InodeNumber) {
         if name.len() > NAME_MAX || matches!(name, b"." | b"..") {
             return;
@@ -102,7 +103,7 @@ impl KnownNames {
         entry.name[..name.len()].copy_from_slice(name);
     }
 
-    /// A name is gone, or leads to another inode.
+    /// Removes a name that is gone or about to lead to another inode.
     pub(crate) fn forget(&self, dir: InodeNumber, name: &[u8]) {
         let (shard, at) = self.place(dir, name);
         let mut shard = shard.lock();

@@ -1,4 +1,4 @@
-//! Another name for an inode.
+//! Hard links.
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, LINKS_MAX};
@@ -14,21 +14,25 @@ use extant_format::{FileKind, Inode, InodeFlags, Place};
 use std::sync::Arc;
 
 impl Node {
-    /// Gives `target` another name in this directory; one made without a name gets its first, once its data are written.
+    /// Gives `target` another name in this directory. A file created without a name gets its first
+    /// one, after its data are written.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::Access`]; [`Error::Permission`] for a directory and for an immutable or append-only
-    /// file; [`Error::TooManyLinks`]; [`Error::NotFound`] for a file whose last name was removed;
-    /// [`Error::CrossDevice`] for another volume or project; why data cannot be written.
+    /// [`Error::Exists`]; [`Error::Access`]; [`Error::Permission`] for a directory and for an
+    /// immutable or append-only file; [`Error::TooManyLinks`]; [`Error::NotFound`] for a file whose
+    /// last name was removed; [`Error::CrossDevice`] for another volume or project; why data cannot
+    /// be written.
     pub async fn link(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
         self.writer().guarded(self.link_as(caller, target, name, false)).await
     }
 
-    /// As [`Self::link`], in place of whatever but a directory has the name, in one step: after a crash the name leads to the
-    /// old file or to the new one, with the data that it had. A name of `target` itself stays as it is.
+    /// Like [`Self::link`], but replaces an existing name in one step, unless it is a directory's.
+    /// After a crash the name leads to the old file, or to the new one with the data it had. If the
+    /// name already belongs to `target`, nothing changes.
     ///
     /// # Errors
-    /// As [`Self::link`], but [`Error::IsADirectory`] for a directory in its place; those of [`Self::unlink`].
+    /// As [`Self::link`], but [`Error::IsADirectory`] if the name is a directory's; those of
+    /// [`Self::unlink`].
     pub async fn link_over(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
         self.writer().guarded(self.link_as(caller, target, name, true)).await
     }
@@ -36,7 +40,7 @@ impl Node {
     async fn link_as(&self, caller: &Caller, target: &Self, name: &[u8], replaces: bool) -> Result<()> {
         let namespace = self.namespace();
         namespace.delete_doomed().await;
-        // Before the locks, as in a rename over a name.
+        // Before taking locks, as in a rename over an existing name.
         if replaces || target.cell().read(Inode::links) == 0 {
             Box::pin(target.namespace().files.write_back_one(target.cell())).await?;
         }
@@ -46,7 +50,7 @@ impl Node {
         self.writer().settle(&[self.cell()], SYNC_NAMES).await
     }
 
-    /// Adds the name; gives the inode that had it.
+    /// Adds the name and returns the inode that had it before.
     async fn add_name(
         &self,
         caller: &Caller,
@@ -138,7 +142,7 @@ impl Node {
     }
 }
 
-/// Whether a file may lie in a directory that hands down its project.
+/// Whether a file may be in a directory that passes on its project.
 pub(super) fn same_project(dir: &Inode, inode: &Inode) -> bool {
     !dir.flags().contains(InodeFlags::PROJINHERIT) || dir.project() == inode.project()
 }

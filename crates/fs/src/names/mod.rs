@@ -1,19 +1,25 @@
-//! Names: paths, walks over a whole tree, and the operations that look names up and change them.
+//! Names: paths, tree walks, and the operations that look names up and change them.
 //!
 //! # Locks
-//! In this order, and never one from further up while holding one from further down:
+//! An operation takes locks in this order. While holding one, it must not wait for one listed
+//! earlier:
 //!
-//! 1. the volume's rename lock ([`Namespace::renames`]): a rename between two directories;
-//! 2. directories, by number; one to which a name leads against that order is only tried;
-//! 3. other inodes, by number;
-//! 4. the lock of shared attribute blocks ([`Writer::shared_xattrs`]);
-//! 5. a range of a file, pages;
-//! 6. the handle, a file's map in memory, the allocator's locks and the journal's, a block under change.
+//! 1. The volume's rename lock ([`Namespace::renames`]), for a rename between two directories.
+//! 2. Directories, by number. If a name leads to a directory against this order, its lock is only
+//!    tried.
+//! 3. Other inodes, by number.
+//! 4. The lock of shared attribute blocks ([`Writer::shared_xattrs`]).
+//! 5. A range of a file; pages.
+//! 6. The handle, a file's map in memory, the allocator's locks and the journal's, a block being
+//!    edited.
 //!
-//! Debug builds assert the order of the first three in each operation (`order`), and among those below them that of a file's
-//! map, the allocator and the journal ([`LockRank`](crate::meta::LockRank)). Nothing waits from the handle on. Every operation
-//! has the same steps: take the locks, look (which reads what is not in memory), check, prepare what it needs (blocks, inodes,
-//! bitmaps), open the handle, change memory, close the handle. All failures come before the first change.
+//! Debug builds assert the order of the first three in each operation (`order`), and that of a
+//! file's map, the allocator and the journal ([`LockRank`](crate::meta::LockRank)). Nothing waits
+//! once the handle is open.
+//!
+//! Every operation has the same steps: take the locks; look the names up, reading what is not in
+//! memory; check; prepare what it needs (blocks, inodes, bitmaps); open the handle; change memory;
+//! close the handle. Anything that can fail does so before the first change.
 
 mod attributes;
 mod caller;
@@ -64,22 +70,22 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// State shared by the operations on names of a volume.
+/// State shared by all name operations on a volume.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) writer: Arc<Writer>,
     pub(crate) files: Arc<Files>,
-    /// Held while a name moves between directories: the hierarchy stands still.
+    /// Held while a name moves between directories, so that the hierarchy cannot change.
     renames: RwLock,
-    /// Files made without a name, which may still get one.
+    /// Files created without a name, which may still get one.
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
     indexes: Arc<Indexes>,
-    /// On a volume with quotas.
+    /// Only on a volume with quotas.
     quotas: OnceLock<Arc<Quotas>>,
 }
 
-/// Flags of a directory whose names are changed durably.
+/// Directories with one of these flags get durable name changes.
 pub(crate) const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIRSYNC);
 
 impl Writer {
@@ -95,11 +101,11 @@ impl Writer {
         }
     }
 
-    /// Ends an operation on names or attributes of these inodes: durably if one of them has one of `flags`, as `chattr +S`
-    /// and `+D` ask for. The caller holds no lock.
+    /// Ends an operation on names or attributes of these inodes. Commits if one of them has one of
+    /// `flags`, as `chattr +S` and `+D` request. The caller holds no lock.
     ///
     /// # Errors
-    /// Why writing has ended; the operation is done in memory then.
+    /// Why the journal was aborted; the operation has been done in memory then.
     pub(crate) async fn settle(&self, cells: &[&Arc<InodeCell>], flags: InodeFlags) -> Result<()> {
         if cells.iter().any(|cell| cell.read(|inode| inode.flags().intersects(flags))) {
             Box::pin(self.journal.commit(self.journal.running())).await?;
@@ -109,8 +115,9 @@ impl Writer {
 }
 
 impl Namespace {
-    /// The names of a volume whose files are `files`, with the memory for known names and indexes charged to the cache of
-    /// `disk`. Inodes that nothing holds any more give back their space where the volume is full.
+    /// Creates the namespace of a volume whose open files are in `files`. Memory for known names
+    /// and indexes is charged to the cache of `disk`. When the volume is full, unused inodes are
+    /// deleted to free their space.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
         let (unnamed, known) = Default::default();
         let renames = RwLock::new(writer.store.locks());
@@ -127,15 +134,15 @@ impl Namespace {
         namespace
     }
 
-    /// Keeps the volume's quotas; once, before the first operation.
+    /// Turns on the volume's quotas. Called once, before the first operation.
     pub(crate) fn keep_quotas(&self, quotas: &Arc<Quotas>) {
         self.writer.journal.set_accounts(quotas.clone());
         let set = self.quotas.set(quotas.clone());
         assert!(set.is_ok(), "quotas are read once");
     }
 
-    /// Makes room in the quotas for owners that an inode is about to have, until the result is dropped; see
-    /// [`Quotas::make_room`].
+    /// Makes room in the quotas for owners that an inode is about to get, until the result is
+    /// dropped; see [`Quotas::make_room`].
     async fn expect_owners(&self, owners: Owners) -> Result<Option<Room<'_>>> {
         match self.quotas.get() {
             Some(quotas) => Ok(Some(quotas.make_room(&self.writer, owners).await?)),
@@ -143,21 +150,24 @@ impl Namespace {
         }
     }
 
-    /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
-    /// be deleted when the volume is opened next: the operation that took its last name has succeeded. Damage is kept as a
-    /// problem of the volume.
+    /// Deletes an inode that lost its last name, unless something holds it.
+    ///
+    /// If that fails, the inode stays an orphan, to be deleted when the volume is next opened: the
+    /// operation that removed the last name has succeeded. Damage is recorded as a problem of the
+    /// volume.
     pub(crate) fn delete_unused<'a>(&'a self, cell: &'a Arc<InodeCell>) -> BoxFuture<'a, ()> {
         Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
     }
 
-    /// Deletes what lost its last node since.
+    /// Deletes unnamed inodes whose last node was dropped since the last call.
     pub(crate) async fn delete_doomed(&self) {
         if !self.writer.unused.lock().is_empty() {
             Doomed::of(self).delete_all().await;
         }
     }
 
-    /// As [`Self::delete_doomed`], before the volume is closed: what cannot be deleted now is a problem, too.
+    /// Like [`Self::delete_doomed`], before the volume is closed: failing to delete an inode is
+    /// recorded as a problem.
     pub(crate) async fn delete_doomed_at_last(&self) {
         let mut doomed = Doomed::of(self);
         doomed.is_last = true;
@@ -165,11 +175,11 @@ impl Namespace {
     }
 }
 
-/// Inodes to be deleted that have not been; dropped, they are for the next attempt.
+/// Inodes still to be deleted. Dropping this queues them for the next attempt.
 struct Doomed<'n> {
     namespace: &'n Namespace,
     cells: Vec<Arc<InodeCell>>,
-    /// There is no next attempt.
+    /// There will be no next attempt.
     is_last: bool,
 }
 
@@ -192,13 +202,13 @@ impl<'n> Doomed<'n> {
         if cell.openers() > 0 || cell.is_live() {
             return;
         }
-        // There, should the caller leave meanwhile.
+        // Kept here in case the caller is dropped meanwhile.
         self.cells.push(cell.clone());
         let failed = delete::delete(self.namespace, &cell).await.err();
         if let Some(error @ Error::Corrupt(_)) = &failed {
             self.namespace.writer.errors.note(error);
         }
-        // Another attempt may succeed.
+        // These errors may be temporary: try again later.
         let is_tried_again = matches!(failed, Some(Error::Io(_) | Error::NoSpace));
         if !is_tried_again {
             self.cells.pop();
@@ -215,7 +225,7 @@ impl Drop for Doomed<'_> {
     }
 }
 
-/// Has inodes deleted that nothing holds any more, so that their blocks are free.
+/// Frees blocks by deleting inodes that nothing holds any more.
 #[derive(Debug)]
 struct DeletionGiver(Weak<Namespace>);
 
@@ -229,7 +239,7 @@ impl GivesBack for DeletionGiver {
     }
 }
 
-/// Notes a change of an inode that does not change its contents: `ctime`.
+/// Notes a change of an inode other than to its contents: `ctime`.
 pub(crate) fn touch_inode(inode: &mut InodeEdit<'_>, writer: &Writer) {
     let now = inode.stamp(writer.clock.now());
     inode.set_changed(now);

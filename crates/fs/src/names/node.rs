@@ -1,4 +1,4 @@
-//! Nodes: files and directories by which a program holds on to inodes.
+//! Nodes: handles by which a program holds inodes.
 
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
@@ -19,8 +19,11 @@ use extant_format::{
 use std::fmt;
 use std::sync::Arc;
 
-/// An inode in use. Cheap to clone. As long as one is held the inode exists, even without a name; the last one that is
-/// dropped of such an inode has it deleted by the next operation that waits, or at once by [`Node::release`].
+/// An inode in use. Cheap to clone.
+///
+/// The inode exists as long as a node for it does, even without a name. After the last node of an
+/// unnamed inode is dropped, the next operation that waits deletes it; [`Node::release`] does so at
+/// once.
 #[derive(Clone)]
 pub struct Node {
     held: Arc<Held>,
@@ -30,7 +33,7 @@ struct Held {
     namespace: Arc<Namespace>,
     cell: Arc<InodeCell>,
     generation: u32,
-    /// Of a directory: where it was looked up.
+    /// For a directory: where it was looked up.
     way: Option<Way>,
 }
 
@@ -45,7 +48,8 @@ pub struct Attributes {
     pub kind: FileKind,
     /// Permissions, set-ID bits and the sticky bit; without the kind.
     pub permissions: u16,
-    /// Names that lead to it; of a directory 2 and one for each directory in it, or 1 for more than the volume can count.
+    /// Number of names. For a directory, 2 plus its subdirectories, or 1 if that exceeds what the
+    /// volume can count.
     pub links: u16,
     /// Owner.
     pub uid: u32,
@@ -53,7 +57,7 @@ pub struct Attributes {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space in use, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub accessed: Timestamp,
@@ -61,20 +65,20 @@ pub struct Attributes {
     pub modified: Timestamp,
     /// Last change of the inode.
     pub changed: Timestamp,
-    /// Creation, where the inode has room for it.
+    /// Creation time, if the inode has room for it.
     pub created: Option<Timestamp>,
-    /// The number of a device node.
+    /// The device number of a device node.
     pub device: Option<DeviceNumber>,
-    /// Flags, as `lsattr` shows them.
+    /// Flags, as shown by `lsattr`.
     pub flags: InodeFlags,
-    /// The project that it belongs to, where the inode has room for it.
+    /// The project of the inode, if it has room for one.
     pub project: Option<u32>,
-    /// Counts the changes.
+    /// Change counter.
     pub version: u64,
 }
 
 impl Attributes {
-    /// Those of an inode of the volume with superblock `sb`.
+    /// Returns the attributes of an inode. `sb` is the volume's superblock.
     ///
     /// # Errors
     /// The mode names no kind of file.
@@ -131,10 +135,10 @@ impl Namespace {
         Node::of_live(self, cell).ok_or(Error::Stale(InodeNumber::ROOT))
     }
 
-    /// The inode that had `number` and `generation` when it was last seen.
+    /// Returns the inode with this number and generation.
     ///
     /// # Errors
-    /// [`Error::Stale`] if it was deleted since.
+    /// [`Error::Stale`] if it has been deleted.
     pub(crate) async fn node(self: &Arc<Self>, number: InodeNumber, generation: u32) -> Result<Node> {
         if self.writer.store.shape().is_own_inode(number) {
             return Err(Error::Stale(number));
@@ -150,7 +154,7 @@ impl Namespace {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// An inode that is free, or of another kind; contents that are damaged or encrypted.
+    /// An inode that is free or of another kind; contents that are damaged or encrypted.
     pub(crate) async fn open(
         self: &Arc<Self>,
         number: InodeNumber,
@@ -164,14 +168,14 @@ impl Namespace {
 }
 
 impl Node {
-    /// The node of an inode that no other task deletes meanwhile: the caller has made it, or holds the lock of the directory
-    /// that names it.
+    /// Creates a node for an inode that no other task can delete meanwhile: the caller has just
+    /// created it, or holds the lock of the directory that names it.
     pub(crate) fn new(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Self {
         cell.open();
         Self::of_open(namespace, cell, None)
     }
 
-    /// As [`Self::new`], of what a name in the directory `dir` leads to.
+    /// Like [`Self::new`], for the inode that a name in the directory `dir` leads to.
     fn named(namespace: &Arc<Namespace>, dir: InodeNumber, name: &[u8], cell: Arc<InodeCell>) -> Self {
         cell.open();
         let is_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
@@ -179,7 +183,8 @@ impl Node {
         Self::of_open(namespace, cell, way)
     }
 
-    /// The node of an inode that has a name now; `None` if it has none, and may be deleted at this time.
+    /// Creates a node for an inode that has a name; returns `None` if it has none and may be about
+    /// to be deleted.
     fn of_live(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Option<Self> {
         cell.open_live().then(|| Self::of_open(namespace, cell, None))
     }
@@ -189,10 +194,11 @@ impl Node {
         Self { held: Arc::new(Held { namespace: namespace.clone(), cell, generation, way }) }
     }
 
-    /// The directory, for an operation that holds its lock.
+    /// Opens the directory for an operation that holds its lock.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`]; a damaged directory, or one that has another name than the one that led here.
+    /// [`Error::NotADirectory`]; a damaged directory, or one whose real name is not the one that
+    /// led here.
     pub(super) async fn open_dir(&self) -> Result<OpenDir<'_>> {
         let dir = OpenDir::open(self.namespace(), self.cell()).await?;
         if let Some(way) = self.held.way {
@@ -213,12 +219,12 @@ impl Node {
         &self.held.namespace.writer
     }
 
-    /// Its number.
+    /// The inode's number.
     pub fn inode(&self) -> InodeNumber {
         self.held.cell.number()
     }
 
-    /// Tells it apart from inodes that had its number before.
+    /// Distinguishes the inode from earlier ones with the same number.
     pub fn generation(&self) -> u32 {
         self.held.generation
     }
@@ -232,25 +238,28 @@ impl Node {
         self.kind() == Some(FileKind::Directory)
     }
 
-    /// The inode's attributes, as in `stat`. Never waits.
+    /// Returns the inode's attributes, as in `stat`. Never waits.
     ///
     /// # Errors
-    /// A mode that means nothing.
+    /// An invalid mode.
     pub fn attributes(&self) -> Result<Attributes> {
         attributes(self.namespace(), self.cell())
     }
 
-    /// Releases the inode. If it has no name and nothing else holds it, its space is free when this returns.
+    /// Releases the inode. If it has no name and nothing else holds it, its space is free when this
+    /// returns.
     pub async fn release(self) {
         let namespace = self.namespace().clone();
         drop(self);
         namespace.delete_doomed().await
     }
 
-    /// Opens a file for reading and writing. Whether the caller may do either is not asked: see [`Self::check_access`].
+    /// Opens a file for reading and writing. Does not check the caller's permissions; see
+    /// [`Self::check_access`].
     ///
     /// # Errors
-    /// For anything but a regular file [`Error::IsADirectory`], [`Error::Special`] or [`Error::NotAFile`].
+    /// [`Error::IsADirectory`], [`Error::Special`] or [`Error::NotAFile`] for anything but a
+    /// regular file.
     pub fn open(&self, caller: &Caller, options: FileOptions) -> Result<OpenFile> {
         let options = FileOptions {
             reserved_blocks: options.reserved_blocks
@@ -265,19 +274,19 @@ impl Node {
         opened
     }
 
-    /// Makes durable what was done to a directory, a link or a special file: its names, with all directories above, and its
-    /// attributes. Data of files is made durable by [`OpenFile::sync`].
+    /// Makes changes to a directory, link or special file durable: names, all parent directories,
+    /// and attributes. For file data use [`OpenFile::sync`].
     ///
     /// # Errors
-    /// Why writing has ended.
+    /// Why the journal was aborted.
     pub async fn sync(&self) -> Result<()> {
         let Writer { journal, disk, .. } = &**self.writer();
-        // Background write-back lets it pass.
+        // Background write-back yields to it.
         let _sync = disk.begin_sync();
         self.writer().guarded(journal.commit(journal.running())).await
     }
 
-    /// Whether `caller` may do all of `want`: bits 4 read, 2 write, 1 execute or search.
+    /// Checks whether `caller` may do all of `want`: 4 is read, 2 write, 1 execute or search.
     ///
     /// # Errors
     /// [`Error::Access`] or, on an immutable inode, [`Error::Permission`].
@@ -289,10 +298,11 @@ impl Node {
         permit(self.writer(), caller, self.cell(), want).await
     }
 
-    /// The node of a name; `.` and `..` too.
+    /// Looks up a name, including `.` and `..`.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NameTooLong`], [`Error::NotADirectory`], [`Error::Access`] without search permission.
+    /// [`Error::NotFound`], [`Error::NameTooLong`], [`Error::NotADirectory`], [`Error::Access`]
+    /// without search permission.
     pub async fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<Self> {
         self.writer().guarded(self.find(caller, name)).await
     }
@@ -315,12 +325,12 @@ impl Node {
         };
         let number = match entry {
             Some(entry) => entry.inode,
-            // A directory in its inode has no entries for these.
+            // An inline directory has no entries for these.
             None if name == b"." => self.inode(),
             None if name == b".." => dir.parent().await?,
             None => return Err(not_found(name)),
         };
-        // In the root directory, `..` does not tell.
+        // For `..` this proves nothing: the root's own `..` is the root.
         if number == InodeNumber::ROOT && !matches!(name, b"." | b"..") {
             let rule = "that of another directory than the root";
             let place = Place::Inode(self.inode());
@@ -331,13 +341,14 @@ impl Node {
             namespace.known.put(self.inode(), name, number);
         }
         let node = Self::named(namespace, self.inode(), name, cell);
-        // The name keeps the inode until here, the node from here on.
+        // Until here the name kept the inode alive; now the node does.
         drop(names);
         Ok(node)
     }
 
-    /// The attributes of what a name leads to, as [`Self::lookup`] and [`Self::attributes`] give them, if nothing must be read
-    /// or waited for to tell. A symbolic link is not followed.
+    /// Returns the attributes of the inode a name leads to, as [`Self::lookup`] and
+    /// [`Self::attributes`] would, if that needs no reading or waiting. Does not follow a symbolic
+    /// link.
     pub fn known_attributes(&self, caller: &Caller, name: &[u8]) -> Option<Attributes> {
         self.with_known(caller, name, |cell| attributes(self.namespace(), &cell).ok()).flatten()
     }
@@ -346,8 +357,8 @@ impl Node {
         self.with_known(caller, name, |cell| Self::named(self.namespace(), self.inode(), name, cell))
     }
 
-    /// Looks at the inode of a name that is known to lead to one in memory, if no task changes the directory and the
-    /// caller's permission needs no list.
+    /// Calls `look` with the inode of a cached name if that inode is in memory, no task is changing
+    /// the directory, and the permission check needs no access list.
     fn with_known<T>(
         &self,
         caller: &Caller,
@@ -366,8 +377,9 @@ impl Node {
         Some(look(cell))
     }
 
-    /// Hands the names of a directory from `from` on to `emit`, until it returns false; gives where to go on, or
-    /// [`Cookie::END`]. Names that are added or removed meanwhile may or may not be among them; all others are, once.
+    /// Passes the names of a directory from `from` on to `emit`, until it returns false. Returns
+    /// where to continue, or [`Cookie::END`]. Names added or removed meanwhile may or may not be
+    /// included; each of the others is, exactly once.
     ///
     /// # Errors
     /// [`Error::NotADirectory`]; a damaged directory.
@@ -386,17 +398,17 @@ impl Node {
         next
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on another kind of file.
+    /// [`Error::Invalid`] on any other kind of file.
     pub async fn read_link(&self) -> Result<Vec<u8>> {
         self.writer().guarded(super::target::read_link(self.writer(), self.cell())).await
     }
 }
 
 fn attributes(namespace: &Namespace, cell: &InodeCell) -> Result<Attributes> {
-    // A file in use may be larger than what has been recorded of it, and have delayed blocks.
+    // An open file may be larger than its inode record says, and have delayed blocks.
     let live = namespace.files.live_size(cell);
     let writer = &namespace.writer;
     let mut seen = cell.observe(|inode| Attributes::of(inode, writer.store.shape()))?;
@@ -409,7 +421,7 @@ fn attributes(namespace: &Namespace, cell: &InodeCell) -> Result<Attributes> {
     Ok(seen)
 }
 
-/// Whether `caller` may do what it wants with an inode.
+/// Checks whether `caller` may access an inode.
 pub(crate) async fn permit(
     writer: &Writer,
     caller: &Caller,
@@ -417,7 +429,7 @@ pub(crate) async fn permit(
     want: Want,
 ) -> Result<()> {
     let subject = || format!("inode {}", cell.number());
-    // Most checks need no list.
+    // Most checks need no access list.
     if cell.read(|inode| check(caller, inode, None, want, String::new).is_ok() && !may_have_any(inode)) {
         return Ok(());
     }
@@ -425,7 +437,7 @@ pub(crate) async fn permit(
     cell.read(|inode| check(caller, inode, acl.as_ref(), want, subject))
 }
 
-/// The default list of a directory.
+/// Returns the default access list of a directory.
 pub(crate) async fn default_acl(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Option<Acl>> {
     if !dir.read(may_have_any) {
         return Ok(None);
@@ -439,11 +451,11 @@ pub(crate) fn check_name_length(name: &[u8]) -> Result<()> {
     if name.len() > extant_format::NAME_MAX { Err(Error::NameTooLong(quote(name))) } else { Ok(()) }
 }
 
-/// Checks a name that is to be created.
+/// Checks a name to be created.
 ///
 /// # Errors
-/// [`Error::NameTooLong`]; [`Error::NotFound`] of an empty one, [`Error::Exists`] of `.` and `..`, [`Error::Invalid`] of
-/// one with bytes that no name has.
+/// [`Error::NameTooLong`]; [`Error::NotFound`] for an empty name, [`Error::Exists`] for `.` and
+/// `..`, [`Error::Invalid`] for a name with a slash or NUL byte.
 pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     check_name_length(name)?;
     match name {

@@ -1,4 +1,4 @@
-//! A directory in use by an operation: its blocks pinned, its growth prepared.
+//! A directory opened by an operation: its blocks are pinned and its growth prepared.
 
 use super::Namespace;
 use super::dir_state::state;
@@ -25,14 +25,14 @@ use extant_format::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Blocks that a scan of a whole directory keeps pinned.
+/// Most blocks that a scan of a whole directory keeps pinned.
 const SCAN_PINS: usize = 64;
-/// Blocks that are read ahead in a scan.
+/// Blocks read ahead in a scan.
 const READ_AHEAD: u64 = 32;
-/// A linear directory of so many blocks gets an index in memory when it is used.
+/// Linear directories of at least this many blocks get an index in memory when used.
 const INDEXED_FROM: u32 = 2;
 
-/// Nodes of a hash tree above a leaf, all of which a split may change.
+/// Hash tree nodes above a leaf; a split may change all of them.
 const TREE_NODES: u32 = 3;
 
 /// Where a name is, or would go.
@@ -56,7 +56,7 @@ impl Spot {
 pub(crate) enum Slot {
     Block(Gap),
     Inline(Area, u32),
-    /// The directory must move from its inode to a block first.
+    /// The directory must first move from its inode to a block.
     MoveOut,
 }
 
@@ -68,10 +68,10 @@ pub(crate) struct OpenDir<'w> {
     cell: Arc<InodeCell>,
     generation: u32,
     pub(crate) shape: Shape,
-    /// Its names are in the inode.
+    /// The names are in the inode.
     pub(crate) is_inline: bool,
     pins: Mutex<Vec<(FileBlock, MetaBlock)>>,
-    /// Blocks are only looked at: few stay pinned.
+    /// A scan is under way, so few blocks stay pinned.
     scanning: bool,
 }
 
@@ -103,7 +103,7 @@ impl Blocks for OpenDir<'_> {
 }
 
 impl<'w> OpenDir<'w> {
-    /// The directory of an inode, as it says that it is. See [`Self::open`].
+    /// Opens the directory of an inode without checking it. See [`Self::open`].
     ///
     /// # Errors
     /// The inode is not a directory.
@@ -142,7 +142,7 @@ impl<'w> OpenDir<'w> {
         self.writer
     }
 
-    /// From here on many blocks are looked at, and few stay pinned.
+    /// Begins a scan of many blocks; few of them stay pinned.
     pub(super) fn begin_scan(&mut self) {
         self.scanning = true;
     }
@@ -160,7 +160,7 @@ impl<'w> OpenDir<'w> {
         MetaKind::Directory { dir: self.cell.number(), generation: self.generation, block }
     }
 
-    /// Reads a block that a step missed.
+    /// Reads a block that a step found missing.
     async fn load(&mut self, at: FileBlock) -> Result<()> {
         if at.0 >= self.shape.blocks {
             let place = Place::DirectoryBlock(self.cell.number(), at);
@@ -184,7 +184,7 @@ impl<'w> OpenDir<'w> {
         Ok(())
     }
 
-    /// Looks up where a block lies, and remembers the runs around it.
+    /// Looks up a block in the map, and remembers the extents around it.
     async fn find(&self, at: FileBlock) -> Result<VolumeBlock> {
         let claim = Place::DirectoryBlock(self.cell.number(), at);
         for (range, known) in
@@ -201,7 +201,7 @@ impl<'w> OpenDir<'w> {
         place.ok_or_else(|| Corrupt::field(claim, "block", at.0.into(), "a written block").into())
     }
 
-    /// Runs a step to its end, reading what it misses.
+    /// Runs a step to completion, reading the blocks it finds missing.
     pub(crate) async fn run<T>(
         &mut self,
         mut step: impl FnMut(&Self) -> std::result::Result<T, Stop>,
@@ -216,7 +216,7 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Whether it is a linear directory of several blocks, and has no index.
+    /// Whether this is a linear directory of several blocks without an index.
     fn lacks_index(&self) -> bool {
         if self.shape.tree
             || self.is_inline
@@ -239,10 +239,10 @@ impl<'w> OpenDir<'w> {
         Ok(())
     }
 
-    /// Looks for a name.
+    /// Looks up a name: returns its place, or where it can be added.
     ///
     /// # Errors
-    /// A damaged directory; the device's.
+    /// A damaged directory; errors from the device.
     pub(crate) async fn look(&mut self, name: &[u8]) -> Result<std::result::Result<Spot, Slot>> {
         if self.is_inline {
             let looked = self.cell.read(|inode| inline::look(self.shape.leaf, inode, name))?;
@@ -258,7 +258,7 @@ impl<'w> OpenDir<'w> {
         self.writer.rt.charge(Cost::DirectorySearch(1));
         let looked = self
             .run(|dir| {
-                // Out of the inode for as long as the step takes, which locks it for each block.
+                // Take the index out while the step runs: the step locks the state for each block.
                 let index = state(&dir.cell).index.take();
                 let looked = edit::look(&dir.shape, dir, name, index.as_ref());
                 dir.put_back(index);
@@ -271,7 +271,7 @@ impl<'w> OpenDir<'w> {
         })
     }
 
-    /// Looks for a name in what is in memory; `None` where something must be read first.
+    /// Looks up a name without I/O; `None` if something must be read first.
     pub(crate) fn look_cached(&self, name: &[u8]) -> Result<Option<Option<Entry>>> {
         if self.is_inline {
             let looked = self.cell.read(|inode| inline::look(self.shape.leaf, inode, name))?;
@@ -291,16 +291,16 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// The directory that `..` names.
+    /// Returns the directory that `..` names.
     pub(crate) async fn parent(&mut self) -> Result<InodeNumber> {
         if self.is_inline {
             return Ok(self.cell.read(inline::parent));
         }
-        // Its block is pinned for a change.
+        // This pins the block of `..`, so that it can be changed.
         self.run(|dir| edit::parent(&dir.shape, dir)).await
     }
 
-    /// Whether it has no names but `.` and `..`.
+    /// Whether it has no names other than `.` and `..`.
     pub(crate) async fn is_empty(&mut self) -> Result<bool> {
         if self.is_inline {
             return Ok(self.cell.read(|inode| inline::is_empty(self.shape.leaf, inode))?);
@@ -312,7 +312,7 @@ impl<'w> OpenDir<'w> {
         empty
     }
 
-    /// Hands names from `from` on to `emit`; gives where to go on.
+    /// Passes names from `from` on to `emit`; returns where to continue.
     pub(crate) async fn list(
         &mut self,
         from: Cookie,
@@ -343,10 +343,10 @@ impl<'w> OpenDir<'w> {
         Ok(next)
     }
 
-    /// Prepares what adding a name at `slot` needs: the blocks by which the directory grows.
+    /// Prepares for adding a name at `slot`: allocates the blocks by which the directory grows.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::DirectoryFull`] where the directory cannot grow.
+    /// [`Error::NoSpace`]; [`Error::DirectoryFull`] if the directory cannot grow.
     pub(crate) async fn prepare(&mut self, slot: &Slot, privilege: Privilege) -> Result<Growth> {
         let new = match slot {
             Slot::Block(gap) => gap.new_blocks(&self.shape).ok_or_else(|| self.shape.full())?,
@@ -360,7 +360,7 @@ impl<'w> OpenDir<'w> {
     async fn grow(&mut self, new: u32, privilege: Privilege) -> Result<Growth> {
         let writer = self.writer;
         let sb = writer.store.shape();
-        // Contents in the inode give way to an empty map.
+        // Inline contents are replaced by an empty map.
         let first = if self.is_inline { 0 } else { self.shape.blocks };
         let added = BlockRange::at(first.into(), new.into());
         if (0..new).any(|n| state(&self.cell).place(FileBlock(first + n)).is_some()) {
@@ -368,7 +368,7 @@ impl<'w> OpenDir<'w> {
         }
         let nodes = self.cell.read(|inode| node_growth(inode, sb, added));
         writer.rt.charge(Cost::BlockSearch(1));
-        // The rest of the cluster that holds the last block is the directory's.
+        // The rest of the last block's cluster already belongs to the directory.
         let cluster = sb.cluster_size();
         let implied = BlockRange::new(added.start, cluster.end(added.start).min(added.end));
         let clusters = cluster.count(BlockRange::new(implied.end, added.end));
@@ -414,8 +414,7 @@ impl<'w> OpenDir<'w> {
         Ok(growth)
     }
 
-    /// Adds a name where [`Self::look`] found room for it. Without an error this and what follows in the handle holds;
-    /// with one nothing was changed.
+    /// Adds a name where [`Self::look`] found room for it. On an error nothing was changed.
     pub(crate) fn insert(
         &mut self,
         handle: &mut Handle,
@@ -485,7 +484,7 @@ impl<'w> OpenDir<'w> {
         Ok(())
     }
 
-    /// Removes an entry that [`Self::look`] has found.
+    /// Removes an entry that [`Self::look`] found.
     pub(crate) fn remove(&mut self, handle: &mut Handle, spot: &Spot, name: &[u8]) {
         let cell = self.cell.clone();
         self.namespace.known.forget(cell.number(), name);
@@ -503,7 +502,7 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Makes the entry of a name that [`Self::look`] has found lead to another inode.
+    /// Makes an entry that [`Self::look`] found lead to another inode.
     pub(crate) fn set(
         &mut self,
         handle: &mut Handle,
@@ -530,7 +529,7 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Makes `..` name another directory; [`Self::parent`] was asked before.
+    /// Makes `..` name another directory. [`Self::parent`] must have been called before.
     pub(crate) fn set_parent(&mut self, handle: &mut Handle, parent: InodeNumber) {
         let cell = self.cell.clone();
         {
@@ -545,7 +544,7 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Finds an entry again whose block is pinned: adding another name may have moved it.
+    /// Finds an entry again in a pinned block, because adding another name may have moved it.
     pub(crate) fn find_again(&self, name: &[u8]) -> Option<Spot> {
         if self.is_inline {
             return match self.cell.read(|inode| inline::look(self.shape.leaf, inode, name)) {
@@ -559,7 +558,8 @@ impl<'w> OpenDir<'w> {
         found.map(Spot::Block)
     }
 
-    /// Puts the index back that a step has taken. Another look-up beside it found none, and has none to put back.
+    /// Puts back the index that a step took out. A concurrent lookup finds none and has none to put
+    /// back.
     fn put_back(&self, index: Option<NameIndex>) {
         if index.is_some() {
             state(&self.cell).index = index;
@@ -567,7 +567,7 @@ impl<'w> OpenDir<'w> {
     }
 }
 
-/// Most blocks by which the map of a directory grows.
+/// Most blocks by which the map of a directory can grow.
 fn node_growth(dir: &Inode, sb: &Superblock, blocks: BlockRange) -> u64 {
     let is_inline = dir.flags().contains(InodeFlags::INLINE_DATA);
     let tree = match is_inline {
@@ -588,12 +588,12 @@ fn node_growth(dir: &Inode, sb: &Superblock, blocks: BlockRange) -> u64 {
     tree_growth(shape, blocks.len(), 1, sb.block_size())
 }
 
-/// The blocks by which a directory grows, allocated in memory. Dropped unused they are free again.
+/// The blocks by which a directory grows, allocated in memory. Dropping it unused frees them.
 #[derive(Debug)]
 pub(crate) struct Growth {
     first: u32,
     places: Vec<VolumeBlock>,
-    /// Blocks that are allocated for them: whole clusters.
+    /// Blocks allocated for `places`, in whole clusters.
     data_blocks: u64,
     new_nodes: Vec<VolumeBlock>,
     allocated: Vec<Allocated>,
@@ -610,14 +610,14 @@ impl Growth {
         map: None,
     };
 
-    /// Blocks that an operation may dirty because of it.
+    /// Additional blocks that the operation may dirty.
     pub(crate) fn credits(&self) -> u32 {
         let Some((planned, _)) = &self.map else { return 0 };
         let new = self.places.len() as u32;
         new + TREE_NODES + planned.credits() + self.allocated.len() as u32 * Allocated::CREDITS
     }
 
-    /// Logs the allocations, and enters the blocks into the directory's map.
+    /// Logs the allocations and adds the blocks to the directory's map.
     fn apply_map(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let Some((planned, nodes)) = self.map else { return };
         for allocated in self.allocated {
@@ -631,7 +631,7 @@ impl Growth {
     }
 }
 
-/// A directory's blocks under a handle.
+/// A directory's blocks being changed under a handle.
 struct DirEdit<'a, 'w> {
     dir: &'a mut OpenDir<'w>,
     handle: &'a mut Handle,

@@ -1,8 +1,9 @@
-//! The order of locks at the head of `names`, asserted in debug builds.
+//! The lock order described at the head of `names`, asserted in debug builds.
 //!
-//! An operation makes one [`Order`] and takes the locks of inodes through it. Directories are locked by number, so that no
-//! two operations wait for each other whatever the names of a damaged volume lead to. A name may lead against that order;
-//! then the lock is only tried, and an operation that does not get it releases all its locks before it waits.
+//! Each operation creates one [`Order`] and takes inode locks through it. Directories are locked by
+//! number, so no two operations wait for each other, whatever the names on a damaged volume lead
+//! to. If a name leads against that order, the lock is only tried; an operation that does not get
+//! it releases all its locks before it waits.
 
 use crate::Error;
 use crate::inode::InodeCell;
@@ -10,7 +11,7 @@ use extant_rt::{ReadGuard, WriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ranks of locks, the one to be taken first first; those of one rank by number.
+/// Lock ranks, in the order of locking. Within a rank, inodes are locked by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The volume's rename lock.
@@ -28,11 +29,12 @@ impl Rank {
     }
 }
 
-/// Why an operation ends before its first change.
+/// Why an operation stopped before its first change.
 #[derive(Debug)]
 pub(super) enum Stopped {
     Failed(Error),
-    /// Another operation has the lock of this inode, which is not waited for while others are held.
+    /// Another operation holds the lock of this inode. The caller must release its locks before
+    /// waiting for it.
     Contended(Arc<InodeCell>),
 }
 
@@ -42,30 +44,32 @@ impl<E: Into<Error>> From<E> for Stopped {
     }
 }
 
-/// The locks that one operation holds.
+/// The locks held by one operation.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The last one in the order: its rank in the upper half, the inode's number in the lower.
+    /// The last lock taken: its rank in the upper half, the inode's number in the lower.
     last: AtomicU64,
 }
 
 impl Order {
-    /// Takes the lock of an inode for reading.
+    /// Locks an inode for reading.
     pub(super) async fn read<'c>(&self, rank: Rank, cell: &'c InodeCell) -> ReadGuard<'c> {
         self.check(rank, cell.number().0);
         cell.read_lock().await
     }
 
-    /// Takes the lock of an inode for writing.
+    /// Locks an inode for writing.
     pub(super) async fn write<'c>(&self, rank: Rank, cell: &'c InodeCell) -> WriteGuard<'c> {
         self.check(rank, cell.number().0);
         cell.write_lock().await
     }
 
-    /// Takes the lock of an inode to which a name in a locked directory leads. It is none of those that are held.
+    /// Locks the inode that a name in a locked directory leads to. The caller must not hold its
+    /// lock yet.
     ///
     /// # Errors
-    /// [`Stopped::Contended`] where the lock comes before one that is held, and another operation has it.
+    /// [`Stopped::Contended`] if the lock comes before one already held, and another operation
+    /// holds it.
     pub(super) async fn follow<'c>(
         &self,
         rank: Rank,
@@ -77,10 +81,10 @@ impl Order {
         cell.lock().try_write().ok_or_else(|| Stopped::Contended(cell.clone()))
     }
 
-    /// Notes a lock that is taken now.
+    /// Records a lock that is about to be taken.
     ///
     /// # Panics
-    /// In debug builds, if a lock that comes later in the order is held.
+    /// In debug builds, if a later lock in the order is already held.
     pub(super) fn check(&self, rank: Rank, number: u32) {
         let next = place(rank, number);
         let last = self.last.swap(next, Ordering::Relaxed);

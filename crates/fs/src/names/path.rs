@@ -4,23 +4,24 @@ use crate::view::View;
 use crate::{Error, Result, quote};
 use extant_format::{FileKind, Inode, InodeNumber};
 
-/// Whether a symbolic link at the end of a path is followed.
+/// Whether to follow a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The link's target is meant.
+    /// Use the link's target.
     Yes,
-    /// The link itself is meant.
+    /// Use the link itself.
     No,
 }
 
-/// Links that a path may lead through, as in Linux.
+/// Most symbolic links followed in one path, as in Linux.
 const LINKS_MAX: u32 = 40;
 
 impl View {
-    /// The inode that an absolute path names, as `path_resolution(7)` has it: `..` goes up, never above the root; every
-    /// component but the last leads to a directory, and so does one before a final slash.
+    /// Resolves an absolute path as `path_resolution(7)` describes. `..` never goes above the root.
+    /// Every component but the last must be a directory, and so must the last before a trailing
+    /// slash.
     pub(crate) async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
-        // Innermost last: the directories passed through, so that `..` needs no entry on disk.
+        // The directories passed through, innermost last, so that `..` needs no entry on disk.
         let mut parents: Vec<InodeNumber> = Vec::new();
         let mut current = self.root().await?;
         let mut rest: Vec<Vec<u8>> = components(path);
@@ -68,7 +69,7 @@ impl View {
     }
 }
 
-/// The components in reverse, so that the next one is at the end.
+/// The components in reverse order: the next one is at the end.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|&b| b == b'/').filter(|c| !c.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }

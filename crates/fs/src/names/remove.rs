@@ -1,4 +1,4 @@
-//! Taking names away: unlink and rmdir.
+//! Removing names: unlink and rmdir.
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
@@ -15,7 +15,8 @@ use extant_format::{FileKind, Inode, InodeNumber, Place};
 use std::sync::Arc;
 
 impl Node {
-    /// Removes a name of anything but a directory. The inode is deleted with its last name and its last node.
+    /// Removes a name of anything but a directory. The inode is deleted once its last name and last
+    /// node are gone.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::IsADirectory`].
@@ -29,7 +30,8 @@ impl Node {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::NotADirectory`]; [`Error::NotEmpty`].
+    /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::NotADirectory`];
+    /// [`Error::NotEmpty`].
     pub async fn rmdir(&self, caller: &Caller, name: &[u8]) -> Result<()> {
         match name {
             b"." => Err(Error::Invalid("a directory cannot be removed as `.`".into())),
@@ -38,8 +40,8 @@ impl Node {
         }
     }
 
-    /// Fails if the directory that a name leads to is damaged or has another name, under which everything in it would be gone, too.
-    /// For those who empty a directory before they remove it.
+    /// Fails if the directory that a name leads to is damaged or has another name, whose contents
+    /// would disappear as well. For callers that empty a directory before removing it.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Access`]; [`Error::NotADirectory`]; [`Error::Corrupt`].
@@ -90,7 +92,7 @@ impl Node {
         self.writer().settle(&[self.cell()], SYNC_NAMES).await
     }
 
-    /// Removes the name; gives its inode.
+    /// Removes the name and returns its inode.
     async fn remove_locked(
         &self,
         caller: &Caller,
@@ -138,10 +140,11 @@ impl Node {
     }
 }
 
-/// Credits of [`drop_name`].
+/// Credits for [`drop_name`].
 pub(super) const DROP_CREDITS: u32 = 1 + Orphans::CREDITS;
 
-/// Counts one name less of an inode, all of a directory; one that has none left becomes an orphan.
+/// Counts one name less of an inode, or all names of a directory. If none is left, the inode
+/// becomes an orphan.
 pub(super) fn drop_name(writer: &Writer, handle: &mut Handle, victim: &Arc<InodeCell>) {
     let left = {
         let mut inode = handle.inode(victim);

@@ -1,4 +1,4 @@
-//! Moving a name: within a directory, to another one, over another name, or in exchange for one.
+//! Rename: within a directory, to another one, over an existing name, or exchanging two names.
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full, new_owners};
@@ -16,25 +16,26 @@ use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 
-/// The treatment of a target name that exists.
+/// What to do if the target name exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// Replace it.
     #[default]
     Replace,
-    /// The rename fails (`RENAME_NOREPLACE`).
+    /// Fail (`RENAME_NOREPLACE`).
     NoReplace,
-    /// It gets the old name (`RENAME_EXCHANGE`); it has to be there.
+    /// Exchange the two names (`RENAME_EXCHANGE`); the target must exist.
     Exchange,
-    /// It is replaced, and a whiteout takes the old name (`RENAME_WHITEOUT`): a character device 0:0, which hides the name
-    /// in layers below where the directory is a layer of an overlay.
+    /// Replace it, and leave a whiteout under the old name (`RENAME_WHITEOUT`). A whiteout is a
+    /// character device 0:0, which hides the name in lower layers if the directory is part of an
+    /// overlay.
     Whiteout,
 }
 
 /// One rename, with both names looked up and both directories locked.
 struct Move<'a> {
     namespace: &'a Namespace,
-    /// The directory of the old name; of the new one, too, unless that is another.
+    /// The directory of the old name. Also that of the new one, unless `to` is set.
     from: OpenDir<'a>,
     to: Option<OpenDir<'a>>,
     old: &'a [u8],
@@ -45,14 +46,17 @@ struct Move<'a> {
 }
 
 impl Node {
-    /// Moves `name` of this directory to `new_name` of `new_dir`, in one step: after a crash one of the two names is there,
-    /// and `new_name` leads to the old file or the new one. Two names of one inode stay as they are.
+    /// Moves `name` of this directory to `new_name` of `new_dir`, in one step. After a crash, one
+    /// of the two names exists, and `new_name` leads to the old file or the new one. If both are
+    /// names of the same inode, nothing changes.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Exists`] if asked for; [`Error::Access`], [`Error::Permission`];
-    /// [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] into a directory's own
-    /// tree; [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`]; [`Error::NoSpace`];
-    /// [`Error::Permission`] for a whiteout without the capability to make devices.
+    /// [`Error::NotFound`]; [`Error::Exists`] if asked for; [`Error::Access`],
+    /// [`Error::Permission`]; [`Error::IsADirectory`], [`Error::NotADirectory`],
+    /// [`Error::NotEmpty`]; [`Error::Invalid`] when moving a directory into its own tree;
+    /// [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`];
+    /// [`Error::NoSpace`]; [`Error::Permission`] for a whiteout without the capability to create
+    /// devices.
     pub fn rename<'a>(
         &'a self,
         caller: &'a Caller,
@@ -107,12 +111,14 @@ impl Node {
 }
 
 impl Node {
-    /// Before one file replaces another, its data is written and logged: after a crash the name leads to the old contents
-    /// or the new ones. The names are looked up without locks; if they change meanwhile, the order is not promised.
+    /// Writes and logs a file's data before it replaces another file. After a crash, the name then
+    /// leads to the old contents or the new ones. The names are looked up without locks; if they
+    /// change meanwhile, this is not guaranteed.
     ///
     /// # Errors
-    /// The data cannot be written: the name keeps the old contents. (Linux only starts the write, replaces the file, and leaves
-    /// the error to an fsync that programs which replace by rename often omit.)
+    /// The data cannot be written; the name keeps the old contents. (Linux only starts the write
+    /// and replaces the file. The error is left to an fsync, which programs that replace by rename
+    /// often omit.)
     async fn write_back_replacement(&self, name: &[u8], new_dir: &Self, new_name: &[u8]) -> Result<()> {
         let caller = &Caller::root();
         if new_dir.find(caller, new_name).await.is_err() {
@@ -125,12 +131,12 @@ impl Node {
     }
 }
 
-/// The directories above one, itself not included.
+/// The directories above `dir`, excluding itself.
 async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<InodeNumber>> {
     let mut above = Vec::new();
     let mut at = dir.clone();
     while at.number() != InodeNumber::ROOT {
-        // Its own lock is not held, so that its size and map may change.
+        // Its own lock is not held, so its size and map may change.
         let known = state(&at).parent;
         let parent = match known {
             Some(parent) => parent,
@@ -146,10 +152,10 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
     Ok(above)
 }
 
-/// A name and the directory that it is in.
+/// A directory and a name in it.
 type Name<'a> = (&'a Node, &'a [u8]);
 
-/// Takes the directories' locks and renames; gives the inode whose name is gone.
+/// Locks the directories and renames. Returns the inode that lost its last name, if any.
 async fn rename_in_order(
     namespace: &Namespace,
     caller: &Caller,
@@ -167,11 +173,11 @@ async fn rename_in_order(
         }
         false => None,
     };
-    // A directory that was removed has nothing above it.
+    // A removed directory has no parent.
     if !from.is_live() || !to.is_live() {
         return Err(not_found(if from.is_live() { new_name } else { name }).into());
     }
-    // The hierarchy stands still while the volume's rename lock is held.
+    // The hierarchy cannot change while the rename lock is held.
     let (above_from, above_to) = match cross {
         true => {
             Box::pin(async {
@@ -226,7 +232,7 @@ async fn rename_locked(
         Ok(spot) => Some(writer.inodes.get_live(spot.entry().inode, Place::Inode(to_cell.number())).await?),
         Err(_) => None,
     };
-    // The names `.` and `..` were refused.
+    // `.` and `..` were refused earlier.
     for (dir, inode) in [(from_cell, Some(&source)), (to_cell, target.as_ref())] {
         if cross && inode.is_some_and(|inode| Arc::ptr_eq(inode, dir)) {
             let (place, number) = (Place::Inode(dir.number()), dir.number().0.into());
@@ -267,7 +273,7 @@ async fn rename_locked(
         return Err(not_found(new).into());
     }
     if cross {
-        // The entry `..` changes.
+        // The entry `..` will change.
         if is_dir {
             permit(writer, caller, &source, Want::WRITE).await?;
         }
@@ -311,7 +317,7 @@ async fn rename_locked(
     }
 }
 
-/// The order in which what is moved and what is replaced are locked: directories first, then by number.
+/// The order in which to lock the moved and the replaced inode: directories first, then by number.
 fn lock_order<'a>(
     source: &'a Arc<InodeCell>,
     is_dir: bool,
@@ -334,7 +340,7 @@ impl Move<'_> {
         self.to.as_ref().unwrap_or(&self.from).cell().clone()
     }
 
-    /// The directory that is moved, its block with `..` pinned; `None` if `..` stays as it is.
+    /// Opens the moved directory and pins its block with `..`; `None` if `..` does not change.
     async fn moved_dir<'w>(
         namespace: &'w Namespace,
         cell: &Arc<InodeCell>,
@@ -381,12 +387,13 @@ impl Move<'_> {
             }
             false => None,
         };
-        // Last: it may hold the lock of shared attribute blocks, and what makes room before takes that lock.
+        // Last, because it may hold the lock of shared attribute blocks, which the steps above take
+        // to make room.
         let mut whiteout = match leaves_whiteout {
             true => Some(Box::pin(Draft::whiteout(writer, caller, self.from.cell())).await?),
             false => None,
         };
-        // Both leaves and directories, the block with `..`, the inode that moves.
+        // Both leaves and directories, the block with `..`, and the moved inode.
         let credits = 2 * LEAF_CREDITS
             + growth.credits()
             + 2
@@ -400,7 +407,7 @@ impl Move<'_> {
             Ok(spot) => to.set(&mut handle, (spot, self.new), source, kind),
             Err(slot) => to.insert(&mut handle, slot, growth, source, self.new, kind)?,
         }
-        // The new name may have split the old one's block.
+        // Adding the new name may have split the old name's block.
         let spot = self.from.find_again(self.old).expect("the old name is in a block that is pinned");
         match whiteout {
             Some(draft) => {

@@ -1,7 +1,8 @@
-//! A directory is looked at before it is believed: once, when it is first used by an operation.
+//! Checks a directory once, when an operation first uses it.
 //!
-//! What a damaged volume calls a directory may be reached by two names, or in a circle; its size may leave out blocks that it
-//! maps. An operation that believed it would remove what another name holds, or map its blocks anew.
+//! On a damaged volume a directory may be reachable under two names or in a cycle, or its size may
+//! leave out blocks that it maps. Without the check, an operation could remove what another name
+//! holds, or map its blocks again.
 
 use super::Namespace;
 use super::dir_state::state;
@@ -17,17 +18,19 @@ use crate::{Error, Result};
 use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
 use std::sync::Arc;
 
-/// Trees up to this size are looked at whole before they get a first name; of larger ones the leaf alone that gets it.
+/// Trees up to this size are checked as a whole before a name is first added. In larger ones, only
+/// the leaf that gets the name is checked.
 const WHOLE_TREE_BYTES: u64 = 1 << 20;
 
 impl<'w> OpenDir<'w> {
-    /// The directory of an inode, found to be sound. The caller holds the directory's lock, or that of renames.
+    /// Opens the directory of an inode and checks that it is sound. The caller holds the
+    /// directory's lock or the rename lock.
     ///
     /// # Errors
-    /// The inode is not a directory, or a damaged one.
+    /// The inode is not a directory, or is a damaged one.
     pub(super) async fn open(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
         let mut dir = Self::new(namespace, cell)?;
-        // One that was removed has neither blocks nor a parent.
+        // A removed directory has neither blocks nor a parent.
         if state(cell).parent.is_none() && cell.is_live() {
             Box::pin(dir.check()).await?;
         }
@@ -48,12 +51,13 @@ impl<'w> OpenDir<'w> {
         Ok(())
     }
 
-    /// Checks that the directory maps the blocks of its size and no others, each to a block of its own.
+    /// Checks that the directory maps exactly the blocks within its size, each to a different
+    /// block.
     async fn check_map(&mut self) -> Result<()> {
         let writer = self.writer();
         let (sb, cell, blocks) = (writer.store.shape(), self.cell().clone(), u64::from(self.shape.blocks));
         let place = |at: u64| Place::DirectoryBlock(cell.number(), FileBlock(at as u32));
-        // Blocks that old kernels kept behind a directory for its growth.
+        // Old kernels kept preallocated blocks past a directory's end.
         let kept = u64::from(sb.raw().s_prealloc_dir_blocks);
         let mut runs: Vec<PhysicalRun> = Vec::new();
         let (mut at, mut looks) = (0, 0);
@@ -103,7 +107,7 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Checks that `..` names the directory in which the name lies that led here.
+    /// Checks that `..` names the directory that holds the name that led here.
     ///
     /// # Errors
     /// The directory has another name elsewhere.
@@ -115,8 +119,8 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Checks that the inode of a directory has one name here. The names are looked at once, so that this costs as much as they
-    /// are for the first of many.
+    /// Checks that a directory's inode has only one name here. All names are read once, so only the
+    /// first of many checks costs time proportional to the directory's size.
     ///
     /// # Errors
     /// It has several.
@@ -133,7 +137,7 @@ impl<'w> OpenDir<'w> {
         if doubles.binary_search(&inode).is_err() {
             return Ok(());
         }
-        // Since then names have gone, and the number may be another inode's.
+        // Names have gone since then, and the number may belong to another inode.
         let now = Box::pin(self.doubles()).await?;
         let is_double = now.binary_search(&inode).is_ok();
         state(self.cell()).doubles = Some(now);
@@ -146,10 +150,10 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// The inodes to which several names here lead.
+    /// The inodes that several names here lead to.
     async fn doubles(&self) -> Result<Arc<[InodeNumber]>> {
         let mut all: Vec<InodeNumber> = Vec::new();
-        // The blocks that this holds are those of the caller's next step.
+        // A second instance, because the blocks pinned here are needed by the caller's next step.
         let mut other = Self::new(self.namespace(), self.cell())?;
         if other.is_inline {
             let names = other.cell().read(|inode| {
@@ -176,10 +180,11 @@ impl<'w> OpenDir<'w> {
         Ok(doubles.into())
     }
 
-    /// Checks before a name is added to a tree that a look-up sees every name of it, if that is a matter of few blocks.
+    /// Before a name is added to a hash tree, checks that lookups can find all its names, if the
+    /// tree is small.
     ///
     /// # Errors
-    /// A name lies where its hash does not lead.
+    /// A name is in a leaf that its hash does not lead to.
     pub(super) async fn check_tree(&mut self) -> Result<()> {
         if !self.shape.tree || state(self.cell()).is_tree_sound {
             return Ok(());
@@ -201,21 +206,21 @@ impl<'w> OpenDir<'w> {
     }
 }
 
-/// The directory from which a node was looked up, until `..` was found to name it.
+/// The directory from which a node was looked up, for checking it against `..`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     from: InodeNumber,
-    /// The moves of the directory when it was looked up.
+    /// The directory's `moves` counter at the time of the lookup.
     moves: u32,
 }
 
 impl Way {
-    /// The way from `from` to a directory whose lock, or that of `from`, the caller holds.
+    /// The way from `from` to a directory. The caller holds the lock of either.
     pub(super) fn new(from: InodeNumber, to: &InodeCell) -> Self {
         Self { from, moves: state(to).moves }
     }
 
-    /// Checks it, of a directory that was opened.
+    /// Checks the way against an open directory.
     ///
     /// # Errors
     /// The directory has another name elsewhere.
@@ -225,7 +230,7 @@ impl Way {
             (state.parent, state.moves)
         };
         match parent {
-            // A rename has taken it elsewhere since.
+            // If the counters differ, a rename has moved it since.
             Some(parent) if moves == self.moves && parent != self.from => {
                 Err(Error::from(elsewhere(dir.cell().number(), parent)))
             }

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use extant_format::{FileKind, Inode, InodeFlags, Place};
 use std::sync::Arc;
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 pub(super) async fn read_link(writer: &Writer, cell: &Arc<InodeCell>) -> Result<Vec<u8>> {
     let sb = writer.store.shape();
     let inode = cell.read(Inode::clone);

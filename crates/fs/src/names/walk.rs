@@ -1,7 +1,8 @@
-//! Walking everything below a directory, whatever the volume says.
+//! Walks over everything below a directory, whatever the volume contains.
 //!
-//! A damaged or hostile volume can lead a naive walker in circles or into far more names than it has blocks for. This one
-//! enters every directory once, goes [`DEPTH_MAX`] deep, and reads no more directory blocks than the volume has.
+//! A damaged or hostile volume can lead a naive walker in circles, or into far more names than it
+//! has blocks for. This one enters every directory once, goes at most [`DEPTH_MAX`] deep, and reads
+//! no more directory blocks than the volume has.
 
 use crate::dir::check::elsewhere;
 use crate::view::View;
@@ -11,28 +12,30 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Deepest directory that a walk enters, counted from where it began.
 pub const DEPTH_MAX: usize = 2048;
-/// Longest path that a walk makes, in bytes.
+/// Longest path in a walk, in bytes.
 pub const PATH_MAX: usize = 16 << 10;
-/// Names of one walk that are kept in memory, in bytes; larger directories come in sorted batches.
+/// Memory for the names of one walk, in bytes. Larger directories are returned in sorted batches.
 const NAMES_BYTES: usize = 64 << 20;
-/// Lost parts of a directory that are told of, of each batch of its names.
+/// Most lost parts of a directory reported for each batch of its names.
 const LOST_MAX: usize = 1000;
-/// Names whose inodes, or directories whose blocks, are asked for at a time.
+/// How many names have their inodes prefetched at a time, and how many directories their blocks.
 const WINDOW_INODES: usize = 4096;
 const WINDOW_DIRS: usize = 512;
 
-/// The parts of each file that a walk reads.
+/// What a walk reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkOptions {
-    /// Read every inode; otherwise only those of directories, and of names whose entry does not say what they are.
+    /// Read every inode. Otherwise, only those of directories and of names whose entry lacks the
+    /// file type.
     pub inodes: bool,
     /// Do not enter directories deeper than this; 1 is the directory itself.
     pub depth: Option<usize>,
-    /// Read every directory to its end before its first name, however large it is, so that all of its names are in order.
+    /// Read every directory completely before returning its first name, however large it is, so
+    /// that all its names are in order.
     pub whole_directories: bool,
 }
 
-/// A name met on a walk.
+/// A name found on a walk.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
     /// The name.
@@ -41,15 +44,15 @@ pub struct WalkEntry {
     pub depth: usize,
     /// The inode.
     pub number: InodeNumber,
-    /// Its kind, from the inode where that was read, otherwise from the entry.
+    /// Its kind: from the inode if that was read, otherwise from the entry.
     pub kind: Option<FileKind>,
-    /// The inode, where it was read.
+    /// The inode, if it was read.
     pub inode: Option<Inode>,
     /// Whether it is the last name of its directory.
     pub is_last: bool,
 }
 
-/// A walk below one directory: depth first, names of a directory in byte order.
+/// A walk below one directory: depth first, with each directory's names in byte order.
 #[derive(Debug)]
 pub struct Walk {
     view: View,
@@ -64,11 +67,12 @@ pub struct Walk {
     dir_blocks: u64,
 }
 
-/// A name or directory that could not be read, or a part of a directory ([`Error::Lost`]). The walk goes on behind it.
+/// A name, a directory, or part of a directory ([`Error::Lost`]) that could not be read. The walk
+/// continues after it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {error}", crate::quote(path))]
 pub struct WalkError {
-    /// Path from where the walk began; empty for that directory itself.
+    /// Path relative to where the walk began; empty for that directory itself.
     pub path: Vec<u8>,
     /// The error.
     pub error: Error,
@@ -79,17 +83,17 @@ struct Level {
     reader: DirReader,
     names: Names,
     next: usize,
-    /// Names before this one have been asked for.
+    /// Names before this index have been prefetched.
     prefetched: usize,
     path_len: usize,
-    /// The directory in which its name lies, if that is known and `..` has not been compared with it.
+    /// The directory that holds this one's name, if known and not yet compared with `..`.
     above: Option<InodeNumber>,
-    /// Read, but beyond what the batch has room for.
+    /// Read, but too large for the current batch.
     pending: Option<Vec<DirItem>>,
     finished: bool,
 }
 
-/// Names in one allocation.
+/// Names stored in one allocation.
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,
@@ -107,7 +111,7 @@ struct NameItem {
 impl Names {
     fn push(&mut self, item: &DirItem) {
         let at = self.bytes.len() as u32;
-        // At most 255 bytes, or three times that, shown encrypted.
+        // At most 255 bytes, or three times that for encrypted names as displayed.
         let len = item.name.len() as u16;
         self.bytes.extend_from_slice(&item.name);
         self.items.push(NameItem { at, len, kind: item.kind, number: item.inode });
@@ -129,7 +133,7 @@ impl Names {
 }
 
 impl Walk {
-    /// A walk below a directory.
+    /// Begins a walk below a directory.
     ///
     /// # Errors
     /// [`Error::NotADirectory`].
@@ -150,18 +154,18 @@ impl Walk {
         })
     }
 
-    /// Path of the entry returned last, from where the walk began, without a leading slash.
+    /// Path of the last returned entry, relative to where the walk began, without a leading slash.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// Leaves the directory that was returned last unread.
+    /// Does not enter the directory returned last.
     pub fn skip(&mut self) {
         self.enter = None;
     }
 
-    /// The next name; `None` at the end. A file or directory that cannot be read is returned once as an error, and the
-    /// walk goes on.
+    /// Returns the next name, or `None` at the end. A file or directory that cannot be read is
+    /// returned once as an error, and the walk continues.
     pub async fn next(&mut self) -> Option<std::result::Result<WalkEntry, WalkError>> {
         loop {
             if let Some(failure) = self.failures.pop_front() {
@@ -195,7 +199,7 @@ impl Walk {
         self.failures.push_back(WalkError { path: self.path.clone(), error });
     }
 
-    /// Keeps a problem, or fails with it, as the volume was opened.
+    /// Records a problem or fails with it, depending on how the volume was opened.
     fn note(&mut self, corrupt: Corrupt) {
         if let Err(error) = self.view.note(Err(corrupt)) {
             self.fail(error);
@@ -223,9 +227,9 @@ impl Walk {
         }
     }
 
-    /// Reads names of the innermost directory until there are no more, or no more room.
+    /// Reads names of the innermost directory until it ends or the batch is full.
     async fn load_batch(&mut self) {
-        // Half of what is left, so that deeper directories have room, too.
+        // Half of what is left, to leave room for deeper directories.
         let room = match self.options.whole_directories {
             true => usize::MAX,
             false => (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10),
@@ -242,7 +246,7 @@ impl Walk {
             match level.reader.next().await {
                 Ok(Some(items)) => level.pending = Some(items),
                 Ok(None) => level.finished = true,
-                // Behind a part that is lost there are more names.
+                // More names may follow a lost part.
                 Err(lost) if failed.len() < LOST_MAX => failed.push(lost.into()),
                 Err(_) => {}
             }
@@ -272,7 +276,7 @@ impl Walk {
         }
     }
 
-    /// Asks for what the next names of the innermost directory will need.
+    /// Prefetches what the next names of the innermost directory will need.
     async fn prefetch(&mut self) {
         let inodes_wanted = self.options.inodes;
         let enters = self.options.depth.is_none_or(|depth| self.stack.len() < depth);
@@ -302,7 +306,7 @@ impl Walk {
         }
     }
 
-    /// The next name of the innermost directory; `None` where it was a problem.
+    /// Takes the next name of the innermost directory; `None` if it was a problem.
     async fn take_entry(&mut self) -> Option<WalkEntry> {
         let depth = self.stack.len();
         let level = self.stack.last_mut()?;
@@ -353,7 +357,7 @@ impl Walk {
         Some(entry)
     }
 
-    /// Checks that an inode can be what a name says.
+    /// Checks that an inode is consistent with its name's entry.
     fn judge(&mut self, entry: &mut WalkEntry, inode: Inode) -> Option<()> {
         let place = Place::Inode(entry.number);
         let Some(kind) = inode.kind() else {

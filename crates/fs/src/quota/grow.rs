@@ -1,4 +1,4 @@
-//! Growth of a quota file.
+//! Growing a quota file.
 
 use super::{FILE_BYTES_MAX, QuotaFile};
 use crate::alloc::{Allocated, Privilege};
@@ -10,14 +10,15 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_format::{BlockRange, InodeFlags, VolumeBlock};
 
-/// Bytes by which a quota file grows at least.
+/// Least growth of a quota file, in bytes.
 const STEP_BYTES: usize = 16 << 10;
 
 impl QuotaFile {
-    /// Makes the file longer, in a transaction of its own, until an entry of `id` has room, and keeps that room.
+    /// Extends the file, in a transaction of its own, until there is room for an entry of `id`, and
+    /// keeps that room.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; [`Error::Quota`] of a file that must not become longer; why the journal gave up.
+    /// [`Error::NoSpace`]; [`Error::Quota`] if the file must not grow; why the journal was aborted.
     pub(super) async fn grow_for(&self, writer: &Writer, id: u32) -> Result<()> {
         let _growing = self.growing.write().await;
         while !self.expect(id) {
@@ -34,7 +35,7 @@ impl QuotaFile {
             let missing = state.tree.missing_bytes(state.expected.len() + 1);
             (state.blocks.len(), missing, state.blocks.last().map(|last| VolumeBlock(last.number().0 + 1)))
         };
-        // One that is longer would not be read when the volume is opened next.
+        // A longer file would be refused when the volume is next opened.
         let room = FILE_BYTES_MAX.saturating_sub((first * block_bytes) as u64) as usize / block_bytes;
         if missing.div_ceil(block_bytes) > room {
             return Err(Error::Quota(format!("{} {id}: the list of owners is full", self.kind)));
@@ -52,7 +53,7 @@ impl QuotaFile {
             }
             false => pointer_growth(range, sb.block_size()),
         });
-        // The rest of the cluster that holds the last block is the file's.
+        // The rest of the last block's cluster already belongs to the file.
         let cluster = sb.cluster_size();
         let implied = BlockRange::new(range.start, cluster.end(range.start).min(range.end));
         let clusters = cluster.count(BlockRange::new(implied.end, range.end));
@@ -95,7 +96,8 @@ impl QuotaFile {
         let blocks: Vec<_> = places.iter().map(|&at| handle.create(at, MetaKind::Raw)).collect();
         planned.apply(&mut handle, cell, &pinned, &news, data_blocks, sb);
         handle.inode(cell).set_size(range.end * block_bytes as u64);
-        // Within the handle: a commit that expects an owner to have room must have that room in its own transaction or before.
+        // While the handle is open: a commit that expects room for an owner needs that room in its
+        // own transaction or an earlier one.
         let mut state = self.state.lock();
         state.blocks.extend(blocks);
         state.tree.extend_to(range.end as usize * block_bytes);

@@ -1,11 +1,13 @@
-//! Quotas of users, groups and projects (feature `quota`): what each uses, exact at every commit.
+//! Quotas of users, groups and projects (feature `quota`). The usage of each is exact at every
+//! commit.
 //!
-//! Usage follows the records of inodes: each commit charges the difference that its transaction makes to them, and writes the
-//! quota blocks that this changes with it (the journal's `accounts`). Data count once they are allocated. Operations that may bring a
-//! new owner make room for its entry before ([`Quotas::make_room`]), so that a commit never has to make any.
+//! Usage follows the inode records. Each commit charges the difference that its transaction makes
+//! to them, and writes the changed quota blocks along with it (the journal's `accounts`). Data
+//! count once allocated. Operations that may introduce a new owner first make room for its entry
+//! ([`Quotas::make_room`]), so a commit never has to.
 //!
-//! Limits are kept as they are and not enforced, which is how Linux mounts such a volume unless it is told otherwise
-//! (`usrquota`, `grpquota`, `prjquota`).
+//! Limits are preserved but not enforced. Linux does the same when it mounts such a volume without
+//! `usrquota`, `grpquota` or `prjquota`.
 
 mod grow;
 mod tree;
@@ -25,14 +27,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tree::QuotaTree;
 
-/// Longest quota file that is kept in memory: some 60,000 owners take 4 MiB. Tests reach the bound with fewer.
+/// Longest quota file kept in memory. About 60,000 owners take 4 MiB. Tests use a lower limit.
 const FILE_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
-/// The quotas of a volume that is open for writing.
+/// The quotas of a volume open for writing.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     files: Vec<QuotaFile>,
-    /// Of the volume, which keeps problems.
+    /// The volume's writer, which records problems.
     writer: Weak<Writer>,
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct Quotas {
 struct QuotaFile {
     kind: QuotaKind,
     cell: Arc<InodeCell>,
-    /// Held while the file grows.
+    /// Locked while the file grows.
     growing: RwLock,
     state: Mutex<FileState>,
 }
@@ -49,22 +51,22 @@ struct QuotaFile {
 #[derive(Debug)]
 struct FileState {
     tree: QuotaTree,
-    /// The volume's blocks that hold it, in order.
+    /// The volume blocks of the file, in order.
     blocks: Vec<MetaBlock>,
-    /// Owners without an entry that may get one.
+    /// Owners that may get an entry but have none yet.
     expected: BTreeMap<u32, Expected>,
 }
 
-/// Room for the entry of a new owner.
+/// Reserved room for the entry of a new owner.
 #[derive(Debug, Default)]
 struct Expected {
-    /// Operations that may bring the owner.
+    /// Operations that may introduce the owner.
     holders: u32,
-    /// One has: a commit makes the entry.
+    /// An operation did: a commit will create the entry.
     is_charged: bool,
 }
 
-/// Room for entries of owners, until it is dropped: after the handle that charges them.
+/// Reserved room for entries of owners. Drop it after the handle that charges them.
 #[derive(Debug)]
 #[must_use = "room that is given up before its owners are charged may be another's"]
 pub(crate) struct Room<'q> {
@@ -78,7 +80,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Owners of an inode.
+/// The owners of an inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owners {
     pub(crate) uid: u32,
@@ -87,7 +89,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Those that an inode has.
+    /// The owners recorded in an inode.
     pub(crate) fn of(inode: &Inode) -> Self {
         Self { uid: inode.uid(), gid: inode.gid(), project: inode.project().unwrap_or(0) }
     }
@@ -105,7 +107,7 @@ impl Quotas {
     /// Reads the quota files; `None` on a volume without the feature.
     ///
     /// # Errors
-    /// A quota file that is damaged, that has holes or is longer than 64 MiB; the device's.
+    /// A quota file that is damaged, has holes or is longer than 64 MiB; errors from the device.
     pub(crate) async fn load(view: &View, writer: &Arc<Writer>) -> Result<Option<Arc<Self>>> {
         let sb = writer.store.shape();
         if !sb.ro_compat().contains(RoCompat::QUOTA) {
@@ -125,11 +127,13 @@ impl Quotas {
         Ok(Some(Arc::new(Self { files, writer: Arc::downgrade(writer) })))
     }
 
-    /// Makes room for entries of these owners. Their usage is charged by the commit that finds it changed. The caller does
-    /// not hold the lock of shared attribute blocks: room on the volume is made by deletions, which take it.
+    /// Makes room for entries of these owners. Their usage is charged by the commit in which it
+    /// changes. The caller must not hold the lock of shared attribute blocks: deletions that free
+    /// space on the volume take it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace) where a quota file has to grow and cannot, [`Error::Quota`](crate::Error::Quota) where it is as long as one may be.
+    /// [`Error::NoSpace`](crate::Error::NoSpace) if a quota file has to grow and cannot,
+    /// [`Error::Quota`](crate::Error::Quota) if it has reached its maximum length.
     pub(crate) async fn make_room(&self, writer: &Writer, owners: Owners) -> Result<Room<'_>> {
         for (n, file) in self.files.iter().enumerate() {
             let id = owners.of_kind(file.kind);
@@ -163,7 +167,7 @@ impl Accounts for Quotas {
     fn settle(&self, charges: &mut dyn Iterator<Item = (Owner, Charge)>) -> Vec<(MetaBlock, Box<[u8]>)> {
         for ((kind, id), charge) in charges {
             let Some(file) = self.of(kind) else { continue };
-            // A wrong file says nothing of the owner, and has no room either: e2fsck must make it anew.
+            // The file lacks this owner, and has no room either. Only e2fsck can rebuild it.
             if !file.charge(id, charge)
                 && charge != Charge::default()
                 && let Some(writer) = self.writer.upgrade()
@@ -207,7 +211,7 @@ impl QuotaFile {
         Ok(Self { kind, cell, growing, state })
     }
 
-    /// Whether an entry of `id` is there or has room, which is kept until [`Self::give_up`].
+    /// Whether `id` has an entry or room for one. Room is kept until [`Self::give_up`].
     fn expect(&self, id: u32) -> bool {
         let FileState { tree, expected, .. } = &mut *self.state.lock();
         if tree.has(id) {
@@ -220,7 +224,7 @@ impl QuotaFile {
         fits
     }
 
-    /// Ends an [`Self::expect`]. Entries are never taken away, so that the two find the same.
+    /// Ends an [`Self::expect`]. Entries are never removed, so both calls see the same state.
     fn give_up(&self, id: u32) {
         let mut state = self.state.lock();
         if let Some(room) = state.expected.get_mut(&id) {
@@ -242,8 +246,9 @@ impl QuotaFile {
         }
     }
 
-    /// Charges an owner; false if it has no entry and no room for one. A new owner whose charges cancel gets an entry, too: only
-    /// that ends its room, on which a later transaction may count as well.
+    /// Charges an owner; returns false if it has neither an entry nor room for one. A new owner
+    /// gets an entry even if its charges cancel out: its reserved room ends here, and a later
+    /// transaction may have counted on it.
     fn charge(&self, id: u32, charge: Charge) -> bool {
         let FileState { tree, expected, .. } = &mut *self.state.lock();
         let is_new = expected.remove(&id).is_some();
@@ -254,7 +259,7 @@ impl QuotaFile {
         is_known
     }
 
-    /// The new contents of blocks that were changed since the last call.
+    /// The new contents of blocks changed since the last call.
     fn take_changed(&self) -> Vec<(MetaBlock, Box<[u8]>)> {
         let FileState { tree, blocks, .. } = &mut *self.state.lock();
         let changed = tree.take_changed(blocks.first().map_or(1, |block| block.bytes().len()));

@@ -1,4 +1,5 @@
-//! A quota file in memory: entries by owner, found and added as fs/quota/quota_tree.c does. Pure: bytes in, bytes out.
+//! A quota file in memory: entries by owner, looked up and added as in fs/quota/quota_tree.c. No
+//! I/O.
 
 use crate::journal::Charge;
 use extant_format::{
@@ -8,24 +9,24 @@ use extant_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks that a new entry takes at most: inner nodes of the tree, and a leaf.
+/// Most blocks that a new entry takes: inner nodes of the tree, and a leaf.
 const ENTRY_BLOCKS: usize = QUOTA_TREE_DEPTH;
 
-/// A quota file, whose blocks have 1 KiB whatever the volume's have.
+/// A quota file. Its blocks have 1 KiB, whatever the volume's block size.
 #[derive(Debug)]
 pub(super) struct QuotaTree {
     inode: InodeNumber,
     header: QuotaHeader,
-    /// The file, with blocks behind the header's count that it may grow into.
+    /// The file's bytes, including blocks past the header's count that it may grow into.
     image: Vec<u8>,
     /// The leaf of each owner.
     leaves: BTreeMap<u32, u32>,
-    /// Blocks that were changed.
+    /// Blocks changed since the last write.
     changed: BTreeSet<u32>,
 }
 
 impl QuotaTree {
-    /// Reads the quota file `inode`.
+    /// Parses the quota file `inode`.
     pub(super) fn parse(image: Vec<u8>, kind: QuotaKind, inode: InodeNumber) -> Result<Self, Corrupt> {
         let header = QuotaHeader::parse(&image, inode)?;
         let place = Place::Quota(inode, FileBlock(0));
@@ -49,7 +50,8 @@ impl QuotaTree {
         Ok(tree)
     }
 
-    /// Walks the lists that new entries take blocks and leaves from, so that no charge fails on them later.
+    /// Walks the lists that new entries take blocks and leaves from, so that no charge can fail on
+    /// them later.
     fn check_lists(&self) -> Result<(), Corrupt> {
         let mut seen: BTreeSet<u32> = self.leaves.values().copied().collect();
         let mut at = self.header.free_block;
@@ -82,7 +84,7 @@ impl QuotaTree {
         next_free_quota_block(self.bytes(block), self.inode, block, self.header.blocks)
     }
 
-    /// The blocks below nodes of one level, each once.
+    /// The blocks below nodes of one level, without duplicates.
     fn below(&self, nodes: &[FileBlock]) -> Result<Vec<FileBlock>, Corrupt> {
         let mut below = BTreeSet::new();
         for &node in nodes {
@@ -108,35 +110,37 @@ impl QuotaTree {
         QuotaLeaf::parse(self.bytes(at), self.inode, at, self.header.blocks)
     }
 
-    /// Whether there is an entry of `id`.
+    /// Whether `id` has an entry.
     pub(super) fn has(&self, id: u32) -> bool {
         self.leaves.contains_key(&id)
     }
 
-    /// Whether so many new entries fit the file as it is, wherever they belong.
+    /// Whether this many new entries fit in the file as it is, whatever their ids.
     pub(super) fn has_room_for(&self, entries: usize) -> bool {
         self.image.len() / QUOTA_BLOCK_BYTES - self.header.blocks as usize >= entries * ENTRY_BLOCKS
     }
 
-    /// The file has got longer, by zeros.
+    /// Records that the file was extended with zeros.
     pub(super) fn extend_to(&mut self, bytes: usize) {
         self.image.resize(bytes.max(self.image.len()), 0);
     }
 
-    /// Bytes by which the file must grow for so many new entries.
+    /// Bytes by which the file must grow for this many new entries.
     pub(super) fn missing_bytes(&self, entries: usize) -> usize {
         let needed = (self.header.blocks as usize + entries * ENTRY_BLOCKS) * QUOTA_BLOCK_BYTES;
         needed.saturating_sub(self.image.len())
     }
 
-    /// Changes what `id` uses. An entry that is not there is made; the caller has seen to the room. Usage that would become
-    /// negative, which only a wrong file makes it, becomes 0. A damaged leaf stays as it is.
+    /// Changes the usage of `id`. Creates a missing entry, for which the caller has made room.
+    /// Usage that would become negative, which only happens in an incorrect file, becomes 0. A
+    /// damaged leaf is left unchanged.
     pub(super) fn charge(&mut self, id: u32, charge: Charge) {
         let leaf = match self.leaves.get(&id) {
             Some(&leaf) => FileBlock(leaf),
             None => match self.insert(id) {
                 Ok(leaf) => leaf,
-                // The lists were sound when the file was read, and only this code has changed them since.
+                // The lists were sound when the file was read, and only this code has changed them
+                // since.
                 Err(error) => {
                     debug_assert!(false, "a quota entry of {id}: {error}");
                     return;
@@ -151,7 +155,7 @@ impl QuotaTree {
         });
     }
 
-    /// Changes the entries of a sound leaf.
+    /// Changes the entries of a leaf, if it is sound.
     fn edit_leaf(&mut self, at: FileBlock, change: impl FnOnce(&mut Vec<QuotaEntry>)) {
         let Ok(leaf) = self.leaf(at) else { return };
         let (links, mut entries) = ([leaf.next_free, leaf.previous_free], leaf.entries().collect::<Vec<_>>());
@@ -159,7 +163,7 @@ impl QuotaTree {
         write_quota_leaf(self.bytes_mut(at), links, &entries);
     }
 
-    /// Makes an entry of `id` without usage; returns its leaf.
+    /// Creates an entry of `id` without usage; returns its leaf.
     fn insert(&mut self, id: u32) -> Result<FileBlock, Corrupt> {
         let leaf = match self.header.free_leaf {
             Some(leaf) => leaf,
@@ -191,7 +195,7 @@ impl QuotaTree {
         Ok(leaf)
     }
 
-    /// Takes the first of the leaves with a free entry off their list: it has none any more.
+    /// Removes the first leaf from the list of leaves with a free entry, because it is now full.
     fn unlink_full(&mut self, leaf: FileBlock, next: Option<FileBlock>) {
         self.set_links(leaf, [None, None]);
         self.header.free_leaf = next;
@@ -209,7 +213,7 @@ impl QuotaTree {
         write_quota_leaf(self.bytes_mut(leaf), links, &entries);
     }
 
-    /// Has the tree lead to the leaf of `id`.
+    /// Makes the tree lead to the leaf of `id`.
     fn link(&mut self, id: u32, leaf: FileBlock) -> Result<(), Corrupt> {
         let mut node = QUOTA_TREE_ROOT;
         for level in 0..QUOTA_TREE_DEPTH {
@@ -227,7 +231,7 @@ impl QuotaTree {
         Ok(())
     }
 
-    /// A block of zeros: the first free one, or one behind the last.
+    /// Takes a zeroed block: the first free one, or one after the last.
     fn take_block(&mut self) -> Result<FileBlock, Corrupt> {
         let block = match self.header.free_block {
             Some(block) => {
@@ -258,14 +262,15 @@ impl QuotaTree {
         header.write_to(self.bytes_mut(FileBlock(0)));
     }
 
-    /// The volume's blocks, of so many bytes each, that were changed since the last call, by their index in the file.
+    /// Returns the volume blocks, of `block_bytes` each, changed since the last call, with their
+    /// index in the file.
     pub(super) fn take_changed(&mut self, block_bytes: usize) -> Vec<(usize, Box<[u8]>)> {
         let changed = std::mem::take(&mut self.changed);
         let blocks: BTreeSet<usize> =
             changed.into_iter().map(|at| at as usize * QUOTA_BLOCK_BYTES / block_bytes).collect();
         let bytes = |at: usize| {
             let there = &self.image[at * block_bytes..];
-            // The file may end within its last block.
+            // The file may end within its last volume block.
             let mut block = vec![0; block_bytes];
             let len = there.len().min(block_bytes);
             block[..len].copy_from_slice(&there[..len]);
@@ -293,7 +298,7 @@ mod tests {
         QuotaTree::parse(image, QuotaKind::User, InodeNumber(3)).unwrap()
     }
 
-    /// Space and inodes by owner, as the bytes have them.
+    /// Space and inodes by owner, parsed from the bytes.
     fn read_back(tree: &QuotaTree) -> BTreeMap<u32, (u64, u64)> {
         let parsed = QuotaTree::parse(tree.image.clone(), QuotaKind::User, InodeNumber(3)).unwrap();
         let entry = |(&id, &leaf): (&u32, &u32)| {
@@ -337,7 +342,8 @@ mod tests {
         for id in 0..15 {
             tree.charge(id, Charge { space_bytes: 1024, inodes: 1 });
         }
-        // As free_dqentry leaves the second leaf once its only owner, 14, is gone: out of the tree, no entry counted, the bytes there.
+        // As free_dqentry leaves the second leaf once its only owner, 14, is gone: removed from the
+        // tree, with no entries counted, but the bytes still there.
         let second = tree.leaves[&14];
         let node = (0..tree.header.blocks).find(|&node| {
             let links = tree.bytes(FileBlock(node)).chunks(4).nth(14);
@@ -354,7 +360,7 @@ mod tests {
         tree.charge(1000, Charge { space_bytes: 2048, inodes: 1 });
         let found = read_back(&tree);
         assert_eq!((found.len(), found.get(&1000)), (15, Some(&(2048, 1))));
-        // A list that leads in a circle is refused before anything is charged.
+        // A cyclic list is rejected before anything is charged.
         let again = second.to_le_bytes();
         tree.bytes_mut(FileBlock(second))[..4].copy_from_slice(&again);
         tree.header.free_block = Some(FileBlock(second));

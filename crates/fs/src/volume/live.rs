@@ -1,4 +1,4 @@
-//! A volume that is open for writing: free space, and orphans that a crash left.
+//! A volume open for writing: free space, and orphans left by a crash.
 
 use super::Volume;
 use crate::alloc::overhead_blocks;
@@ -9,26 +9,26 @@ use crate::{Error, Result};
 use extant_format::{Corrupt, FileKind, Place};
 use std::sync::Arc;
 
-/// Sizes of a volume, and its free space, in blocks and inodes.
+/// Size and free space of a volume, in blocks and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in a block.
+    /// Block size in bytes.
     pub block_bytes: u32,
-    /// Blocks in all, without those of the volume's own structures and its journal.
+    /// Total blocks, excluding the volume's own structures and its journal.
     pub blocks: u64,
-    /// Free blocks that no write has reserved.
+    /// Free blocks not reserved by any write.
     pub blocks_free: u64,
-    /// Those of them that callers without privilege may use. Linux withholds up to 4,096 more from extents for its own needs;
-    /// here every write reserves them for itself.
+    /// Free blocks available to unprivileged callers. Linux also withholds up to 4,096 for its own
+    /// extent allocations; here every write makes its own reservation for that.
     pub blocks_available: u64,
-    /// Inodes in all.
+    /// Total inodes.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,
 }
 
 impl Volume {
-    /// Sizes and free space. Never waits.
+    /// Returns the size and free space. Never waits.
     pub fn space(&self) -> Space {
         let sb = self.superblock();
         let block_bytes = sb.block_size().bytes();
@@ -58,9 +58,9 @@ impl Volume {
         }
     }
 
-    /// Finishes the orphans that a crash left: inodes without links are deleted, others cut to their size. Each is finished
-    /// in transactions of its own; one that is damaged stays an orphan, which is kept as a
-    /// problem. Returns how many were finished.
+    /// Finishes the orphans left by a crash: deletes inodes without links, and truncates the others
+    /// to their size. Each is finished in transactions of its own. A damaged one stays an orphan
+    /// and is recorded as a problem. Returns how many were finished.
     pub(super) async fn finish_orphans(namespace: &Namespace, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
         let writer = &*namespace.writer;
         let mut finished = 0;
@@ -68,7 +68,7 @@ impl Volume {
             let (is_live, kind) = (cell.is_live(), cell.read(|inode| (inode.kind(), inode.mode())));
             let done = match (is_live, kind) {
                 (true, (Some(FileKind::Regular), _)) => finish_shrink(writer, &cell).await,
-                // Directories, whose names lie in all of their blocks, are never cut.
+                // Directories have names in all their blocks and are never cut.
                 (true, (_, mode)) => {
                     let rule = "that of a regular file, for the inode is to be cut to its size (orphan)";
                     Err(Corrupt::field(Place::Inode(cell.number()), "i_mode", mode.into(), rule).into())

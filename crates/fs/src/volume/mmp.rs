@@ -1,8 +1,10 @@
-//! Multiple-mount protection: a block of the volume counts while the volume is written, so that no second host writes it.
+//! Multiple-mount protection: a counter in a block of the volume runs while the volume is being
+//! written, so that no second host writes it.
 //!
-//! Kernel document: *Multiple Mount Protection*. A block that says "clean" is taken at once; one that counts is looked at again
-//! after twice the interval of its writer and a second, and belongs to a crash if it has not moved. A writer that takes
-//! it writes a number of its own and looks again before it writes anything else, then goes on counting until the volume is closed.
+//! Kernel document: *Multiple Mount Protection*. A block that says "clean" can be taken at once. A
+//! counter is read again after twice its writer's interval plus one second; if it has not moved,
+//! its writer crashed. A new writer first writes a number of its own and reads it back before it
+//! writes anything else. It then keeps counting until the volume is closed.
 
 use crate::names::Namespace;
 use crate::{Error, Result, quote};
@@ -12,14 +14,14 @@ use extant_rt::{Class, Nanos, Rt, TaskMutex, WaitConfig, WaitTable};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The shortest interval that a volume waits for (`EXT4_MMP_MIN_CHECK_INTERVAL`), and the default of its writers.
+/// The shortest interval accepted (`EXT4_MMP_MIN_CHECK_INTERVAL`), and the default.
 const INTERVAL_MIN_S: u16 = 5;
-/// The longest that an interval adds to a wait (`ext4_multi_mount_protect`).
+/// The most that an interval adds to a wait (`ext4_multi_mount_protect`).
 const WAIT_MORE_MAX_S: u64 = 60;
-/// The name in the block: a library does not know its host's.
+/// The node name in the block: a library does not know its host's name.
 const USER: &[u8] = b"extant";
 
-/// A volume's protection block, which counts until it is released or the last of these is dropped.
+/// A volume's protection block. The counter runs until it is released or the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Protection {
     held: Arc<Held>,
@@ -30,36 +32,38 @@ struct Held {
     rt: Rt,
     device: Arc<dyn Device>,
     sb: Superblock,
-    /// Held while the block is read and written.
+    /// Locked while the block is read and written.
     count: TaskMutex<Count>,
-    /// Why the count has ended.
+    /// Why counting has stopped.
     lost: Mutex<Option<Error>>,
-    /// The volume that stops being written when the block is another's.
+    /// The volume to stop writing when another host takes the block.
     namespace: OnceLock<Weak<Namespace>>,
 }
 
 #[derive(Debug)]
 struct Count {
-    /// The block as it was written last, or read since.
+    /// The block as last written, or as read since.
     block: Mmp,
-    /// The state of a write that failed: the block may have it instead.
+    /// The state of a failed write, which the block may have instead.
     perhaps: Option<MmpState>,
-    /// When the block was known to be ours.
+    /// When the block was last known to be ours.
     known: Nanos,
 }
 
 impl Count {
-    /// Whether a state of the block is this writer's.
+    /// Whether the block state is one that this writer wrote.
     fn has(&self, state: MmpState) -> bool {
         state == self.block.state() || Some(state) == self.perhaps
     }
 }
 
 impl Protection {
-    /// Takes the volume for this writer, at `time` in seconds since 1970; `None` for volumes without protection.
+    /// Takes the volume for this writer. `time` is in seconds since 1970. Returns `None` for a
+    /// volume without protection.
     ///
     /// # Errors
-    /// [`Error::InUse`]: a mount or a checker uses the volume, which may take some seconds to tell; a damaged block.
+    /// [`Error::InUse`] if the volume is mounted or being checked, which may take some seconds to
+    /// find out; a damaged block.
     pub(super) async fn hold(
         rt: &Rt,
         device: &Arc<dyn Device>,
@@ -92,7 +96,7 @@ impl Protection {
             .with_state(MmpState::Mounted(first), time.cast_unsigned());
         write(device, sb, &ours).await?;
         if is_left {
-            // Another host may have waited as long for the same crash.
+            // Another host may have waited just as long after the same crash.
             rt.sleep(wait).await;
         }
         let later = read(device, sb).await?;
@@ -120,20 +124,21 @@ impl Protection {
         Ok(Some(Self { held }))
     }
 
-    /// Fails if the block has become another's.
+    /// Fails if another host has taken the block.
     pub(super) fn check(&self) -> Result<()> {
         self.held.lost.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Names the volume whose writing ends when the block becomes another's.
+    /// Sets the volume whose writing ends when another host takes the block.
     pub(super) fn tell(&self, namespace: &Arc<Namespace>) {
         let _ = self.held.namespace.set(Arc::downgrade(namespace));
     }
 
-    /// Says that the volume is not in use any more, at `time` in seconds since 1970. Everything else is written.
+    /// Marks the volume as no longer in use. `time` is in seconds since 1970. Everything else must
+    /// have been written.
     ///
     /// # Errors
-    /// The block is another's, or cannot be written.
+    /// Another host has taken the block, or it cannot be written.
     pub(super) async fn release(&self, time: i64) -> Result<()> {
         let held = &*self.held;
         let mut count = held.count.lock().await;
@@ -145,7 +150,7 @@ impl Protection {
 }
 
 impl Held {
-    /// Counts on; `false` once the block is released or another's.
+    /// Advances the counter. Returns false once the block was released or taken by another host.
     async fn count(&self) -> bool {
         let mut count = self.count.lock().await;
         if self.lost.lock().is_some() || self.namespace().is_some_and(|volume| has_ended(&volume)) {
@@ -159,11 +164,12 @@ impl Held {
         false
     }
 
-    /// Writes the next number. A device that fails leaves it to the next round, but not for longer than the interval after which
-    /// another host may begin to take the block for one that a crash left.
+    /// Writes the next number. If the device fails, the next round tries again, but only within the
+    /// interval after which another host may conclude that this one crashed.
     ///
     /// # Errors
-    /// The block is another's, damaged, or has been out of reach for too long: nothing more may be written.
+    /// The block belongs to another host, is damaged, or could not be accessed for too long:
+    /// nothing more may be written.
     async fn count_on(&self, count: &mut Count) -> Result<()> {
         let failed = match self.write_next(count).await {
             Err(Error::Io(error)) => Error::Io(error),
@@ -173,8 +179,8 @@ impl Held {
         if self.rt.now() - count.known > interval {
             return Err(failed);
         }
-        // The write's outcome is unknown: the block has this number or the one before. With any other it is another's, which had
-        // the time to take it while this host waited for the device.
+        // The write's outcome is unknown: the block has this number or the one before. Any other
+        // number means that another host took it while this one waited for the device.
         let now = self.rt.now();
         match read(&self.device, &self.sb).await {
             Ok(found) if count.has(found.state()) => {
@@ -207,7 +213,7 @@ impl Held {
     }
 }
 
-/// Whether nothing is written to a volume any more.
+/// Whether writing to a volume has ended.
 fn has_ended(volume: &Namespace) -> bool {
     volume.writer.journal.failure().is_some()
 }
@@ -224,7 +230,7 @@ fn place(sb: &Superblock) -> (VolumeBlock, Sector) {
     (VolumeBlock(number), Sector(number.saturating_mul(sectors)))
 }
 
-/// Reads the block from the device, past every cache: another host writes it.
+/// Reads the block from the device, bypassing all caches, because another host may write it.
 async fn read(device: &Arc<dyn Device>, sb: &Superblock) -> Result<Mmp> {
     let (number, start) = place(sb);
     let block = extant_block::read(&**device, start, sb.block_size().byte_len()).await?;

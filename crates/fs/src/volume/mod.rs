@@ -1,4 +1,4 @@
-//! A volume as programs see it: opened, read, changed by its nodes, and closed.
+//! A volume as programs see it: opened, read, changed through nodes, and closed.
 
 mod live;
 mod mmp;
@@ -35,18 +35,19 @@ pub(crate) use {orphans::orphan_file_blocks, own_blocks::own_blocks};
 #[derive(Clone, Debug)]
 pub struct Volume {
     view: View,
-    /// On a volume that is open for writing.
+    /// On a volume open for writing.
     mounted: Option<Arc<mount::Mounted>>,
-    /// On a volume that is open for reading with a cache.
+    /// On a read-only volume with a cache.
     stored: Option<Arc<StoredFiles>>,
 }
 
 impl Volume {
-    /// Opens the volume on `device` for reading. Nothing is written. With [`Damage::Report`](crate::Damage::Report), backups stand in
-    /// for a damaged superblock and for damaged group descriptors, and [`Volume::problems`] names them.
+    /// Opens the volume on `device` for reading. Nothing is written. With
+    /// [`Damage::Report`](crate::Damage::Report), backups replace a damaged superblock or damaged
+    /// group descriptors, and [`Volume::problems`] lists these.
     ///
     /// # Errors
-    /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
+    /// INCOMPAT features that cannot be read, or an invalid superblock field, each by name.
     pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
         Box::pin(Self::open_view(device, options))
     }
@@ -56,12 +57,13 @@ impl Volume {
         let needs_recovery = view.superblock().incompat().contains(Incompat::RECOVER);
         if (needs_recovery || view.is_backup()) && !options.ignore_journal {
             let overlay = match crate::recovery::overlay(&view).await {
-                // Blocks at their home locations can be read, though perhaps not their newest versions.
+                // Blocks can be read from their home locations, though these may not be the newest
+                // versions.
                 Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
                     view.note_error(error)?;
                     BTreeMap::new()
                 }
-                // A backup says nothing of a journal that must be looked at.
+                // A backup superblock does not show whether the journal needs recovery.
                 Err(Error::Unsupported { .. }) if !needs_recovery => BTreeMap::new(),
                 other => other?,
             };
@@ -72,8 +74,8 @@ impl Volume {
         Ok(Self { view, mounted: None, stored: None })
     }
 
-    /// The same volume, with the contents of its files in the cache of `disk`, a disk on the volume's device. For volumes that are
-    /// open for reading: one that is open for writing has them there.
+    /// Returns the volume with file contents cached through `disk`, a disk on the volume's device.
+    /// For read-only volumes; one open for writing always caches them.
     pub fn cached_by(self, disk: &Disk) -> Self {
         match self.mounted {
             Some(_) => self,
@@ -81,14 +83,17 @@ impl Volume {
         }
     }
 
-    /// Problems met so far that did not stop an operation; each once, at most 1,000. On a volume that is open for reading,
-    /// see [`Damage::Report`](crate::Damage::Report). On one that is open for writing, damage that kept a deleted file's
-    /// blocks in use, or that keeps blocks or inodes from being allocated; after [`Volume::close`], through a clone, also
-    /// deletions that the device made fail.
+    /// Returns the problems met so far that did not fail an operation, each once, at most 1,000.
+    ///
+    /// For a read-only volume see [`Damage::Report`](crate::Damage::Report). For one open for
+    /// writing: damage that kept a deleted file's blocks in use, or that keeps blocks or inodes
+    /// from being allocated. After [`Volume::close`], a clone also reports deletions that the
+    /// device made fail.
     pub fn problems(&self) -> Vec<Error> {
         let mut problems = self.view.problems();
         if let Some(writer) = self.writer() {
-            // The allocator knows a damaged bitmap, and the operation that wanted it fails for the same reason.
+            // The allocator knows about a damaged bitmap, and the operation that needed it fails
+            // for the same reason.
             let met = writer.problems.lock().clone();
             let met = met.list().iter().cloned();
             writer.alloc.problems().into_iter().chain(met).for_each(|problem| problems.add(problem));
@@ -96,7 +101,7 @@ impl Volume {
         problems.list().to_vec()
     }
 
-    /// The root directory of a volume that is open for writing.
+    /// Returns the root directory of a volume open for writing.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; a damaged inode.
@@ -104,10 +109,10 @@ impl Volume {
         self.namespace().ok_or(Error::ReadOnly)?.root().await
     }
 
-    /// The inode that had `number` and `generation` when it was last seen, on a volume that is open for writing.
+    /// Returns the inode with this number and generation, on a volume open for writing.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::Stale`] if it was deleted since.
+    /// [`Error::ReadOnly`]; [`Error::Stale`] if it has been deleted.
     pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
         self.namespace().ok_or(Error::ReadOnly)?.node(number, generation).await
     }
@@ -126,12 +131,12 @@ impl Volume {
         &self.view
     }
 
-    /// The parts that only writing needs; `None` on a volume that is open for reading.
+    /// The parts needed for writing; `None` on a read-only volume.
     pub(crate) fn writer(&self) -> Option<&Arc<Writer>> {
         self.namespace().map(|namespace| &namespace.writer)
     }
 
-    /// The names of a volume that is open for writing.
+    /// The namespace of a volume open for writing.
     pub(crate) fn namespace(&self) -> Option<&Arc<Namespace>> {
         self.mounted.as_ref().map(|mounted| &mounted.namespace)
     }

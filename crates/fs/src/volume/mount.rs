@@ -31,19 +31,20 @@ use std::sync::Arc;
 /// How to open a volume for writing.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// Age at which changes are committed without a sync; 5 s by default, as Linux has it. `None` for an offline batch:
-    /// nothing happens by itself, and mount time and count stay, so that the same edits give the same bytes.
+    /// Age at which changes are committed without a sync; 5 s by default, as on Linux. `None` for
+    /// an offline batch: there is no background work, and mount time and count are not updated, so
+    /// that the same edits produce the same bytes.
     pub commit_interval: Option<Nanos>,
-    /// All time stamps, in seconds since 1970, instead of the clock's.
+    /// A fixed value for all time stamps, in seconds since 1970.
     pub fixed_time: Option<i64>,
-    /// The answer to damaged structures; the one that the superblock names (`s_errors`) by default.
+    /// What to do about damaged structures; by default what the superblock says (`s_errors`).
     pub errors: Option<ErrorPolicy>,
-    /// Space that is freed is discarded once its transaction is durable: a file that is the device gets holes (mount option
-    /// `discard`). The time that this takes is no caller's.
+    /// Discard freed space once its transaction is durable (mount option `discard`). If the device
+    /// is a file, this punches holes. Runs in the background; no caller waits for it.
     pub discard: bool,
-    /// Memory for metadata blocks, in bytes; half of that may wait to be written home.
+    /// Memory for metadata blocks, in bytes. Up to half of it may wait to be written home.
     pub metadata_bytes: u64,
-    /// What one step of freeing a file's blocks takes; smaller ones are for tests, whose files are small.
+    /// Limits for one step of freeing a file's blocks. Smaller ones are for tests with small files.
     pub removal_step: RemovalStep,
 }
 
@@ -60,7 +61,7 @@ impl Default for WriteOptions {
     }
 }
 
-/// A volume that is open for writing.
+/// A volume open for writing.
 #[derive(Debug)]
 pub(super) struct Mounted {
     pub(super) namespace: Arc<Namespace>,
@@ -83,7 +84,7 @@ impl Live for Mounted {
 }
 
 impl Drop for Mounted {
-    /// Without [`Volume::close`] this equals a crash: nothing is written any more.
+    /// Without [`Volume::close`] this is like a crash: nothing more is written.
     fn drop(&mut self) {
         self.mount.journal.abandon();
         self.namespace.files.clear();
@@ -95,33 +96,35 @@ impl Drop for Mounted {
 struct Mount {
     disk: Disk,
     options: WriteOptions,
-    /// `s_state` as the volume and its journal were found.
+    /// `s_state` as found in the volume and its journal.
     state: u16,
-    /// Orphans that the volume was left with and that were finished.
+    /// How many orphans the volume had that were finished.
     orphans: u32,
-    /// Of a volume with multiple-mount protection.
+    /// Only for a volume with multiple-mount protection.
     protection: Option<Protection>,
     journal: Journal,
-    /// Writes of the device are bound to it: [`extant_block::Exclusive`].
+    /// Writes to the device are tied to it: [`extant_block::Exclusive`].
     claim: Mutex<Option<Arc<Claim>>>,
 }
 
 impl Drop for Mount {
-    /// Of a volume that was not opened to its end, too.
+    /// Also when opening did not complete.
     fn drop(&mut self) {
         self.journal.abandon();
     }
 }
 
 impl Volume {
-    /// Opens the volume on `disk` for reading and writing. A dirty journal is replayed first. From here until
-    /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
+    /// Opens the volume on `disk` for reading and writing.
+    ///
+    /// Replays a dirty journal first. The volume is marked as in use until [`Volume::close`];
+    /// dropping it instead is like a crash.
     ///
     /// # Errors
-    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::Locked`] where another program says that it uses it,
-    /// [`Error::InUse`] where another host has the volume
-    /// mounted (multiple-mount protection). Refuses, by name, features that it cannot write; a
-    /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
+    /// [`Error::Busy`] while another writer claims the device, [`Error::Locked`] if another program
+    /// has locked it, [`Error::InUse`] if another host has the volume mounted (multiple-mount
+    /// protection). Also, by name: features that cannot be written; a damaged superblock, group
+    /// descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
         if disk.device().limits().read_only {
             return Err(Error::ReadOnly);
@@ -130,7 +133,7 @@ impl Volume {
         Self::open_claimed(rt, disk, options, claim).await
     }
 
-    /// As [`Self::open_writable`], of a device that is claimed already.
+    /// Like [`Self::open_writable`], for a device that is already claimed.
     pub(super) async fn open_claimed(
         rt: &Rt,
         disk: &Disk,
@@ -148,17 +151,18 @@ impl Volume {
         check_whole(&*device, &found)?;
         let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
-        // Held until the protection is released, which is a write.
+        // Held until the protection is released, because that is a write.
         let claim = Arc::new(claim);
         let opened = Self::open_untyped(rt, disk, &found, options, claim.clone(), protection.clone()).await;
         if let (Err(_), Some(protection)) = (&opened, &protection) {
-            // The error that is told is why the volume was not opened.
+            // Return the error that kept the volume from being opened.
             let _ = protection.release(wall_clock).await;
         }
         opened
     }
 
-    /// As [`Self::open_protected`], without the future's type, whose code would be laid down in each crate that opens a volume.
+    /// Like [`Self::open_protected`], but boxed: otherwise the future's code would be compiled into
+    /// every crate that opens a volume.
     fn open_untyped<'a>(
         rt: &'a Rt,
         disk: &'a Disk,
@@ -170,7 +174,7 @@ impl Volume {
         Box::pin(Self::open_protected(rt, disk, found, options, claim, protection))
     }
 
-    /// As [`Self::open_writable`], once no other host can write the volume.
+    /// Continues [`Self::open_writable`] once no other host can write the volume.
     async fn open_protected(
         rt: &Rt,
         disk: &Disk,
@@ -190,7 +194,7 @@ impl Volume {
             Some((log, next, failed)) => (Some(log), next, failed),
             None => (None, Tid::first(1), false),
         };
-        // A journal keeps the error that made Linux give it up until the volume's superblock has it.
+        // A journal keeps the error that made Linux abort it until the volume's superblock has it.
         let state = sb.raw().s_state.get() | if failed { STATE_ERROR } else { 0 };
         let block_bytes = sb.block_size().byte_len();
         let blocks = Blocks::new(device, block_bytes, options.metadata_bytes as usize);
@@ -210,7 +214,8 @@ impl Volume {
         if options.discard {
             journal.discard_freed();
         }
-        // From here on an end of any kind ends the journal, whose tasks and parked commits keep it.
+        // From here on, `Mount` ends the journal however this function ends; its tasks and parked
+        // commits would keep it alive.
         let claim = Mutex::new(Some(claim));
         let mount = Mount {
             disk: disk.clone(),
@@ -221,7 +226,7 @@ impl Volume {
             journal: journal.clone(),
             claim,
         };
-        // A volume that is refused is not marked as in use before.
+        // Checks that may refuse the volume come before it is marked as in use.
         raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
         let Findings { contested, distrusted } = Box::pin(owners::look(&raw, &own)).await?;
@@ -236,12 +241,13 @@ impl Volume {
         }
         let mut mounted = Mounted { namespace, mount };
         if let Some(protection) = &mounted.mount.protection {
-            // In this order: a round that finds the block lost latches the volume that it knows.
+            // In this order, because a round that finds the block lost latches only a volume it
+            // knows.
             protection.tell(&mounted.namespace);
             protection.check()?;
         }
         mounted.mount.mark_open(&writer.store).await?;
-        // As Linux has it: with known errors, only a check finishes them.
+        // As on Linux, known errors leave the orphans to e2fsck.
         if mounted.mount.state & STATE_ERROR == 0 {
             mounted.mount.orphans = Self::finish_orphans(&mounted.namespace, orphans).await?;
         } else if !orphans.is_empty() {
@@ -255,17 +261,18 @@ impl Volume {
         })
     }
 
-    /// How many of the orphans that the volume was left with were finished when it was opened for writing, and whether
-    /// there are any now.
+    /// How many orphans were finished when the volume was opened for writing, and whether there are
+    /// any now.
     pub(super) fn orphans(&self) -> (u32, bool) {
         let finished = self.mounted.as_ref().map_or(0, |mounted| mounted.mount.orphans);
         (finished, self.writer().is_some_and(|writer| !writer.orphans.is_empty()))
     }
 
-    /// Makes everything durable that was done before.
+    /// Makes everything done so far durable.
     ///
     /// # Errors
-    /// Why writing has ended; data of a file that could not be written, although everything else is durable.
+    /// Why the journal was aborted; or a file's data could not be written, although everything else
+    /// is durable.
     pub fn sync(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async {
             match self.namespace() {
@@ -275,13 +282,15 @@ impl Volume {
         })
     }
 
-    /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
-    /// mark of use. A write beside it is among what is made durable, or fails; nothing is written afterwards, whatever nodes
-    /// and files of the volume live, and the device may be claimed by another writer.
+    /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal,
+    /// correct free counts, not marked as in use.
+    ///
+    /// A concurrent write is either included or fails. Nothing is written afterwards, even if nodes
+    /// and files of the volume are still open, and another writer may claim the device.
     ///
     /// # Errors
-    /// Why writing has ended, now or before; the volume then stays as after a crash. Also a file's data that could not be
-    /// written, although the volume is clean.
+    /// Why the journal was aborted, now or earlier; the volume is then left as after a crash. Also
+    /// if a file's data could not be written, although the volume is clean.
     pub fn close(self) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             match &self.mounted {
@@ -292,10 +301,10 @@ impl Volume {
     }
 }
 
-/// As [`Volume::sync`].
+/// See [`Volume::sync`].
 async fn sync(namespace: &Namespace) -> Result<()> {
     let Namespace { writer, files, .. } = namespace;
-    // Errors that were met before are recorded by the transaction that this makes durable.
+    // Errors noted earlier are recorded in the transaction that this commits.
     writer.heed_noted().await;
     let synced = writer.guarded(async {
         let sizes = files.sizes();
@@ -310,15 +319,15 @@ async fn sync(namespace: &Namespace) -> Result<()> {
 }
 
 impl Mounted {
-    /// As [`Volume::close`].
+    /// See [`Volume::close`].
     async fn close(&self) -> Result<()> {
         let Self { namespace, mount } = self;
         let writer = &*namespace.writer;
         let closed = writer.guarded(async {
-            // Acknowledged writes are before this, and their data dirty.
+            // Acknowledged writes come before this, so their data are dirty by now.
             writer.end_data_changes();
             namespace.files.wait_for_changes().await;
-            // Data that cannot be written are lost, but the volume is not.
+            // Data that cannot be written are lost, but the volume can still be closed.
             let sizes = namespace.files.sizes();
             let written = namespace.files.write_back().await;
             let written = written.and(namespace.files.record_sizes(&sizes).await);
@@ -363,7 +372,7 @@ impl Mount {
         self.write_superblock(store, BioFlags::FUA).await
     }
 
-    /// Marks the volume as clean, durably, after everything else is.
+    /// Marks the volume as clean, durably, after everything else is durable.
     async fn mark_closed(&self, writer: &Writer) -> Result<()> {
         let store = &*writer.store;
         let (now, has_journal) = (self.journal.wall_clock(), has_journal(store));
@@ -395,7 +404,7 @@ impl Mount {
         self.write_superblock(store, BioFlags::PREFLUSH | BioFlags::FUA).await
     }
 
-    /// Writes the superblock outside of transactions.
+    /// Writes the superblock outside any transaction.
     async fn write_superblock(&self, store: &MetaStore, flags: BioFlags) -> Result<()> {
         let (home, range) = store.superblock_home();
         let mut block = Buf::from_slice(&home.bytes());
@@ -428,7 +437,7 @@ pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
     })
 }
 
-/// The known errors of a volume, as a problem.
+/// The problem that stands for a volume's known errors.
 pub(super) fn known_errors(state: u16) -> Error {
     let rule = "without the mark of errors (2): run e2fsck, which also finishes deleted files";
     Corrupt::field(Place::Superblock, "s_state", state.into(), rule).into()
@@ -438,13 +447,14 @@ fn has_journal(store: &MetaStore) -> bool {
     store.shape().compat().contains(Compat::HAS_JOURNAL)
 }
 
-/// The low and high parts of a time in the superblock.
+/// The low and high parts of a superblock time.
 fn seconds(at: i64) -> (u32, u8) {
     (at as u32, (at >> 32) as u8)
 }
 
-/// The journal of a volume that needs no recovery, with the features that writing uses; its first transaction; and whether
-/// Linux gave the journal up (`s_errno`), which the log's superblock says no more when it is written next.
+/// Opens the journal of a volume that needs no recovery and sets the features used for writing.
+/// Also returns its first transaction, and whether Linux aborted the journal (`s_errno`): the next
+/// write of the log's superblock clears that.
 async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
     let sb = raw.superblock();
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
@@ -474,14 +484,15 @@ async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
         let hint = "; it can be opened for reading only, or made anew with `tune2fs -O ^has_journal` and `tune2fs -j`";
         return Err(Error::Unsupported { feature, hint });
     }
-    // The number in an empty journal was never used, but a torn transaction may have had it.
+    // The number in an empty journal was never committed, but a torn transaction may have used it.
     let next = Tid::first(journal.sequence().wrapping_add(1));
     let block = raw.buffers().raw_block(log.map.home(0)?).await?.to_vec();
     Ok(Some((LogDevice::new(raw.device().clone(), log.map.clone(), journal, block)?, next, failed)))
 }
 
-/// Features of an empty journal, as Linux sets them: revokes, wide numbers on `64bit` volumes, and checksums of version 3
-/// on volumes with `metadata_csum` whose journal has none of every block. Fast commits are never written.
+/// Sets the features of an empty journal as Linux does: revokes, wide block numbers on `64bit`
+/// volumes, and version 3 checksums on `metadata_csum` volumes whose journal does not checksum
+/// every block. Fast commits are never written.
 fn set_features(journal: &mut JournalSuperblock, sb: &Superblock) {
     let every_block = JournalIncompat::CHECKSUM_V2 | JournalIncompat::CHECKSUM_V3;
     let mut incompat = journal.incompat() | JournalIncompat::REVOKE;

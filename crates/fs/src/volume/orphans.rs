@@ -1,16 +1,16 @@
-//! The orphans that a volume was left with.
+//! The orphan file of a volume.
 
 use crate::view::View;
 use crate::{Result, RunState};
 use extant_format::{Corrupt, FileBlock, Place, VolumeBlock};
 
-/// Blocks of an orphan file at most, as Linux accepts it.
+/// The largest orphan file that Linux accepts, in blocks.
 const FILE_BLOCKS_MAX: u64 = 512;
 
-/// The blocks of the orphan file, in order; none on a volume without one.
+/// Returns the blocks of the orphan file, in order; none on a volume without one.
 ///
 /// # Errors
-/// It has holes, or is longer than Linux makes it.
+/// The file has holes, or is longer than Linux creates it.
 pub(crate) async fn orphan_file_blocks(view: &View) -> Result<Vec<VolumeBlock>> {
     let Some(number) = view.superblock().orphan_file() else { return Ok(Vec::new()) };
     let inode = view.inode(number).await?;

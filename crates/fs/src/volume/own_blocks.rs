@@ -1,4 +1,4 @@
-//! The blocks of the root directory and of the volume's own files, which no other file may claim.
+//! The blocks of the root directory and of the volume's own files. No other file may claim them.
 
 use crate::Result;
 use crate::alloc::Owned;
@@ -6,15 +6,17 @@ use crate::view::View;
 use extant_format::{Compat, Incompat, InodeNumber, RoCompat, VolumeBlock};
 use std::ops::Range;
 
-/// The pointer of the resize inode to a block that is in no group's front; all others are reserved for descriptors.
+/// Index of the resize inode's pointer to its only block outside the fronts of groups; all its
+/// other blocks are reserved for descriptors.
 const RESIZE_POINTER: usize = 13;
 /// `EXT4_BOOT_LOADER_INO`.
 const BOOT_LOADER: InodeNumber = InodeNumber(5);
 
-/// The blocks of each of the volume's own inodes and of its root directory: data, and nodes of the map.
+/// Returns the blocks of each of the volume's own inodes and of its root directory, both data and
+/// map nodes.
 ///
 /// # Errors
-/// One of them is damaged: such a volume is not written.
+/// One of them is damaged; such a volume is not opened for writing.
 pub(crate) async fn own_blocks(view: &View) -> Result<Vec<Owned>> {
     let sb = view.superblock();
     let mut numbers = vec![InodeNumber::BAD_BLOCKS, InodeNumber::ROOT, BOOT_LOADER];

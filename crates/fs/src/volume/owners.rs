@@ -1,8 +1,9 @@
-//! Blocks that two files claim, and blocks of files that count as free: found when a volume with few inodes is opened for
-//! writing, so that no change of one file reaches another.
+//! Finds blocks that two files claim, and blocks of files that the bitmaps say are free. This is
+//! done when a volume with few inodes is opened for writing, so that changing one file cannot
+//! affect another.
 //!
-//! This reads the maps of all inodes. On a volume with many of them it would take longer than most changes do, and is left to
-//! e2fsck, as Linux leaves it.
+//! It reads the maps of all inodes. With many inodes that would take longer than most changes, so
+//! it is left to e2fsck, as on Linux.
 
 use crate::Result;
 use crate::alloc::Owned;
@@ -12,22 +13,22 @@ use extant_format::{
 };
 use std::ops::Range;
 
-/// Inodes in use up to which all maps are read: some milliseconds' work.
+/// Up to this many inodes in use, all maps are read, which takes some milliseconds.
 const INODES_MAX: u64 = 4096;
-/// Inodes that are read ahead together.
+/// How many inodes are prefetched together.
 const AHEAD: usize = 1024;
 
-/// What was found.
+/// The result of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// Blocks with several owners, in order.
     pub(crate) contested: Vec<Range<VolumeBlock>>,
-    /// Groups in which blocks of files count as free, with the damage.
+    /// Groups in which blocks of files are marked as free, with the damage.
     pub(crate) distrusted: Vec<(Group, Corrupt)>,
 }
 
-/// Looks at all maps, if they are few. `own` are the blocks of the volume's own files. What is damaged in itself, or cannot be read,
-/// is passed over: it fails when it is used.
+/// Reads all maps, if there are few. `own` has the blocks of the volume's own files. Inodes that
+/// are damaged themselves or cannot be read are skipped; using them will fail.
 ///
 /// # Errors
 /// A damaged descriptor.
@@ -55,7 +56,7 @@ pub(crate) async fn look(view: &View, own: &[Owned]) -> Result<Findings> {
     Ok(Findings { contested: contested(&claims), distrusted: distrusted(view, &claims).await? })
 }
 
-/// Inodes that the bitmaps say are in use; the volume's own are left out.
+/// The inodes that the bitmaps mark as in use, except the volume's own.
 async fn in_use(view: &View) -> Result<Vec<InodeNumber>> {
     let sb = view.superblock();
     let per_group = sb.inodes_per_group();
@@ -69,7 +70,7 @@ async fn in_use(view: &View) -> Result<Vec<InodeNumber>> {
         let first = group.0 * per_group + 1;
         let used = (0..per_group).filter(|&n| bit(&bitmap, n)).map(|n| InodeNumber(first + n));
         numbers.extend(used.filter(|&number| number != InodeNumber::ROOT && !sb.is_own_inode(number)));
-        // A bitmap that its descriptor contradicts may say anything.
+        // A bitmap that contradicts its descriptor may contain anything.
         numbers.truncate(2 * INODES_MAX as usize);
     }
     Ok(numbers)
@@ -89,7 +90,7 @@ async fn claim(view: &View, inode: &Inode, claims: &mut Vec<(Range<VolumeBlock>,
     }
 }
 
-/// The claims in order, those of one inode joined, of whole clusters.
+/// Sorts the claims, extends them to whole clusters and merges those of one inode.
 fn whole_clusters(
     mut claims: Vec<(Range<VolumeBlock>, InodeNumber)>,
     sb: &Superblock,
@@ -100,7 +101,7 @@ fn whole_clusters(
             let whole = cluster.around(BlockRange::new(range.start.0, range.end.0));
             *range = VolumeBlock(whole.start)..VolumeBlock(whole.end);
         }
-        // Blocks of one cluster are one claim.
+        // An inode claims each cluster only once.
         claims.sort_unstable_by_key(|(range, owner)| (*owner, range.start));
         let mut joined: Vec<(Range<VolumeBlock>, InodeNumber)> = Vec::with_capacity(claims.len());
         for (range, owner) in claims {
@@ -117,7 +118,7 @@ fn whole_clusters(
     claims
 }
 
-/// The parts of claims that others overlap.
+/// The parts of claims that overlap others.
 fn contested(claims: &[(Range<VolumeBlock>, InodeNumber)]) -> Vec<Range<VolumeBlock>> {
     let mut found: Vec<Range<VolumeBlock>> = Vec::new();
     let mut reached = VolumeBlock(0);

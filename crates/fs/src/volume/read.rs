@@ -1,4 +1,4 @@
-//! Reading a volume. One that is open for writing is read as it was changed last.
+//! Reading a volume. On one open for writing, reads see the latest changes.
 
 use super::Volume;
 use crate::alloc::Layout;
@@ -18,7 +18,7 @@ impl Volume {
         self.view.superblock()
     }
 
-    /// The device that the volume lies on.
+    /// The device that the volume is on.
     pub fn device(&self) -> &Arc<dyn Device> {
         self.view.device()
     }
@@ -26,43 +26,44 @@ impl Volume {
     /// The descriptor of a group.
     ///
     /// # Errors
-    /// A group that the volume does not have; a damaged descriptor.
+    /// The group does not exist; a damaged descriptor.
     pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
         self.view.group(group).await
     }
 
-    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. Of a free inode,
-    /// the bytes on the disk are decoded.
+    /// Reads an inode. On a volume open for writing, an inode in use is returned with its latest
+    /// changes. For a free inode, decodes the bytes on disk.
     pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
         self.view.inode(number).await
     }
 
-    /// The root directory.
+    /// Reads the root directory's inode.
     ///
     /// # Errors
-    /// Damage of its inode is named: without it, everything below would be missing without a word.
+    /// A damaged root inode is always an error: without it, everything below would silently be
+    /// missing.
     pub async fn root(&self) -> Result<Inode> {
         self.view.root().await
     }
 
-    /// Brings the blocks of these inodes into the cache, many reads at a time.
+    /// Loads the blocks of these inodes into the cache, many at a time.
     pub async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
         self.view.prefetch_inodes(numbers).await;
     }
 
-    /// The runs of a file or directory whose contents are in blocks, up to its size.
+    /// The extents of a file or directory whose contents are in blocks, up to its size.
     pub fn runs(&self, inode: &Inode) -> Runs {
         self.view.runs(inode)
     }
 
-    /// The runs of everything that an inode maps, behind its size, too, up to the last block that a map can address. The inode
-    /// must have a map.
+    /// The extents of everything that an inode maps, including past its size, up to the last block
+    /// that a map can address. The inode must have a map.
     pub fn mapped_runs(&self, inode: &Inode) -> Runs {
         self.view.mapped_runs(inode)
     }
 
-    /// The blocks that an inode's map has: those of its contents, whatever the inode's size, and the nodes of the map. The inode
-    /// must have a map, or its contents in itself.
+    /// The blocks in an inode's map: its contents, including past its size, and the map's nodes.
+    /// The inode must have a map or inline contents.
     ///
     /// # Errors
     /// A damaged map.
@@ -70,8 +71,8 @@ impl Volume {
         self.view.blocks_of(inode).await
     }
 
-    /// The blocks of the volume's own structures, in order: superblocks, group descriptors, bitmaps and inode tables, and what is
-    /// reserved for more descriptors.
+    /// The blocks of the volume's own structures, in order: superblocks, group descriptors,
+    /// bitmaps, inode tables, and blocks reserved for more descriptors.
     ///
     /// # Errors
     /// A damaged descriptor; bitmaps or tables that share blocks.
@@ -84,39 +85,40 @@ impl Volume {
         Ok(Layout::new(sb, &descriptors, Vec::new())?.into_ranges())
     }
 
-    /// Checks that a look-up finds every name of a directory with a hash tree.
+    /// Checks that lookups can find every name in a directory with a hash tree.
     ///
     /// # Errors
-    /// Names that lie where their hashes do not lead, and other damage of the tree.
+    /// Names in leaves that their hashes do not lead to, and other damage to the tree.
     pub async fn check_names(&self, dir: &Inode) -> Result<()> {
         self.view.check_names(dir).await
     }
 
-    /// Begins to read a directory.
+    /// Begins reading a directory.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`](crate::Error::NotADirectory); a directory in its inode that is damaged.
+    /// [`Error::NotADirectory`](crate::Error::NotADirectory); a damaged inline directory.
     pub async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
         self.view.read_dir(dir).await
     }
 
-    /// Brings the first blocks of these directories into the cache, many reads at a time.
+    /// Loads the first blocks of these directories into the cache, many at a time.
     pub async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
         self.view.prefetch_dirs(numbers).await;
     }
 
-    /// All names of a directory but `.` and `..`, in the order they are stored.
+    /// Returns all names of a directory except `.` and `..`, in storage order.
     pub async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
         self.view.list(dir).await
     }
 
-    /// The inode of a name in a directory, `.` and `..` among them.
+    /// Looks up a name in a directory, including `.` and `..`.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
         self.view.lookup(dir, name).await
     }
 
-    /// The inode that an absolute path names, as `path_resolution(7)` has it: `..` goes up, never above the root; every
-    /// component but the last leads to a directory, and so does one before a final slash.
+    /// Resolves an absolute path as `path_resolution(7)` describes. `..` never goes above the root.
+    /// Every component but the last must be a directory, and so must the last before a trailing
+    /// slash.
     pub async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         self.view.resolve(path, follow).await
     }
@@ -129,13 +131,15 @@ impl Volume {
         Walk::new(&self.view, dir, options)
     }
 
-    /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
+    /// Returns all attributes of an inode, sorted by name, except those that Linux keeps to itself
+    /// (inline data, encryption).
     pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         self.view.xattrs(inode).await
     }
 
-    /// Whether `caller` may read (4) and search or execute (1) an inode as it is stored: the bits of `want`, as in access(2). For
-    /// volumes that are open for reading; [`Node::check_access`](crate::Node::check_access) is for others.
+    /// Checks whether `caller` may read (4) and search or execute (1) an inode as stored. `want`
+    /// has these bits, as in access(2). For read-only volumes; for others use
+    /// [`Node::check_access`](crate::Node::check_access).
     ///
     /// # Errors
     /// [`Error::Access`](crate::Error::Access); attributes that are damaged or cannot be read.
@@ -146,7 +150,7 @@ impl Volume {
     /// Opens a regular file (or anything whose contents are mapped) for reading.
     ///
     /// # Errors
-    /// [`Error::Encrypted`](crate::Error::Encrypted) where only ciphertext could be had.
+    /// [`Error::Encrypted`](crate::Error::Encrypted) if only ciphertext is available.
     pub async fn open_file(&self, inode: Inode) -> Result<File> {
         let (number, kind) = (inode.number, inode.kind());
         let file = File::stored(&self.view, inode)?;
@@ -160,8 +164,9 @@ impl Volume {
         }
     }
 
-    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open for
-    /// writing, the stream is as long as the file is now, and each piece is as the file is when it is read.
+    /// Reads a regular file from start to end with several reads in flight, reporting sparse ranges
+    /// as such. On a volume open for writing, the stream ends at the file's current size, and each
+    /// chunk has the contents at the time it is read.
     pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
         let (number, kind) = (inode.number, inode.kind());
         let stream = FileStream::stored(&self.view, inode)?;
@@ -173,16 +178,17 @@ impl Volume {
         }
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         self.view.read_link(inode).await
     }
 
-    /// A structure as text. A damaged part is printed as its error, in place.
+    /// Prints a structure as text. A damaged part is replaced by its error.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a number beyond the volume and for a journal or tree that it does not
-    /// have, [`Error::NotADirectory`](crate::Error::NotADirectory) for an inode that is none.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a number beyond the volume, or a journal or
+    /// tree that does not exist; [`Error::NotADirectory`](crate::Error::NotADirectory) for an inode
+    /// that is not a directory.
     pub async fn dump(&self, what: Dump) -> Result<String> {
         self.view.dump(what).await
     }

@@ -1,4 +1,4 @@
-//! Recovering a volume: the journal replayed, and the orphans finished.
+//! Recovery of a volume: replays the journal and finishes orphans.
 
 use super::mmp::Protection;
 use super::mount::known_errors;
@@ -12,25 +12,28 @@ use extant_format::{Compat, Incompat, STATE_ERROR, STATE_VALID};
 use extant_rt::Rt;
 use std::sync::Arc;
 
-/// Memory of the cache that finishing orphans works in, in bytes.
+/// Memory of the cache used to finish orphans, in bytes.
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Replays a volume's dirty journal on disk, finishes inodes that were deleted or truncated while open, and marks the
-/// volume clean.
+/// Replays a dirty journal on disk, finishes inodes that were deleted or truncated while open, and
+/// marks the volume clean.
 ///
-/// Copies are written home and flushed before the journal is emptied, and that is flushed before the volume stops asking
-/// for recovery; each orphan is finished in transactions of its own. Cut short anywhere, it can be run again. The
-/// superblock's free counts are summed anew from the group descriptors, as e2fsck does.
+/// Copies are written home and flushed before the journal is emptied; that is flushed before the
+/// volume is marked as needing no recovery. Each orphan is finished in transactions of its own.
+/// Recovery can be interrupted at any point and run again. The superblock's free counts are
+/// recomputed from the group descriptors, as e2fsck does.
 ///
-/// Orphans stay ([`Recovery::has_orphans`]) on a volume that has known errors or features that are not written; those that
-/// are damaged stay, too, and [`Recovery::problems`] says why.
+/// Orphans stay ([`Recovery::has_orphans`]) on a volume with known errors or with features that
+/// cannot be written. Damaged orphans also stay, and [`Recovery::problems`] says why.
 ///
 /// # Errors
-/// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. [`Error::Busy`] while the device is claimed by a writer, [`Error::Locked`] where another program says that it uses it. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
-/// that is mounted elsewhere, which takes a wait of some seconds to tell.
+/// Refuses by name, without writing anything, a journal on another device, with fast commits to
+/// replay, or with unknown features. [`Error::Busy`] while a writer claims the device,
+/// [`Error::Locked`] if another program has locked it. Also refuses a volume without a journal that
+/// was not closed cleanly, and one with multiple-mount protection that is mounted elsewhere, which
+/// takes some seconds to find out.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
-    // A writer's volume asks for recovery, and its log is in use.
+    // While a writer is active, its volume is marked as needing recovery and its log is in use.
     let own: Arc<dyn Device> = Arc::new(Exclusive::new(device.clone()));
     let claim = super::mount::claim(&*own)?;
     let found = crate::read_superblock(&*own, options.superblock_offset.unwrap_or(1024)).await?;
@@ -40,7 +43,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     }
     let protection = match found.incompat().contains(Incompat::RECOVER) {
         true => {
-            // Before this writes. A damaged superblock is refused by the replay, in its own words.
+            // Before anything is written. The replay itself reports a damaged superblock.
             if found.verify_checksum().is_ok() && check_readable(&found).is_ok() {
                 check_whole(&*own, &found)?;
             }
@@ -69,9 +72,9 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         IoError { device, op: Op::Read, start: Sector(0), bytes: CACHE_BYTES, kind }
     })?;
     let disk = cache.attach(own);
-    // Nothing but the orphans is to change: no mount time, no count.
+    // Change nothing but the orphans: no mount time or count.
     let options = WriteOptions { commit_interval: None, ..WriteOptions::default() };
-    // Claimed without a gap: no other writer comes between the replay and the orphans.
+    // Pass the claim on, so that no other writer gets in between the replay and the orphans.
     match Volume::open_claimed(rt, &disk, options, claim).await {
         Ok(volume) => {
             (recovery.orphans, recovery.has_orphans) = volume.orphans();

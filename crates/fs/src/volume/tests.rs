@@ -1,4 +1,4 @@
-//! Opening for writing, as the superblocks see it.
+//! Opening for writing: effects on the superblocks.
 
 mod ends;
 mod stream;
@@ -147,7 +147,7 @@ fn the_largest_operations_fit_the_smallest_log() {
     for args in ["-t ext3 -b 1024 -J size=1 -N 64", "-t ext4 -b 1024 -J size=1 -N 64"] {
         make(&image, 24, args);
         let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
-        // A deadlock of the virtual world is a failure of its own.
+        // The simulation reports a deadlock as a failure.
         let sim = Sim::new(Machine::free(1, Preemption::None), 1);
         sim.rt()
             .block_on(async {
@@ -155,7 +155,7 @@ fn the_largest_operations_fit_the_smallest_log() {
                 let (root, caller) = (volume.root_node().await.unwrap(), Caller::root());
                 let node = root.create(&caller, b"sparse", 0o644).await.unwrap();
                 let file = node.open(&caller, Default::default()).unwrap();
-                // A node of the map for each block, or an extent.
+                // Each block needs its own map node or extent.
                 for n in 0..2500 {
                     assert_eq!(file.write(n * (300 << 10), &[1; 1024]).await.unwrap(), 1024);
                 }

@@ -1,4 +1,4 @@
-//! Giving free space back to the device (`FITRIM`).
+//! Discarding free space on the device (`FITRIM`).
 
 use super::Volume;
 use crate::alloc::Free;
@@ -9,14 +9,17 @@ use extant_format::VolumeBlock;
 use std::ops::Range;
 
 impl Volume {
-    /// Discards the free space in a range of the device, in bytes, runs of fewer than `min_bytes` left out, and returns how much
-    /// that was. Space that was freed before the call is free once its transaction is durable, which this waits for. A file that is
-    /// the device gets holes.
+    /// Discards the free space in a range of the device, in bytes, and returns how many bytes were
+    /// discarded. Skips runs of fewer than `min_bytes`.
+    ///
+    /// Waits until space that was freed before the call is durably free. If the device is a file,
+    /// this punches holes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range behind the volume's end or shorter than a block, and for runs longer than a group;
-    /// [`Error::NotSupported`] where the device cannot; [`Error::ReadOnly`], also where the volume is closed meanwhile; the device or
-    /// the journal fails.
+    /// [`Error::Invalid`] for a range past the volume's end or shorter than a block, and for a
+    /// minimum longer than a group; [`Error::NotSupported`] if the device cannot discard;
+    /// [`Error::ReadOnly`], also if the volume is closed meanwhile; errors from the device or the
+    /// journal.
     pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         let Some(writer) = self.writer() else { return Err(Error::ReadOnly) };
         let sb = self.superblock();
@@ -39,7 +42,7 @@ impl Volume {
                     let bytes = run.blocks << bits;
                     let start = Sector(run.start.0 << (bits - 9));
                     let under_way = writer.journal.keep_open()?;
-                    // The blocks are no writer's until the discard has ended.
+                    // No writer can use the blocks until the discard has ended.
                     match discard_held(&**self.device(), start, bytes, (taken, under_way)).await {
                         Ok(()) => trimmed_bytes += bytes,
                         Err(error) if error.kind == IoErrorKind::Unsupported => {

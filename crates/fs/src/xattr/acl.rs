@@ -1,15 +1,18 @@
-//! Access control lists at work: who may do what, what a new file inherits, and how a list and a mode go together.
+//! Evaluating access control lists: permission checks, inheritance by new files, and keeping a list
+//! and a mode consistent.
 //!
-//! The rules are those of POSIX 1003.1e draft 17 as Linux applies them (fs/posix_acl.c: `posix_acl_permission`,
-//! `posix_acl_create_masq`, `__posix_acl_chmod_masq`, `posix_acl_equiv_mode`).
+//! The rules are those of POSIX 1003.1e draft 17 as Linux applies them (fs/posix_acl.c:
+//! `posix_acl_permission`, `posix_acl_create_masq`, `__posix_acl_chmod_masq`,
+//! `posix_acl_equiv_mode`).
 
 use extant_format::{Acl, AclTag};
 
-/// Bits of a mode for owner, group and others.
+/// Mode bits for owner, group and others.
 const MODE_BITS: u16 = 0o777;
 
-/// Whether a list grants `want` (4 read, 2 write, 1 execute) to a user who is neither the file's owner nor privileged.
-/// `in_group` says whether the user is in a group; `owning_group` is the file's.
+/// Whether a list grants `want` (4 read, 2 write, 1 execute) to a user who is neither the file's
+/// owner nor privileged. `in_group` says whether the user is in a given group; `owning_group` is
+/// the file's.
 pub(crate) fn grants(
     acl: &Acl,
     user: u32,
@@ -46,8 +49,8 @@ fn mask(acl: &Acl) -> Option<u8> {
     acl.entries().iter().find(|entry| entry.tag == AclTag::Mask).map(|entry| entry.permissions)
 }
 
-/// The list and the mode of a file created with `mode` in a directory with this default list. The umask does not apply.
-/// Without a list the mode says all.
+/// The list and mode of a file created with `mode` in a directory with this default list. The umask
+/// does not apply. No list is returned if the mode alone expresses it.
 pub(crate) fn inherit(default: &Acl, mode: u16) -> (Option<Acl>, u16) {
     let has_mask = mask(default).is_some();
     let access = default.with_permissions(|tag, permissions| match tag {
@@ -62,7 +65,7 @@ pub(crate) fn inherit(default: &Acl, mode: u16) -> (Option<Acl>, u16) {
     (if exact { None } else { Some(access) }, mode)
 }
 
-/// The permissions that a list means as a mode, and whether they say all that the list says.
+/// The mode bits equivalent to a list, and whether they express all of it.
 pub(crate) fn mode_of(acl: &Acl) -> (u16, bool) {
     let mut bits = 0;
     let mut exact = true;
@@ -82,7 +85,7 @@ pub(crate) fn mode_of(acl: &Acl) -> (u16, bool) {
     }
 }
 
-/// The list of a file whose mode is changed.
+/// The list of a file after its mode was changed.
 pub(crate) fn with_mode(acl: &Acl, mode: u16) -> Acl {
     let has_mask = mask(acl).is_some();
     acl.with_permissions(|tag, permissions| match tag {

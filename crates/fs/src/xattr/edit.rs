@@ -1,6 +1,8 @@
-//! Setting and removing an attribute: what becomes of the inode's own area and of its attribute block.
+//! Setting and removing an attribute: the new contents of the inode's own area and of its attribute
+//! block.
 //!
-//! As in Linux, an attribute goes to the inode if it fits there, else to the block, and lies in only one of them.
+//! As in Linux, an attribute goes into the inode if it fits there, otherwise into the block, and is
+//! never in both.
 
 use super::in_inode;
 use extant_format::{
@@ -13,19 +15,19 @@ pub(crate) const VALUE_MAX: usize = 64 << 10;
 /// Longest name of an attribute with its prefix (`XATTR_NAME_MAX`).
 pub(crate) const NAME_MAX: usize = 255;
 
-/// The precondition for setting an attribute.
+/// Precondition for setting an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetMode {
-    /// Anything.
+    /// None.
     #[default]
     Any,
-    /// No attribute of the name (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     Create,
-    /// An attribute of the name (`XATTR_REPLACE`).
+    /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
 }
 
-/// One change.
+/// A change to one attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) name: XattrName<'a>,
@@ -34,22 +36,22 @@ pub(crate) struct Change<'a> {
     pub(crate) mode: SetMode,
 }
 
-/// The result of a change of an inode's attributes.
+/// The result of changing an inode's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The bytes behind the inode's fields, if they change.
+    /// The inode's tail, after its fixed fields, if it changes.
     pub(crate) body: Option<Box<[u8]>>,
     pub(crate) block: BlockPlan,
 }
 
-/// The change of the attribute block.
+/// What to do with the attribute block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BlockPlan {
     Keep,
-    /// The inode needs none any more.
+    /// The inode no longer needs one.
     Release,
-    /// The inode needs a block of these contents for itself: the one it has, unless others share that. It says one
-    /// reference, and its checksum is stale.
+    /// The inode needs a block of its own with these contents: its current one, unless that is
+    /// shared. The contents say one reference and have a stale checksum.
     Write(Box<[u8]>),
 }
 
@@ -68,7 +70,7 @@ impl From<Corrupt> for Refused {
     }
 }
 
-/// Decides what a change makes of `inode` and its attribute block. Nothing is changed.
+/// Computes what a change does to `inode` and its attribute block, without changing them.
 pub(crate) fn plan(
     inode: &Inode,
     block: Option<&XattrBlock<'_>>,
@@ -79,7 +81,7 @@ pub(crate) fn plan(
     plan_entry(inode, block, block_bytes, change, value)
 }
 
-/// As [`plan`], with the entry for the new value, which may lie in an inode of its own.
+/// Like [`plan`], with the entry for the new value, which may be in an inode of its own.
 pub(crate) fn plan_entry(
     inode: &Inode,
     block: Option<&XattrBlock<'_>>,
@@ -104,7 +106,7 @@ pub(crate) fn plan_entry(
     let (mut body_changes, mut block_changes) = (in_body, in_block);
     if let Some(xattr) = value {
         let kept = new_body.len();
-        // An attribute that is replaced keeps its place in the list.
+        // A replaced attribute keeps its place in the list.
         let at = body.iter().position(|xattr| xattr.name == name).unwrap_or(kept);
         new_body.insert(at, xattr);
         if body_room(inode).is_some_and(|room| xattr_space(&new_body) <= room) {
@@ -128,7 +130,8 @@ pub(crate) fn plan_entry(
         (false, _) => BlockPlan::Keep,
         (true, true) => BlockPlan::Release,
         (true, false) => {
-            // Linux finds names of a block only in their order; an image may hold another.
+            // Linux finds names in a block only if they are sorted, but an image may have another
+            // order.
             new_block.sort_by_key(|xattr| xattr.name);
             let mut bytes = vec![0; block_bytes].into_boxed_slice();
             write_xattr_block(&mut bytes, &new_block, 1, Default::default(), None).map_err(refused)?;
@@ -141,19 +144,19 @@ pub(crate) fn plan_entry(
 fn refused(error: XattrWriteError) -> Refused {
     match error {
         XattrWriteError::NoSpace { .. } => Refused::NoSpace,
-        // The name of the change was checked; a list with one twice comes from the volume.
+        // The name to set has been checked; a list with duplicates comes from the volume.
         XattrWriteError::BadName(_) | XattrWriteError::Unsorted => Refused::NoData,
     }
 }
 
-/// Bytes for entries and values in an inode; `None` where its form has no room for attributes.
+/// Bytes for entries and values in an inode; `None` if it has no room for attributes.
 fn body_room(inode: &Inode) -> Option<usize> {
     let magic = size_of_val(&extant_format::XATTR_MAGIC);
     let has_area = inode.extra.i_extra_isize.get() != 0 && inode.tail.len() >= magic + 4;
     has_area.then(|| (inode.tail.len() - magic) & !3)
 }
 
-/// Changes how many inodes share an attribute block.
+/// Sets the number of inodes that share an attribute block.
 pub(crate) fn set_references(block: &mut [u8], references: u32) {
     let at = std::mem::offset_of!(extant_format::RawXattrBlockHeader, h_refcount);
     block[at..at + 4].copy_from_slice(&references.to_le_bytes());

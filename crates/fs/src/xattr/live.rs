@@ -1,9 +1,11 @@
-//! Attributes of inodes in memory: reading them, changing them under a handle, and giving up the block that holds them.
+//! Attributes of inodes in memory: reading them, changing them under a handle, and releasing the
+//! attribute block.
 //!
-//! Inodes with the same attributes share a block. Counting its references, joining and leaving it happen under one lock of
-//! the volume, so that two inodes that leave a block at once do not both believe that the other keeps it. The lock is held
-//! until the handle is closed: a handle hands over its blocks when it closes, and a block that another one freed and handed
-//! over before would be logged, and written home over its next owner.
+//! Inodes with the same attributes share a block. Counting its references, joining it and leaving
+//! it are serialised by one lock per volume. Otherwise, two inodes leaving a block at once might
+//! each think that the other keeps it. The lock is held until the handle closes, because a handle
+//! passes on its blocks when it closes. A block that another handle freed and passed on earlier
+//! would be logged, and written home over its next owner.
 
 pub(crate) use super::edit::Change;
 use super::edit::{self, BlockPlan, Plan, Refused, set_references};
@@ -22,22 +24,23 @@ use extant_format::{
 use extant_rt::TaskMutexGuard;
 use std::sync::Arc;
 
-/// The attribute block of an inode.
+/// Reads the attribute block of an inode.
 async fn block_of(writer: &Writer, cell: &InodeCell) -> Result<Option<MetaBlock>> {
     let Some(at) = cell.read(Inode::xattr_block) else { return Ok(None) };
     writer.alloc.check_claim(PhysicalRun::new(at, 1), Place::Inode(cell.number()))?;
     Ok(Some(writer.store.read(at, MetaKind::Xattr { inode: cell.number() }).await?))
 }
 
-/// The stored value of an attribute. The caller does not hold the lock of shared attribute blocks.
+/// Returns the stored value of an attribute. The caller must not hold the lock of shared attribute
+/// blocks.
 ///
 /// # Errors
-/// A damaged inode or block, or inode of a value.
+/// A damaged inode, block, or value inode.
 pub(crate) async fn get(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
     let found = loop {
         let before = cell.read(Inode::xattr_block);
         let found = look(writer, cell, name).await;
-        // Without the inode's lock the block may have been given up, and be another's by now.
+        // Without the inode's lock, the block may have been released and reused meanwhile.
         if cell.read(Inode::xattr_block) == before {
             break found?;
         }
@@ -49,7 +52,7 @@ pub(crate) async fn get(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) 
     }
 }
 
-/// The value of an attribute that was found in an inode of its own, which only the lock keeps from being another's.
+/// Reads a value from its own inode, which only the lock protects from being reused.
 async fn read_held(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
     let _shared = writer.shared_xattrs.lock().await;
     match look(writer, cell, name).await? {
@@ -59,7 +62,7 @@ async fn read_held(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Re
     }
 }
 
-/// A value, or where it lies.
+/// A value, or the entry that says where it is.
 enum Found {
     Bytes(Vec<u8>),
     Held(Held),
@@ -87,8 +90,8 @@ async fn look(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<
     Ok(parsed.xattrs.get(name).map(|xattr| Found::of(&xattr)))
 }
 
-/// Entries of an inode whose values lie in inodes of their own: in the inode, and in its attribute block with how many inodes
-/// share that.
+/// Entries of an inode whose values are in inodes of their own: those in the inode, those in its
+/// attribute block, and how many inodes share that block.
 async fn held_values(writer: &Writer, cell: &InodeCell) -> Result<(Vec<Held>, Vec<Held>, u32)> {
     let body = cell.read(|inode| -> Result<Vec<_>> {
         Ok(in_inode(inode)?.iter().filter_map(|xattr| Held::of(&xattr)).collect())
@@ -99,7 +102,7 @@ async fn held_values(writer: &Writer, cell: &InodeCell) -> Result<(Vec<Held>, Ve
     Ok((body, parsed.xattrs.iter().filter_map(|xattr| Held::of(&xattr)).collect(), parsed.references))
 }
 
-/// How many values an inode has in inodes of their own. The caller holds the inode's lock.
+/// Counts an inode's values in inodes of their own. The caller holds the inode's lock.
 ///
 /// # Errors
 /// A damaged inode or block.
@@ -111,13 +114,13 @@ pub(crate) async fn value_count(writer: &Writer, cell: &InodeCell) -> Result<i64
     Ok((body.len() + block.len()) as i64)
 }
 
-/// Takes the attributes whose values lie in inodes of their own from an inode that is to be deleted, each in a transaction; not
-/// those of a block that others share, which keep their references. Damaged values and those that Lustre wrote stay as they are,
-/// for e2fsck, and are kept as problems. Gives how many it has left in a block that no one shares. The caller holds the inode's
-/// lock.
+/// Removes attributes whose values are in inodes of their own from an inode about to be deleted,
+/// each in a transaction. Those in a shared block keep their references. Damaged values and those
+/// written by Lustre are left for e2fsck and recorded as problems. Returns how many were left in an
+/// unshared block. The caller holds the inode's lock.
 ///
 /// # Errors
-/// A damaged inode or block; why the journal gave up.
+/// A damaged inode or block; why the journal was aborted.
 pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Result<usize> {
     let mut left: Vec<(XattrIndex, Vec<u8>)> = Vec::new();
     let id = |held: &Held| {
@@ -146,7 +149,8 @@ pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Re
     Ok(0)
 }
 
-/// The full names of the attributes that `shown` lets pass, but for those that the file system keeps to itself.
+/// The full names of the attributes that `shown` accepts, except those that the file system keeps
+/// to itself.
 ///
 /// # Errors
 /// A damaged inode or block.
@@ -169,7 +173,7 @@ pub(crate) async fn names(
     Ok(all)
 }
 
-/// An access control list of an inode.
+/// Reads an access control list of an inode.
 ///
 /// # Errors
 /// A damaged list, inode or block.
@@ -178,13 +182,13 @@ pub(crate) async fn acl_of(writer: &Writer, cell: &InodeCell, index: XattrIndex)
     stored.map(|stored| Ok(Acl::parse_stored(&stored, cell.number())?)).transpose()
 }
 
-/// How an inode gives up its attribute block.
+/// How an inode releases its attribute block.
 #[derive(Debug)]
 struct Leave {
     block: MetaBlock,
-    /// Inodes that share the block.
+    /// Number of inodes that share the block.
     references: u32,
-    /// The bitmap of a block that is not shared.
+    /// The bitmap of the block, if it is not shared.
     pins: Option<Pins>,
 }
 
@@ -203,7 +207,7 @@ impl Leave {
         1 + self.pins.as_ref().map_or(0, Pins::credits)
     }
 
-    /// The references of `entries`, those of the block, that go with it.
+    /// The references in `entries`, those of the block, that disappear with it.
     fn frees(&self, entries: &[Held]) -> Vec<Held> {
         if self.pins.is_some() { entries.to_vec() } else { Vec::new() }
     }
@@ -221,17 +225,18 @@ impl Leave {
 
 type Guard<'w> = TaskMutexGuard<'w, SharedBlocks>;
 
-/// A block for attributes that an inode takes.
+/// Where an inode's attribute block comes from.
 #[derive(Debug)]
 enum Home {
-    /// One that holds them already, for so many inodes.
+    /// A block that already holds them, shared by this many inodes.
     Shared(MetaBlock, u32),
     New(Allocated, Box<[u8]>),
 }
 
 impl Home {
-    /// A home for the attributes in `bytes`, other than the block `except`; `None` where that is a new block, and room must be
-    /// made for it: `reservation` is made without the lock of shared blocks, for deletions that make room take it.
+    /// Finds a home for the attributes in `bytes`, other than the block `except`. Returns `None` if
+    /// a new block is needed and space must first be reserved. The caller does that without the
+    /// lock of shared blocks, because deletions that free space take it.
     async fn prepare(
         writer: &Writer,
         shared: &SharedBlocks,
@@ -291,7 +296,8 @@ fn hash_of(bytes: &[u8], inode: InodeNumber, at: VolumeBlock) -> u32 {
     XattrBlock::parse(bytes, inode, at).map_or(0, |block| block.hash)
 }
 
-/// A block that holds the same attributes as `bytes` and can have another reference, and how many it has.
+/// A block with the same attributes as `bytes` that can take another reference, and its reference
+/// count.
 async fn find_equal(
     writer: &Writer,
     shared: &SharedBlocks,
@@ -301,7 +307,7 @@ async fn find_equal(
 ) -> Option<(MetaBlock, u32)> {
     let wanted = XattrBlock::parse(bytes, inode, VolumeBlock(0)).ok()?;
     for at in shared.of(wanted.hash).into_iter().filter(|&at| Some(at) != except) {
-        // A block that cannot be read is only not shared.
+        // An unreadable block is simply not shared.
         let Ok(block) = writer.store.read(at, MetaKind::Xattr { inode }).await else { continue };
         let references = XattrBlock::parse(&block.bytes(), inode, at).ok().and_then(|there| {
             let room = (1..XATTR_BLOCK_SHARES_MAX).contains(&there.references);
@@ -314,17 +320,17 @@ async fn find_equal(
     None
 }
 
-/// The attribute block of a new inode. It is dropped after the handle that applies it.
+/// The attribute block of a new inode. Must be dropped after the handle that applies it.
 pub(crate) struct Attach<'w> {
     home: Option<Home>,
     shared: Guard<'w>,
 }
 
 impl<'w> Attach<'w> {
-    /// A home for the attribute block `bytes` of the new inode `inode`.
+    /// Finds a home for the attribute block `bytes` of the new inode `inode`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; why the journal gave up.
+    /// [`Error::NoSpace`]; why the journal was aborted.
     pub(crate) async fn prepare(
         writer: &'w Writer,
         inode: InodeNumber,
@@ -345,12 +351,12 @@ impl<'w> Attach<'w> {
         }
     }
 
-    /// Credits of [`Self::apply`].
+    /// Credits for [`Self::apply`].
     pub(crate) fn credits(&self) -> u32 {
         self.home.as_ref().map_or(0, Home::credits)
     }
 
-    /// Logs the block, and gives its place; once.
+    /// Logs the block and returns its location. Called once.
     pub(crate) fn apply(
         &mut self,
         writer: &Writer,
@@ -362,20 +368,20 @@ impl<'w> Attach<'w> {
     }
 }
 
-/// The effect of a change on the attribute block.
+/// What a change does to the attribute block.
 #[derive(Debug, Default)]
 enum BlockChange {
     #[default]
     Keep,
     Leave(Leave),
-    /// The inode's own block gets other contents.
+    /// The inode's own block gets new contents.
     Rewrite(MetaBlock, Box<[u8]>),
-    /// The inode gets another block, and leaves the one that it had.
+    /// The inode gets another block and leaves the one it had.
     Replace(Option<Leave>, Home),
 }
 
-/// A change of an inode's attributes with everything that it needs. The inode's lock is held until it is applied. It is
-/// declared before the handle that applies it, and so dropped after it.
+/// A change of an inode's attributes with everything it needs. The inode's lock is held until it is
+/// applied. Declare it before the handle that applies it, so that it is dropped after the handle.
 #[derive(Debug)]
 pub(crate) struct Prepared<'w> {
     body: Option<Box<[u8]>>,
@@ -384,19 +390,20 @@ pub(crate) struct Prepared<'w> {
     shared: Guard<'w>,
 }
 
-/// The result of an attempt to prepare a change.
+/// The result of one attempt to prepare a change.
 enum Attempt<'w> {
     Ready(Box<Prepared<'w>>),
-    /// It needs a block, which must be reserved first.
+    /// A block must be reserved first.
     NeedsBlock,
-    /// It needs an inode for the value first.
+    /// An inode for the value must be allocated first.
     NeedsInode,
 }
 
 /// Prepares a change. The caller holds the inode's lock.
 ///
 /// # Errors
-/// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode or block, or inode of a value.
+/// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode, block, or value
+/// inode.
 pub(crate) async fn prepare<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
@@ -405,7 +412,8 @@ pub(crate) async fn prepare<'w>(
 ) -> Result<Prepared<'w>> {
     let (mut reservation, mut spare) = (None, None);
     loop {
-        // Without the lock: room is made by deleting inodes, which leave their attribute blocks under it.
+        // Reservations are made without the lock: space is freed by deleting inodes, which takes
+        // it.
         match try_prepare(writer, cell, change, privilege, &mut reservation, &mut spare).await? {
             Attempt::Ready(prepared) => return Ok(*prepared),
             Attempt::NeedsBlock => {
@@ -419,8 +427,8 @@ pub(crate) async fn prepare<'w>(
     }
 }
 
-/// The plan of a change: with the value beside its entry where it fits, else in the inode `spare`, as Linux has it. `None` where
-/// that must be made first.
+/// Plans a change. As on Linux, the value goes next to its entry if it fits, otherwise into the
+/// inode `spare`. Returns `None` if that inode must be allocated first.
 fn plan_of(
     inode: &Inode,
     block: Option<&XattrBlock<'_>>,
@@ -436,7 +444,8 @@ fn plan_of(
             other => return other.map(|plan| Some((plan, false))),
         }
     }
-    // Refused before an inode is made, if it is.
+    // A stand-in entry, so that a change which must be refused is refused before an inode is
+    // allocated.
     let stand_in = || Xattr::in_inode(change.name, InodeNumber(1), value.len() as u32, 0);
     let entry = spare.map_or_else(stand_in, |spare| spare.entry(change.name));
     let plan = edit::plan_entry(inode, block, block_bytes, change, Some(entry))?;
@@ -474,7 +483,8 @@ async fn try_prepare<'w>(
         (plan.map_err(|refused| error_of(refused, cell, change, sb))?, references)
     };
     let Some((Plan { body, block: planned }, takes_spare)) = plan else {
-        // e2fsck takes a target in the inode for a map once the link has more space than an attribute block.
+        // If a link has more space than an attribute block, e2fsck takes its inline target for a
+        // map.
         if cell.read(|inode| inode.is_fast_symlink(writer.store.shape())) {
             let what = "a value of this length for a short symbolic link";
             return Err(Error::NotSupported(format!("{what}, inode {}", cell.number())));
@@ -520,7 +530,7 @@ async fn try_prepare<'w>(
             }
         }
     };
-    // References of blocks, which inodes that share one have together, before and after.
+    // References in blocks before and after; inodes that share a block count once.
     let stored_blocks = match &block {
         BlockChange::Keep => [Vec::new(), Vec::new()],
         BlockChange::Rewrite(..) => [before_block.clone(), after_block.clone()],
@@ -544,13 +554,13 @@ async fn try_prepare<'w>(
     Ok(Attempt::Ready(Box::new(Prepared { body, block, values, shared })))
 }
 
-/// Whether an inode may have attributes, as far as its record tells.
+/// Whether an inode may have attributes, judging by its record.
 pub(crate) fn may_have_any(inode: &Inode) -> bool {
     inode.xattr_block().is_some() || inode.tail.iter().take(4).any(|&byte| byte != 0)
 }
 
-/// Prepares the removal of a program's capabilities (`security.capability`), which goes with a change of its contents or its
-/// owner; `None` of an inode without any. The caller holds the inode's lock.
+/// Prepares removing a program's capabilities (`security.capability`) when its contents or owner
+/// change; `None` if there are none. The caller holds the inode's lock.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -560,7 +570,7 @@ pub(crate) async fn without_capabilities<'w>(
     privilege: Privilege,
 ) -> Result<Option<Prepared<'w>>> {
     let name = XattrName { index: XattrIndex::SECURITY, suffix: b"capability" };
-    // As Linux has it, a write succeeds although the attributes cannot be read.
+    // As on Linux, a write succeeds even if the attributes cannot be read.
     if !cell.read(may_have_any) || !matches!(get(writer, cell, name).await, Ok(Some(_))) {
         return Ok(None);
     }
@@ -568,10 +578,10 @@ pub(crate) async fn without_capabilities<'w>(
     prepare(writer, cell, &change, privilege).await.map(Some)
 }
 
-/// As [`without_capabilities`], in a handle of its own.
+/// Like [`without_capabilities`], in a handle of its own.
 ///
 /// # Errors
-/// As [`prepare`]; why the journal gave up.
+/// As [`prepare`]; why the journal was aborted.
 pub(crate) async fn drop_capabilities(
     writer: &Writer,
     cell: &Arc<InodeCell>,
@@ -579,7 +589,7 @@ pub(crate) async fn drop_capabilities(
 ) -> Result<()> {
     let mut prepared = match without_capabilities(writer, cell, privilege).await {
         Ok(Some(prepared)) => prepared,
-        // Another overwrite beside this one has dropped them.
+        // A concurrent overwrite has removed them.
         Ok(None) | Err(Error::NoData(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -588,7 +598,7 @@ pub(crate) async fn drop_capabilities(
     Ok(())
 }
 
-/// The failure of a change that finds no room beside the other attributes of an inode.
+/// The error for a change that does not fit with the inode's other attributes.
 pub(crate) fn no_room(change: &Change<'_>, sb: &Superblock) -> Error {
     let hint = match values::are_allowed(sb) {
         true => "",
@@ -611,7 +621,8 @@ fn error_of(refused: Refused, cell: &InodeCell, change: &Change<'_>, sb: &Superb
 }
 
 impl Prepared<'_> {
-    /// Credits of [`Self::apply`]: the inode, the superblock for a feature, the blocks, and values in inodes of their own.
+    /// Credits for [`Self::apply`]: the inode, the superblock for a feature, the blocks, and values
+    /// in inodes of their own.
     pub(crate) fn credits(&self, writer: &Writer) -> u32 {
         2 + self.values.credits(writer.store.shape())
             + match &self.block {
@@ -624,12 +635,12 @@ impl Prepared<'_> {
             }
     }
 
-    /// How many more values in inodes of their own the inode has after the change.
+    /// The increase in the number of values in inodes of their own.
     pub(crate) fn more_values(&self) -> i64 {
         self.values.more_inodes
     }
 
-    /// Makes the change, once.
+    /// Makes the change. Called once.
     pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         ensure_feature(handle);
         let unit = cluster_512(writer);
@@ -664,7 +675,7 @@ impl Prepared<'_> {
     }
 }
 
-/// Notes in the superblock that inodes have attributes.
+/// Records in the superblock that inodes have attributes.
 pub(crate) fn ensure_feature(handle: &mut Handle) {
     let mut sb = handle.superblock();
     if !sb.compat().contains(Compat::EXT_ATTR) {
@@ -672,7 +683,7 @@ pub(crate) fn ensure_feature(handle: &mut Handle) {
     }
 }
 
-/// The space of an attribute block, a cluster, in units of `i_blocks`.
+/// The space of an attribute block, which is a cluster, in `i_blocks` units.
 fn cluster_512(writer: &Writer) -> i64 {
     let sb = writer.store.shape();
     i64::from(sb.block_size().bytes() / 512 * sb.blocks_per_cluster())
@@ -687,9 +698,9 @@ fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: 
     }
 }
 
-/// The attribute block of an inode that is deleted, to be given up, without values in inodes of their own that only it refers to
-/// ([`release_values`]). It is declared before the handle that applies it, and
-/// so dropped after it.
+/// The attribute block that an inode releases when it is deleted, after [`release_values`] has
+/// removed values that only this inode refers to. Declare it before the handle that applies it, so
+/// that it is dropped after the handle.
 #[derive(Debug)]
 pub(crate) struct Release<'w> {
     leave: Leave,
@@ -697,7 +708,7 @@ pub(crate) struct Release<'w> {
 }
 
 impl<'w> Release<'w> {
-    /// Prepares it; `None` if the inode has no attribute block.
+    /// Prepares the release; `None` if the inode has no attribute block.
     ///
     /// # Errors
     /// A damaged block or bitmap.
@@ -716,7 +727,7 @@ impl<'w> Release<'w> {
         Ok(Some(Self { leave, shared }))
     }
 
-    /// How many values lie in inodes of their own to which only this block refers.
+    /// How many values in inodes of their own only this block refers to.
     pub(crate) fn value_count(&self, cell: &InodeCell, sb: &Superblock) -> usize {
         let Leave { block, pins: Some(_), .. } = &self.leave else { return 0 };
         if !values::are_allowed(sb) {
@@ -727,12 +738,12 @@ impl<'w> Release<'w> {
         parsed.map_or(0, |parsed| parsed.xattrs.iter().filter_map(|xattr| Held::of(&xattr)).count())
     }
 
-    /// Credits of [`Self::apply`], the inode among them.
+    /// Credits for [`Self::apply`], including the inode.
     pub(crate) fn credits(&self) -> u32 {
         1 + self.leave.credits()
     }
 
-    /// Gives it up, once.
+    /// Releases the block. Called once.
     pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let unit = cluster_512(writer);
         self.leave.apply(writer, handle, &mut self.shared);

@@ -1,4 +1,4 @@
-//! Extended attributes, and the data that they hold for an inode.
+//! Extended attributes, and inode data stored in them.
 
 pub(crate) mod acl;
 pub(crate) mod edit;
@@ -15,7 +15,7 @@ use extant_format::{
     XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
 };
 
-/// Largest value kept in an inode of its own that is read, as Linux limits it.
+/// Largest value in an inode of its own that is read, as on Linux.
 const VALUE_MAX: u64 = 64 << 10;
 
 /// An attribute as `getfattr` would show it.
@@ -23,12 +23,13 @@ const VALUE_MAX: u64 = 64 << 10;
 pub struct Attribute {
     /// Full name with its prefix, like `user.comment`.
     pub name: Vec<u8>,
-    /// The value; access control lists in the form of Linux's `system.posix_acl_*` attributes.
+    /// The value. Access control lists have the format of Linux's `system.posix_acl_*` attributes.
     pub value: Vec<u8>,
 }
 
 impl View {
-    /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
+    /// Returns all attributes of an inode, sorted by name, except those that Linux keeps to itself
+    /// (inline data, encryption).
     pub(crate) async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         let mut found = Vec::new();
         match in_inode(inode) {
@@ -116,7 +117,7 @@ impl View {
             holder.raw.i_version_lo.get(),
         );
         let mut value = vec![0; size as usize];
-        // Its own attributes and inline data would lead back here.
+        // Inline data would be in the value inode's own attributes, and lead back here.
         if holder.flags().contains(InodeFlags::INLINE_DATA) {
             return Err(Corrupt::field(
                 place,
@@ -140,13 +141,14 @@ impl View {
     }
 }
 
-/// Whether `value`, the inode of a value, names `owner` as its only holder, as Lustre wrote it before Linux had the feature
-/// (`EXT4_XATTR_INODE_GET_PARENT`): it has no hash and no count of references.
+/// Whether the value inode `value` names `owner` as its only holder, as written by Lustre before
+/// Linux had the feature (`EXT4_XATTR_INODE_GET_PARENT`). It then has no hash and no reference
+/// count.
 pub(crate) fn is_sole_holder(owner: &Inode, value: &Inode) -> bool {
     value.raw.i_mtime.get() == owner.number.0 && value.raw.i_generation == owner.raw.i_generation
 }
 
-/// The attributes kept in an inode. As Linux has it, space that does not begin with the magic number holds none.
+/// The attributes in an inode. As on Linux, an area without the magic number contains none.
 pub(crate) fn in_inode(inode: &Inode) -> std::result::Result<Xattrs<'_>, Corrupt> {
     match Xattrs::parse_inode(&inode.tail, inode.number) {
         Err(Corrupt { problem: Problem::Magic { .. }, .. }) => Ok(Xattrs::EMPTY),
@@ -159,13 +161,13 @@ pub(crate) fn inline_data(inode: &Inode) -> std::result::Result<InlineData<'_>, 
     InlineData::parse(inode.map(), &in_inode(inode)?, inode.size(), inode.number)
 }
 
-/// The bytes behind an inode's fields without the attribute that holds inline data.
+/// The inode's tail without the attribute that holds inline data.
 pub(crate) fn without_inline_data(inode: &Inode) -> std::result::Result<Box<[u8]>, Corrupt> {
     let change = edit::Change { name: XattrName::INLINE_DATA, value: None, mode: SetMode::Any };
     match edit::plan(inode, None, 0, &change) {
         Ok(plan) => Ok(plan.body.unwrap_or_else(|| inode.tail.clone())),
         Err(edit::Refused::Corrupt(corrupt)) => Err(corrupt),
-        // An empty area has nothing to take away.
+        // An empty area has nothing to remove.
         Err(_) => Ok(inode.tail.clone()),
     }
 }

@@ -1,11 +1,13 @@
-//! Values in inodes of their own (feature `ea_inode`; kernel document: *Extended Attributes*): made with the attribute that
-//! they belong to, counted by the entries that refer to them, and freed with the last of these.
+//! Attribute values in inodes of their own (feature `ea_inode`; kernel document: *Extended
+//! Attributes*). They are created with their attribute, counted by the entries that refer to them,
+//! and freed with the last of these.
 //!
-//! The blocks of such a value are journalled, and written in the transaction of its entry, so that a crash leaves both or
-//! neither. References are counted by entry: inodes that share an attribute block count once. Every owner is charged the
-//! blocks of the values that it sees, in `i_blocks`, and with quotas an inode for each.
+//! The blocks of such a value are journalled, in the same transaction as its entry, so a crash
+//! leaves both or neither. References are counted per entry: inodes that share an attribute block
+//! count once. Each owner is charged for the blocks of all values it sees, in `i_blocks`, and with
+//! quotas also for one inode per value.
 //!
-//! Values are not shared among entries that are made here, but among those of a block that is copied.
+//! We never share a value between new entries; entries of a copied attribute block do share them.
 
 use super::is_sole_holder;
 use crate::alloc::{Allocated, InodePin, NewInode, Parent, Pins, Privilege, Wanted};
@@ -24,25 +26,27 @@ use extant_format::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longest value.
+/// Longest value, in bytes.
 const VALUE_MAX: u64 = 64 << 10;
-/// Extents in the root of a tree, and direct pointers of an inode: what does not fit these has one node more.
+/// Extents in the root of a tree, and direct pointers of an inode. A value that needs more has one
+/// extra node.
 const ROOT_EXTENTS: usize = 4;
 const DIRECT: usize = 12;
-/// Credits that a new value and the freeing of old ones may take together, so that with the rest of a change they fit the largest
-/// operation of a journal: the freeing of any value alone does, and that of one in nine groups beside a new one of 64 pieces. One
-/// that does not fit becomes an orphan, of which Linux from 6.4 on complains if a crash leaves it so.
+/// Credits that a new value and freeing old ones may use together, so that with the rest of the
+/// change they fit in the journal's largest operation. Freeing a value alone always fits; so does
+/// freeing one spread over nine groups while adding one of 64 extents. Otherwise it goes on the
+/// orphan list; Linux >= 6.4 warns if a crash leaves it there.
 const VALUES_CREDITS_MAX: u32 = 224;
 
-/// Whether values that do not fit elsewhere get inodes.
+/// Whether values that fit nowhere else get inodes.
 pub(super) fn are_allowed(sb: &Superblock) -> bool {
     sb.incompat().contains(Incompat::EA_INODE)
 }
 
-/// Refuses an entry with its value in an inode on a volume that does not say that it has such.
+/// Rejects an entry with its value in an inode if the volume lacks the feature.
 ///
 /// # Errors
-/// It does not.
+/// The volume does not have `ea_inode`.
 pub(super) fn check_feature(sb: &Superblock, place: Place, inode: InodeNumber) -> Result<()> {
     match are_allowed(sb) {
         true => Ok(()),
@@ -53,14 +57,14 @@ pub(super) fn check_feature(sb: &Superblock, place: Place, inode: InodeNumber) -
     }
 }
 
-/// Whether a value gets an inode wherever it would fit (`EXT4_XATTR_MIN_LARGE_EA_SIZE`): with a short name, it has no room in
-/// a block.
+/// Whether a value always gets an inode (`EXT4_XATTR_MIN_LARGE_EA_SIZE`): even with a short name it
+/// would not fit in a block.
 pub(super) fn is_large(value: &[u8], sb: &Superblock) -> bool {
     const ENTRY_HEADER_AND_END: usize = 20 + 32 + 4;
     are_allowed(sb) && value.len().next_multiple_of(4) > sb.block_size().byte_len() - ENTRY_HEADER_AND_END
 }
 
-/// An entry whose value lies in an inode.
+/// An entry whose value is in an inode.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) inode: InodeNumber,
@@ -71,7 +75,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The entry, if its value lies in an inode.
+    /// Returns the entry if its value is in an inode.
     pub(super) fn of(xattr: &Xattr<'_>) -> Option<Self> {
         let XattrValue::Inode { inode, size } = xattr.value else { return None };
         let XattrName { index, suffix } = xattr.name;
@@ -87,13 +91,13 @@ impl Held {
         Xattr { name: self.name(), value: value_of, hash: self.hash }.hash_is_valid(Some(value.hash))
     }
 
-    /// Space that its owner is charged, in units of 512 bytes.
+    /// Space charged to its owner, in units of 512 bytes.
     pub(super) fn blocks_512(&self, sb: &Superblock) -> i64 {
         let blocks = sb.block_size().blocks_for(self.size.into());
         (sb.cluster_size().end(blocks) << (sb.block_size().log2() - 9)) as i64
     }
 
-    /// The inode of the value, checked.
+    /// Reads and checks the value's inode.
     async fn cell(&self, writer: &Writer, owner: &InodeCell) -> Result<(Arc<InodeCell>, ValueInode)> {
         let place = Place::XattrInode(self.inode);
         check_feature(writer.store.shape(), place, self.inode)?;
@@ -141,12 +145,12 @@ fn set_value_inode(inode: &mut Inode, of: ValueInode) {
     inode.raw.i_version_lo = version.into();
 }
 
-/// The hash of a value; without `metadata_csum` the seed is that of the UUID all the same.
+/// The hash of a value. Without `metadata_csum`, the seed is still derived from the UUID.
 fn hash_of(value: &[u8], sb: &Superblock) -> u32 {
     ValueInode::hash_of(value, sb.checksum_seed().unwrap_or_else(|| ChecksumSeed::from_uuid(&sb.uuid())))
 }
 
-/// The value of an entry of `owner`. The caller holds the lock of shared attribute blocks.
+/// Reads the value of an entry of `owner`. The caller holds the lock of shared attribute blocks.
 ///
 /// # Errors
 /// A damaged inode or map, or one that cannot be read; a wrong hash.
@@ -154,7 +158,7 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
     let sb = writer.store.shape();
     let (cell, of) = match held.cell(writer, owner).await {
         Ok((cell, of)) => (cell, Some(of)),
-        // Values that Lustre wrote have no hash.
+        // Values written by Lustre have no hash.
         Err(Error::Unsupported { .. }) => (writer.inodes.get(held.inode).await?, None),
         Err(error) => return Err(error),
     };
@@ -181,25 +185,25 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
     Ok(value)
 }
 
-/// A value for which an inode and blocks are allocated in memory.
+/// A value with an inode and blocks allocated in memory.
 #[derive(Debug)]
 pub(super) struct Spare {
     inode: NewInode,
-    /// Blocks of the value: of its last cluster not all are written.
+    /// Blocks of the value. The rest of its last cluster is not written.
     blocks: u64,
     pieces: Vec<Allocated>,
-    /// A block of the map, for a value that lies in many pieces.
+    /// A map block, for a value in many extents.
     node: Option<Allocated>,
     value: Box<[u8]>,
     hash: u32,
 }
 
 impl Spare {
-    /// Makes room for a value of `owner`. The caller does not hold the lock of shared attribute blocks, which making room on a
-    /// full volume takes.
+    /// Allocates space for a value of `owner`. The caller must not hold the lock of shared
+    /// attribute blocks, which is needed to free space on a full volume.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; why the journal gave up.
+    /// [`Error::NoSpace`]; why the journal was aborted.
     pub(super) async fn prepare(
         writer: &Writer,
         owner: &InodeCell,
@@ -232,18 +236,19 @@ impl Spare {
         Ok(Self { inode, blocks, pieces, node, value: value.into(), hash: hash_of(value, sb) })
     }
 
-    /// The entry of the value.
+    /// The entry for the value.
     pub(super) fn entry<'a>(&self, name: XattrName<'a>) -> Xattr<'a> {
         Xattr::in_inode(name, self.inode.number(), self.value.len() as u32, self.hash)
     }
 
-    /// Credits of [`Self::apply`]: the inode and its record, the blocks, and bitmaps and descriptors.
+    /// Credits for [`Self::apply`]: the inode and its record, the blocks, and bitmaps and
+    /// descriptors.
     pub(super) fn credits(&self) -> u32 {
         let node = if self.node.is_some() { Allocated::CREDITS + 1 } else { 0 };
         self.inode.credits() + 1 + self.blocks as u32 + self.pieces.len() as u32 * Allocated::CREDITS + node
     }
 
-    /// Logs the value with its inode.
+    /// Logs the value and its inode.
     fn apply(self, writer: &Writer, handle: &mut Handle, owner: &InodeCell) {
         let sb = writer.store.shape();
         let Self { inode: new, blocks: _, pieces, node, value, hash } = self;
@@ -311,7 +316,7 @@ impl Spare {
     }
 }
 
-/// A change of how many entries refer to a value, with what freeing it needs.
+/// A change in the number of entries that refer to a value, and what is needed to free it.
 #[derive(Debug)]
 struct Recount {
     cell: Arc<InodeCell>,
@@ -319,7 +324,7 @@ struct Recount {
     freed: Option<Freed>,
 }
 
-/// A value that nothing refers to any more.
+/// A value that is no longer referred to.
 #[derive(Debug)]
 struct Freed {
     nodes: PinnedNodes,
@@ -329,7 +334,8 @@ struct Freed {
 }
 
 impl Freed {
-    /// Everything that freeing needs; `None` where it takes several transactions, or more than `most` credits.
+    /// Prepares everything for freeing a value; `None` if that takes several transactions or more
+    /// than `most` credits.
     async fn prepare(writer: &Writer, cell: &Arc<InodeCell>, most: u32) -> Result<Option<Self>> {
         let (sb, number) = (writer.store.shape(), cell.number());
         let mut nodes = PinnedNodes::of(cell, sb);
@@ -363,22 +369,22 @@ impl Freed {
     }
 }
 
-/// The effect of a change of attributes on values in inodes of their own.
+/// What an attribute change does to values in inodes of their own.
 #[derive(Debug, Default)]
 pub(super) struct ValuesChange {
     new: Option<Spare>,
     recounts: Vec<Recount>,
-    /// Space in units of 512 bytes, and inodes, that the owner is charged.
+    /// Space in units of 512 bytes, and inodes, charged to the owner.
     pub(super) more_512: i64,
     pub(super) more_inodes: i64,
 }
 
-/// Entries with values in inodes, before a change of attributes and after it.
+/// Entries with values in inodes, before and after an attribute change.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     /// Those that the owner sees.
     pub(super) seen: [Vec<Held>; 2],
-    /// Those of areas that the change takes away and makes.
+    /// Those in areas that the change removes and creates.
     pub(super) stored: [Vec<Held>; 2],
 }
 
@@ -389,11 +395,11 @@ impl Entries {
 }
 
 impl ValuesChange {
-    /// Prepares the change of references that entries make. The caller holds the lock of shared attribute blocks, and gives the
-    /// new value, if the entries refer to one.
+    /// Prepares the reference changes that result from `entries`. The caller holds the lock of
+    /// shared attribute blocks and passes the new value, if the entries refer to one.
     ///
     /// # Errors
-    /// A damaged value, or one that cannot be read; one that Lustre wrote.
+    /// A damaged value, or one that cannot be read; one written by Lustre.
     pub(super) async fn prepare(
         writer: &Writer,
         owner: &InodeCell,
@@ -435,7 +441,7 @@ impl ValuesChange {
         Ok(change)
     }
 
-    /// Credits of [`Self::apply`].
+    /// Credits for [`Self::apply`].
     pub(super) fn credits(&self, sb: &Superblock) -> u32 {
         let recount = |recount: &Recount| match &recount.freed {
             Some(freed) => freed.credits(sb) + 1,

@@ -1,11 +1,11 @@
-//! Reading a volume whole, for tests and fuzzers.
+//! Reads a whole volume, for tests and fuzzers.
 
 use extant_block::MemDevice;
 use extant_format::{FileKind, Group, InodeNumber};
 use extant_fs::{Chunk, Dump, Follow, OpenOptions, Volume, WalkOptions};
 use std::sync::Arc;
 
-/// Reads everything that there is to read. Errors are fine; what is counted is work.
+/// Reads everything readable. Errors are fine; only the amount of work is limited.
 pub(crate) async fn read_all(bytes: Vec<u8>, options: OpenOptions) {
     let volume_bytes = bytes.len() as u64;
     let Ok(volume) = Volume::open(Arc::new(MemDevice::from_bytes(bytes)), options).await else { return };

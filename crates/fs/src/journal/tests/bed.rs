@@ -1,4 +1,5 @@
-//! A volume made by mke2fs in memory, changed through handles, and what others make of it.
+//! A test bed: a volume made by mke2fs in memory, changed through handles, and checked with other
+//! tools.
 
 use crate::journal::{Credits, Journal};
 use crate::meta::{InodeCell, MetaKind};
@@ -13,10 +14,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Files that operations stamp, beginning with inode 12.
+/// Number of files that operations stamp, starting with inode 12.
 pub(super) const FILES: u32 = 120;
 pub(super) const FIRST: u32 = 12;
-/// Stamp of operation `k` is this plus `k`.
+/// Operation `k` stamps this plus `k`.
 pub(super) const EPOCH: u32 = 1_600_000_000;
 
 pub(super) fn rt() -> Rt {
@@ -29,7 +30,7 @@ pub(super) fn sh(script: &str) -> Result<String, String> {
     if out.status.success() { Ok(text) } else { Err(format!("{script}: {} {text}", out.status)) }
 }
 
-/// An image of `mib` MiB with [`FILES`] files.
+/// Builds an image of `mib` MiB with [`FILES`] files.
 pub(super) fn image(mke2fs: &str, mib: u32) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
@@ -72,7 +73,7 @@ pub(super) fn contents(rt: &Rt, device: &dyn Device) -> Vec<u8> {
     rt.block_on(extant_block::read(device, Sector(0), len)).unwrap().unwrap().to_vec()
 }
 
-/// A volume that is open for writing.
+/// A volume open for writing.
 pub(super) struct Bed {
     pub(super) rt: Rt,
     pub(super) base: Vec<u8>,
@@ -144,7 +145,7 @@ impl Bed {
         self.rt.block_on(self.volume.sync()).unwrap().unwrap();
     }
 
-    /// As a crash leaves it, when everything that was written has arrived.
+    /// Returns the image after a crash in which all completed writes reached the disk.
     pub(super) fn crash(self) -> Vec<u8> {
         contents(&self.rt, &*self.record)
     }
@@ -155,7 +156,7 @@ impl Bed {
     }
 }
 
-/// The operations that an image shows, which must be a prefix.
+/// Number of operations visible in an image. They must be a prefix.
 pub(super) fn prefix(image: &[u8]) -> u32 {
     let rt = rt();
     let device = memory(&rt, image);
@@ -174,7 +175,7 @@ pub(super) fn prefix(image: &[u8]) -> u32 {
     newest
 }
 
-/// The image as our recovery leaves it.
+/// The image after our recovery.
 pub(super) fn recovered(image: &[u8]) -> Vec<u8> {
     let rt = rt();
     let device = memory(&rt, image);
@@ -182,7 +183,7 @@ pub(super) fn recovered(image: &[u8]) -> Vec<u8> {
     contents(&rt, &*device)
 }
 
-/// A file with the image, in a folder of its own.
+/// Writes the image to a file in its own temporary directory.
 pub(super) fn file(image: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
@@ -190,7 +191,7 @@ pub(super) fn file(image: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The image after e2fsck has replayed and mended what it would.
+/// The image after e2fsck has replayed the journal and made its repairs.
 pub(super) fn fscked(image: &[u8]) -> Vec<u8> {
     let (_dir, path) = file(image);
     let out = Command::new("e2fsck").args(["-fy"]).arg(&path).output().unwrap();
@@ -199,7 +200,7 @@ pub(super) fn fscked(image: &[u8]) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// e2fsck finds nothing to say about the image.
+/// Asserts that e2fsck reports nothing.
 pub(super) fn assert_clean(image: &[u8], what: &str) {
     let (_dir, path) = file(image);
     let out = Command::new("e2fsck").args(["-fn"]).arg(&path).output().unwrap();
@@ -211,7 +212,7 @@ pub(super) fn assert_clean(image: &[u8], what: &str) {
     assert!(said.is_empty() && out.status.code() == Some(0), "{what}: {text}");
 }
 
-/// The image after the kernel has mounted and unmounted it; `None` where that is not allowed.
+/// The image after a mount and unmount by the kernel; `None` where mounting is not allowed.
 pub(super) fn mounted(image: &[u8]) -> Option<Vec<u8>> {
     if !extant_testbed::can_mount() {
         return None;

@@ -1,11 +1,11 @@
-//! Cuts at every write, with what was not flushed there in part.
+//! Power cuts at every write; writes that were not flushed may be there in part.
 
 use super::bed::*;
 use super::offline;
 use extant_block::{BioFlags, Op};
 use extant_rt::Rng;
 
-/// States of one cut: nothing of what is volatile, all of it, and some.
+/// Crash states of one cut: none of the volatile writes, all of them, and random samples.
 fn states(log: &extant_block::Log, base: &[u8], cut: usize, rng: &mut Rng, samples: u32) -> Vec<Vec<u8>> {
     let crash = log.crash(cut);
     let mut durable = base.to_vec();
@@ -26,7 +26,7 @@ fn states(log: &extant_block::Log, base: &[u8], cut: usize, rng: &mut Rng, sampl
                 _ if rng.below(3) == 0 => 0..rng.below(whole + 1),
                 _ => 0..whole,
             };
-            // A write behind a flush is there only if what came before is.
+            // A write with a preflush can only be there if everything before it is.
             if log.changes[n].flags.contains(BioFlags::PREFLUSH) && !sectors.is_empty() {
                 parts.iter_mut().for_each(|(n, part)| *part = 0..log.changes[*n].sectors());
             }

@@ -1,4 +1,4 @@
-//! Devices that hold writes back and fail flushes: what a sync says, and what it may not say.
+//! Devices that delay writes and fail flushes: what a sync must report and what it must not.
 
 use super::bed::*;
 use super::offline;
@@ -27,12 +27,12 @@ struct Gate {
 
 #[derive(Debug, Default)]
 struct GateState {
-    /// Everything but reads, as it was submitted.
+    /// All bios except reads, as submitted.
     seen: Vec<(Op, BioFlags, Sector)>,
     holds_durable: bool,
     holds_discards: bool,
     held: Vec<Bio>,
-    /// Operations on these sectors fail, and as many flushes.
+    /// Writes to these sectors fail, and so do the next `failing_flushes` flushes.
     bad: Option<std::ops::Range<u64>>,
     failing_flushes: u32,
 }
@@ -68,7 +68,7 @@ impl Gate {
         self.state.lock().seen.len()
     }
 
-    /// Bios that are held back fail, and no more are held back.
+    /// Fails the held bios and holds no more.
     fn fail_held(&self) {
         let held = {
             let mut state = self.state.lock();
@@ -78,7 +78,7 @@ impl Gate {
         held.into_iter().for_each(|bio| bio.end_as("gate", Err(IoErrorKind::Os(5))));
     }
 
-    /// Whether a flush was submitted since.
+    /// Whether a flush was submitted since `position`.
     fn has_flushed_since(&self, position: usize) -> bool {
         let flushes =
             |(op, flags, _): &(Op, BioFlags, Sector)| *op == Op::Flush || flags.contains(BioFlags::PREFLUSH);
@@ -138,7 +138,7 @@ fn overwrite(rt: &Rt, file: &OpenFile, byte: u8) {
     rt.block_on(file.write(0, &[byte; 1024])).unwrap().unwrap();
 }
 
-/// Lets other tasks run until `is_so`.
+/// Lets other tasks run until `is_so` returns true.
 fn until(rt: &Rt, is_so: impl Fn() -> bool) {
     while !is_so() {
         let mut left = 1;
@@ -162,7 +162,7 @@ fn a_sync_flushes_what_was_written_behind_the_flush_of_the_commit_that_it_joins(
     let volume = bed.volume.clone();
     let first = bed.rt.spawn("first", Class::Normal, async move { volume.sync().await });
     until(&bed.rt, || gate.has_held());
-    // The commit's flush may have been executed; its block has not been written.
+    // The commit's preflush may have run, but its block has not been written.
     overwrite(&bed.rt, &file, b'1');
     let position = gate.position();
     let volume = bed.volume.clone();
@@ -191,7 +191,7 @@ fn a_datasync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
     let datasync = bed.rt.spawn("datasync", Class::Normal, async move { file.datasync().await });
     let turns = std::cell::Cell::new(0);
     until(&bed.rt, || turns.replace(turns.get() + 1) > 1_000);
-    // The commit's flush has lost the data, and the device says so.
+    // The commit's flush lost the data, and the device reports that.
     gate.fail_held();
     assert!(bed.rt.block_on(commit).unwrap().unwrap().is_err());
     assert!(bed.rt.block_on(datasync).unwrap().unwrap().is_err(), "its data may be lost");
@@ -299,7 +299,7 @@ fn the_record_of_a_failure_is_not_overwritten_by_a_tail_in_flight() {
     let journal = bed.journal().clone();
     let checkpoint = bed.rt.spawn("checkpoint", Class::Normal, async move { journal.checkpoint().await });
     until(&bed.rt, || gate.has_held());
-    // The next durable write overtakes the tail.
+    // Let the next durable write overtake the tail.
     gate.state.lock().holds_durable = false;
     bed.journal().latch(failure());
     bed.rt.block_on(bed.journal().record_failure()).unwrap();
@@ -328,7 +328,8 @@ fn a_commit_that_is_kept_unpolled_keeps_no_other_waiting() {
     };
     let driver = commit("first", first);
     until(rt, || gate.has_held());
-    // Two syncs of the next transaction wait behind the commit, and the one that came last would begin it.
+    // Two syncs of the next transaction wait behind the commit; the later one would begin the next
+    // commit.
     let mut handle = rt.block_on(journal.start(Credits(1))).unwrap().unwrap();
     handle.superblock();
     drop(handle);
@@ -349,7 +350,8 @@ fn a_commit_that_is_kept_unpolled_keeps_no_other_waiting() {
     rt.block_on(kept).unwrap().unwrap();
 }
 
-/// The close of a volume whose world has ended, as far as it comes without a task: nothing else happens meanwhile.
+/// Polls the close of a volume whose runtime has shut down, as far as it gets without other tasks;
+/// nothing else runs meanwhile.
 fn closed(rt: &Rt, close: Pin<&mut (impl Future<Output = Result<()>> + Send)>) -> Option<Result<()>> {
     let (mut close, mut polls) = (close, 0);
     let step = poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! Logs that handles and commits write, as e2fsck, the kernel and our own recovery read them.
+//! Logs written by handles and commits, as read by e2fsck, the kernel and our own recovery.
 
 mod bed;
 mod crash;
@@ -19,7 +19,7 @@ fn offline() -> WriteOptions {
     WriteOptions { commit_interval: None, fixed_time: Some(1_650_000_000), ..WriteOptions::default() }
 }
 
-/// All three recoveries lead to the same operations, and leave a volume without faults.
+/// Asserts that all three recoveries arrive at the same operations and leave a clean volume.
 fn assert_recovers(crashed: &[u8], operations: u32, what: &str) {
     let ours = recovered(crashed);
     assert_eq!(prefix(crashed), operations, "{what}: seen through");
@@ -106,7 +106,7 @@ fn a_log_written_by_turns_with_others_goes_on() {
     assert_eq!(prefix(&image), 100);
 }
 
-/// The data block of a file, which stands for metadata here: e2fsck does not mind what is in it.
+/// A data block of a file, used as if it were metadata: e2fsck does not care about its contents.
 fn victim(bed: &Bed) -> VolumeBlock {
     let (_dir, path) = file(&bed.base);
     let listed = sh(&format!("debugfs -R 'blocks /file000' {}", path.display())).unwrap();
@@ -122,7 +122,7 @@ fn commit_block(bed: &Bed, at: VolumeBlock, fill: Option<u8>) {
             let block = handle.create(at, MetaKind::Raw);
             handle.edit(&block).fill(byte);
         }
-        // The allocator knows nothing of this block.
+        // The allocator does not know about this block.
         None => handle.revoke(PhysicalRun::new(at, 1)),
     }
 }
@@ -131,7 +131,8 @@ fn first_byte(image: &[u8], at: VolumeBlock, block: usize) -> u8 {
     image[at.0 as usize * block]
 }
 
-/// Revoke cases of the journal: `None` frees, `Some` journals; then plain data are written if `data` says so.
+/// Runs revoke cases: `None` frees the block, `Some` journals it. Then writes plain data if `data`
+/// is set.
 fn revoked(steps: &[&[Option<u8>]], data: Option<u8>) -> u8 {
     let bed = Bed::new(image("-t ext4 -b 1024", 16), offline());
     let at = victim(&bed);
@@ -251,7 +252,7 @@ fn a_second_open_for_writing_is_refused_until_the_first_is_closed() {
     rt.block_on(open().unwrap().close()).unwrap().unwrap();
 }
 
-/// A device whose writes fail from one of them on.
+/// A device whose writes fail after the first `left`.
 #[derive(Debug)]
 struct Failing {
     inner: Arc<dyn Device>,
@@ -324,7 +325,7 @@ fn syncs_that_come_together_share_a_commit() {
     for sync in syncs {
         bed.rt.block_on(sync).unwrap().unwrap().unwrap();
     }
-    // One commit; a sync that comes after it has nothing to commit, and one flush.
+    // One commit. A sync that comes after it has nothing to commit and only needs one flush.
     let commits = bed.record.log().changes.iter().filter(|c| c.flags.contains(BioFlags::FUA)).count();
     println!("{} flushes, {commits} durable writes", flushes(&bed) - before);
     assert!(commits <= 4, "{commits} durable writes");

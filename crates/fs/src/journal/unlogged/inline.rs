@@ -1,27 +1,29 @@
-//! Names in directories that lie in their inodes: the one write of such a record comes after the names that leave it have come
-//! to their new places, and before those that come to it have left theirs.
+//! Write order of inline directories. The inode record that holds the names is written once: after
+//! the names that leave it have reached their new places, and before those that enter it have left
+//! their old ones.
 
 use crate::journal::commit::Before;
 use extant_format::{Incompat, InlineData, Inode, InodeFlags, InodeNumber, Superblock, Xattrs};
 use std::collections::BTreeSet;
 
-/// When the record is written.
+/// The phase in which the record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
-    /// With the names that are added: none leaves it.
+    /// With the names that are added: no name leaves it.
     Added,
-    /// Between the two: names come and leave.
+    /// Between the two: names both enter and leave it.
     Between,
-    /// When the names that leave it are elsewhere: none comes.
+    /// Once the names that leave it are elsewhere: no name enters it.
     Removed,
 }
 
-/// The turn of a record that is `before` and as in its block of the inode table, `table`, afterwards.
+/// Returns the turn of a record. `before` is its old contents; the new ones are in `table`, its
+/// inode table block.
 pub(super) fn turn(before: &Before, table: &[u8], deleted: &[Before], sb: &Superblock) -> Turn {
     let after = &table[before.at..before.at + before.record.len()];
     match (names(&before.record, before.number, sb), names(after, before.number, sb)) {
         (Some(old), Some(new)) => order(&old, &new, |inode| deleted.iter().any(|gone| gone.number == inode)),
-        // It leaves its inode, or is damaged.
+        // The directory leaves its inode, or is damaged.
         _ => Turn::Between,
     }
 }
@@ -33,7 +35,7 @@ fn order(old: &Names, new: &Names, is_deleted: impl Fn(InodeNumber) -> bool) -> 
         of.difference(but).map(|(inode, _)| *inode).collect()
     };
     let (gone, come) = (inodes(old, new), inodes(new, old));
-    // A name that changes within the directory does so in one write.
+    // Renaming within the directory is a single write.
     let leaves = gone.iter().any(|inode| !come.contains(inode) && !is_deleted(*inode));
     let comes = come.iter().any(|inode| !gone.contains(inode));
     match (comes, leaves) {
@@ -43,7 +45,7 @@ fn order(old: &Names, new: &Names, is_deleted: impl Fn(InodeNumber) -> bool) -> 
     }
 }
 
-/// The names that lie in an inode; `None` if it holds no directory that can be read.
+/// The names in an inode; `None` if it holds no readable inline directory.
 fn names(record: &[u8], number: InodeNumber, sb: &Superblock) -> Option<Names> {
     let inode = Inode::parse_unchecked(record, sb, number).ok()?;
     if !inode.flags().contains(InodeFlags::INLINE_DATA) {

@@ -1,28 +1,32 @@
-//! Committing on a volume without a journal: home writes in phases, each flushed before the next, and file data before all.
+//! Commits on a volume without a journal: file data first, then home writes in phases, with a flush
+//! after each.
 //!
-//! After a crash e2fsck mends the volume without losing what was synced, because an object is there before the names that
-//! lead to it, a name that moves is there at its new place before it leaves the old one (`names`), and an object is given
-//! up only after its names. The phases, empty ones left out:
+//! After a crash, e2fsck repairs the volume without losing anything synced. This works because an
+//! object is written before the names that lead to it, a name that moves is written at its new
+//! place before it leaves the old one (`names`), and an object is freed only after its names are
+//! gone. Empty phases are skipped:
 //!
-//! 1. file data, and metadata blocks that nothing durable points to yet;
-//! 2. group descriptors, if there are new directory blocks among those of phase 1: what points to such a block is in phase 3, and
-//!    e2fsck must not find names of inodes behind the mark of those in use (`bg_itable_unused`);
-//! 3. everything else but names, with the inodes and blocks that the transaction freed still in use, and files that became
-//!    shorter with the size that they had;
-//! 4. nodes of extent trees of files and directories whose size changed: e2fsck gives up a written extent that ends behind the size, with what
-//!    was synced of it;
-//! 5. files that became shorter with their new size;
-//! 6. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
-//!    leaves;
-//! 7. directory blocks without room for that, and inodes that names both come to and leave;
-//! 8. the blocks of phase 6 without the names that moved, and inodes that names only leave;
-//! 9. freed inodes and blocks as free.
+//! 1. File data, and metadata blocks that nothing durable points to yet.
+//! 2. Group descriptors, if phase 1 has new directory blocks. The pointers to those blocks are
+//!    written in phase 3, and e2fsck must not find names of inodes beyond the used part of the
+//!    inode table (`bg_itable_unused`).
+//! 3. Everything else except names. Inodes and blocks that the transaction freed are still in use,
+//!    and files that shrank keep their old size.
+//! 4. Extent tree nodes of files and directories whose size changed. e2fsck drops a written extent
+//!    that ends past the file size, along with the synced data in it.
+//! 5. The new sizes of files that shrank.
+//! 6. Added names: in blocks, which still keep the names that moved to other blocks, and in inodes
+//!    (`inline_data`) that no name leaves.
+//! 7. Directory blocks without room for that, and inodes that names both enter and leave.
+//! 8. The blocks of phase 6 without the names that moved, and inodes that names only leave.
+//! 9. Freed inodes and blocks, now free.
 //!
-//! Nodes of one extent tree have no order among them: an edit after which a node is responsible for other file blocks copies the nodes
-//! that it changes, up to the inode, whose record makes it durable (`map::change`).
+//! Nodes of one extent tree are not ordered among themselves. An edit that changes which file
+//! blocks a node covers copies every node it changes, up to the inode, whose record makes the edit
+//! durable (`map::change`).
 //!
-//! Of two directories in phase 7 that trade names, one may be at neither place after a crash; its file comes into
-//! `lost+found`.
+//! If two directories in phase 7 exchange names, a crash may leave one name in neither place.
+//! e2fsck then puts its file into `lost+found`.
 
 mod inline;
 mod names;
@@ -40,7 +44,7 @@ use names::{Change, Step, steps};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// Blocks with their places.
+/// Blocks with their block numbers.
 type Writes = Vec<(u64, Arc<Buf>)>;
 
 /// The writes of each phase.
@@ -58,10 +62,10 @@ struct Phases {
 }
 
 impl Inner {
-    /// Writes the transaction home; durable when this returns.
+    /// Writes the transaction home; it is durable when this returns.
     pub(super) async fn write_phases(&self, transaction: &Running, versions: &Versions) -> Result<()> {
         let phases = self.phases(transaction, versions);
-        // Nothing shows blocks that another file's data are in, nor a node that is not there.
+        // First, so that nothing on disk points to another file's data or to a missing node.
         self.write_phase(phases.fresh).await?;
         self.flush().await?;
         let Phases { marks, objects, nodes, sizes, added, between, removed, freed, .. } = phases;
@@ -83,7 +87,8 @@ impl Inner {
     fn phases(&self, transaction: &Running, versions: &Versions) -> Phases {
         let mut phases = Phases::default();
         let mut directories = Vec::new();
-        // Blocks of an inode table among them: the descriptor's mark (`bg_itable_unused`) keeps e2fsck from reading them.
+        // Includes inode table blocks: the descriptor's `bg_itable_unused` keeps e2fsck from
+        // reading them.
         let is_fresh = |kind, n| {
             let is_bitmap = matches!(kind, MetaKind::InodeBitmap(_) | MetaKind::BlockBitmap(_));
             !is_bitmap && transaction.fresh.contains(&n)
@@ -95,7 +100,7 @@ impl Inner {
         });
         let has_names = !versions.inline.is_empty()
             || versions.blocks.iter().any(|(block, _)| is_name(block.kind(), block.number().0));
-        // Where all else is fresh, the inode's record is what shows it.
+        // If all of a file's nodes are fresh, the inode's record is what makes them reachable.
         let resized: FxHashSet<InodeNumber> = versions
             .blocks
             .iter()
@@ -116,7 +121,7 @@ impl Inner {
                 phases.fresh.push((n, version.bytes().clone()));
                 continue;
             }
-            // The first steps of the removal of an object, which its names may still lead to.
+            // First steps of removing an object that names may still lead to.
             if let MetaKind::ExtentNode { inode, .. } | MetaKind::Indirect { inode } = kind
                 && versions.deleted.iter().any(|deleted| deleted.number == inode)
             {
@@ -169,7 +174,7 @@ impl Inner {
             let before = transaction.names_before.get(&n).map_or(after, |before| &before[..]);
             changes.push(Change { block: n, before, after });
         }
-        // A name that goes may have come to a directory that lies in its inode.
+        // A removed name may have moved into an inline directory.
         let may_stay = |inode: InodeNumber| {
             !versions.inline.is_empty() && versions.deleted.iter().all(|deleted| deleted.number != inode)
         };
@@ -189,12 +194,12 @@ impl Inner {
     }
 }
 
-/// Those of the records that lie in block `n`.
+/// The records that are in block `n`.
 fn records_of(kind: MetaKind, n: u64, records: &[Before]) -> impl Iterator<Item = &Before> {
     records.iter().filter(move |inode| matches!(kind, MetaKind::InodeTable(_)) && inode.table == n)
 }
 
-/// A block of the inode table with these records in place of those that it has; `None` if there are none.
+/// Returns an inode table block with these records replaced; `None` if there are none.
 fn with_records<'b>(version: &Buf, records: impl IntoIterator<Item = &'b Before>) -> Option<Buf> {
     let mut changed: Option<Buf> = None;
     for inode in records {
@@ -204,7 +209,8 @@ fn with_records<'b>(version: &Buf, records: impl IntoIterator<Item = &'b Before>
     changed
 }
 
-/// The block with everything in use that the transaction freed; `None` if it freed nothing there.
+/// Returns the block with everything that the transaction freed marked in use; `None` if nothing
+/// was freed there.
 fn still_in_use(
     kind: MetaKind,
     n: u64,
@@ -230,7 +236,7 @@ fn still_in_use(
             for run in &transaction.freed {
                 let (from, to) = (run.start.0.max(first), run.end().0.min(end));
                 if from < to {
-                    // Whole clusters are freed.
+                    // Only whole clusters are freed.
                     let bit = |block: u64| ((block - first) >> sb.cluster_size().log2()) as u32;
                     own(&|bytes| set_bits(bytes, bit(from), bit(to)));
                 }

@@ -1,4 +1,5 @@
-//! Names that a transaction moved from one directory block to another: the old one stays until the new one is durable.
+//! Names that a transaction moved between directory blocks. The old entry stays until the new one
+//! is durable.
 
 use extant_block::Buf;
 use extant_format::{
@@ -7,7 +8,7 @@ use extant_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A directory block, as the last transaction left it and as this one does.
+/// A directory block before and after the transaction.
 pub(super) struct Change<'a> {
     pub(super) block: u64,
     pub(super) before: &'a [u8],
@@ -17,20 +18,22 @@ pub(super) struct Change<'a> {
 /// When a directory block is written.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// With the names that are added: nothing in it waits for another block.
+    /// With the added names: nothing in it waits for another block.
     Added,
-    /// First this, with the names that leave it for other blocks; as it is to be when those are durable.
+    /// First this version, which keeps the names that move to other blocks; the final one when
+    /// those are durable.
     AddedThenRemoved(Buf),
-    /// After the names that are added: it has no room for both the new names and those that leave it, or a new inode has one of
-    /// the latter. (An inode that comes from another block to such a name may lose its old one meanwhile.)
+    /// After the added names: the block has no room for both the new names and those that leave it,
+    /// or a new inode takes one of the latter names. (An inode that moves here from another block
+    /// under such a name may lose its old name meanwhile.)
     BetweenThem,
 }
 
-/// The step of each block, in the order of `changes`. `may_stay` says of inodes whether a name that goes from all of the
-/// blocks may have come to another place.
+/// Returns the step of each block, in the order of `changes`. `may_stay(inode)` says whether a name
+/// that disappears from all of the blocks may have moved elsewhere.
 ///
-/// Two blocks without room that trade names are both [`Step::BetweenThem`]; a crash between their writes may leave an inode
-/// that has links but no name, which e2fsck puts into `lost+found`.
+/// Two full blocks that exchange names are both [`Step::BetweenThem`]. A crash between their writes
+/// may leave an inode with links but no name, which e2fsck puts into `lost+found`.
 pub(super) fn steps(changes: &[Change<'_>], may_stay: impl Fn(InodeNumber) -> bool) -> Vec<Step> {
     let mut added: BTreeMap<InodeNumber, Vec<u64>> = BTreeMap::new();
     for change in changes {
@@ -53,7 +56,7 @@ fn step(
     let new: BTreeSet<_> = names(change.after).map(|name| name.key()).collect();
     let moves = |name: &Name<'_>| {
         let to = added.get(&name.inode);
-        // Within one block the move is one write.
+        // A move within one block is a single write.
         !new.contains(&name.key())
             && to.map_or_else(|| may_stay(name.inode), |to| !to.contains(&change.block))
     };
@@ -73,7 +76,7 @@ fn step(
 /// A name in a directory block, other than `.` and `..`.
 struct Name<'a> {
     inode: InodeNumber,
-    /// Its length and type, as in its entry, and its bytes.
+    /// Length and type bytes, as in the directory entry.
     length_and_type: [u8; 2],
     bytes: &'a [u8],
 }
@@ -85,7 +88,8 @@ impl<'a> Name<'a> {
 }
 
 fn entries(block: &[u8]) -> impl Iterator<Item = DirEntry<'_>> {
-    // Nodes of a hash tree look like a block with one free entry; the checksum's entry is none.
+    // Nodes of a hash tree look like a block with one free entry. The checksum's entry does not
+    // count.
     let end = if has_dirent_tail(block) { block.len() - DIRENT_TAIL_BYTES } else { block.len() };
     let all = DirEntries::new(block, false, u32::MAX, InodeNumber(0), FileBlock(0));
     all.map_while(Result::ok).take_while(move |entry| entry.offset < end)
@@ -99,7 +103,7 @@ fn names(block: &[u8]) -> impl Iterator<Item = Name<'_>> {
     })
 }
 
-/// Adds a name to a block where it has room; false if nowhere.
+/// Adds a name to a block if an entry has room; returns false otherwise.
 fn insert(block: &mut [u8], name: &Name<'_>) -> bool {
     let need = dirent_bytes(name.bytes.len());
     let used = |entry: &DirEntry<'_>| if entry.inode.0 == 0 { 0 } else { dirent_bytes(entry.name.len()) };
@@ -123,7 +127,7 @@ mod tests {
     use super::*;
     use extant_format::write_dirent;
 
-    /// A block of entries, the last of which takes what is left.
+    /// Builds a block of entries; the last one takes the remaining space.
     fn block(entries: &[(u32, &str)]) -> Vec<u8> {
         let mut bytes = vec![0; 1024];
         let mut at = 0;

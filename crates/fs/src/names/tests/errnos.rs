@@ -1,4 +1,5 @@
-//! The table of errors that the kernel gives (probed on ext4 of Linux 6.18), and what only a caller without privileges meets.
+//! Errors compared with the kernel's (probed on ext4 of Linux 6.18), and those that only an
+//! unprivileged caller gets.
 
 use super::*;
 use extant_format::Timestamp;
@@ -9,12 +10,13 @@ fn user() -> Caller {
     Caller::user(USER, USER, vec![])
 }
 
-/// The files on which the cases operate, made by root.
+/// The files used by the cases, created by root.
 struct Yard {
     root: Node,
     /// Root's, mode 755, with the file `f`, the directory `d`, the link `l`.
     closed: Node,
-    /// Everybody's, mode 777, with the user's file `f`, the directories `d` (with `d/x`) and `e`, the link `l`.
+    /// World-writable, mode 777, with the user's file `f`, the directories `d` (with `d/x`) and
+    /// `e`, the link `l`.
     open: Node,
     /// Mode 1777, with root's file `f` and directory `d`.
     sticky: Node,
@@ -144,7 +146,7 @@ fn renaming() {
         assert_eq!(rename(&closed, b"f", &open, b"y", Replace).await, 13);
         assert_eq!(rename(&sticky, b"f", &open, b"y", Replace).await, 1);
         assert_eq!(rename(&open, b"f", &sticky, b"f", Replace).await, 1);
-        // A directory that its mover may not write keeps its parent.
+        // A directory that the caller may not write keeps its parent.
         let g = open.mkdir(&admin, b"g", 0o755).await.unwrap();
         assert_eq!(rename(&open, b"g", &d, b"g", Replace).await, 13);
         assert_eq!(rename(&open, b"g", &open, b"h", Replace).await, 0);
@@ -267,7 +269,7 @@ fn extended_attributes() {
     });
 }
 
-/// The value of a list in the form of Linux's attributes.
+/// An access control list in the format of Linux's attributes.
 fn acl(text: &str) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for entry in text.split(',') {
@@ -291,7 +293,7 @@ fn acl(text: &str) -> Vec<u8> {
 
 #[test]
 fn lists_are_inherited_and_obeyed() {
-    // Inodes without room, so that the lists go to a block; then with.
+    // First with inodes too small for the lists, which then go to a block; then with room.
     for args in ["-t ext3 -b 1024 -I 128 16M", EXT4] {
         with_bed(args, async |bed| {
             let admin = Caller { umask: 0o077, ..Caller::root() };

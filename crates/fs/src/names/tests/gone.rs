@@ -1,4 +1,4 @@
-//! Inodes that were deleted, or are about to be.
+//! Inodes that are deleted or about to be.
 
 use super::*;
 use extant_block::{Fault, FaultConfig, MemDevice};
@@ -30,7 +30,7 @@ fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
             seen.push(handle);
             drop(node);
             root.unlink(&caller, b"name").await.unwrap();
-            // Once in between the record reaches the inode table.
+            // Once in between, let the record reach the inode table.
             if turn == 3 {
                 bed.volume.sync().await.unwrap();
             }
@@ -62,7 +62,7 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
     check_is_silent(&image, "after the last node");
 }
 
-/// The caller of an unlink leaves at any of the points at which it waits.
+/// The future of an unlink is dropped at each of the points where it waits.
 #[test]
 fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
     if !have_tools() {

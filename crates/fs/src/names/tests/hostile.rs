@@ -1,4 +1,4 @@
-//! Names that lead where none may.
+//! Names that lead where none may lead.
 
 use super::*;
 use extant_format::InodeNumber;
@@ -6,7 +6,7 @@ use futures_util::future::join3;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// Has debugfs run a script on a volume; returns its output.
+/// Runs a debugfs script on a volume and returns its output.
 fn edit(image: &Path, script: &str) -> String {
     let lines = image.with_extension("script");
     std::fs::write(&lines, script).unwrap();
@@ -72,14 +72,14 @@ fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
         let caller = &Caller::root();
         let a = root.lookup(caller, b"a").await.unwrap();
         let b = a.lookup(caller, b"b").await.unwrap();
-        // An operation that may wait for another one holds nothing that the other may wait for.
+        // An operation that may wait for another must not hold a lock that the other may wait for.
         let is_refused = |name: &[u8], removed: &Result<()>| match name {
             b"b" => matches!(removed, Err(Error::NotEmpty(_))),
-            // The directory lies elsewhere.
+            // The directory's `..` names another parent.
             _ => matches!(removed, Err(Error::Corrupt(_))),
         };
         for (dir, name, other) in [(&a, &b"b"[..], &b), (&b, b"up", &a)] {
-            // Once, so that everything is in memory and nothing but the lock is waited for.
+            // Once before, so that everything is in memory and only the lock is waited for.
             let removed = dir.rmdir(caller, name).await;
             assert!(is_refused(name, &removed), "{removed:?}");
             let held = other.cell().write_lock().await;
@@ -106,7 +106,7 @@ fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
     });
 }
 
-/// Opening for writing says that the volume is damaged.
+/// Asserts that opening for writing reports the damage.
 fn is_refused(args: &str, script: &str) {
     if !have_tools() {
         return;

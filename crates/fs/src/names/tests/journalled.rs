@@ -1,4 +1,5 @@
-//! Volumes whose default is data=journal, in turns with the kernel, which has the same default then.
+//! Volumes that default to data=journal, used in turns with the kernel, which then has the same
+//! default.
 
 use super::kernel::in_kernel;
 use super::*;
@@ -32,7 +33,7 @@ fn the_kernel_replays_what_a_crash_left_and_leaves_what_is_replayed() {
             open.sync().await.unwrap();
             open.write(10_000, &second).await.unwrap();
             open.sync().await.unwrap();
-            // Without a close, as after a power cut.
+            // Not closed, as after a power cut.
         })
         .unwrap();
         let mut expected = first.clone();
@@ -46,7 +47,7 @@ fn the_kernel_replays_what_a_crash_left_and_leaves_what_is_replayed() {
             std::fs::copy(&image, &left).unwrap();
         });
         check_is_silent(&image, args);
-        // Cut off while the kernel had it mounted.
+        // A copy taken while the kernel had the volume mounted.
         within(&left, async |_, root| {
             for name in [b"f", b"g"] {
                 let file = root.lookup(admin, name).await.unwrap();

@@ -1,8 +1,9 @@
-//! Changes of structures that only the kernel creates: shared attribute blocks and directories in their inodes.
+//! Changes to structures that only the kernel creates: shared attribute blocks and inline
+//! directories.
 
 use super::*;
 
-/// Lets the kernel work on an image; false where it may not be mounted.
+/// Mounts an image and runs `work` on it; returns false if mounting is not allowed.
 pub(super) fn in_kernel(image: &Path, work: impl FnOnce(&Path)) -> bool {
     let dir = tempfile::tempdir().unwrap();
     if !can_mount() {
@@ -156,7 +157,7 @@ fn free_space_is_told_as_the_kernel_tells_it() {
         if !mounted {
             return;
         }
-        // Linux keeps a fiftieth, at most 4,096 clusters, for the maps of extents.
+        // Linux reserves a fiftieth, at most 4,096 clusters, for extent maps.
         let sb = |bed: &Bed| bed.volume.superblock().clone();
         let withheld = |sb: &extant_format::Superblock| match sb.incompat() {
             features if features.contains(extant_format::Incompat::EXTENTS) => {

@@ -1,9 +1,9 @@
-//! A file that takes a name in one step, and files of all kinds without a name.
+//! Replacing a name with a link in one step, and unnamed files of all kinds.
 
 use super::*;
 use crate::FileOptions as OpenOptions;
 
-/// Volumes whose orphans lie in a list, in a file, or nowhere.
+/// Volumes whose orphans are kept in a list, in a file, or not at all.
 const VOLUMES: [&str; 4] = [
     "-t ext4 -O orphan_file 16M",
     "-t ext3 -b 1024 16M",
@@ -40,16 +40,17 @@ fn a_file_takes_a_name_from_another_one() {
             assert_eq!(file.write(0, b"whole").await.unwrap(), 5);
             drop(file);
             root.link_over(&caller, &new, b"f").await.unwrap();
-            // Again: that is its name already.
+            // Again: the name is already its own.
             root.link_over(&caller, &new, b"f").await.unwrap();
             assert_eq!(root.lookup(&caller, b"f").await.unwrap().inode(), new.inode(), "{args}");
             assert_eq!(root.lookup(&caller, b"other").await.unwrap().inode(), old.inode(), "{args}");
             assert_eq!((new.attributes().unwrap().links, old.attributes().unwrap().links), (1, 1));
-            // A free name is one, too; the last name of a file that is held takes that along when it is let go.
+            // Works for a free name, too. A file that loses its last name while held is deleted
+            // when released.
             root.link_over(&caller, &new, b"g").await.unwrap();
             root.link_over(&caller, &new, b"other").await.unwrap();
             assert_eq!((new.attributes().unwrap().links, old.attributes().unwrap().links), (3, 0));
-            // It had names, and gets none again.
+            // It had names before, so it cannot get one again.
             let gone = root.link_over(&caller, &old, b"f").await;
             assert!(matches!(gone, Err(Error::NotFound(_))), "{args}: {gone:?}");
             let sub = root.mkdir(&caller, b"d", 0o755).await.unwrap();

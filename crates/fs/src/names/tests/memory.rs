@@ -1,4 +1,4 @@
-//! Memory outside frames is charged to the page cache, and given back where that is short.
+//! Memory outside frames is charged to the page cache, and given back under pressure.
 
 use super::*;
 use extant_cache::accounts::Shrink;
@@ -19,7 +19,7 @@ fn indexes_and_maps_are_charged_given_back_and_built_again() {
         for n in 0..400 {
             root.create(caller, &name(n), 0o644).await.unwrap();
         }
-        // Its blocks lie apart, each a run of its own.
+        // Its blocks are not adjacent, so each is an extent of its own.
         let node = root.lookup(caller, &name(0)).await.unwrap();
         let file = node.open(caller, crate::FileOptions::default()).unwrap();
         for n in 0..64 {
@@ -30,15 +30,15 @@ fn indexes_and_maps_are_charged_given_back_and_built_again() {
         let indexed = namespace.indexes.charged_bytes();
         assert!(indexed >= 400 * 8, "{indexed} bytes for 400 names");
         let mapped = namespace.files.charged_bytes();
-        // In use, a map stays.
+        // A map in use stays.
         namespace.files.shrink(u64::MAX);
         assert_eq!(namespace.files.charged_bytes(), mapped);
-        // The window of a growing file is kept for those who have it open.
+        // The window of a growing file is kept while it is open.
         drop(node);
         drop(file);
         assert!(namespace.files.shrink(u64::MAX) >= 64 * 64);
         assert!(namespace.files.charged_bytes() <= mapped - 64 * 64);
-        // An index that was used of late is spared once.
+        // An index that was used recently is spared once.
         namespace.indexes.shrink(u64::MAX);
         assert_eq!(namespace.indexes.shrink(u64::MAX), indexed);
         assert_eq!(namespace.indexes.charged_bytes(), 0);

@@ -1,5 +1,6 @@
-//! Operations on volumes that mke2fs made, beside the same ones on a directory of the host: errno by errno, then name by
-//! name, as e2fsck, our reader and, where it may be mounted, the kernel see the volume.
+//! Operations on volumes made by mke2fs, compared with the same operations on a host directory:
+//! first by errno, then by name, as seen by e2fsck, our reader and, where mounting is allowed, the
+//! kernel.
 
 mod errnos;
 mod flags;
@@ -52,7 +53,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Opens the volume in `image` for writing, does `work` with it and its root, and closes it.
+/// Opens the volume in `image` for writing, runs `work` with it and its root, and closes it.
 fn within(image: &Path, work: impl AsyncFnOnce(&Bed, &Node)) {
     let rt = Rt::real(Default::default());
     rt.block_on(async {
@@ -79,7 +80,7 @@ fn make(dir: &Path, args: &str) -> PathBuf {
 
 /// A volume open for writing.
 struct Bed {
-    // In this order: the volume goes before the cache that it lies in.
+    // Fields drop in this order: the volume before the cache.
     volume: Volume,
     _cache: PageCache,
 }
@@ -125,7 +126,7 @@ fn check_is_silent(image: &Path, what: &str) {
     assert!(spoke.is_empty(), "{what}: {:#?} of {} lines", &spoke[..spoke.len().min(8)], spoke.len());
 }
 
-/// The attributes of one name that a program can see.
+/// The attributes of a name that a program can see.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     mode: u32,
@@ -133,7 +134,7 @@ struct Seen {
     owner: (u32, u32),
     target: Option<Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Which of the names are one inode.
+    /// The first of the names of the same inode.
     first_name: PathBuf,
 }
 
@@ -173,7 +174,7 @@ fn host_tree(root: &Path) -> Tree {
     tree
 }
 
-/// The same of a volume, through the operations themselves.
+/// The same for a volume, through the operations themselves.
 async fn our_tree(bed: &Bed) -> Tree {
     let (mut tree, mut inodes) = (Tree::new(), BTreeMap::new());
     let mut stack = vec![(PathBuf::new(), bed.volume.root_node().await.unwrap())];
@@ -204,7 +205,7 @@ async fn our_tree(bed: &Bed) -> Tree {
             found.push((path, node));
         }
     }
-    // In the order in which the host's tree is walked: a directory before what is in it.
+    // In the order in which the host's tree is walked: a directory before its contents.
     found.sort_by(|a, b| a.0.cmp(&b.0));
     for (path, node) in found {
         let seen = node.attributes().unwrap();
@@ -234,7 +235,7 @@ fn assert_same(ours: &Tree, theirs: &Tree, what: &str) {
     }
 }
 
-/// One operation; paths are directory and name.
+/// One operation. A path is a directory and a name.
 #[derive(Clone, Debug)]
 enum Op {
     Create(PathBuf, u16),
@@ -319,7 +320,7 @@ fn on_host(root: &Path, op: &Op) -> i32 {
             };
             rustix::fs::renameat_with(CWD, at(path), CWD, at(to), flags)
         }
-        // Not through symbolic links, which no target of ours resolves.
+        // Not through symbolic links: none of our targets resolves.
         Op::Chmod(path, bits) => rustix::fs::chmod(at(path), mode(*bits)),
         Op::Chown(path, uid, gid) => rustix::fs::chownat(
             CWD,
@@ -345,7 +346,7 @@ async fn resolve(root: &Node, path: &Path) -> Result<Node> {
     let mut at = root.clone();
     for name in path {
         if at.kind() == Some(FileKind::Symlink) {
-            // As a target that is not there.
+            // As for a missing target.
             return Err(Error::NotFound("target".into()));
         }
         at = at.lookup(&Caller::root(), name.as_encoded_bytes()).await?;
@@ -353,7 +354,7 @@ async fn resolve(root: &Node, path: &Path) -> Result<Node> {
     Ok(at)
 }
 
-/// The directory of a path and the name in it.
+/// The directory of a path, and the name in it.
 async fn split(root: &Node, path: &Path) -> Result<(Node, Vec<u8>)> {
     let dir = resolve(root, path.parent().unwrap()).await?;
     if dir.kind() == Some(FileKind::Symlink) {
@@ -497,7 +498,8 @@ fn large_blocks_do_what_the_host_does() {
     differential("-t ext4 -b 65536 -O ^has_journal,^metadata_csum 256M", 800);
 }
 
-/// Names enough for trees of one and two levels, removed again in part, then e2fsck and the kernel.
+/// Creates enough names for trees of one and two levels, removes some, then runs e2fsck and the
+/// kernel.
 fn many_names(args: &str, count: u32) {
     if !have_tools() {
         return;
@@ -555,7 +557,7 @@ fn a_linear_directory_of_many_blocks_is_valid() {
     many_names("-t ext2 -b 1024 -N 10000 -O ^dir_index 64M", 3000);
 }
 
-/// Creates per second in one directory; not a test of anything, run by hand in release.
+/// Creates per second in one directory. Not a test; run by hand in release mode.
 #[test]
 #[ignore = "a measurement"]
 fn creates_per_second() {

@@ -1,4 +1,4 @@
-//! Space that was freed, on a full volume.
+//! Freed space on a full volume.
 
 use super::*;
 use crate::alloc::Privilege;
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::OnceLock;
 use std::task::{Context, Waker};
 
-/// From some time on, writes of metadata outside the log take minutes.
+/// A device on which, from some time on, metadata writes outside the log take minutes.
 #[derive(Debug)]
 struct SlowHome {
     inner: Arc<MemDevice>,
@@ -86,7 +86,7 @@ fn blocks_freed_during_a_checkpoint_are_waited_for() {
     check_is_silent(&image, "after a checkpoint on a full volume");
 }
 
-/// Drops a node when room is asked for, as another task might at that time.
+/// Drops a node when space is requested, as another task might.
 #[derive(Debug)]
 struct DropLater(parking_lot::Mutex<Option<Node>>);
 
@@ -124,7 +124,7 @@ fn a_whiteout_takes_no_lock_that_making_room_needs() {
         .concat();
         layer.set_xattr(&caller, b"system.posix_acl_default", &list, SetMode::Any).await.unwrap();
         layer.create(&caller, b"old", 0o644).await.unwrap();
-        // Its block is full: another name takes another block.
+        // Its block is full: another name needs another block.
         let full = root.mkdir(&caller, b"full", 0o755).await.unwrap();
         for n in 0..4 {
             let name = format!("{n}{}", "long".repeat(55));

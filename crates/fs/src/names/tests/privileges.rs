@@ -1,4 +1,4 @@
-//! Capabilities and set-ID bits of a program are lost when its file changes.
+//! Changing a program removes its capabilities and set-ID bits.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn a_program_that_is_changed_loses_its_privileges() {
         let rt = Rt::real(Default::default());
         let (admin, user) = (Caller::root(), Caller::user(7, 7, Vec::new()));
         let capability = b"security.capability";
-        // Revision 2, in force: one permitted capability.
+        // Revision 2, effective: one permitted capability.
         let value = [&0x0200_0001_u32.to_le_bytes()[..], &[1; 16]].concat();
         rt.block_on(async {
             let bed = Bed::open(&rt, device(&image)).await;

@@ -1,4 +1,5 @@
-//! Quotas beside what goes wrong: full lists of owners, owners without an entry, numbers that were deleted long ago.
+//! Quotas in unusual situations: full lists of owners, owners without an entry, inodes deleted long
+//! ago.
 
 use super::*;
 use crate::names::SetAttributes;
@@ -13,7 +14,7 @@ fn chown(uid: u32) -> SetAttributes {
     SetAttributes { uid: Some(uid), ..Default::default() }
 }
 
-/// An id whose entry shares no node of the tree with that of another.
+/// An id whose entry shares no tree node with any other's.
 fn scattered(n: u32) -> u32 {
     n.wrapping_mul(0x9e37_79b1)
 }
@@ -40,7 +41,7 @@ fn the_last_owner_of_a_number_is_charged_nothing_for_the_next() {
         top.unlink(&root, b"gone").await.unwrap();
     });
     check_is_silent(&image, "deleted");
-    // As a kernel without a clock leaves it.
+    // As left by a kernel without a clock.
     debugfs(&image, &format!("set_inode_field <{number}> dtime @100"));
     within(&image, async |_, top| {
         let node = top.create(&root, b"next", 0o644).await.unwrap();
@@ -87,7 +88,7 @@ fn owners_that_come_and_go_within_a_transaction_leave_no_room_behind() {
     within(&image, async |bed, top| {
         let node = top.create(&root, b"file", 0o644).await.unwrap();
         bed.volume.sync().await.unwrap();
-        // As many as would fill the list, if each kept room for nodes of its own.
+        // As many as would fill the list if each kept room for nodes of its own.
         for n in 1000..1300 {
             node.set_attributes(&root, &chown(n)).await.unwrap();
             node.set_attributes(&root, &chown(0)).await.unwrap();
@@ -107,7 +108,7 @@ fn a_list_of_owners_is_full_before_it_is_too_long_to_be_opened() {
     let root = Caller::root();
     let capability = [&[1, 0, 0, 2, 0, 32, 0, 0][..], &[0; 12]].concat();
     within(&image, async |bed, top| {
-        // Operations that fail keep no room for owners that they would have brought.
+        // Failed operations keep no room for the owners they would have added.
         top.create(&root, b"name", 0o644).await.unwrap();
         top.mkdir(&root, b"sticky", 0o700).await.unwrap();
         for n in 5000..5400 {
@@ -128,12 +129,12 @@ fn a_list_of_owners_is_full_before_it_is_too_long_to_be_opened() {
         };
         assert_eq!(full.errno(), 122, "{full}");
         assert!(owners > 200, "{owners} owners");
-        // An operation that fails changes nothing.
+        // A failed operation changes nothing.
         node.set_xattr(&root, b"security.capability", &capability, SetMode::Any).await.unwrap();
         let both = SetAttributes { permissions: Some(0o700), ..chown(scattered(owners)) };
         assert_eq!(node.set_attributes(&root, &both).await.unwrap_err().errno(), 122);
         assert_eq!(node.xattr(&root, b"security.capability").await.unwrap(), capability);
-        // Owners that are known may still come.
+        // Owners that already have an entry are still accepted.
         node.set_attributes(&root, &chown(scattered(3))).await.unwrap();
     });
     check_is_silent(&image, "as many owners as there may be");
@@ -154,7 +155,7 @@ fn owners_that_are_new_in_a_transaction_count_until_its_commit() {
     let image = make(dir.path(), &format!("-t ext4 -b 4096 -O quota,project {quotas} 16M"));
     let root = Caller::root();
     within(&image, async |_, top| {
-        // No commit comes between.
+        // No commit happens in between.
         let first = Caller { uid: scattered(1), gid: scattered(2), ..Caller::root() };
         let node = top.create(&first, b"file", 0o644).await.unwrap();
         node.set_project(&root, scattered(3)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Attribute blocks that two inodes share, as the kernel makes them.
+//! Attribute blocks shared by two inodes, as the kernel creates them.
 
 use super::*;
 use crate::alloc::Privilege;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// A volume on which the inodes of `/a` and `/b` share an attribute block.
+/// Creates a volume on which the inodes of `/a` and `/b` share an attribute block.
 fn make_shared(dir: &Path) -> PathBuf {
     let image = make(dir, "-t ext4 -b 4096 -I 128 -O ^metadata_csum 16M");
     let value = dir.join("value");
@@ -41,8 +41,8 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The second inode would free the block and hand it over before the first hands over its edit, which the commit would
-/// then write home over the block's next owner.
+/// If it left earlier, the second inode could free the block and log that before the first logs its
+/// edit. The commit would then write the edit home over the block's next owner.
 #[test]
 fn a_shared_block_is_left_by_the_next_inode_when_the_first_has_closed_its_handle() {
     if !have_tools() {
@@ -78,7 +78,7 @@ fn a_shared_block_is_left_by_the_next_inode_when_the_first_has_closed_its_handle
     check_is_silent(&image, "after both have left the block");
 }
 
-/// Room for a block of its own is made by deleting a file, which leaves its attribute block.
+/// Deleting a file, which leaves its attribute block, makes room for a new block.
 #[test]
 fn an_attribute_of_a_full_volume_waits_for_deletions_without_their_lock() {
     if !have_tools() {
@@ -86,7 +86,7 @@ fn an_attribute_of_a_full_volume_waits_for_deletions_without_their_lock() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make_shared(dir.path());
-    // A world that notices when nothing can go on.
+    // A simulation, which notices a deadlock.
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);
     let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
     let caller = Caller::root();

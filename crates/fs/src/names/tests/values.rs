@@ -1,4 +1,4 @@
-//! Attributes whose values lie in inodes of their own; e2fsck and the kernel judge.
+//! Attributes whose values are in inodes of their own, checked by e2fsck and the kernel.
 
 use super::kernel::in_kernel;
 use super::*;
@@ -16,7 +16,7 @@ fn free_inodes(image: &Path) -> Option<String> {
     said.lines().find(|line| line.starts_with("Free inodes:")).map(str::to_owned)
 }
 
-/// Volumes by what the feature meets: block sizes, room in inodes, maps of pointers, quotas.
+/// Volumes that vary what affects the feature: block sizes, room in inodes, pointer maps, quotas.
 const VOLUMES: [&str; 5] = [
     "-t ext4 -b 1024 -I 256 -O ea_inode 16M",
     "-t ext4 -b 4096 -I 128 -O ea_inode,^metadata_csum 32M",
@@ -66,7 +66,7 @@ fn values_of_any_length_come_and_go_with_their_attributes_and_owners() {
                 let name = format!("user.n{n}");
                 assert_eq!(file.xattr(root, name.as_bytes()).await.unwrap(), noise(n as u64, len));
             }
-            // As exports read it, beside the writer.
+            // As an export would read it, while the writer is open.
             let inode = bed.volume.inode(file.inode()).await.unwrap();
             let read = bed.volume.xattrs(&inode).await.unwrap();
             assert!(read.iter().any(|found| found.name == b"user.n6" && found.value == noise(6, 65_536)));
@@ -128,7 +128,7 @@ fn inodes_that_share_a_block_share_its_values_until_one_changes() {
         file(0).await.set_xattr(root, b"user.small", b"another", ANY).await.unwrap();
         file(1).await.remove_xattr(root, b"user.large").await.unwrap();
         top.unlink(root, b"f2").await.unwrap();
-        // Ours, for the kernel to share and to change.
+        // One of ours, for the kernel to share and change.
         let ours = top.create(root, b"ours", 0o644).await.unwrap();
         ours.set_xattr(root, b"user.large", &noise(2, 30_000), ANY).await.unwrap();
     });
@@ -148,7 +148,7 @@ fn inodes_that_share_a_block_share_its_values_until_one_changes() {
         let set = |name: &str, value: &[u8]| {
             rustix::fs::lsetxattr(at.join(name), "user.large", value, XattrFlags::empty()).unwrap();
         };
-        // Linux 6.18 counts a reference too many where the blocks of both are the same.
+        // Linux 6.18 counts one reference too many if both have the same blocks.
         rustix::fs::lsetxattr(at.join("twin"), "user.twin", b"t", XattrFlags::empty()).unwrap();
         set("twin", &noise(2, 30_000));
         set("f3", &noise(3, 9000));
@@ -213,7 +213,8 @@ fn a_value_lies_in_many_pieces_or_not_at_all() {
     }
 }
 
-/// Single blocks, in ascending order, that files of a full volume with groups of 256 blocks have, with these files' names.
+/// Fills a volume that has groups of 256 blocks. Returns the single blocks of its files in
+/// ascending order, with the files' names.
 async fn fill(bed: &Bed, top: &Node) -> BTreeMap<u64, String> {
     let root = &Caller::root();
     let mut names = Vec::new();
@@ -236,7 +237,7 @@ async fn fill(bed: &Bed, top: &Node) -> BTreeMap<u64, String> {
     blocks
 }
 
-/// Frees up to so many blocks in each group, and so many groups, none beside another; gives how many.
+/// Frees up to `in_group` blocks in each of up to `groups` groups, none adjacent; returns how many.
 async fn free_some(
     bed: &Bed,
     top: &Node,
@@ -322,7 +323,7 @@ fn an_entry_of_a_value_is_damage_on_a_volume_without_the_feature() {
     }
     let dir = tempfile::tempdir().unwrap();
     let root = &Caller::root();
-    // The entry lies in a block.
+    // The entry is in a block.
     let image = make(dir.path(), "-t ext4 -b 1024 -I 128 -O ea_inode 16M");
     within(&image, async |_, top| {
         let node = top.create(root, b"file", 0o644).await.unwrap();

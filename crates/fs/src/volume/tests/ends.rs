@@ -1,4 +1,5 @@
-//! The end of writing: closed beside writers, dropped with I/O in flight, opened in part.
+//! The end of writing: a close with concurrent writers, a drop with I/O in flight, an open that
+//! does not complete.
 
 use super::*;
 use crate::FileOptions;
@@ -15,16 +16,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const KIB: u64 = 1 << 10;
 
-/// A device of one claim at a time, which holds back what it is told to.
+/// A device that allows one claim at a time and holds back bios on request.
 #[derive(Debug)]
 pub(super) struct Gate {
     memory: Arc<MemDevice>,
-    /// The operation that is held back.
+    /// The operation to hold back.
     holds: Mutex<Option<Op>>,
-    /// Bios of any kind until one is held back.
+    /// Bios of any kind to let through before holding one back.
     passes: Mutex<Option<u32>>,
     held: Mutex<Vec<Bio>>,
-    /// Bios that change the device.
+    /// Number of bios that changed the device.
     changes: AtomicU32,
     is_claimed: Arc<AtomicBool>,
 }
@@ -53,7 +54,7 @@ impl Gate {
         *self.holds.lock() = Some(op);
     }
 
-    /// Carries out what is held; what comes is held again.
+    /// Submits the held bios; new ones are held again.
     fn step(&self) {
         let held = std::mem::take(&mut *self.held.lock());
         held.into_iter().for_each(|bio| self.memory.submit(bio));
@@ -128,7 +129,7 @@ pub(super) async fn created(volume: &Volume, name: &[u8]) -> crate::OpenFile {
     node.open(&Caller::root(), FileOptions::default()).unwrap()
 }
 
-/// The contents of a file, as the device has it.
+/// The contents of a file as on the device.
 async fn stored(gate: &Gate, name: &[u8]) -> Vec<u8> {
     let volume = Volume::open(gate.memory.clone(), OpenOptions::default()).await.unwrap();
     let inode = volume.resolve(name, crate::Follow::Yes).await.unwrap();
@@ -270,7 +271,7 @@ fn a_dropped_volume_has_its_device_claimed_until_its_writes_have_ended() {
     .unwrap();
 }
 
-/// The image of a volume that was dropped with two deleted files, open, whose maps have nodes.
+/// The image of a volume that was dropped with two open, deleted files whose maps have nodes.
 async fn with_orphans(rt: &Rt, image: &[u8]) -> Vec<u8> {
     let gate = Gate::new(image);
     let (volume, _cache) = opened(rt, &gate).await;
@@ -340,7 +341,7 @@ fn errors_that_a_dropped_caller_leaves_are_recorded_by_the_next() {
         writer.errors.note(&met);
         writer.errors.note(&met);
         {
-            // The commit waits for this operation, and others for the commit.
+            // The commit waits for this operation, and later operations wait for the commit.
             let _handle = writer.journal.start(Credits(1)).now_or_never().unwrap().unwrap();
             assert!(writer.journal.commit(writer.journal.running()).now_or_never().is_none());
             assert!(writer.heed_noted().now_or_never().is_none());

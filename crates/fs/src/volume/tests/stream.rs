@@ -1,4 +1,4 @@
-//! Streams of files: of those that change meanwhile, and of small ones on a volume that is open for reading.
+//! Streams of files: of files that change meanwhile, and of small files on a read-only volume.
 
 use super::ends::{Gate, created, image, opened, world};
 use crate::{Chunk, Error, Follow, OpenOptions, RunState, Volume};
@@ -8,7 +8,7 @@ use extant_rt::Rt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A device that counts reads, with a block of 4 KiB that cannot be read.
+/// A device that counts reads and has one unreadable block of 4 KiB.
 #[derive(Debug)]
 struct Watched {
     memory: MemDevice,
@@ -40,7 +40,7 @@ impl Device for Watched {
     }
 }
 
-/// The image of a volume with so many files of one length, each filled with its number.
+/// Builds a volume with `count` files of equal length, each filled with its number.
 async fn with_files(rt: &Rt, image: &[u8], count: u16, len: usize) -> Vec<u8> {
     let gate = Gate::new(image);
     let (volume, _cache) = opened(rt, &gate).await;
@@ -102,7 +102,7 @@ fn a_bad_block_costs_nothing_but_itself() {
 
 #[test]
 fn contents_that_are_read_do_not_evict_metadata() {
-    // More than a volume that is open for reading keeps in memory.
+    // More than a read-only volume keeps in memory.
     const COUNT: u16 = 640;
     let Some(image) = image(64, "-t ext4 -b 4096 -N 1024") else { return };
     let sim = world();

@@ -1,4 +1,4 @@
-//! Reading around blocks that the device cannot read, and maps that are damaged.
+//! Reading around blocks that the device cannot read, and around damaged maps.
 
 use super::ends::{Gate, created, image, opened, world};
 use crate::{Chunk, Damage, Error, Follow, Lost, OpenOptions, RunState, Volume, WalkOptions};
@@ -8,7 +8,7 @@ use extant_rt::Rng;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A device whose reads fail as a whole where they meet one of these ranges of bytes.
+/// A device whose reads fail entirely if they overlap one of these byte ranges.
 #[derive(Debug)]
 struct Bad {
     memory: MemDevice,
@@ -52,7 +52,8 @@ async fn reading(device: Arc<dyn Device>) -> Volume {
     Volume::open(device, REPORT).await.unwrap()
 }
 
-/// All that a stream gives: bytes, `None` where they are lost, and the parts that it says are.
+/// Everything that a stream returns: bytes, with `None` for lost ones, and the parts reported as
+/// lost.
 async fn streamed(volume: &Volume, inode: Inode) -> (Vec<Option<u8>>, Vec<Lost>) {
     let (mut bytes, mut lost) = (Vec::new(), Vec::new());
     let mut stream = volume.stream(inode).await.unwrap();
@@ -76,7 +77,8 @@ async fn streamed(volume: &Volume, inode: Inode) -> (Vec<Option<u8>>, Vec<Lost>)
     }
 }
 
-/// Checks that all of a file but these ranges is read as it is, and nothing else for any byte of these.
+/// Checks that a file's contents are correct outside the lost ranges, and correct or missing within
+/// them.
 fn check(what: &str, expected: &[u8], read: &[Option<u8>], lost: &[(u64, u64)]) {
     assert_eq!(read.len(), expected.len(), "{what}");
     for (at, (&read, &byte)) in read.iter().zip(expected).enumerate() {
@@ -90,7 +92,8 @@ fn ranges(lost: &[Lost]) -> Vec<(u64, u64)> {
     lost.iter().map(|part| (part.offset, part.end())).collect()
 }
 
-/// A volume of 32 MiB; mke2fs warns of blocks that Linux does not take on this machine.
+/// Builds a volume of 32 MiB. mke2fs warns about block sizes that Linux does not support on this
+/// machine.
 fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
     if !crate::testbed::have_tools() {
         return None;
@@ -103,7 +106,7 @@ fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(path).unwrap())
 }
 
-/// Where byte `at` of a file lies on its device.
+/// The device offset of byte `at` of a file.
 async fn place_of(volume: &Volume, inode: &Inode, at: u64) -> u64 {
     let bytes = u64::from(volume.superblock().block_size().bytes());
     let mut runs = volume.runs(inode);
@@ -133,7 +136,7 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
                 let image = gate.bytes();
                 let volume = reading(Bad::new(&image, &[])).await;
                 let inode = volume.resolve(b"/file", Follow::No).await.unwrap();
-                // Blocks larger than a disk's sectors are read in pieces of that size.
+                // Blocks larger than a disk's sectors are read in pieces of sector size.
                 let unit = 4096.min(block);
                 let mut rng = Rng::new(2);
                 let mut tries: Vec<Vec<u64>> = (0..6).map(|_| vec![rng.below(LEN as u64)]).collect();
@@ -158,7 +161,7 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
                     assert_eq!(ranges(&parts), lost, "{what}");
                     assert!(parts.iter().all(|part| matches!(part.error, Error::Io(_))), "{what}: {parts:?}");
 
-                    // A read gives what lies before the first byte that cannot be read, and then the error.
+                    // A read returns the bytes before the first unreadable one, and then the error.
                     let file = volume.open_file(inode.clone()).await.unwrap();
                     let mut all = vec![0; LEN];
                     if lost[0].0 > 0 {
@@ -171,7 +174,7 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
                         assert_eq!((read, all[0]), (1, expected[lost[0].1 as usize]), "{what}");
                     }
 
-                    // Through the cache of a volume that is open for writing, it costs the page.
+                    // Through the cache of a volume open for writing, the whole page is lost.
                     let (volume, _cache) = super::ends::opened_on(sim.rt(), device).await;
                     let (read, parts) = streamed(&volume, inode.clone()).await;
                     let lost: Vec<_> = ranges(&parts);
@@ -223,7 +226,7 @@ fn a_bad_sector_among_metadata_costs_what_lies_in_its_block() {
             let (table, _) = volume.view().locate(first.number).await.unwrap();
             let group = volume.group(extant_format::Group(0)).await.unwrap();
             let dir = place_of(&volume, &root, 3 * 1024).await;
-            // The blocks beside it are read with it.
+            // Adjacent blocks are read together with it.
             for (what, at, files_lost, names_lost) in [
                 ("a block of the inode table", table.0 * 1024, 4, 0),
                 ("a block of the directory", dir, 0, 30),
@@ -256,7 +259,8 @@ fn a_bad_sector_among_metadata_costs_what_lies_in_its_block() {
                 if names_lost == 0 {
                     continue;
                 }
-                // Names that are read are found; of the others nobody can say that they are not there.
+                // Names that can be read are found. For the others, it is unknown whether they
+                // exist.
                 let (mut found, mut unknown) = (0, 0);
                 for n in 0..FILES {
                     let name = format!("a-file-with-a-rather-long-name-{n:04}");
@@ -275,7 +279,8 @@ fn a_bad_sector_among_metadata_costs_what_lies_in_its_block() {
         .unwrap();
 }
 
-/// Bytes of a file of `blocks` blocks of 1 KiB, each of which says which it is; every other one is a hole if `sparse`.
+/// The bytes of a file of `blocks` blocks of 1 KiB, each filled with its number. If `sparse`, every
+/// other block is a hole.
 fn numbered(blocks: u32, sparse: bool) -> Vec<u8> {
     (0..blocks).flat_map(|n| if sparse && n % 2 == 1 { [0; 1024] } else { [n as u8 | 1; 1024] }).collect()
 }
@@ -315,7 +320,8 @@ fn a_damaged_map_costs_what_it_no_longer_tells() {
                         parts.iter().all(|part| matches!(part.error, Error::Corrupt(_))),
                         "{what}: {parts:?}"
                     );
-                    // As is a file of a volume that is open for writing; but nothing is written where the damage is.
+                    // The same holds on a volume open for writing, but writes to damaged parts are
+                    // refused.
                     let (volume, _cache) = super::ends::opened_on(sim.rt(), Bad::new(&damaged, &[])).await;
                     let (read, parts) = streamed(&volume, inode.clone()).await;
                     // At most the pages around the damage are lost.
@@ -374,7 +380,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize
 }
 
-/// The image with bytes changed.
+/// The image with some bytes changed.
 fn with(image: &[u8], changes: &[(usize, &[u8])]) -> Vec<u8> {
     let mut damaged = image.to_vec();
     for &(at, bytes) in changes {
@@ -383,7 +389,7 @@ fn with(image: &[u8], changes: &[(usize, &[u8])]) -> Vec<u8> {
     damaged
 }
 
-/// Byte of the image where the inode's `i_block` lies; the inode is found by its bytes.
+/// Offset of the inode's `i_block` in the image, found by its contents.
 fn i_block(inode: &Inode, image: &[u8]) -> usize {
     let map = &inode.map()[..];
     image.windows(60).position(|bytes| bytes == map).expect("the inode is on the volume")
@@ -393,7 +399,7 @@ fn blocks(from: u64, to: u64) -> (u64, u64) {
     (from * 1024, to * 1024)
 }
 
-/// Damages of a map of pointers of 3,000 blocks, and the bytes that each costs.
+/// Ways to damage a pointer map of 3,000 blocks, and the bytes that each one loses.
 fn pointer_damages(inode: &Inode, image: &[u8]) -> Vec<Damaged> {
     let map = i_block(inode, image);
     let [indirect, double] = [12, 13].map(|n| word(image, map + n * 4) * 1024);
@@ -424,10 +430,11 @@ fn pointer_damages(inode: &Inode, image: &[u8]) -> Vec<Damaged> {
     ]
 }
 
-/// Damages of an extent tree of 1,500 extents, one for every other block, and the bytes that each costs.
+/// Ways to damage an extent tree of 1,500 extents, one for every other block, and the bytes that
+/// each one loses.
 fn tree_damages(inode: &Inode, image: &[u8]) -> Vec<Damaged> {
     let map = i_block(inode, image);
-    // The first leaf and the second, at any depth: the way down along the first entries.
+    // Find the first and the second leaf at any depth, by following the first entries.
     let (mut node, mut depth) = (map, image[map + 6]);
     let mut parent = map;
     while depth > 0 {
@@ -469,7 +476,8 @@ fn a_hostile_map_ends_in_bounded_time() {
             let map = i_block(&inode, &image);
             let double = word(&image, map + 52);
             let at = double * 1024;
-            // Every pointer leads back to the block itself, or every other one nowhere; the volume claims to be large.
+            // All pointers lead back to this block, or every other one leads nowhere; the volume
+            // claims to be large.
             let here = (double as u32).to_le_bytes();
             for other in [here, WILD] {
                 let cycle: Vec<u8> = [here, other].concat().repeat(128);
@@ -480,7 +488,7 @@ fn a_hostile_map_ends_in_bounded_time() {
                 damaged[inode_at + 108..inode_at + 112].copy_from_slice(&size[4..]);
                 for claims in [false, true] {
                     if claims {
-                        // Two groups, whose second the device does not have a block of.
+                        // Two groups; the device has no block of the second.
                         let blocks = word(&damaged, 1024 + 4) as u32 * 2 - 1;
                         let inodes = word(&damaged, 1024) as u32 * 2;
                         damaged[1024..1028].copy_from_slice(&inodes.to_le_bytes());
@@ -567,7 +575,7 @@ fn reads_at_any_offset_agree_with_the_model() {
                         file.extents(offset..u64::MAX).await.unwrap();
                     }
                 }
-                // Of others nothing is promised but an answer.
+                // For other inodes only an answer is promised.
                 for name in ["/", "/dir", "/dir/sub", "/fast", "/slow"] {
                     let inode = volume.resolve(name.as_bytes(), Follow::No).await.unwrap();
                     let size = inode.size();
@@ -593,7 +601,7 @@ fn reads_at_any_offset_agree_with_the_model() {
         .unwrap();
 }
 
-/// Offsets around a file's size, within it, and as far away as there are.
+/// Offsets around a file's size, within it, and as far away as possible.
 fn any_offset(rng: &mut Rng, size: u64) -> u64 {
     match rng.below(8) {
         0 => size.saturating_add(rng.below(3)).saturating_sub(1),
