@@ -1,8 +1,9 @@
 //! Locks whose contention takes time in the virtual world, as it does in the real one.
 //!
-//! A task of the virtual world runs its code at one instant and is charged ahead: its lock is free again before another
-//! processor's code has run. [`SpinLock`] therefore notes from when until when, in the time that was charged, each holder had
-//! it, and makes a taker pay for the wait; [`SleepLock`] lets the time pass before it is taken and before it is given back.
+//! In the virtual world, a task runs its code at one instant and is charged for it in advance, so
+//! its lock is free again before code on another processor runs. [`SpinLock`] therefore records the
+//! period, in charged time, during which each holder had it, and charges a taker for the wait.
+//! [`SleepLock`] lets the time pass before it is taken and before it is released.
 
 use crate::handle::{Rt, Which};
 use crate::{Nanos, WaitsOn};
@@ -14,15 +15,17 @@ use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A lock for short work that never waits. In the real world it is a mutex and nothing else.
+/// A lock for short work that never waits. In the real world it is just a mutex.
 ///
-/// In the virtual one, work charged under the guard occupies the lock for that time. A taker on another processor that comes
-/// meanwhile spins: it is charged the time until the lock is free (`lock_wait_ns` in what was spent), and what the machine's file
-/// gives for the transfer of the lock's line (`lock_contended_ns`). Holds never overlap: where one turns out to last into another
-/// that was charged ahead, it counts as begun after that. Work that holds two of these at a time is charged for one wait each.
+/// In the virtual world, work charged under the guard occupies the lock for that time. If a taker
+/// on another processor arrives meanwhile, it spins: it is charged the time until the lock is free
+/// (`lock_wait_ns` in what was spent), plus the price in the machine's file for transferring the
+/// lock's cache line (`lock_contended_ns`). Holds never overlap: a hold that turns out to last into
+/// another one charged in advance counts as begun after that one. Work that holds two such locks at
+/// once is charged for one wait each.
 ///
-/// A stretch that is cut short under full preemption keeps the times that it announced: a kernel's spin lock forbids preemption,
-/// and this one does not.
+/// Work that is cut short under full preemption keeps the times it announced: a kernel's spin lock
+/// disables preemption, but this one does not.
 ///
 /// ```
 /// # use extant_rt::{Rt, SpinLock};
@@ -38,7 +41,7 @@ struct Spun<T> {
     holds: Holds,
 }
 
-/// Holds that are not past, earliest first.
+/// Holds that are not yet over, earliest first.
 #[derive(Debug, Default)]
 struct Holds(VecDeque<Hold>);
 
@@ -54,7 +57,8 @@ impl Holds {
         self.0.retain(|hold| hold.until > past);
     }
 
-    /// The earliest time from `at` on at which a hold of `span` by this processor fits between those of others.
+    /// The earliest time, starting at `at`, at which this processor can hold the lock for `span`
+    /// between the holds of others.
     fn free_from(&self, at: Nanos, span: Nanos, lane: u32) -> Nanos {
         let mut start = at;
         for hold in self.0.iter().filter(|hold| hold.lane != lane) {
@@ -75,7 +79,7 @@ impl Holds {
 }
 
 impl<T> SpinLock<T> {
-    /// Free.
+    /// An unlocked lock.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(Spun { value, holds: Holds::default() }))
     }
@@ -93,7 +97,7 @@ impl<T> SpinLock<T> {
             if waited {
                 world.spin(from - now, true);
                 if world.now() < from {
-                    // Outside of its tasks, and once it has failed, no time passes in the world.
+                    // No time passes outside the world's tasks, nor after the world has failed.
                     (from, waited) = (world.now(), false);
                 }
             }
@@ -108,7 +112,7 @@ impl<T> fmt::Debug for SpinLock<T> {
     }
 }
 
-/// A [`SpinLock`] that is held.
+/// A held [`SpinLock`].
 pub struct SpinGuard<'a, T> {
     rt: &'a Rt,
     spun: MutexGuard<'a, Spun<T>>,
@@ -118,7 +122,7 @@ pub struct SpinGuard<'a, T> {
 
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
-        // A world that cannot go on unwinds out of its task; a charge could do so a second time.
+        // A world that cannot go on unwinds out of its task; a charge might unwind a second time.
         if let Which::Virtual(world) = self.rt.world()
             && !std::thread::panicking()
         {
@@ -130,7 +134,7 @@ impl<T> Drop for SpinGuard<'_, T> {
                     self.spun.holds.note(Hold { from, until, lane });
                     return;
                 }
-                // With the transfer the hold is longer, and is tried again.
+                // The transfer makes the hold longer, so try again.
                 world.spin(from - self.from, !self.waited);
                 if world.now() == until {
                     return;
@@ -162,8 +166,8 @@ impl<T> fmt::Debug for SpinGuard<'_, T> {
 
 /// A lock whose takers sleep, in order of arrival.
 ///
-/// In the virtual world the time that was charged passes before it is taken and before it is given back. So a holder that is
-/// preempted keeps it, and takers wait for that.
+/// In the virtual world, charged time passes before the lock is taken and before it is released. So
+/// a preempted holder keeps the lock, and takers wait for it.
 pub struct SleepLock<T> {
     name: &'static str,
     queue: Mutex<Queue>,
@@ -173,19 +177,19 @@ pub struct SleepLock<T> {
 #[derive(Default)]
 struct Queue {
     is_held: bool,
-    /// The ticket of the taker that has it, if that waited.
+    /// The ticket of the taker that has the lock, if it had to wait.
     granted: Option<u64>,
     last: u64,
     waiters: VecDeque<(u64, Waker)>,
 }
 
 impl<T> SleepLock<T> {
-    /// Free; the name is for the report of a deadlock.
+    /// An unlocked lock; deadlock reports show the name.
     pub fn new(name: &'static str, value: T) -> Self {
         Self { name, queue: Mutex::default(), value: Mutex::new(value) }
     }
 
-    /// Takes the lock, does this work, which may be charged for, and gives it back.
+    /// Takes the lock, runs `work`, which may charge for itself, and releases the lock.
     pub async fn with<R>(&self, rt: &Rt, work: impl FnOnce(&mut T) -> R) -> R {
         rt.catch_up().await;
         let _held = Turn { lock: self, rt, ticket: None }.await;
@@ -217,11 +221,11 @@ impl<T> fmt::Debug for SleepLock<T> {
 struct Turn<'a, T> {
     lock: &'a SleepLock<T>,
     rt: &'a Rt,
-    /// Its number in the queue, while it is in it or was granted the lock and has not heard of it.
+    /// Its number in the queue, from when it queues until it learns that it has the lock.
     ticket: Option<u64>,
 }
 
-/// The lock is given back when this goes.
+/// Releases the lock when dropped.
 struct Held<'a, T>(&'a SleepLock<T>);
 
 impl<T> Drop for Held<'_, T> {
