@@ -10,14 +10,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
 bitflags! {
-    /// Hints and demands that travel with a bio; names as in Linux's `req_flag_bits`.
+    /// Hints and requirements of a bio; named as in Linux's `req_flag_bits`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct BioFlags: u8 {
         /// A task waits for it.
         const SYNC = 1 << 0;
         /// File-system metadata.
         const META = 1 << 1;
-        /// Flush the volatile cache before this write, which is a flush if it is empty.
+        /// Flush the volatile cache before this write. If the write is empty, it is just a flush.
         const PREFLUSH = 1 << 2;
         /// This write is durable when it completes.
         const FUA = 1 << 3;
@@ -26,11 +26,11 @@ bitflags! {
     }
 }
 
-/// The stream that a bio is charged to: a task or a process.
+/// The stream a bio is charged to: a task or a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
-/// A run of memory that takes part in a bio.
+/// A contiguous piece of memory used by a bio.
 pub struct Segment {
     ptr: *mut u8,
     len: usize,
@@ -44,16 +44,17 @@ enum Owner {
     Zeroes { _keep: Arc<dyn Any + Send + Sync> },
 }
 
-/// The memory behind every [`Segment::zeroes`].
+/// The memory that every [`Segment::zeroes`] refers to.
 static ZEROES: LazyLock<Arc<Buf>> = LazyLock::new(|| Arc::new(Buf::zeroed(Segment::MAX_ZEROES)));
 
-// SAFETY: the owner is Send, keeps the memory alive, and `ptr` is only dereferenced through methods that borrow `self`.
+// SAFETY: the owner is Send and keeps the memory alive, and `ptr` is only dereferenced through
+// methods that borrow `self`.
 unsafe impl Send for Segment {}
-// SAFETY: through `&Segment` the memory is only read.
+// SAFETY: `&Segment` only reads the memory.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Part of a buffer that others read at the same time; for writes only.
+    /// Part of a buffer that others may read concurrently; for writes only.
     pub fn shared(buf: Arc<Buf>, start: usize, len: usize) -> Self {
         assert!(start.checked_add(len).is_some_and(|end| end <= buf.len()), "segment within its buffer");
         // SAFETY: in bounds by the assertion.
@@ -64,42 +65,43 @@ impl Segment {
     /// The longest [`Segment::zeroes`], in bytes: 1 MiB.
     pub const MAX_ZEROES: usize = 1 << 20;
 
-    /// Zero bytes that take no memory of their own, at most [`Segment::MAX_ZEROES`]; for writes only. A device may ask
-    /// [`Segment::is_zeroes`] rather than look at them.
+    /// At most [`Segment::MAX_ZEROES`] zero bytes that take no memory of their own; for writes
+    /// only. A device may check [`Segment::is_zeroes`] instead of reading them.
     pub fn zeroes(len: usize) -> Self {
         let zeroes = ZEROES.clone();
         assert!(len <= zeroes.len(), "at most {} zeroes in one segment", zeroes.len());
         Self { ptr: zeroes.as_ptr(), len, owner: Owner::Zeroes { _keep: zeroes } }
     }
 
-    /// Whether it is known to be [zeroes](Segment::zeroes).
+    /// Whether it was created as [zeroes](Segment::zeroes).
     pub fn is_zeroes(&self) -> bool {
         matches!(self.owner, Owner::Zeroes { .. })
     }
 
-    /// Memory of another owner that this segment alone may touch until it is dropped: page frames, a caller's buffer.
+    /// Memory of another owner, such as page frames or a caller's buffer. Only this segment may
+    /// touch it until it is dropped.
     ///
     /// # Safety
-    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
-    /// else reads or writes it.
+    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and nothing else reads
+    /// or writes it until the segment is dropped.
     pub unsafe fn exclusive(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { ptr: ptr.as_ptr(), len, owner: Owner::Exclusive { _keep: owner } }
     }
 
-    /// Memory of another owner that nothing changes until this segment is dropped; for writes only.
+    /// Memory of another owner that does not change until this segment is dropped; for writes only.
     ///
     /// # Safety
-    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
-    /// writes it.
+    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and nothing writes it
+    /// until the segment is dropped.
     pub unsafe fn borrowed(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { ptr: ptr.as_ptr(), len, owner: Owner::Shared { _keep: owner } }
     }
 
-    /// Part of `parent`, which is in `owner`.
+    /// Part of `parent`, which `owner` contains.
     ///
     /// # Safety
-    /// Until this segment is dropped `owner` lives, `parent`'s memory is not touched through it, and no other piece
-    /// overlaps this one.
+    /// Until this segment is dropped, `owner` lives, `parent`'s memory is not accessed through
+    /// `parent`, and no other piece overlaps this one.
     pub(crate) unsafe fn piece(
         parent: &Segment,
         start: usize,
@@ -127,19 +129,20 @@ impl Segment {
         self.len == 0
     }
 
-    /// The bytes, to be written to a device.
+    /// The bytes, for writing to a device.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `owner` keeps `ptr..ptr+len` alive and initialised.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
-    /// The bytes, to be filled from a device; `None` for memory that is shared.
+    /// The bytes, for filling from a device; `None` if the memory is shared.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: the memory is this segment's alone, may be changed, and the segment is borrowed exclusively.
+        // SAFETY: the memory belongs to this segment alone and may be changed, and the segment is
+        // borrowed exclusively.
         self.is_writable().then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
     }
 
-    /// Whether a device may fill it.
+    /// Whether a device may fill this segment.
     pub fn is_writable(&self) -> bool {
         match &self.owner {
             Owner::Buf(buf) => buf.is_writable(),
@@ -169,7 +172,7 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// Called once with the bio and how it went.
+/// Called once, with the bio and its result.
 pub type Completion = Box<dyn FnOnce(Bio, Result<(), IoError>) + Send>;
 
 /// One operation on one run of sectors.
@@ -178,19 +181,19 @@ pub struct Bio {
     pub op: Op,
     /// First sector.
     pub start: Sector,
-    /// Length in bytes: the sum of the segments, or the range of a discard or write-zeroes.
+    /// Length in bytes: the sum of the segments, or the length of the range to discard or zero.
     pub bytes: u64,
     /// Memory, in order; empty for flush, discard and write-zeroes.
     pub segments: Vec<Segment>,
-    /// Hints and demands.
+    /// Hints and requirements.
     pub flags: BioFlags,
-    /// The stream that it is charged to.
+    /// The stream it is charged to.
     pub stream: StreamId,
     completion: Option<Completion>,
 }
 
 impl Bio {
-    /// A bio with memory; its length is the sum of the segments.
+    /// A bio with memory; its length is the sum of the segments' lengths.
     pub fn new(op: Op, start: Sector, segments: Vec<Segment>) -> Self {
         let bytes = segments.iter().map(|s| s.len() as u64).sum();
         Self {
@@ -204,29 +207,31 @@ impl Bio {
         }
     }
 
-    /// A bio on a range, without memory.
+    /// A bio for a range, without memory.
     pub fn range(op: Op, start: Sector, bytes: u64) -> Self {
         let mut bio = Self::new(op, start, Vec::new());
         bio.bytes = bytes;
         bio
     }
 
-    /// Whether it moves nothing and is there for a flush: [`Op::Flush`], or an empty write with `PREFLUSH`.
+    /// Whether it moves no data and only flushes: [`Op::Flush`], or an empty write with `PREFLUSH`.
     pub fn is_flush(&self) -> bool {
         self.op == Op::Flush || (self.bytes == 0 && self.flags.contains(BioFlags::PREFLUSH))
     }
 
-    /// Sets what is called at the end; replaces what was set before.
+    /// Sets the completion, which is called when the bio ends. Replaces an earlier one.
     pub fn on_end(&mut self, completion: Completion) {
         self.completion = Some(completion);
     }
 
-    /// Takes the completion that was set with [`Bio::on_end`]; a device that puts a completion of its own in its place calls it later.
+    /// Takes the completion set with [`Bio::on_end`]. A device that sets its own instead must call
+    /// the original later.
     pub fn take_completion(&mut self) -> Option<Completion> {
         self.completion.take()
     }
 
-    /// Has `look` see the result when the bio ends, ahead of what was set before: for devices that watch others.
+    /// Makes `look` see the result when the bio ends, before the completion already set. For
+    /// devices that observe others.
     pub fn before_end(&mut self, look: impl FnOnce(&Result<(), IoError>) + Send + 'static) {
         let completion = self.take_completion();
         self.on_end(Box::new(move |mut bio, result| {
@@ -238,21 +243,21 @@ impl Bio {
         }));
     }
 
-    /// Ends the bio. A device calls this exactly once, from any thread. A bio that is dropped instead ends with
-    /// [`IoErrorKind::Dropped`], so that its completion is called in any case.
+    /// Ends the bio. A device calls this exactly once, from any thread. A bio that is dropped
+    /// instead ends with [`IoErrorKind::Dropped`], so that its completion is always called.
     pub fn end(mut self, result: Result<(), IoError>) {
         if let Some(completion) = self.completion.take() {
             completion(self, result);
         }
     }
 
-    /// Ends the bio; a failure is told with the device's name and what this bio asked for.
+    /// Ends the bio. A failure carries the device's name and what the bio asked for.
     pub fn end_as(self, device: &str, result: Result<(), IoErrorKind>) {
         let result = result.map_err(|kind| self.error(device, kind));
         self.end(result);
     }
 
-    /// Its memory from byte `from` on, in order; no slice is empty.
+    /// The memory from byte `from`, in order; no slice is empty.
     pub(crate) fn memory_from(&self, from: u64) -> impl Iterator<Item = &[u8]> {
         let mut skip = from;
         self.segments.iter().filter_map(move |segment| {
@@ -262,7 +267,7 @@ impl Bio {
         })
     }
 
-    /// As [`Bio::memory_from`], to be filled: the bio must have been admitted as a read.
+    /// Like [`Bio::memory_from`], for filling. The bio must have been admitted as a read.
     pub(crate) fn memory_from_mut(&mut self, from: u64) -> impl Iterator<Item = &mut [u8]> {
         let mut skip = from;
         self.segments.iter_mut().filter_map(move |segment| {
@@ -273,7 +278,7 @@ impl Bio {
         })
     }
 
-    /// The error that says that this bio failed on `device` for the reason `kind`.
+    /// The error for a failure of this bio on `device`, with cause `kind`.
     pub fn error(&self, device: &str, kind: IoErrorKind) -> IoError {
         IoError { device: device.into(), op: self.op, start: self.start, bytes: self.bytes, kind }
     }
@@ -286,7 +291,7 @@ impl Drop for Bio {
         bio.segments = std::mem::take(&mut self.segments);
         (bio.flags, bio.stream) = (self.flags, self.stream);
         let error = bio.error("unknown device", IoErrorKind::Dropped);
-        // Often dropped by a panic, during which a second one would end the process.
+        // A bio is often dropped by a panic; a second panic would then abort the process.
         let ended = catch_unwind(AssertUnwindSafe(|| completion(bio, Err(error))));
         if let Err(payload) = ended
             && !std::thread::panicking()
@@ -296,8 +301,8 @@ impl Drop for Bio {
     }
 }
 
-/// Ends bios one after the other, each with its own result. A completion that panics does not keep the others from ending;
-/// the first panic goes on afterwards.
+/// Ends bios one after another, each with its own result. A completion that panics does not keep
+/// the others from ending; the first panic is resumed afterwards.
 pub fn end_all(ended: impl IntoIterator<Item = (Bio, Result<(), IoError>)>) {
     let mut first_panic = None;
     for (bio, result) in ended {
@@ -337,7 +342,7 @@ mod tests {
         assert_eq!(ENDED.load(Ordering::SeqCst), 1);
         bio(Ok(())).end(Ok(()));
         assert_eq!(ENDED.load(Ordering::SeqCst), 2);
-        // Dropped by a panic, even if the completion panics as well.
+        // Dropped by a panic; the completion may panic as well.
         let both = catch_unwind(|| {
             let mut worse = bio(Ok(()));
             worse.on_end(Box::new(|_, _| panic!("the second")));

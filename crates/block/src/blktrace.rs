@@ -1,7 +1,7 @@
-//! Linux's blktrace format, which blkparse and btt read.
+//! Linux's blktrace format, as read by blkparse and btt.
 //!
-//! Facts from linux/blktrace_api.h and blkparse(1). A trace is a sequence of 48-byte records, some followed by a
-//! payload, in the byte order of the machine:
+//! From linux/blktrace_api.h and blkparse(1). A trace is a sequence of 48-byte records in the
+//! machine's byte order, some of them followed by a payload:
 //!
 //! ```text
 //!  0 magic u32   4 sequence u32   8 time u64 (ns)   16 sector u64   24 bytes u32   28 action u32
@@ -20,38 +20,38 @@ use std::sync::Arc;
 /// `BLK_IO_TRACE_MAGIC | BLK_IO_TRACE_VERSION`.
 const MAGIC: u32 = 0x6561_7407;
 const RECORD_BYTES: usize = 48;
-/// Where the category bits of an action start.
+/// First bit of an action's category.
 const CATEGORY_SHIFT: u32 = 16;
 
-/// An action on a bio or request, by the letters that blkparse prints.
+/// An action on a bio or request; blkparse prints the letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Q: a bio came to the queue.
+    /// Q: a bio arrived at the queue.
     Queued,
-    /// M: it joined the end of a queued request.
+    /// M: it was merged at the end of a queued request.
     BackMerged,
-    /// F: it joined the start of a queued request.
+    /// F: it was merged at the start of a queued request.
     FrontMerged,
     /// G: it got a request of its own.
     GotRequest,
-    /// S: it has to wait for a request to be free.
+    /// S: it has to wait for a free request.
     Slept,
     /// I: a request was handed to the elevator.
     Inserted,
-    /// D: a request went to the device.
+    /// D: a request was issued to the device.
     Issued,
-    /// C: a request ended.
+    /// C: a request completed.
     Completed,
-    /// P: requests are held back for more to come.
+    /// P: requests are held back until more arrive.
     Plugged,
-    /// U: so many requests that were held back are let go.
+    /// U: this many held-back requests were released.
     Unplugged(u64),
-    /// X: a bio was cut in two, the second of which starts here.
+    /// X: a bio was split; the second part starts at this sector.
     Split(Sector),
 }
 
 impl Action {
-    /// `__BLK_TA_*` and the category it belongs to.
+    /// The `__BLK_TA_*` value, and its category.
     fn code(self) -> (u32, u32) {
         match self {
             Self::Queued => (1, category::QUEUE),
@@ -68,7 +68,7 @@ impl Action {
         }
     }
 
-    /// Unplug carries the depth, split the sector, both big-endian.
+    /// Unplug carries the depth, split carries the sector; both are big-endian.
     fn payload(self) -> Option<[u8; 8]> {
         match self {
             Self::Unplugged(depth) => Some(depth.to_be_bytes()),
@@ -94,7 +94,7 @@ mod category {
     pub(super) const FUA: u32 = 1 << 15;
 }
 
-/// The subject of an action.
+/// What an action refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// Operation.
@@ -103,9 +103,9 @@ pub struct Subject {
     pub flags: BioFlags,
     /// First sector.
     pub start: Sector,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Printed as the process's number.
+    /// Shown as the process ID.
     pub stream: StreamId,
 }
 
@@ -121,7 +121,8 @@ impl Subject {
             Op::Read => category::READ,
             Op::Write | Op::WriteZeroes => category::WRITE,
             Op::Discard => category::WRITE | category::DISCARD,
-            // Linux's `blkdev_issue_flush()` queues an empty write with a flush before it, so that no flush counts as a read.
+            // Linux's `blkdev_issue_flush()` queues an empty write with a preflush, so no flush
+            // counts as a read.
             Op::Flush => category::WRITE | category::FLUSH,
         };
         let flags = [
@@ -135,9 +136,9 @@ impl Subject {
     }
 }
 
-/// Writes a trace of one device. Clones write to the same trace.
+/// Writes the trace of one device. Clones write to the same trace.
 ///
-/// A failure to write does not disturb the I/O; [`Blktrace::finish`] tells.
+/// A failed write of the trace does not disturb the I/O; [`Blktrace::finish`] reports it.
 #[derive(Clone)]
 pub struct Blktrace(Arc<Shared>);
 
@@ -153,7 +154,7 @@ struct State {
 }
 
 impl Blktrace {
-    /// Writes `BASE.blktrace.0`, for `blkparse -i BASE` to read. The device is shown by its numbers.
+    /// Writes `BASE.blktrace.0`, for `blkparse -i BASE`. The device is shown by its numbers.
     pub fn create(base: &Path, major: u32, minor: u32) -> io::Result<Self> {
         let mut path = base.as_os_str().to_owned();
         path.push(".blktrace.0");
@@ -167,7 +168,7 @@ impl Blktrace {
         Self(Arc::new(Shared { device: major << 20 | minor, state }))
     }
 
-    /// Gives a stream the name that blkparse shows; at most 15 bytes of it.
+    /// Sets the name blkparse shows for a stream; at most 15 bytes are kept.
     pub fn name_stream(&self, now: Nanos, stream: StreamId, name: &str) {
         // `BLK_TN_PROCESS` is 0; the payload is the process's comm.
         let mut payload = [0; 16];
@@ -211,7 +212,7 @@ impl Blktrace {
         record[4..8].copy_from_slice(&state.sequence.to_ne_bytes());
         record[8..16].copy_from_slice(&now.0.to_ne_bytes());
         record[16..24].copy_from_slice(&sector.0.to_ne_bytes());
-        // Longer than 4 GiB (a discard) does not fit the format.
+        // A length above 4 GiB (a discard) does not fit the format.
         record[24..28].copy_from_slice(&u32::try_from(bytes).unwrap_or(u32::MAX).to_ne_bytes());
         record[28..32].copy_from_slice(&action.to_ne_bytes());
         record[32..36].copy_from_slice(&(stream.0 as u32).to_ne_bytes());
@@ -222,7 +223,7 @@ impl Blktrace {
         state.error = result.err();
     }
 
-    /// Writes out what is buffered; the first error that any write met.
+    /// Writes out buffered data; returns the first error of any write.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.state.lock();
         match state.error.take() {

@@ -1,4 +1,4 @@
-//! Page-aligned memory that a bio may carry.
+//! Page-aligned memory for bios.
 
 mod loan;
 mod memory;
@@ -15,25 +15,26 @@ use memory::Origin;
 /// Alignment of every [`Buf`], in bytes: enough for O_DIRECT on any Linux block device.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Zero-initialised memory, aligned for O_DIRECT: its own, or a caller's for the length of a call ([`lend`](crate::lend)).
+/// Zero-initialised memory, aligned for O_DIRECT. It owns the memory, or borrows a caller's for the
+/// duration of a call ([`lend`](crate::lend)).
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
     origin: Origin,
-    /// Counts its bytes as long as it lives.
+    /// Counts this buffer's bytes while it lives.
     counter: Option<Arc<AtomicUsize>>,
-    /// Where the memory is a caller's.
+    /// Set if the memory is a caller's.
     loan: Option<Arc<Loan>>,
 }
 
-// SAFETY: `Buf` owns its allocation exclusively, as `Box<[u8]>` does; lent memory is its alone as long as it lives, or, where it is
-// not writable, only read.
+// SAFETY: `Buf` owns its allocation exclusively, like `Box<[u8]>`. Lent memory belongs to the `Buf`
+// alone while it lives; if it is not writable, it is only read.
 unsafe impl Send for Buf {}
 // SAFETY: shared access to a `Buf` only reads.
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// `len` zero bytes. Aborts when memory is exhausted, as `Vec` does.
+    /// `len` zero bytes. Aborts if memory is exhausted, like `Vec`.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
             return Self {
@@ -50,16 +51,16 @@ impl Buf {
         Self { ptr, len, origin, counter: None, loan: None }
     }
 
-    /// `len` bytes of what an earlier buffer left, or zeroes: for what a device fills before it is looked at. Aborts when memory is
-    /// exhausted.
+    /// `len` bytes with leftover contents of an earlier buffer, or zeros. For memory that a device
+    /// fills before anyone looks at it. Aborts if memory is exhausted.
     pub fn stale(len: usize) -> Self {
         if len == 0 {
             return Self::zeroed(0);
         }
         let (ptr, origin) = memory::take(len);
         if origin == Origin::Allocator {
-            // SAFETY: the memory is `len` bytes long, and nothing else refers to it. That of other origins was zeroed once, and
-            // buffers have written to it since.
+            // SAFETY: the memory is `len` bytes long, and nothing else refers to it. Memory of
+            // other origins was zeroed once, and only buffers have written to it since.
             unsafe { ptr.as_ptr().write_bytes(0, len) };
         }
         Self { ptr, len, origin, counter: None, loan: None }
@@ -72,12 +73,14 @@ impl Buf {
             return Self::zeroed(0);
         }
         let (ptr, origin) = memory::take(len);
-        // SAFETY: both are `len` bytes long; no other reference leads to the new memory, all of which is initialised here.
+        // SAFETY: both are `len` bytes long; no other reference leads to the new memory, and all of
+        // it is initialised here.
         unsafe { ptr.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
         Self { ptr, len, origin, counter: None, loan: None }
     }
 
-    /// Adds its bytes to `counter`, and takes them off when it is dropped. An earlier counter has it no longer.
+    /// Adds this buffer's bytes to `counter`, and subtracts them when it is dropped. Replaces an
+    /// earlier counter.
     #[must_use]
     pub fn counted_in(mut self, counter: &Arc<AtomicUsize>) -> Self {
         counter.fetch_add(self.len, Ordering::Relaxed);
@@ -86,7 +89,7 @@ impl Buf {
         self
     }
 
-    /// A copy of its bytes, counted where it is.
+    /// A copy of the bytes, counted by the same counter.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let copy = Self::from_slice(self);
@@ -102,21 +105,22 @@ impl Buf {
         }
     }
 
-    /// Memory of a caller's.
+    /// A buffer over a caller's memory.
     ///
     /// # Safety
-    /// It is valid for reads of `len` bytes, more than none, aligned to [`BUF_ALIGN`], and nothing else writes to it, until `loan` has
-    /// been given back; where the loan is writable, it is valid for writes, too, and nothing else refers to it.
+    /// Until `loan` is given back, the memory is valid for reads of `len` bytes (`len > 0`),
+    /// aligned to [`BUF_ALIGN`], and nothing else writes to it. If the loan is writable, the memory
+    /// is also valid for writes, and nothing else refers to it.
     pub(crate) unsafe fn lent(ptr: NonNull<u8>, len: usize, loan: Arc<Loan>) -> Self {
         Self { ptr, len, origin: Origin::Lent, counter: None, loan: Some(loan) }
     }
 
-    /// Whether it is the one with this loan.
+    /// Whether this buffer belongs to `loan`.
     pub(crate) fn is_of(&self, loan: &Arc<Loan>) -> bool {
         self.loan.as_ref().is_some_and(|own| Arc::ptr_eq(own, loan))
     }
 
-    /// Whether its bytes may be changed: not those that were lent to be read.
+    /// Whether the bytes may be changed; false for memory lent for reading.
     pub(crate) fn is_writable(&self) -> bool {
         self.loan.as_ref().is_none_or(|loan| loan.is_writable)
     }
@@ -132,7 +136,7 @@ impl Drop for Buf {
         if let Some(loan) = self.loan.take() {
             loan.give_back();
         } else if self.len > 0 {
-            // SAFETY: taken for this length when it was made, and dropped once.
+            // SAFETY: taken for this length when the buffer was created, and dropped once.
             unsafe { memory::give(self.ptr, self.len, self.origin) }
         }
     }
@@ -141,7 +145,8 @@ impl Drop for Buf {
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes (or dangling and `len` 0) and `self` is borrowed.
+        // SAFETY: `ptr` is valid for `len` initialised bytes (or dangling with `len` 0), and `self`
+        // is borrowed.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -149,7 +154,7 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         assert!(self.is_writable(), "memory that was lent to be read is to be changed");
-        // SAFETY: as in `deref`, the borrow is exclusive, and the memory is not only read.
+        // SAFETY: as in `deref`; the borrow is exclusive, and the memory is not read-only.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -205,7 +210,8 @@ mod tests {
         assert!(adjacent.count() > count / 2);
     }
 
-    /// More buffers than there are huge pages for, of changing lengths, on several threads: none overlaps another.
+    /// More buffers than there are huge pages for, of changing lengths, on several threads; none
+    /// overlaps another.
     #[test]
     fn buffers_of_all_lengths_keep_their_contents() {
         let lens: Vec<usize> =

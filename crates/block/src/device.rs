@@ -14,26 +14,27 @@ use std::task::{Context, Poll, Waker};
 /// The limits of a device.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Name for errors and traces.
+    /// Name in errors and traces.
     pub name: String,
     /// Size in bytes, in whole sectors.
     pub capacity_bytes: u64,
-    /// Start and length of every read and write are multiples of this many bytes.
+    /// Start and length of every read and write must be multiples of this many bytes.
     pub block_bytes: u32,
-    /// Reads and writes that are multiples of this many bytes avoid a detour (kernel: `physical_block_size`).
+    /// Reads and writes in multiples of this many bytes avoid a read-modify-write (kernel:
+    /// `physical_block_size`).
     pub physical_block_bytes: u32,
-    /// Longest read or write in bytes that the device takes as one command.
+    /// Longest read or write, in bytes, that the device accepts as one command.
     pub max_bytes: u64,
     /// Most segments in one command.
     pub max_segments: u32,
-    /// Whether completed writes may still be lost until a flush.
+    /// Whether completed writes can still be lost before a flush.
     pub volatile_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
 }
 
 impl Limits {
-    /// An unbounded, durable, writable device of 512-byte blocks.
+    /// A durable, writable device of 512-byte blocks, with generous limits.
     pub fn new(name: impl Into<String>, capacity_bytes: u64) -> Self {
         Self {
             name: name.into(),
@@ -47,7 +48,7 @@ impl Limits {
         }
     }
 
-    /// Byte offsets of the first byte of `bio` and of the one after its last, if the device may try it at all.
+    /// Byte offsets of the bio's start and end (exclusive), if the device may try it at all.
     pub fn admit(&self, bio: &Bio) -> Result<(u64, u64), IoErrorKind> {
         let start = bio.start.byte_offset().ok_or(IoErrorKind::OutOfRange)?;
         let end = start.checked_add(bio.bytes).ok_or(IoErrorKind::OutOfRange)?;
@@ -75,7 +76,7 @@ impl Limits {
     }
 }
 
-/// A device that belongs to one writer, until this is dropped; see [`Device::claim`].
+/// Exclusive use of a device by one writer, until dropped; see [`Device::claim`].
 #[derive(Default)]
 #[must_use = "dropping it ends the claim"]
 pub struct Claim(Option<Box<dyn Any + Send + Sync>>);
@@ -87,12 +88,12 @@ impl Claim {
     }
 }
 
-/// The claim of a device that nothing but this object stands for.
+/// The claim of a device that can only be reached through this object.
 #[derive(Debug, Default)]
 pub(crate) struct OneClaim(Arc<AtomicBool>);
 
 impl OneClaim {
-    /// The claim; `None` while another lives.
+    /// Takes the claim; `None` while another one lives.
     pub(crate) fn take(&self) -> Option<Claim> {
         struct Held(Arc<AtomicBool>);
         impl Drop for Held {
@@ -104,10 +105,10 @@ impl OneClaim {
         taken.is_ok().then(|| Claim::holding(Held(self.0.clone())))
     }
 
-    /// The claim of the device with these limits.
+    /// Takes the claim of the device with these limits.
     ///
     /// # Errors
-    /// [`IoErrorKind::Claimed`] while another lives.
+    /// [`IoErrorKind::Claimed`] while another claim lives.
     pub(crate) fn take_for(&self, limits: &Limits) -> Result<Claim, IoError> {
         self.take().ok_or_else(|| IoError {
             device: limits.name.clone(),
@@ -119,8 +120,8 @@ impl OneClaim {
     }
 }
 
-/// One claim on all of several devices, of which one may occur more than once; none of them stays claimed where one is
-/// another's.
+/// One claim on several devices, which may contain duplicates. If one of them is claimed by someone
+/// else, none of them stays claimed.
 pub(crate) fn claim_all(devices: &[Arc<dyn Device>]) -> Result<Claim, IoError> {
     let is_first = |&n: &usize| !devices[..n].iter().any(|before| Arc::ptr_eq(before, &devices[n]));
     let claims = (0..devices.len()).filter(is_first).map(|n| devices[n].claim());
@@ -135,35 +136,38 @@ impl fmt::Debug for Claim {
 
 /// Something that completes bios.
 ///
-/// `submit` never waits for the medium: it queues or starts the bio and returns; [`Bio::end`] is called exactly once,
-/// perhaps before `submit` returns, perhaps from another thread, in any order among bios.
+/// `submit` never waits for the medium: it queues or starts the bio and returns. [`Bio::end`] is
+/// called exactly once, possibly before `submit` returns, possibly from another thread, and bios
+/// may end in any order.
 pub trait Device: Send + Sync + fmt::Debug {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
-    /// Takes a bio over; ends it sometime.
+    /// Takes over a bio and ends it at some later time.
     fn submit(&self, bio: Bio);
-    /// Takes several bios over at once, in order; cheaper than one by one where starting them costs a system call.
+    /// Takes over several bios, in order. Cheaper than one by one where starting them costs a
+    /// system call.
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
         bios.for_each(|bio| self.submit(bio));
     }
-    /// Claims the device for one that changes it as a whole, a file system, until the claim is dropped. Devices that others
-    /// cannot reach let everyone have it.
+    /// Claims the device for a user that changes it as a whole, such as a file system, until the
+    /// claim is dropped. Devices that others cannot reach grant every claim.
     ///
     /// # Errors
-    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process; [`IoErrorKind::Locked`] where another
-    /// program says that it has the device in use.
+    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process;
+    /// [`IoErrorKind::Locked`] if another program has declared that it is using the device.
     fn claim(&self) -> Result<Claim, IoError> {
         Ok(Claim::default())
     }
-    /// The first run of bytes at or after `from_bytes` that may hold anything but zeroes, or `None` where only holes
-    /// follow; lets a reader skip holes. Devices that do not know answer with all that follows.
+    /// The first run of bytes at or after `from_bytes` that may contain anything but zeros, or
+    /// `None` if only holes follow. Lets a reader skip holes. Devices that do not know return
+    /// everything that follows.
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
         let capacity = self.limits().capacity_bytes;
         Ok((from_bytes < capacity).then_some(from_bytes..capacity))
     }
 }
 
-/// Submits `bio` and waits for its end. Dropping the future leaves the bio to finish on its own.
+/// Submits `bio` and waits for its end. If the future is dropped, the bio finishes on its own.
 pub fn execute(
     device: &dyn Device,
     mut bio: Bio,
@@ -173,8 +177,8 @@ pub fn execute(
     ended
 }
 
-/// Waits for the end of a bio that is submitted afterwards, perhaps in [pieces](crate::split). Replaces the completion that was
-/// set before.
+/// Waits for the end of a bio that is submitted afterwards, perhaps in [pieces](crate::split).
+/// Replaces an earlier completion.
 pub fn until_end(bio: &mut Bio) -> impl Future<Output = (Bio, Result<(), IoError>)> + use<> {
     let slot = Arc::new(Mutex::new(Slot { done: None, waker: None }));
     let theirs = slot.clone();
@@ -212,7 +216,7 @@ impl Future for Ended {
     }
 }
 
-/// Reads `len` bytes from `start` into fresh memory. Submits at once, before the first poll.
+/// Reads `len` bytes at `start` into new memory. Submits immediately, before the first poll.
 pub fn read(
     device: &dyn Device,
     start: Sector,
@@ -230,7 +234,7 @@ pub fn read(
     }
 }
 
-/// Writes `buf` from `start`. Not durable before a [`flush`].
+/// Writes `buf` at `start`. Not durable before a [`flush`].
 pub fn write(
     device: &dyn Device,
     start: Sector,
@@ -239,7 +243,7 @@ pub fn write(
     write_segments(device, start, vec![Segment::from(buf)])
 }
 
-/// Writes several runs of memory to one run of sectors.
+/// Writes several pieces of memory to consecutive sectors.
 pub fn write_segments(
     device: &dyn Device,
     start: Sector,
@@ -249,13 +253,14 @@ pub fn write_segments(
     async move { ended.await.1 }
 }
 
-/// Makes every write that completed before durable.
+/// Makes all writes that completed earlier durable.
 pub fn flush(device: &dyn Device) -> impl Future<Output = Result<(), IoError>> + use<> {
     let ended = execute(device, Bio::range(Op::Flush, Sector(0), 0));
     async move { ended.await.1 }
 }
 
-/// Gives a range back to the device; what it reads as afterwards is the device's affair.
+/// Tells the device that a range is no longer needed. What it reads as afterwards is up to the
+/// device.
 pub fn discard(
     device: &dyn Device,
     start: Sector,

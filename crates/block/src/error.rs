@@ -3,17 +3,17 @@
 use crate::op::{Op, Sector};
 use thiserror::Error;
 
-/// A bio that failed: which device, which operation, where, and why.
+/// A failed bio: which device, which operation, where, and why.
 #[derive(Debug, Clone, Error)]
 #[error("{device}: {op} of {bytes} bytes at sector {start}: {kind}")]
 pub struct IoError {
-    /// The device's name: a path, a URI, or what a modelled disk is called.
+    /// The device's name: a path, a URI, or the name of a modelled disk.
     pub device: String,
     /// The operation that failed.
     pub op: Op,
-    /// Its first sector.
+    /// The bio's first sector.
     pub start: Sector,
-    /// Its length in bytes.
+    /// The bio's length in bytes.
     pub bytes: u64,
     /// The cause.
     pub kind: IoErrorKind,
@@ -44,23 +44,23 @@ pub enum IoErrorKind {
     /// A write to a device opened read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// Start, length or memory is not aligned as [`crate::Limits`] demands.
+    /// Start, length or memory is not aligned as [`crate::Limits`] requires.
     #[error("not aligned to the device's block size")]
     Misaligned,
-    /// No answer in time; whether the operation was done is unknown.
+    /// No answer in time; it is unknown whether the operation was done.
     #[error("timed out")]
     TimedOut,
-    /// The device has disappeared; whether the operation was done is unknown.
+    /// The device has disappeared; it is unknown whether the operation was done.
     #[error("the device is gone: {0}")]
     Gone(String),
-    /// The device's server broke its protocol; whether the operation was done is unknown.
+    /// The device's server violated its protocol; it is unknown whether the operation was done.
     #[error("{0}")]
     Protocol(String),
-    /// The bio was dropped before its device ended it, by a panic or with the world that it was in; whether the operation
-    /// was done is unknown.
+    /// The bio was dropped before its device ended it, by a panic or along with its world; it is
+    /// unknown whether the operation was done.
     #[error("dropped before it ended")]
     Dropped,
-    /// The device does not do this operation.
+    /// The device does not support this operation.
     #[error("not supported by the device")]
     Unsupported,
 }

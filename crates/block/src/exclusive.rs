@@ -1,13 +1,15 @@
-//! A device that one writer has, and whose writes end with its claim.
+//! A device with one writer, whose writes end with its claim.
 
 use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Passes bios on, and binds writes to the claim that is made through it: once that is dropped, writes are refused, and the claim
-/// on the device below lasts until those that were in flight have ended. A task that outlives the claim, whatever it still has to
-/// write, cannot change what the next writer finds. Before the first claim everything passes.
+/// Passes bios on, and ties writes to the claim made through it.
+///
+/// Once that claim is dropped, writes are refused; the claim on the device below lasts until the
+/// writes in flight have ended. So a task that outlives the claim cannot change what the next
+/// writer finds, whatever it still has to write. Before the first claim everything passes.
 #[derive(Debug)]
 pub struct Exclusive {
     inner: Arc<dyn Device>,
@@ -17,12 +19,12 @@ pub struct Exclusive {
 #[derive(Debug)]
 enum Tenure {
     Unclaimed,
-    /// Each write in flight has it, too.
+    /// Each write in flight holds the claim too.
     Claimed(Arc<Claim>),
     Ended,
 }
 
-/// Ends the tenure when it is dropped.
+/// Ends the tenure when dropped.
 struct End(Arc<Mutex<Tenure>>);
 
 impl Drop for End {
@@ -38,7 +40,8 @@ impl Exclusive {
         Self { inner, tenure: Arc::new(Mutex::new(Tenure::Unclaimed)) }
     }
 
-    /// The bio, unless it would change the device and the claim has ended: then it has failed.
+    /// Returns the bio, unless it would change the device after the claim has ended; then the bio
+    /// fails.
     fn admit(&self, mut bio: Bio) -> Option<Bio> {
         let changes = matches!(bio.op, Op::Write | Op::Discard | Op::WriteZeroes) && !bio.is_flush();
         if !changes {
@@ -96,7 +99,7 @@ mod tests {
     use extant_rt::Rt;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Holds every write, and lets one claim it at a time.
+    /// Holds every write, and grants one claim at a time.
     #[derive(Debug)]
     struct Held {
         inner: MemDevice,

@@ -8,41 +8,41 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often which fault strikes, in bios per million.
+/// How often each fault strikes, in bios per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// The same seed and the same order of bios give the same faults.
+    /// The same seed and order of bios give the same faults.
     pub seed: u64,
     /// The bio fails with EIO and does nothing.
     pub error_ppm: u32,
-    /// The bio is done, but ends as timed out.
+    /// The bio is executed, but ends as timed out.
     pub timeout_ppm: u32,
-    /// Some sectors of a write, not all, are written, and it fails with EIO.
+    /// Some but not all sectors of a write are written, and it fails with EIO.
     pub torn_ppm: u32,
-    /// Only the first sectors of a read or write are done, and it ends as short.
+    /// Only the first sectors of a read or write are transferred, and it ends as short.
     pub short_ppm: u32,
-    /// The bio is held back for up to [`FaultConfig::delay_max`] before it is done, or fails.
+    /// The bio is delayed by up to [`FaultConfig::delay_max`] before it is executed or fails.
     pub delay_ppm: u32,
     /// Longest delay.
     pub delay_max: Nanos,
-    /// After so many bios the device is gone: everything fails from then on.
+    /// After this many bios the device is gone, and everything fails.
     pub vanish_after: Option<u64>,
 }
 
 /// A fault that struck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
-    /// Operation that it struck.
+    /// The operation it struck.
     pub op: Op,
-    /// Its first sector.
+    /// The bio's first sector.
     pub start: Sector,
-    /// Its length.
+    /// The bio's length in bytes.
     pub bytes: u64,
-    /// The error that the bio ended with.
+    /// The error the bio ended with.
     pub kind: IoErrorKind,
 }
 
-/// Passes bios on, but for those that its dice pick.
+/// Passes bios on, except those picked by its dice.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Device>,
@@ -58,16 +58,16 @@ struct Dice {
     injected: Vec<Injected>,
 }
 
-/// The fate of a bio.
+/// What happens to a bio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Pass,
     Fail(IoErrorKind),
-    /// It is done, but this is what its submitter hears.
+    /// It is executed, but its submitter gets this error.
     Deny(IoErrorKind),
-    /// Alternating runs of sectors that are done and not done, starting with done.
+    /// Alternating runs of sectors that are written and not written, starting with written.
     Torn(Vec<u64>),
-    /// So many bytes are done.
+    /// This many bytes are transferred.
     Short(u64),
 }
 
@@ -112,7 +112,7 @@ impl Dice {
         let mut runs = Vec::new();
         let mut left = sectors;
         while left > 0 {
-            // The first run may be empty; it is the whole only if the rest is torn off anyway.
+            // The first run may be empty. It must not be the whole, or nothing would be torn.
             let least = u64::from(!runs.is_empty());
             let most = if runs.is_empty() { left - 1 } else { left };
             let run = least + self.rng.below(most - least + 1);
@@ -124,18 +124,18 @@ impl Dice {
 }
 
 impl Fault {
-    /// A device that does what `inner` does, less reliably.
+    /// A less reliable version of `inner`.
     pub fn new(inner: Arc<dyn Device>, rt: &Rt, config: FaultConfig) -> Self {
         let dice = Dice { config, rng: Rng::labelled(config.seed, "fault"), seen: 0, injected: Vec::new() };
         Self { inner, rt: rt.clone(), dice: Mutex::new(dice) }
     }
 
-    /// The faults that struck so far, in order; delays are none.
+    /// The faults so far, in order; delays do not count.
     pub fn injected(&self) -> Vec<Injected> {
         self.dice.lock().injected.clone()
     }
 
-    /// Changes what happens from the next bio on; the dice go on rolling.
+    /// Changes what happens from the next bio on, without resetting the dice.
     pub fn set_config(&self, config: FaultConfig) {
         self.dice.lock().config = config;
     }
@@ -163,7 +163,7 @@ fn carry_out(inner: &dyn Device, bio: Bio, verdict: Verdict) {
     }
 }
 
-/// The bio with its result changed on the way back.
+/// Changes the bio's result on the way back.
 fn with_end(
     mut bio: Bio,
     change: impl FnOnce(Result<(), IoError>) -> Result<(), IoError> + Send + 'static,
@@ -174,7 +174,7 @@ fn with_end(
     bio
 }
 
-/// Does every other run of a bio, starting with the first.
+/// Executes every other run of a bio, starting with the first.
 fn do_some(inner: &dyn Device, bio: Bio, lengths: impl Iterator<Item = u64>) {
     let mut at = bio.start;
     let mut pieces = Vec::new();

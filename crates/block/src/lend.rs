@@ -1,10 +1,10 @@
-//! Memory of a caller's, lent to a buffer for the length of a call.
+//! Lends a caller's memory to a buffer for the duration of a call.
 
 use crate::buf::{BUF_ALIGN, Buf, Loan};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Waits for the buffer's end, whichever way the lender is left.
+/// Waits until the buffer is dropped, however the lender exits.
 struct Lender(Arc<Loan>);
 
 impl Drop for Lender {
@@ -13,25 +13,27 @@ impl Drop for Lender {
     }
 }
 
-/// Whether memory may be lent without a copy: it begins at a multiple of [`BUF_ALIGN`], as that of every buffer does, and is not
-/// empty.
+/// Whether memory can be lent without a copy: it is not empty, and begins at a multiple of
+/// [`BUF_ALIGN`], like every buffer's memory.
 pub fn is_lendable(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.as_ptr().addr().is_multiple_of(BUF_ALIGN)
 }
 
-/// Does `work` with a buffer that is `bytes` itself, and returns when that buffer is gone: where a bio has it still, when `work`
-/// returns or panics, as soon as the bio has ended and was dropped. The buffer that `work` returns is the lent one, or another whose
-/// contents are then copied to `bytes`.
+/// Runs `work` with a buffer over `bytes` itself, and returns once that buffer is dropped.
 ///
-/// A buffer that is never dropped keeps the caller waiting for ever, which is why it must not be forgotten, nor the thread that is to
-/// complete its bio be the caller's.
+/// If a bio still has the buffer when `work` returns or panics, this waits until the bio has ended
+/// and was dropped. `work` returns the lent buffer, or another one, whose contents are then copied
+/// to `bytes`.
+///
+/// If the buffer is never dropped, the caller waits forever. So do not leak it, and do not let its
+/// bio depend on the caller's thread for completion.
 ///
 /// # Panics
-/// `bytes` are not [lendable](is_lendable).
+/// `bytes` is not [lendable](is_lendable).
 pub fn lend<R>(bytes: &mut [u8], work: impl FnOnce(Buf) -> (Buf, R)) -> R {
     assert!(is_lendable(bytes), "{} bytes at {:p} cannot be lent", bytes.len(), bytes.as_ptr());
     let start = NonNull::from(&mut *bytes).cast();
-    // SAFETY: `bytes` are borrowed exclusively until `lent` has returned, and not touched here before.
+    // SAFETY: `bytes` is borrowed exclusively until `lent` returns, and not touched here before.
     let (other, result) = unsafe { lent(start, bytes.len(), true, work) };
     if let Some(other) = other {
         let n = bytes.len().min(other.len());
@@ -40,27 +42,29 @@ pub fn lend<R>(bytes: &mut [u8], work: impl FnOnce(Buf) -> (Buf, R)) -> R {
     result
 }
 
-/// As [`lend`], of bytes that are read only: the buffer is for writes to a device.
+/// Like [`lend`], for bytes that are only read: the buffer is for writes to a device.
 ///
 /// # Panics
-/// `bytes` are not [lendable](is_lendable); `work` wants to change the buffer.
+/// `bytes` is not [lendable](is_lendable), or `work` tries to change the buffer.
 pub fn lend_to_read<R>(bytes: &[u8], work: impl FnOnce(Buf) -> (Buf, R)) -> R {
     assert!(is_lendable(bytes), "{} bytes at {:p} cannot be lent", bytes.len(), bytes.as_ptr());
-    // SAFETY: `bytes` are borrowed until `lent` has returned, and a buffer that is not writable gives out shared references only.
+    // SAFETY: `bytes` is borrowed until `lent` returns, and a buffer that is not writable only
+    // gives out shared references.
     unsafe { lent(NonNull::from(bytes).cast(), bytes.len(), false, work).1 }
 }
 
-/// Gives the buffer that `work` returned where it is not the lent one.
+/// Returns the buffer that `work` returned if it is not the lent one.
 ///
-/// The memory cannot be used after the borrow ends: a buffer owns its part in the loan, which only its drop gives back; the
-/// [`Lender`] waits for that before this function is left, by return or by unwinding; and it lies in this frame, which the closure
-/// cannot reach, so that it is dropped in any case. A bio owns its buffers until the device has ended it, so no device
-/// and no ring of the kernel's writes to memory whose buffer is gone. A buffer that is forgotten is never given back, and
-/// then this function is never left. So it is with scoped threads (`std::thread::scope`).
+/// The memory cannot be used after the borrow ends. A buffer owns its part of the loan, which only
+/// its drop gives back. The [`Lender`] waits for that before this function exits, by return or by
+/// unwinding. The lender is in this stack frame, out of the closure's reach, so it is always
+/// dropped. A bio owns its buffers until the device has ended it, so no device and no kernel ring
+/// writes to memory whose buffer is gone. If a buffer is leaked, it is never given back, and this
+/// function never exits. Scoped threads work the same way (`std::thread::scope`).
 ///
 /// # Safety
-/// The memory is valid, for reads and, where `is_writable`, for writes, and nothing else refers to it (where not `is_writable`,
-/// nothing else writes to it) until this function is left.
+/// Until this function exits, the memory is valid for reads and, if `is_writable`, for writes, and
+/// nothing else refers to it (if not `is_writable`: nothing else writes to it).
 unsafe fn lent<R>(
     ptr: NonNull<u8>,
     len: usize,
@@ -68,7 +72,7 @@ unsafe fn lent<R>(
     work: impl FnOnce(Buf) -> (Buf, R),
 ) -> (Option<Buf>, R) {
     let lender = Lender(Arc::new(Loan::new(is_writable)));
-    // SAFETY: as the caller promises, and this function is left only when the buffer is gone.
+    // SAFETY: as the caller promises; and this function exits only after the buffer is gone.
     let (buf, result) = work(unsafe { Buf::lent(ptr, len, lender.0.clone()) });
     let other = match buf.is_of(&lender.0) {
         true => {
@@ -88,7 +92,7 @@ mod tests {
     use extant_rt::Rt;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// A page of memory that is not a buffer's.
+    /// A page of memory that does not belong to a buffer.
     #[repr(align(4096))]
     struct Page([u8; 4096]);
 
@@ -107,7 +111,7 @@ mod tests {
             (buf, copy[7])
         });
         assert_eq!(seen, 9);
-        // Another buffer than that which was lent.
+        // Another buffer than the one that was lent.
         lend(&mut page.0, |_| (Buf::from_slice(&[5; 100]), ()));
         assert_eq!((page.0[99], page.0[100]), (5, 1));
     }

@@ -1,12 +1,13 @@
 //! From bio to disk.
 //!
-//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three hold data: [`FileDevice`] (a file
-//! or disk of the host, over io_uring), [`NbdDevice`] (an export of an NBD server) and [`MemDevice`]. The others are
-//! devices over devices: [`Stripe`] and [`Linear`] combine several, [`Record`] keeps a log for crash tests, [`Fault`]
-//! injects errors, [`Trace`] writes blktrace's format, and [`Exclusive`] binds writes to their writer's claim.
+//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three devices
+//! hold data: [`FileDevice`] (a file or disk of the host, over io_uring), [`NbdDevice`] (an export
+//! of an NBD server) and [`MemDevice`]. The others are layered over devices: [`Stripe`] and
+//! [`Linear`] combine several, [`Record`] keeps a log for crash tests, [`Fault`] injects errors,
+//! [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their writer's claim.
 //!
-//! This crate never knows about pages, inodes or ext, and it schedules nothing: request queue and elevators are in
-//! `extant-iosched`.
+//! This crate knows nothing about pages, inodes or ext, and it does no scheduling: the request
+//! queue and elevators are in `extant-iosched`.
 //!
 //! ```
 //! use extant_block::{Buf, MemDevice, Sector, flush, read, write};

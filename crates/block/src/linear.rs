@@ -1,4 +1,4 @@
-//! Parts of devices, one after the other.
+//! Parts of devices, concatenated.
 
 use crate::device::claim_all;
 use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
@@ -13,7 +13,7 @@ pub struct Part {
     pub device: Arc<dyn Device>,
     /// The first sector.
     pub start: Sector,
-    /// How many.
+    /// Length in sectors.
     pub sectors: u64,
 }
 
@@ -25,7 +25,7 @@ impl Part {
     }
 }
 
-/// Parts of devices put end to end (dm-linear): a partition, or several disks as one.
+/// Parts of devices concatenated (like dm-linear): a partition, or several disks as one.
 #[derive(Debug)]
 pub struct Linear {
     limits: Limits,
@@ -35,13 +35,13 @@ pub struct Linear {
 #[derive(Debug)]
 struct Layout {
     devices: Vec<Arc<dyn Device>>,
-    /// For each device: first byte here, first byte there.
+    /// For each device: offset of its part here, and offset of the part on the device.
     starts: Vec<(u64, u64)>,
     end: u64,
 }
 
 impl Linear {
-    /// The parts in this order.
+    /// Concatenates the parts in this order.
     pub fn new(name: &str, parts: Vec<Part>) -> Result<Self, LayoutError> {
         if parts.is_empty() {
             return Err(LayoutError::NoDevices);
@@ -64,7 +64,7 @@ impl Linear {
 }
 
 impl Layout {
-    /// Which device holds `byte`, where there, and how far the device's part goes here.
+    /// The device that holds `byte`, the offset there, and where the device's part ends here.
     fn place(&self, byte: u64) -> (usize, u64, u64) {
         let device = self.starts.partition_point(|(here, _)| *here <= byte) - 1;
         let (here, there) = self.starts[device];

@@ -5,7 +5,7 @@ use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op};
 use parking_lot::RwLock;
 use std::fmt;
 
-/// A disk whose contents live in memory; every bio ends before `submit` returns.
+/// A disk whose contents are in memory; every bio ends before `submit` returns.
 pub struct MemDevice {
     limits: Limits,
     bytes: RwLock<Vec<u8>>,

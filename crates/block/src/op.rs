@@ -10,12 +10,12 @@ impl Sector {
     /// Bytes in a sector.
     pub const BYTES: u64 = 512;
 
-    /// The sector that holds byte `offset_bytes`.
+    /// The sector that contains byte `offset_bytes`.
     pub const fn containing(offset_bytes: u64) -> Self {
         Self(offset_bytes / Self::BYTES)
     }
 
-    /// Offset of the sector's first byte, or `None` where it does not fit 64 bits.
+    /// Offset of the sector's first byte, or `None` if it does not fit in 64 bits.
     pub const fn byte_offset(self) -> Option<u64> {
         self.0.checked_mul(Self::BYTES)
     }
@@ -34,11 +34,11 @@ pub enum Op {
     Read,
     /// Store the segments on the device.
     Write,
-    /// Make every write that completed before durable.
+    /// Make all writes that completed earlier durable.
     Flush,
     /// Tell the device that the range's contents are no longer needed.
     Discard,
-    /// Make the range read as zeroes.
+    /// Make the range read as zeros.
     WriteZeroes,
 }
 

@@ -1,73 +1,73 @@
-//! A log of what was asked of a device, for crash testing.
+//! A log of the requests to a device, for crash tests.
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Passes bios on and keeps a log of writes and flushes in order, with their data.
+/// Passes bios on and logs writes and flushes in order, with their data.
 ///
-/// The log answers what a crash may leave behind: see [`Log::crash`].
+/// The log tells what a crash may leave behind: see [`Log::crash`].
 #[derive(Debug)]
 pub struct Record {
     inner: Arc<dyn Device>,
     log: Arc<Mutex<Log>>,
 }
 
-/// A change or flush, as it was submitted.
+/// A change or flush, as submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Write, write-zeroes, discard or flush.
     pub op: Op,
     /// First sector.
     pub start: Sector,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// `PREFLUSH` and `FUA` matter here.
+    /// Flags; `PREFLUSH` and `FUA` matter here.
     pub flags: BioFlags,
-    /// The bytes that a write stores; empty for the others.
+    /// The data of a write; empty for other operations.
     pub data: Vec<u8>,
 }
 
-/// Something that happened at the device's door.
+/// An event at the device's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogEvent {
-    /// The change with this index came.
+    /// The change with this index was submitted.
     Submitted(usize),
     /// The change with this index ended, without an error if `ok`.
     Ended {
-        /// Its index.
+        /// The change's index.
         change: usize,
         /// Whether it succeeded.
         ok: bool,
     },
 }
 
-/// Changes and the order in which they came and ended.
+/// Changes, and the order in which they were submitted and ended.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Everything that was asked for, by index.
+    /// All changes, by index.
     pub changes: Vec<Change>,
     /// Submissions and ends, in order.
     pub events: Vec<LogEvent>,
 }
 
-/// The state that a crash after some event leaves: indices of [`Log::changes`], in order of submission.
+/// The state after a crash: indices into [`Log::changes`], in order of submission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
-    /// Changes that are on the medium whatever happens.
+    /// Changes that are on the medium in any case.
     pub durable: Vec<usize>,
-    /// Changes of which each may be there, not be there, or be there in part, sector by sector.
+    /// Changes that may each be there, be missing, or be there in part, sector by sector.
     pub volatile: Vec<usize>,
 }
 
 impl Record {
-    /// Records what goes to `inner`.
+    /// Records what is sent to `inner`.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, log: Arc::default() }
     }
 
-    /// How many events there are so far; a place to crash at.
+    /// Number of events so far; a point at which to crash.
     pub fn position(&self) -> usize {
         self.log.lock().events.len()
     }
@@ -79,16 +79,16 @@ impl Record {
 }
 
 impl Log {
-    /// The state that a crash leaves when only the first `events` events happened.
+    /// The state that a crash leaves if only the first `events` events have happened.
     ///
-    /// A change is durable once a flush (or a write with `PREFLUSH`) that was submitted after the change had ended has
-    /// itself ended well, or once it has ended well with `FUA`. Everything else that was submitted is volatile,
-    /// failed changes included. (This is what Linux promises file systems:
-    /// Documentation/block/writeback_cache_control.rst.)
+    /// A change is durable once it has ended successfully with `FUA`, or once a flush (or a write
+    /// with `PREFLUSH`) that was submitted after the change had ended has itself ended
+    /// successfully. Everything else that was submitted is volatile, including failed changes.
+    /// (This is what Linux promises file systems: Documentation/block/writeback_cache_control.rst.)
     pub fn crash(&self, events: usize) -> Crash {
         let mut ended_ok = vec![false; self.changes.len()];
         let mut durable = vec![false; self.changes.len()];
-        // For each flush in flight, the changes that had ended before it came.
+        // For each flush in flight, the changes that had ended before it was submitted.
         let mut covered: Vec<Vec<usize>> = vec![Vec::new(); self.changes.len()];
         let mut submitted: Vec<usize> = Vec::new();
         // Submitted changes before this one are all durable.
@@ -123,8 +123,8 @@ impl Log {
         Crash { durable, volatile }
     }
 
-    /// The disk that was `base` when the log began, after a crash at that place: with what is durable, and with `lucky` all that
-    /// is volatile, too.
+    /// The contents of a disk after a crash at that point, if it contained `base` when the log
+    /// began. Includes what is durable and, if `lucky`, everything volatile too.
     pub fn disk_after(&self, base: &[u8], events: usize, lucky: bool) -> Vec<u8> {
         let Crash { durable, volatile } = self.crash(events);
         let mut there = if lucky { [durable, volatile].concat() } else { durable };
@@ -136,7 +136,8 @@ impl Log {
         disk
     }
 
-    /// The places behind which more is durable than before: ends of flushes, and of writes that are durable by themselves.
+    /// The points after which more is durable than before: ends of flushes, and of writes that are
+    /// durable by themselves.
     pub fn durable_points(&self) -> Vec<usize> {
         let keeps = |index: usize| {
             let change = &self.changes[index];
@@ -151,7 +152,8 @@ impl Log {
 }
 
 impl Change {
-    /// Applies to an image those `sectors` of the change (counted from its first) that reached the medium.
+    /// Applies to an image those `sectors` of the change (counted from its first) that reached the
+    /// medium.
     pub fn apply(&self, image: &mut [u8], sectors: Range<u64>) {
         let from = (sectors.start * Sector::BYTES).min(self.bytes) as usize;
         let to = (sectors.end * Sector::BYTES).min(self.bytes) as usize;

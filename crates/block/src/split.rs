@@ -1,21 +1,21 @@
-//! One bio on several devices, or in several commands.
+//! Splits one bio over several devices or commands.
 
 use crate::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, Segment};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where a run of a bio's bytes goes.
+/// Where a part of a bio goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First sector on the device below.
     pub start: Sector,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Cuts a bio into consecutive pieces that together are as long as it. The bio ends when all pieces have, with the
-/// error of the first piece, in the order of the bio, that failed.
+/// Splits a bio into consecutive pieces of the same total length. The bio ends when all pieces have
+/// ended, with the error of the first piece, in the order of the bio, that failed.
 pub fn split(mut bio: Bio, pieces: &[Piece]) -> Vec<Bio> {
     assert_eq!(pieces.iter().map(|p| p.bytes).sum::<u64>(), bio.bytes, "the pieces make up the bio");
     if let [piece] = pieces {
@@ -53,7 +53,7 @@ pub fn split(mut bio: Bio, pieces: &[Piece]) -> Vec<Bio> {
     children.collect()
 }
 
-/// The bio, somewhere else; back at its own place when it ends.
+/// Moves the bio to another sector; it is back at its own when it ends.
 pub(crate) fn moved(mut bio: Bio, start: Sector) -> Bio {
     let home = std::mem::replace(&mut bio.start, start);
     if let Some(completion) = bio.take_completion() {
@@ -95,8 +95,9 @@ impl Cursor {
             let segment = &memory[self.segment];
             let n = left.min((segment.len() - self.offset) as u64) as usize;
             if n > 0 {
-                // SAFETY: the pieces share ownership of the vector, which nobody looks into until the last of them is
-                // dropped (`Join::finish` takes it apart by then only), and the cursor never gives a byte twice.
+                // SAFETY: the pieces share ownership of the vector. No one accesses it until the
+                // last piece is dropped (`Join::finish` takes it apart only then), and the cursor
+                // never yields a byte twice.
                 pieces.push(unsafe { Segment::piece(segment, self.offset, n, memory.clone()) });
                 self.offset += n;
                 left -= n as u64;
@@ -109,7 +110,7 @@ impl Cursor {
     }
 }
 
-/// Flushes all of `devices`; then `done` with the first error, in the order of the devices.
+/// Flushes all of `devices`, then calls `done` with the first error, in the order of the devices.
 pub(crate) fn flush_all(
     devices: impl ExactSizeIterator<Item = Arc<dyn Device>>,
     done: impl FnOnce(Result<(), IoError>) + Send + 'static,
@@ -143,7 +144,7 @@ pub(crate) fn flush_all(
     }
 }
 
-/// How a device over several others spreads a bio.
+/// How a device spreads a bio over several others.
 pub(crate) trait Spread: Send + Sync + 'static {
     /// The devices below.
     fn devices(&self) -> &[Arc<dyn Device>];
@@ -151,7 +152,7 @@ pub(crate) trait Spread: Send + Sync + 'static {
     fn pieces(&self, op: Op, start: u64, end: u64) -> Vec<(usize, Piece)>;
 }
 
-/// Does a bio on the devices below. A flush, also one before a write, goes to all of them.
+/// Executes a bio on the devices below. A flush, including a preflush, goes to all of them.
 pub(crate) fn spread<S: Spread>(over: &Arc<S>, limits: &Limits, mut bio: Bio) {
     let (start, end) = match limits.admit(&bio) {
         Ok(range) => range,
@@ -182,7 +183,7 @@ fn start_pieces<S: Spread>(over: &S, bio: Bio, start: u64, end: u64) {
     }
 }
 
-/// The limits of a device over several others, apart from its size: those that hold for all of them.
+/// Limits for a device over several others: those that hold for all of them. The size is given.
 pub(crate) fn common_limits(name: &str, devices: &[Arc<dyn Device>], capacity_bytes: u64) -> Limits {
     let mut limits = Limits::new(name, capacity_bytes);
     limits.max_bytes = u64::MAX;
@@ -198,19 +199,19 @@ pub(crate) fn common_limits(name: &str, devices: &[Arc<dyn Device>], capacity_by
     limits
 }
 
-/// Why devices cannot be put together.
+/// Why devices cannot be combined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// There is nothing to put together.
+    /// There is nothing to combine.
     #[error("a device over others needs at least one")]
     NoDevices,
-    /// A chunk must be a positive multiple of the blocks below.
+    /// A chunk must be a positive multiple of the block size below.
     #[error(
         "a chunk of {chunk_bytes} bytes is not a positive multiple of the block size, {block_bytes} bytes"
     )]
     Chunk {
-        /// The chunk asked for.
+        /// The requested chunk size.
         chunk_bytes: u64,
         /// Block size of the devices below.
         block_bytes: u32,

@@ -1,15 +1,17 @@
-//! Several devices as one, chunk by chunk in turn.
+//! Several devices as one, in alternating chunks.
 
 use crate::device::claim_all;
 use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use std::sync::Arc;
 
-/// A striped device with the layout of Linux's dm-stripe (Documentation/admin-guide/device-mapper/striped.rst): chunk
-/// `k` is chunk `k / n` of device `k mod n`.
+/// A striped device with the layout of Linux's dm-stripe
+/// (Documentation/admin-guide/device-mapper/striped.rst). Chunk `k` is chunk `k / n` of device
+/// `k mod n`.
 ///
-/// As there, reads and writes are cut at every chunk boundary, and a discard or write-zeroes becomes one range per
-/// device. A flush goes to all devices. Capacity that does not fill a row of chunks is left unused.
+/// As in dm-stripe, reads and writes are split at every chunk boundary, and a discard or
+/// write-zeroes becomes one range per device. A flush goes to all devices. Capacity that does not
+/// fill a row of chunks is unused.
 #[derive(Debug)]
 pub struct Stripe {
     limits: Limits,
@@ -23,7 +25,8 @@ struct Layout {
 }
 
 impl Stripe {
-    /// Stripes `chunk_sectors` at a time over `devices`, the smallest of which decides the size.
+    /// Stripes over `devices` in chunks of `chunk_sectors`; the smallest device determines the
+    /// size.
     pub fn new(name: &str, chunk_sectors: u64, devices: Vec<Arc<dyn Device>>) -> Result<Self, LayoutError> {
         let smallest =
             devices.iter().map(|d| d.limits().capacity_bytes).min().ok_or(LayoutError::NoDevices)?;
@@ -33,14 +36,14 @@ impl Stripe {
             return Err(LayoutError::Chunk { chunk_bytes, block_bytes: limits.block_bytes });
         }
         limits.capacity_bytes = smallest / chunk_bytes * chunk_bytes * devices.len() as u64;
-        // Any length: it is cut at the chunks.
+        // Any length: it is split at chunk boundaries.
         limits.max_bytes = u64::MAX;
         Ok(Self { limits, layout: Arc::new(Layout { devices, chunk_bytes }) })
     }
 }
 
 impl Layout {
-    /// Device of the chunk and first byte of the chunk there.
+    /// The chunk's device, and the chunk's first byte there.
     fn place(&self, chunk: u64) -> (usize, u64) {
         let n = self.devices.len() as u64;
         ((chunk % n) as usize, chunk / n * self.chunk_bytes)

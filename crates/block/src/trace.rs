@@ -1,4 +1,4 @@
-//! A blktrace of what passes.
+//! Writes a blktrace of the bios that pass.
 
 use crate::blktrace::{Action, Blktrace, Subject};
 use crate::{Bio, Claim, Device, IoError, Limits};
@@ -6,8 +6,9 @@ use extant_rt::Rt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Passes bios on and writes each one's way to a [`Blktrace`]: queued and issued (there is no queue here, so at the same
-/// time), and completed. A request queue records more, and takes a [`Blktrace`] itself.
+/// Passes bios on and records their progress in a [`Blktrace`]: queued and issued (at the same
+/// time, since there is no queue here), and completed. A request queue records more, and takes a
+/// [`Blktrace`] itself.
 #[derive(Debug)]
 pub struct Trace {
     inner: Arc<dyn Device>,
@@ -16,7 +17,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Traces what goes to `inner`.
+    /// Traces bios sent to `inner`.
     pub fn new(inner: Arc<dyn Device>, trace: Blktrace, rt: &Rt) -> Self {
         Self { inner, trace, rt: rt.clone() }
     }

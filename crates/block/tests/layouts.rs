@@ -1,4 +1,4 @@
-//! Devices over devices, against a plain array of bytes.
+//! Tests devices over devices by comparing them with a plain array of bytes.
 
 use extant_block::{
     Bio, BioFlags, Buf, Device, FileDevice, FileOptions, Linear, MemDevice, Op, Part, Sector, Segment,
@@ -16,7 +16,7 @@ struct Request {
     op: Op,
     start: u64,
     sectors: u64,
-    /// Where its memory is cut, as parts of 512 bytes.
+    /// Where its memory is split: lengths in units of 512 bytes.
     cuts: Vec<u64>,
     fill: u8,
 }
@@ -49,7 +49,7 @@ fn memory(request: &Request) -> Vec<Segment> {
     segments
 }
 
-/// Does the requests on `device` and on an array, and compares.
+/// Executes the requests on `device` and on an array, and compares.
 fn behaves_like_an_array(device: &dyn Device, requests: &[Request]) {
     let rt = Rt::real(RealConfig::default());
     let mut array = vec![0_u8; device.limits().capacity_bytes as usize];
@@ -88,7 +88,7 @@ fn disks(n: usize) -> Vec<Arc<dyn Device>> {
     (0..n).map(|_| Arc::new(MemDevice::new(DISK_SECTORS as usize * 512)) as Arc<dyn Device>).collect()
 }
 
-/// Miri, which is about the memory that pieces share, needs a few cases only, and takes minutes for them.
+/// Miri checks the memory that pieces share; a few cases suffice, and take minutes.
 const CASES: u32 = if cfg!(miri) { 4 } else { 256 };
 const MOST_REQUESTS: usize = if cfg!(miri) { 4 } else { 20 };
 
@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-/// The kernel's dm-stripe over loop devices reads what our stripe wrote to the files beneath them.
+/// The kernel's dm-stripe over loop devices reads what our stripe wrote to the underlying files.
 #[test]
 fn the_kernel_agrees_on_the_layout_of_a_stripe() {
     let dir = tempfile::tempdir().unwrap();

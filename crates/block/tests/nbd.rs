@@ -1,4 +1,4 @@
-//! The NBD client against the servers that people use.
+//! Tests the NBD client against common servers.
 
 use extant_block::{
     Bio, BioFlags, Buf, Device, IoErrorKind, NbdDevice, NbdError, NbdOptions, Op, Sector, execute, flush,
@@ -18,7 +18,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it; `None`, with a message, where it is not installed.
+    /// Starts the server; `None`, with a message, if it is not installed.
     fn start(program: &str, args: &[&str]) -> Option<Self> {
         match Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
             Ok(child) => Some(Self { child }),
@@ -60,8 +60,8 @@ fn connect(rt: &Rt, uri: &str, options: NbdOptions) -> NbdDevice {
     }
 }
 
-/// The sentence of a server that listens and refuses. A socket's name appears at `bind`, before `listen`, so a
-/// connection in between is refused by the kernel and tried again.
+/// The error message of a server that listens and refuses. A socket's name appears at `bind`,
+/// before `listen`; a connection in between is refused by the kernel and retried.
 fn refusal(rt: &Rt, uri: &str) -> String {
     let target = uri.parse().unwrap();
     let deadline = rt.now() + Nanos::from_secs(20);
@@ -85,7 +85,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 512 * 7 + i % 251) as u8).collect()
 }
 
-/// Random operations, many at a time on ranges that do not overlap, against an array.
+/// Compares random operations, many at a time on ranges that do not overlap, with an array.
 fn behaves_like_an_array(rt: &Rt, device: &dyn Device, seed: u64) {
     let mut rng = Rng::new(seed);
     let capacity = device.limits().capacity_bytes;
@@ -267,7 +267,8 @@ fn a_server_that_is_killed_and_restarted_loses_nothing_silently() {
         assert!(rt.block_on(data).unwrap().unwrap()[..] == pattern(4 << 20)[at..at + 4096]);
     }
     rt.block_on(write_waiting).unwrap().unwrap();
-    // The first write was acknowledged by a server that died before a flush: the flush must not claim that it is safe.
+    // The first write was acknowledged by a server that died before a flush: the flush must not
+    // claim that it is safe.
     let error = rt.block_on(flush(&*device)).unwrap().unwrap_err();
     assert_eq!(error.op, Op::Flush);
     assert!(error.to_string().contains("writes that were not flushed"), "{error}");
@@ -297,7 +298,7 @@ fn a_server_that_stays_away_fails_bios_and_may_come_back_later() {
     while !socket.exists() {
         std::thread::yield_now();
     }
-    // Now and then a line notices the old connection's end only with its next bio.
+    // Sometimes a line notices the end of the old connection only with its next bio.
     let again = (0..100).any(|_| rt.block_on(read(&device, Sector(0), 512)).unwrap().is_ok());
     assert!(again);
 }
@@ -325,7 +326,8 @@ fn a_server_that_never_comes_to_the_point_is_given_up() {
     let chatter = rt.spawn_blocking("server", move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
-        // Structured replies are refused; then the export is told about, but for what matters.
+        // Structured replies are refused; then information about the export follows, except what
+        // matters.
         let reply = |option: u8, kind: u32, data: &[u8]| {
             let mut reply = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
             reply.extend([0, 0, 0, option]);
@@ -356,7 +358,7 @@ fn a_server_that_accepts_no_client_is_given_up() {
     let server = new(SocketFlags::empty());
     bind(&server, &address).unwrap();
     listen(&server, 1).unwrap();
-    // Others came first.
+    // Other clients came first.
     let mut others = Vec::new();
     loop {
         let other = new(SocketFlags::NONBLOCK);
@@ -370,7 +372,7 @@ fn a_server_that_accepts_no_client_is_given_up() {
     assert_eq!(error.to_string(), "the server does not answer");
 }
 
-/// Runs `work` on a thread of its own; fails where it hangs, instead of hanging.
+/// Runs `work` on a thread of its own. If it hangs, the test fails instead of hanging.
 #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
 fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, ended) = std::sync::mpsc::channel();
@@ -389,7 +391,8 @@ fn a_lost_connection_fails_bios_once_the_world_takes_no_more_tasks() {
     assert!(rt.shutdown(Nanos::from_secs(10)).in_flight.is_empty());
     rt.block_on(write(&device, Sector(0), Buf::zeroed(4096))).unwrap().unwrap();
     server.kill();
-    // More than one, since a connection may be found broken by the bio in flight or before the next.
+    // More than one write, since a connection may be found broken by the bio in flight or before
+    // the next one.
     let errors = ends("a write", move || {
         let writes: Vec<_> = (0..64).map(|n| write(&device, Sector(n * 8), Buf::zeroed(4096))).collect();
         let errors = writes.into_iter().map(|write| rt.block_on(write).unwrap().unwrap_err());

@@ -1,4 +1,4 @@
-//! Our traces as blkparse and btt read them.
+//! Checks our traces as read by blkparse and btt.
 
 use extant_block::blktrace::Blktrace;
 use extant_block::{Bio, BioFlags, Buf, Device, MemDevice, Op, Sector, StreamId, Trace, execute};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The tool's output, or `None`, with a message, where the tool is missing.
+/// The tool's output, or `None`, with a message, if the tool is missing.
 fn tool(program: &str, args: &[&str], dir: &Path) -> Option<String> {
     let Ok(output) = Command::new(program).args(args).current_dir(dir).output() else {
         println!("skipped: {program} is not installed");

@@ -1,8 +1,10 @@
-//! Memory outside frames, charged to the cache's budget: metadata blocks, inodes, extent caches, directory indexes.
+//! Memory outside frames that is charged to the cache's budget: metadata blocks, inodes, extent
+//! caches, directory indexes.
 //!
-//! A client opens an [`Account`] and charges it for what it holds. Frames make room: free ones are parked, clean pages
-//! evicted, and the limit on dirty memory falls with the frames that are left. The other way round, an account that is over
-//! its limit, or a cache that runs out of frames, has clients shrink, through a callback that runs on a task of its own.
+//! A client opens an [`Account`] and charges it for what it holds. Frames make room: free ones are
+//! parked, clean pages are evicted, and the limit on dirty memory falls with the number of frames
+//! left. Conversely, when an account is over its limit or the cache runs out of frames, clients are
+//! asked to shrink, through a callback on a task of its own.
 //!
 //! ```
 //! use extant_cache::accounts::{AccountConfig, Shrink};
@@ -21,7 +23,8 @@
 //! let rt = extant_rt::Rt::real(Default::default());
 //! let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20))?;
 //! let inodes = Arc::new(Inodes);
-//! let account = cache.account(AccountConfig { limit_bytes: 1 << 20, ..AccountConfig::new("inodes", &cache) });
+//! let config = AccountConfig { limit_bytes: 1 << 20, ..AccountConfig::new("inodes", &cache) };
+//! let account = cache.account(config);
 //! account.set_shrinker(Arc::downgrade(&inodes) as Weak<dyn Shrink>);
 //! let charge = account.charge(300); // one inode
 //! assert_eq!(account.charged_bytes(), 300);
@@ -45,24 +48,24 @@ use std::sync::{Arc, Weak};
 
 /// Gives memory back on request.
 pub trait Shrink: Send + Sync {
-    /// Drops what can be built again, up to about `bytes` bytes, and returns how many bytes of charges went with it; less,
-    /// even none, where more is in use. Called on a task of the cache, with no lock held; it should not run longer than
-    /// some 100 µs, and is called again for the rest.
+    /// Drops what can be rebuilt, up to about `bytes` bytes. Returns how many bytes of charges that
+    /// released; fewer, even 0, if more is in use. Called on a task of the cache, with no lock
+    /// held. It should run for at most some 100 µs, and is called again for the rest.
     fn shrink(&self, bytes: u64) -> u64;
 }
 
-/// How an [`Account`] is opened.
+/// Settings of an [`Account`].
 #[derive(Clone, Debug)]
 pub struct AccountConfig {
-    /// Its name, in errors and reports.
+    /// The account's name in errors and reports.
     pub name: &'static str,
-    /// Above this the account is asked to shrink, however much memory there is.
+    /// Above this the account is asked to shrink, however much memory is available.
     pub limit_bytes: u64,
-    /// No more may be pinned at a time.
+    /// Most bytes that may be pinned at a time.
     pub pinned_bytes: u64,
 }
 
-/// Memory of one client. Cheap to clone; what is charged is returned when the charges are dropped.
+/// The memory of one client. Cheap to clone. Dropping a charge returns it.
 #[derive(Clone)]
 pub struct Account {
     inner: Arc<Inner>,
@@ -76,14 +79,14 @@ struct Inner {
     shrinker: Mutex<Option<Weak<dyn Shrink>>>,
 }
 
-/// Bytes that are charged, until it is dropped.
+/// A charge, in bytes, until it is dropped.
 #[must_use = "dropping it returns the charge"]
 pub struct Charge {
     account: Arc<Inner>,
     bytes: u64,
 }
 
-/// Bytes that cannot be shrunk, until it is dropped. They are charged besides.
+/// Bytes that cannot be given back, until the pin is dropped. They are charged separately.
 #[must_use = "dropping it unpins"]
 pub struct Pin {
     account: Arc<Inner>,
@@ -98,9 +101,9 @@ pub struct Pin {
 pub struct PinnedFull {
     /// The account.
     pub name: &'static str,
-    /// Bytes that were to be pinned.
+    /// Bytes the caller wanted to pin.
     pub asked_bytes: u64,
-    /// Bytes that are pinned.
+    /// Bytes already pinned.
     pub pinned_bytes: u64,
     /// The cap.
     pub cap_bytes: u64,
@@ -122,20 +125,25 @@ impl Account {
         Self { inner }
     }
 
-    /// Sets what is called when memory is to be given back. Weak, so that the account does not keep its client alive.
+    /// Sets the callback for giving memory back. It is weak, so that the account does not keep its
+    /// client alive.
     pub fn set_shrinker(&self, shrinker: Weak<dyn Shrink>) {
         *self.inner.shrinker.lock() = Some(shrinker);
     }
 
-    /// Charges `bytes`. Never waits and never fails: where frames cannot make room at once, they do as they are written
-    /// back, and clients are asked to shrink meanwhile. May be called with locks of the client held.
+    /// Charges `bytes`.
+    ///
+    /// Never waits and never fails: if frames cannot make room at once, they do so as they are
+    /// written back, and meanwhile clients are asked to shrink. The client may hold its own locks.
     pub fn charge(&self, bytes: u64) -> Charge {
         self.inner.add(bytes);
         Charge { account: self.inner.clone(), bytes }
     }
 
-    /// Waits until the account has shrunk to its limit, as far as its client can shrink now: where a loop takes memory
-    /// faster than the shrinking task gives it back. To be called with no lock held.
+    /// Waits until the account has shrunk to its limit, or as far as its client can shrink now.
+    ///
+    /// For loops that take memory faster than the shrinking task gives it back. Call it with no
+    /// lock held.
     pub async fn settle(&self) {
         let shared = &self.inner.shared;
         while self.inner.excess() > 0 {
@@ -159,7 +167,8 @@ impl Account {
         }
     }
 
-    /// As [`Account::pin`], past the cap if need be: for completions, which must not wait for what only they can unpin.
+    /// Like [`Account::pin`], but ignores the cap: for completions, which must not wait for pins
+    /// that only they can release.
     pub fn pin_exempt(&self, bytes: u64) -> Pin {
         self.inner.pinned.fetch_add(bytes, Ordering::AcqRel);
         Pin { account: self.inner.clone(), bytes }
@@ -175,7 +184,7 @@ impl Account {
         self.inner.pinned.load(Ordering::Acquire)
     }
 
-    /// How it was opened.
+    /// The settings it was opened with.
     pub fn config(&self) -> &AccountConfig {
         &self.inner.config
     }
@@ -236,7 +245,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Changes it to what its memory takes now.
+    /// Changes the charge to `bytes`, what its memory takes now.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.account.add(bytes - self.bytes);
@@ -272,12 +281,12 @@ impl fmt::Debug for Pin {
 }
 
 impl Shared {
-    /// Pages that are set apart, or given back to frames, at a time.
+    /// Granularity, in pages, of granting budget to accounts and returning it to frames.
     fn grant_step(&self) -> u64 {
         u64::from(self.pool.capacity() / 256).clamp(8, 1024)
     }
 
-    /// Sets apart what is charged, in steps; frames beyond what is left are parked or evicted.
+    /// Reserves budget for what is charged, in steps. Frames beyond the rest are parked or evicted.
     fn grant_accounts(self: &Arc<Self>) {
         let step = self.grant_step();
         let grew = {
@@ -294,17 +303,18 @@ impl Shared {
             grew
         };
         if grew && self.fit_budget() > 0 {
-            // Frames cannot make room now.
+            // Frames cannot make room right now.
             self.shrink_accounts(step * PAGE);
         }
     }
 
-    /// Has the clients shrink: those over their limits, and by `bytes` more because frames are short.
+    /// Asks clients to shrink: those over their limits, and by `bytes` more because frames are
+    /// short.
     pub(crate) fn shrink_accounts(self: &Arc<Self>, bytes: u64) {
         if self.accounts.charged.load(Ordering::Acquire) == 0 {
             return;
         }
-        // At least one, so that the task sees the request.
+        // At least 1, so that the task sees the request.
         self.accounts.wanted.fetch_max(bytes.max(1), Ordering::AcqRel);
         if !self.accounts.is_shrinking.swap(true, Ordering::AcqRel) {
             let shrinking = Shrinking { shared: self.clone(), is_over: false };
@@ -313,8 +323,8 @@ impl Shared {
     }
 }
 
-/// The shrinking task's part in its cache, made before the task: where the world ends first, or takes no task any more, callers
-/// that wait for frames hear so.
+/// The shrinking task's hold on the cache, created before the task. If the world ends first, or
+/// accepts no more tasks, callers that wait for frames are notified.
 struct Shrinking {
     shared: Arc<Shared>,
     is_over: bool,
@@ -333,7 +343,8 @@ impl Drop for Shrinking {
     }
 }
 
-/// The shrinking task: runs until nothing is over its limit, frames are not short, or no client can give more.
+/// The shrinking task. Runs until no account is over its limit and frames are not short, or until
+/// no client can give more.
 async fn shrink(mut shrinking: Shrinking) {
     let shared = shrinking.shared.clone();
     let accounts = &shared.accounts;
@@ -351,7 +362,7 @@ async fn shrink(mut shrinking: Shrinking) {
             }
         }
         wanted = wanted.saturating_sub(freed);
-        // In proportion to what each holds.
+        // Each account gives in proportion to what it holds.
         let sum = accounts.charged.load(Ordering::Acquire).max(1);
         for account in &all {
             let holds = account.charged();
@@ -367,11 +378,12 @@ async fn shrink(mut shrinking: Shrinking) {
             continue;
         }
         accounts.is_shrinking.store(false, Ordering::SeqCst);
-        // A waiter that is woken for nothing asks again, and would keep this task and itself busy.
+        // A spuriously woken waiter would ask again, and keep itself and this task busy.
         if std::mem::take(&mut freed_since_wake) > 0 {
             shared.waits.wake_all(waits::Condition::Frames);
         }
-        // A request that came after the last look and before the flag was cleared has no other server.
+        // No other task would serve a request made after the last look and before the flag was
+        // cleared.
         let is_missed = accounts.wanted.load(Ordering::SeqCst) > 0;
         if !is_missed || accounts.is_shrinking.swap(true, Ordering::AcqRel) {
             shrinking.is_over = true;

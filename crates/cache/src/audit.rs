@@ -1,4 +1,4 @@
-//! Everything against everything, at rest.
+//! Cross-checks all of the cache's records while it is at rest.
 
 use crate::dirty::control::Amounts;
 use crate::page::FrameNo;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 /// See [`crate::PageCache::audit`].
 ///
-/// A task may still take the frames of a large file back that was dropped, whatever else is at rest. Files and lists are counted one
-/// after the other, so what was counted beside a removal of pages is counted again.
+/// Even when everything else is at rest, a task may still be freeing the frames of a large file
+/// that was dropped. Files and lists are counted one after the other, so a count that ran
+/// concurrently with such a removal is repeated.
 pub(crate) fn check(shared: &Shared) {
     loop {
         if let Some(before) = shared.sweeps.at_rest()
@@ -21,12 +22,12 @@ pub(crate) fn check(shared: &Shared) {
                 return census.check(&disks);
             }
         }
-        // A removal ends soon: it waits for nothing.
+        // A removal ends soon, because it never waits.
         std::thread::yield_now();
     }
 }
 
-/// What the files hold, and what the lists and the ledger say.
+/// What the files hold, next to what the lists and the ledger say.
 struct Census {
     found: Found,
     counts: FrameCounts,
@@ -35,13 +36,13 @@ struct Census {
     amounts: Amounts,
     charged: u64,
     stuck: u64,
-    /// By device: what is dirty or under write-back, charged, and in flight.
+    /// Per device: dirty and write-back pages, charged pages, and pages in flight.
     of_devices: Vec<(Amounts, u64, u64)>,
-    /// Waiters.
+    /// Number of waiters.
     waiting: usize,
 }
 
-/// Pages of files.
+/// Pages found in the files.
 struct Found {
     attached: u64,
     clean: u64,
@@ -103,7 +104,7 @@ impl Census {
 }
 
 impl Found {
-    /// Counts the pages of a file and checks each, under the file's lock.
+    /// Counts a file's pages and checks each one, under the file's lock.
     fn add(&mut self, shared: &Shared, file: &Inner, disks: &[Arc<DiskState>]) {
         let pages = file.pages.lock();
         assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
@@ -126,7 +127,7 @@ impl Found {
     }
 }
 
-/// Checks a page that nobody uses; says whether it is dirty.
+/// Checks a page that is not in use; returns whether it is dirty.
 fn is_dirty_at_rest(shared: &Shared, file: &Inner, pages: &Pages, frame: FrameNo) -> bool {
     let key = shared.pool.frames.key(frame);
     let state = shared.pool.frames.state(frame).snapshot();
@@ -154,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     thread_local! {
-        /// Run once, by the next audit on this thread, when it has counted the files' pages.
+        /// Run once, by the next audit on this thread, after it has counted the files' pages.
         static AFTER_FILES: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     }
 
@@ -174,7 +175,7 @@ mod tests {
         rt.block_on(file.write_back(..)).expect("no panic").expect("nothing fails");
         let (sweeps, world) = (cache.clone(), rt.clone());
         AFTER_FILES.set(Some(Box::new(move || {
-            // More pages than a caller removes itself: a task does.
+            // Too many pages for the caller to remove itself, so a task removes them.
             file.discard();
             let swept = async {
                 while sweeps.usage().evictable > 0 {

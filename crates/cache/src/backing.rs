@@ -1,9 +1,11 @@
 //! The backing of a mapping: where a file's bytes are on its device.
 //!
-//! A [`Backing`] is asked three things. *Reading*: where a range is ([`Backing::map_read`]). *Writing back*: where a whole
-//! run of dirty pages is to go ([`Backing::prepare_write`]), asked once for the run, before the first of its bios; and, once
-//! every bio of the run has ended, to log what points to it ([`Backing::finish_write`]), told once. A file system that
-//! allocates at write-back and logs at completion ("data before metadata") needs nothing else.
+//! A [`Backing`] answers three calls. *Reading*: where is this range ([`Backing::map_read`])?
+//! *Writing back*: where should this run of dirty pages go ([`Backing::prepare_write`])? The cache
+//! asks once for the whole run, before the run's first bio. When every bio of the run has
+//! completed, the cache calls [`Backing::finish_write`], once, to log the metadata that points to
+//! the data. A file system that allocates at write-back and logs at completion ("data before
+//! metadata") needs nothing else.
 
 use crate::{BackingError, BackingErrorKind, ByteRange, MAX_FILE_BYTES};
 use extant_block::{IoError, Sector};
@@ -14,26 +16,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A backing's answer: there at once, which allocates nothing, or after I/O of its own.
+/// A backing's answer: ready at once, without an allocation, or pending on I/O of its own.
 pub enum Answer<'a, T> {
-    /// There at once.
+    /// Ready at once.
     Ready(Result<T, BackingError>),
     /// Later.
     Pending(Pin<Box<dyn Future<Output = Result<T, BackingError>> + Send + 'a>>),
 }
 
 impl<'a, T> Answer<'a, T> {
-    /// The answer is `value`.
+    /// Ready with `value`.
     pub fn ok(value: T) -> Self {
         Self::Ready(Ok(value))
     }
 
-    /// There is none.
+    /// Ready with an error.
     pub fn err(error: impl Into<BackingError>) -> Self {
         Self::Ready(Err(error.into()))
     }
 
-    /// The answer that `future` will have.
+    /// Pending until `future` completes.
     pub fn later(future: impl Future<Output = Result<T, BackingError>> + Send + 'a) -> Self {
         Self::Pending(Box::pin(future))
     }
@@ -60,7 +62,7 @@ impl<'a, T: Unpin> IntoFuture for Answer<'a, T> {
     }
 }
 
-/// An [`Answer`] that is being awaited.
+/// An [`Answer`] being awaited.
 pub struct Answering<'a, T>(Inner<'a, T>);
 
 enum Inner<'a, T> {
@@ -87,39 +89,44 @@ impl<T> fmt::Debug for Answering<'_, T> {
 /// Where a run of a file's bytes is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// On the device, from this sector on.
+    /// On the device, starting at this sector.
     Device(Sector),
-    /// Nowhere: it reads as zeroes.
+    /// Nowhere: it reads as zeros.
     Hole,
-    /// In the backing's own structures (a small file inside its inode): these bytes, then zeroes.
+    /// In the backing's own structures (a small file inside its inode): these bytes, then zeros.
     Inline(Arc<[u8]>),
 }
 
-/// A run of a file's bytes with the place that it is read from.
+/// A run of a file's bytes, and where to read it from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadExtent {
-    /// Where its first byte is.
+    /// Where the first byte is.
     pub from: ReadFrom,
     /// Length in bytes; more than zero.
     pub bytes: u64,
 }
 
-/// Dirty bytes of a file that are to be written back together.
+/// Dirty bytes of a file to be written back together.
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyRun<'a> {
-    /// The dirty ranges, in ascending order: one range, or several where blocks are smaller than pages and some of them are
-    /// clean. Each begins and ends on a multiple of the smaller of page and block; the last may end past the file's size,
-    /// but not past the end of the block in which the file ends.
+    /// The dirty ranges, in ascending order.
+    ///
+    /// Usually one; several if blocks are smaller than pages and some blocks are clean. Each begins
+    /// and ends on a multiple of the smaller of page and block. The last may end past the file's
+    /// size, but not past the end of the block the file ends in.
     pub pieces: &'a [ByteRange],
-    /// The file's size when the run was taken, before any of it: no byte below this size is newer than the run unless its
-    /// page is dirty again, so that a recorded size may grow up to here once the run is on the device.
+    /// The file's size, read before any page of the run was taken.
+    ///
+    /// Any byte below it that is newer than the run is on a page that is dirty again. So a recorded
+    /// size may grow up to here once the run is on the device.
     pub size_bytes: u64,
-    /// The number of the run among the file's: the same each time that the rest of a run is asked about, and no other's.
+    /// The run's number within the file. It stays the same when the cache asks again about the rest
+    /// of a run, and no other run has it.
     pub number: u64,
 }
 
 impl DirtyRun<'_> {
-    /// From the first dirty byte to the last.
+    /// The range from the first dirty byte to the last.
     pub fn range(&self) -> ByteRange {
         match (self.pieces.first(), self.pieces.last()) {
             (Some(first), Some(last)) => ByteRange::new(first.start, last.end),
@@ -128,32 +135,33 @@ impl DirtyRun<'_> {
     }
 }
 
-/// Where a run of dirty bytes is to be written.
+/// Where to write a run of dirty bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteTo {
-    /// To the device, from this sector on.
+    /// To the device, starting at this sector.
     Device(Sector),
-    /// To the backing itself, which takes the bytes in [`Backing::finish_write`]: inline data, journalled data.
+    /// To the backing itself, which gets the bytes in [`Backing::finish_write`]: inline or
+    /// journalled data.
     Backing,
 }
 
-/// A run of a file's bytes with a place to be written to.
+/// A run of a file's bytes, and where to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteExtent {
-    /// Which bytes; not empty.
+    /// The bytes; not empty.
     pub range: ByteRange,
-    /// Where the first of them goes.
+    /// Where the first byte goes.
     pub to: WriteTo,
-    /// Bytes of the device before the range that must become zeroes with it: the start of a new block.
+    /// Bytes on the device before the range to zero in the same write: the start of a new block.
     pub zero_before: u32,
-    /// Likewise after the range.
+    /// Bytes to zero after the range.
     pub zero_after: u32,
-    /// The backing's own note, for [`Backing::finish_write`].
+    /// The backing's own note, handed back in [`Backing::finish_write`].
     pub note: u64,
 }
 
 impl WriteExtent {
-    /// `range` goes to the device, from `sector` on.
+    /// Writes `range` to the device, starting at `sector`.
     pub fn new(range: ByteRange, sector: Sector) -> Self {
         Self { range, to: WriteTo::Device(sector), zero_before: 0, zero_after: 0, note: 0 }
     }
@@ -162,33 +170,35 @@ impl WriteExtent {
 /// The answer to [`Backing::prepare_write`].
 #[derive(Clone, Debug, Default)]
 pub struct Placed {
-    /// The run's pieces from the first on, in order and without a gap within a piece; at least one extent. Where it ends
-    /// before the run does, the cache submits what is placed and asks again for the rest.
+    /// Extents for the run's pieces, starting with the first: in order, without gaps within a
+    /// piece, and at least one. If they end before the run does, the cache submits what is placed
+    /// and asks again for the rest.
     pub extents: SmallVec<[WriteExtent; 2]>,
-    /// Whether [`Backing::finish_write`] is to be called: the run changes the map, or the recorded size. A plain overwrite
-    /// needs nothing at its end: its pages become clean where its last bio is reaped.
+    /// Whether to call [`Backing::finish_write`], because the run changes the map or the recorded
+    /// size. A plain overwrite needs no call: its pages become clean when its last bio is reaped.
     pub changes_map: bool,
 }
 
 impl Placed {
-    /// An overwrite of one extent, of which nothing more needs to be known.
+    /// An overwrite of one extent, with nothing to log at its end.
     pub fn overwrite(extent: WriteExtent) -> Self {
         Self { extents: smallvec![extent], changes_map: false }
     }
 }
 
-/// An extent of a run that has ended.
+/// An extent of a run that has completed.
 #[derive(Clone, Debug)]
 pub struct WrittenExtent {
-    /// As it was placed, cut to the run.
+    /// The extent as it was placed, cut to the run.
     pub extent: WriteExtent,
-    /// How the device ended it; `Ok` for [`WriteTo::Backing`].
+    /// The device's result; `Ok` for [`WriteTo::Backing`].
     pub result: Result<(), IoError>,
-    /// The bytes, for [`WriteTo::Backing`].
+    /// The data, for [`WriteTo::Backing`].
     pub bytes: Option<Box<[u8]>>,
 }
 
-/// A run that has ended: what was placed, and how each part went. Parts that could not be placed are not in it.
+/// A run that has completed: what was placed, and the result of each part. Parts that could not be
+/// placed are not included.
 #[derive(Clone, Debug)]
 pub struct WrittenRun {
     /// The extents, in order.
@@ -197,20 +207,20 @@ pub struct WrittenRun {
     pub size_bytes: u64,
 }
 
-/// Maps a file's bytes to its device's sectors. A file system implements it; the cache calls it.
+/// Maps a file's bytes to its device's sectors. Implemented by a file system, called by the cache.
 ///
-/// Offsets are in bytes. Ranges that the cache asks for start and end on a multiple of the smaller of page and block,
-/// but may end past the file's size. Answers may be shorter than the request, never empty, and are whole blocks of
-/// the device. Between the file's size and the end of its last block the device holds zeroes, as every writer of ext
-/// leaves it; the cache keeps it so.
+/// Offsets are in bytes. Ranges the cache asks for start and end on a multiple of the smaller of
+/// page and block, but may end past the file's size. Answers may be shorter than the request, are
+/// never empty, and cover whole blocks of the device. Between the file's size and the end of its
+/// last block the device holds zeros, as every writer of ext leaves it; the cache keeps it so.
 ///
-/// No method is called with a lock of the cache held. A panic in one counts as a [`BackingErrorKind::Panicked`] failure of
-/// this file.
+/// The cache holds none of its locks while it calls a method. A panic in a method counts as a
+/// [`BackingErrorKind::Panicked`] failure of this file.
 pub trait Backing: Send + Sync + fmt::Debug + 'static {
-    /// The unit in which the file is mapped: a power of two from 1,024 on.
+    /// The unit in which the file is mapped, in bytes: a power of two, at least 1,024.
     fn block_bytes(&self) -> u32;
 
-    /// The file cannot grow past this; where that lies inside a block, the block is written up to here.
+    /// The file cannot grow past this. If it lies inside a block, the block is written up to here.
     fn end_bytes(&self) -> u64 {
         MAX_FILE_BYTES
     }
@@ -218,29 +228,36 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// Where `range.start` is, and for how many bytes that holds.
     fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent>;
 
-    /// Gives a run of dirty bytes places to be written to; a file system allocates blocks now if there are none, in
-    /// memory only. Where the answer says that the map changes, [`Backing::finish_write`] follows, once for the whole run
-    /// and after the answers to all of it: an answer must not wait for that of the same run ([`DirtyRun::number`]).
-    /// A block that was given a place anew is not answered again before that; a second caller waits.
+    /// Assigns places to a run of dirty bytes. If it has no blocks yet, a file system allocates
+    /// them now, in memory only.
+    ///
+    /// If the answer says that the map changes, [`Backing::finish_write`] follows: once for the
+    /// whole run, after the answers for all of it. So an answer must not wait for the
+    /// `finish_write` of its own run ([`DirtyRun::number`]). Once a block has been newly placed,
+    /// the backing does not answer for it again before that call; a second caller waits.
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed>;
 
-    /// Every bio of the run has ended: now the file system logs what points to it. Reads after this are from
-    /// the new places, and only after this the run's pages are clean. Called by the device's one completion task, or by
-    /// a caller that waits for this file's write-back, on its own thread; never by a reader that reaps a bio. Runs of a
-    /// file may be finished at the same time and in any order.
+    /// Every bio of the run has completed; the file system now logs what points to the data.
     ///
-    /// Writing to cached files from here needs [`crate::OpenFile::exempt`]: the run's own room is returned after it.
+    /// From here on reads use the new places, and only after this call do the run's pages become
+    /// clean. The caller is the device's single completion task, or, on its own thread, a task that
+    /// waits for this file's write-back; never a reader that reaps a bio. Runs of a file may be
+    /// finished concurrently and in any order.
+    ///
+    /// Writing to cached files from here needs [`crate::OpenFile::exempt`]: the run's own room is
+    /// returned only after this call.
     fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()>;
 
-    /// Dirty bytes were given up and will not be written back: truncated, punched, or lost to an error. Reservations
-    /// for them is free. Ranges are whole pages and may end past the file's size.
+    /// Dirty bytes were dropped and will not be written back: truncated, punched, or lost to an
+    /// error. Reservations for them can be released. Ranges are whole pages and may end past the
+    /// file's size.
     fn abandoned(&self, range: ByteRange) {
         let _ = range;
     }
 }
 
-/// A file that is one run on its device: the simplest backing there is. It knows no holes: what a shorter size cut off
-/// is read again, as it was last written back, if the file grows past it.
+/// A file that is one run on its device: the simplest backing there is. It has no holes: if the
+/// size shrinks and grows again, the bytes between read as they were last written back.
 #[derive(Clone, Debug)]
 pub struct FlatFile {
     start: Sector,
@@ -248,7 +265,7 @@ pub struct FlatFile {
 }
 
 impl FlatFile {
-    /// A file of at most `bytes` bytes, from `start` on; a whole number of the device's blocks.
+    /// A file of at most `bytes` bytes, starting at `start`; a whole number of device blocks.
     pub fn new(start: Sector, bytes: u64) -> Self {
         Self { start, bytes }
     }
@@ -267,7 +284,7 @@ impl FlatFile {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("offset {offset} is beyond the {bytes} bytes that the file can grow to")]
 pub struct BeyondFlatFile {
-    /// Where the write was to go.
+    /// Offset of the attempted write.
     pub offset: u64,
     /// The run's length.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! The cache of a process.
+//! The cache of a process, and its devices.
 
 use crate::accounts::{Account, AccountConfig};
 use crate::backing::Backing;
@@ -18,43 +18,47 @@ use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// How a [`PageCache`] is set up.
+/// Settings of a [`PageCache`].
 #[derive(Debug)]
 pub struct CacheConfig {
-    /// Memory for pages. Their descriptors come on top: less than 2 %.
+    /// Memory for pages, in bytes. Their descriptors add less than 2 %.
     pub budget_bytes: u64,
-    /// Flushers work while more than this is dirty; a quarter of the budget if not given.
+    /// Flushers work while more than this is dirty; default: a quarter of the budget.
     pub background_bytes: Option<u64>,
-    /// Dirty and write-back pages never exceed this; half of the budget if not given, three quarters at most.
+    /// Limit on dirty plus write-back pages; default: half of the budget; at most three quarters.
     pub dirty_bytes: Option<u64>,
     /// Longest read-ahead; 0 turns it off.
     pub read_ahead_bytes: u64,
     /// Largest bio.
     pub bio_bytes: u64,
-    /// Longest run of dirty pages for which the backing is asked at a time; as long as a bio if not given.
+    /// Longest run of dirty pages the backing is asked to place at once; default: `bio_bytes`.
     pub run_bytes: Option<u64>,
     /// Time between periodic passes (kernel: `dirty_writeback_centisecs`).
     pub periodic: Nanos,
     /// Age at which a periodic pass writes a file back (kernel: `dirty_expire_centisecs`).
     pub expire: Nanos,
-    /// The fate of pages that cannot be written.
+    /// What happens to pages that cannot be written.
     pub on_write_error: OnWriteError,
-    /// Frames without bytes, for virtual worlds: a write copies nothing, a read finds zeroes, the device is sent
-    /// [zeroes](extant_block::Segment::zeroes) and what it answers is dropped. All else is as ever, costs included, so
-    /// that an hour of streaming takes neither memory nor copies.
+    /// Frames without memory, for virtual worlds.
+    ///
+    /// A write copies nothing and a read returns zeros; the device receives
+    /// [zeroes](extant_block::Segment::zeroes), and the data it returns is dropped. Everything else
+    /// works as usual, including costs. An hour of streaming then needs neither memory nor copies.
     pub phantom_frames: bool,
-    /// The dirty controller: who may dirty how much, and when flushers work. [`TurnControl`] by default.
+    /// The dirty controller: decides who may dirty how much, and when flushers work.
+    /// [`TurnControl`] by default.
     pub control: Box<dyn DirtyControl>,
-    /// How a pass of write-back goes over a file's dirty pages. [`ByRuns`] by default.
+    /// How a write-back pass walks a file's dirty pages. [`ByRuns`] by default.
     pub pass: Box<dyn WriteBackPass>,
-    /// The table in which tasks wait for pages; the lab puts older ones here.
+    /// The table in which tasks wait for pages; the lab substitutes older ones.
     pub page_waits: WaitConfig,
-    /// The eviction policy, for the frames of the budget and [`SPARE_FRAMES`] more; [`S3Fifo`] if not given.
+    /// The eviction policy, sized for the frames of the budget plus [`SPARE_FRAMES`]; [`S3Fifo`] if
+    /// `None`.
     pub eviction: Option<Box<dyn Eviction>>,
 }
 
 impl CacheConfig {
-    /// The defaults, with a budget.
+    /// The defaults for a given budget.
     pub fn with_budget(budget_bytes: u64) -> Self {
         Self {
             budget_bytes,
@@ -82,7 +86,7 @@ impl CacheConfig {
     }
 }
 
-/// Pages that may be dirty whatever the limits are: reads need frames, too.
+/// Upper bound on dirty pages, whatever the limits: reads need frames too.
 fn most_dirty(frames: u64) -> u64 {
     (frames * 3 / 4).max(1)
 }
@@ -92,28 +96,32 @@ fn most_dirty(frames: u64) -> u64 {
 pub struct Usage {
     /// All frames.
     pub frames: u64,
-    /// Those that hold nothing.
+    /// Frames that hold nothing.
     pub free: u64,
-    /// Clean pages, to be evicted when a frame is needed.
+    /// Clean pages that can be evicted when a frame is needed.
     pub evictable: u64,
     /// Dirty pages.
     pub dirty: u64,
-    /// Pages in flight, until their backing has heard of the end.
+    /// Pages under write-back, until their backing has been told that it ended.
     pub writeback: u64,
-    /// Dirty pages that their backing could not place; they are not among those above.
+    /// Dirty pages their backing could not place. Not included in `dirty`.
     pub stuck: u64,
-    /// Pages that count against the limit on dirty memory: dirty, in flight, or about to be written to. The two above are
-    /// read one after the other, while pages go from one to the other.
+    /// Pages that count against the limit on dirty memory: dirty, under write-back, or about to be
+    /// written.
+    ///
+    /// `dirty` and `writeback` are read one after the other, while pages move between them.
     pub charged: u64,
-    /// Frames that the budget does not cover at present.
+    /// Frames the budget does not cover at present.
     pub parked: u64,
 }
 
 /// The page cache of a process: one budget for the files of all its devices. Cheap to clone.
 ///
-/// Before the process ends, [`PageCache::close`] writes back what is dirty. Where the last handle is dropped instead, the
-/// flushers still do, as long as the world lives, and end; a writer that meets the limits on dirty memory afterwards gets
-/// [`crate::CacheError::ShutDown`]. So does a caller that needs room or a frame once the world has ended.
+/// Call [`PageCache::close`] before the process ends; it writes back what is dirty. If the last
+/// handle is dropped instead, the flushers still write everything back, as long as the world lives,
+/// and then end. After that, a writer that hits the limits on dirty memory gets
+/// [`crate::CacheError::ShutDown`]. So does a caller that needs room or a frame once the world has
+/// ended.
 #[derive(Clone, Debug)]
 pub struct PageCache {
     handle: Arc<Handle>,
@@ -122,7 +130,7 @@ pub struct PageCache {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    /// By device; those of devices that were let go have ended.
+    /// By device. Flushers of devices that were released have ended.
     flushers: Mutex<Vec<(Weak<DiskState>, Task<()>)>>,
 }
 
@@ -132,8 +140,11 @@ impl Drop for Handle {
     }
 }
 
-/// A device whose files are cached. Cheap to clone. When the last clone and the last [`Mapping`] are gone and what was dirty is
-/// durable, the cache lets the device go, unless an error has not been told: that waits for [`PageCache::close`].
+/// A device whose files are cached. Cheap to clone.
+///
+/// The cache releases the device once the last clone and the last [`Mapping`] are gone and
+/// everything dirty is durable. A device with an unreported error is kept until
+/// [`PageCache::close`].
 #[derive(Debug)]
 pub struct Disk {
     pub(crate) shared: Arc<Shared>,
@@ -160,13 +171,13 @@ impl Drop for Disk {
 }
 
 impl PageCache {
-    /// A cache in the world `rt`.
+    /// Creates a cache in the world `rt`.
     ///
     /// # Errors
-    /// The system gives no address space for the budget.
+    /// The system has no address space for the budget.
     ///
     /// # Panics
-    /// Phantom frames in the real world, where they would lose what is written.
+    /// `phantom_frames` is set in the real world, where it would lose written data.
     pub fn new(rt: &Rt, mut config: CacheConfig) -> std::io::Result<Self> {
         assert!(rt.is_virtual() || !config.phantom_frames, "phantom frames are for virtual worlds");
         let most_frames = u64::from(u32::MAX - 1 - SPARE_FRAMES);
@@ -196,8 +207,8 @@ impl PageCache {
         &self.handle.shared
     }
 
-    /// Adds a device, and starts its flusher. Once it is claimed, it is written to as long as the claim lives:
-    /// [`Exclusive`].
+    /// Adds a device and starts its flusher. Once the device has been claimed, the cache writes to
+    /// it only while the claim lives: see [`Exclusive`].
     pub fn attach(&self, device: Arc<dyn Device>) -> Disk {
         let shared = self.shared();
         let device = Arc::new(Exclusive::new(device));
@@ -214,7 +225,7 @@ impl PageCache {
         disk
     }
 
-    /// Its contents at this moment.
+    /// The cache's contents at this moment.
     pub fn usage(&self) -> Usage {
         let shared = self.shared();
         let (counts, amounts) = (shared.pool.frame_counts(), shared.ledger.amounts());
@@ -235,25 +246,30 @@ impl PageCache {
         self.shared().pages.stats()
     }
 
-    /// Bytes that describe frames, on top of the budget, whatever the frames hold.
+    /// Bytes used to describe frames, on top of the budget. Does not depend on what the frames
+    /// hold.
     pub fn overhead_bytes(&self) -> u64 {
         self.shared().pool.overhead_bytes() as u64
     }
 
-    /// Changes the budget, within what the cache was made with; a smaller one takes effect by eviction at once, and gives
-    /// the memory back to the system. Returns how many pages beyond it are in use and cannot go yet; they go as they are
-    /// written back or let go.
+    /// Changes the budget, up to the one the cache was created with.
+    ///
+    /// A smaller budget takes effect at once, by eviction, and returns the memory to the system.
+    /// Returns how many pages beyond it are in use and cannot go yet; they go once they are written
+    /// back or released.
     pub fn set_budget(&self, bytes: u64) -> u64 {
         u64::from(self.shared().set_budget((bytes / PAGE).min(u32::MAX.into()) as u32))
     }
 
-    /// The budget at present, in bytes.
+    /// The current budget, in bytes.
     pub fn budget_bytes(&self) -> u64 {
         u64::from(self.shared().pool.budget()) * PAGE
     }
 
-    /// Changes the limits on dirty memory: at least a page, at most three quarters of what the cache was made with; a
-    /// background threshold that is not below the limit becomes half of it, as on Linux.
+    /// Changes the limits on dirty memory.
+    ///
+    /// They are at least one page, and at most three quarters of the budget the cache was created
+    /// with. A background threshold that is not below the limit becomes half of it, as on Linux.
     pub fn set_limits(&self, limits: DirtyLimits) {
         self.shared().set_limits(limits);
     }
@@ -263,11 +279,13 @@ impl PageCache {
         self.shared().ledger.limits()
     }
 
-    /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`), all of them at a time: one that does
-    /// not answer keeps the caller waiting, but not the others' data.
+    /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`).
+    ///
+    /// All devices sync concurrently: one that does not answer keeps the caller waiting, but does
+    /// not delay the others' data.
     ///
     /// # Errors
-    /// The first that this call met. Each file's own are reported by its open files, too.
+    /// The first error this call met. Each open file reports its own errors too.
     pub async fn sync(&self) -> Result<()> {
         let shared = self.shared();
         let disks: Vec<_> = shared.disks.read().iter().map(|state| Disk::new(shared, state)).collect();
@@ -285,17 +303,17 @@ impl PageCache {
         result
     }
 
-    /// Writes everything back and ends the flushers. Files must not be used after this.
+    /// Writes everything back and ends the flushers. Files must not be used afterwards.
     ///
     /// # Errors
-    /// A failure of write-back or flush that no sync of a device has returned yet. Pages that a device or a backing still
-    /// refuses are given up.
+    /// A write-back or flush failure that no sync of a device has returned yet. Pages that a device
+    /// or a backing still refuses are given up.
     pub async fn close(self) -> Result<()> {
         let mut result = self.sync().await;
         self.shared().close();
         let flushers = std::mem::take(&mut *self.handle.flushers.lock());
         for (_, flusher) in flushers {
-            // One that panicked keeps no other from ending.
+            // A flusher that panicked does not keep the others from ending.
             if let Err(ended) = flusher.await {
                 result = result.and(Err(ended.into()));
             }
@@ -307,7 +325,7 @@ impl PageCache {
         result
     }
 
-    /// Checks every frame and every list against each other, for tests; the cache must be at rest.
+    /// Cross-checks all frames and lists, for tests. The cache must be at rest.
     ///
     /// # Panics
     /// Something is lost, counted twice or still held.
@@ -317,7 +335,7 @@ impl PageCache {
 }
 
 impl Disk {
-    /// Pages for a file of `size` bytes on this device. `inode` is its name in traces.
+    /// Creates a mapping for a file of `size` bytes on this device. `inode` names it in traces.
     ///
     /// # Panics
     /// The file is larger than [`crate::MAX_FILE_BYTES`].
@@ -331,73 +349,80 @@ impl Disk {
         &self.state.device
     }
 
-    /// Its number among the devices of the process.
+    /// The device's number within the process.
     pub fn index(&self) -> DeviceIndex {
         self.state.index
     }
 
-    /// Writes back what is dirty of these files of this device, and waits for it and for what was under way before; no flush.
-    /// Their runs are placed file by file, in order, and written together. Gives the result of each: errors stay in the record
-    /// that [`OpenFile::sync`](crate::OpenFile::sync) reports from.
+    /// Writes back the dirty pages of these files of this device, without a flush.
+    ///
+    /// Waits for that, and for writes that were already under way. Runs are placed file by file, in
+    /// order, and written together. Returns the result for each file; errors also stay in the
+    /// record that [`OpenFile::sync`](crate::OpenFile::sync) reports from.
     pub async fn write_back(&self, files: &[Mapping]) -> Vec<Result<()>> {
         let files: Vec<_> = files.iter().map(|file| file.0.clone()).collect();
         write_back_files(&self.shared, &self.state, &files).await
     }
 
-    /// Writes back every file of this device that is dirty now, all at a time, and flushes it.
+    /// Writes back every file of this device that is dirty now, all concurrently, and flushes the
+    /// device.
     ///
     /// # Errors
-    /// A failure of write-back or flush since this began, or since the last sync of this device.
+    /// A write-back or flush failure since this call began, or since the last sync of this device.
     pub async fn sync(&self) -> Result<()> {
         let Self { shared, state } = self;
         let mut since = state.errors.now();
         write_back_all(shared, state).await;
         if state.errors.peek(&mut since.clone()).is_ok() {
-            // A failure is in the log.
+            // A failure is in the error log, which is checked below.
             let _ = state.flush(shared).await;
         }
         let told = state.errors.check(&mut state.told.lock());
         told.and(state.errors.peek(&mut since))
     }
 
-    /// Has the flusher try again to write back those of the device's files that their backing could not place, and whose errors
-    /// `may_be_over`: there is space again. Until then only syncs try.
+    /// Makes the flusher retry files of this device that their backing could not place and whose
+    /// error `may_be_over`, because there is space again. Until then only syncs retry.
     pub fn retry(&self, may_be_over: impl Fn(&CacheError) -> bool) {
         self.state.retry(may_be_over);
     }
 
-    /// Makes writes that have ended durable: flushes the device's cache. For a file system's own writes; every file that
-    /// was written since the last good flush reports a failure.
+    /// Flushes the device's cache, which makes completed writes durable. For a file system's own
+    /// writes. A failure is reported by every file written since the last successful flush.
     pub async fn flush(&self) -> Result<()> {
         self.state.flush(&self.shared).await
     }
 
-    /// Runs a write with `PREFLUSH` of a file system's own, such as a journal's commit block, in turn with the flushes of the
-    /// device: beside one in flight it might end well although that one loses data. A failure is a failed flush, for every
-    /// file that was written since the last good one: the device does not say which part failed. Where the caller leaves
-    /// after the submission, the outcome is entered all the same.
+    /// Runs a `PREFLUSH` write of a file system's own, such as a journal's commit block.
+    ///
+    /// It takes its turn with the device's flushes: next to a flush in flight it might succeed
+    /// although that flush loses data. A failure counts as a failed flush for every file written
+    /// since the last successful one, because the device does not say which part failed. The
+    /// outcome is recorded even if the caller goes away after the submission.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub async fn write_behind_flush(&self, bio: Bio) -> std::result::Result<(), IoError> {
         self.state.write_behind_flush(&self.shared, bio).await
     }
 
-    /// A sync of a file system on this device begins: until it is dropped, and for a moment after, background write-back
-    /// keeps the device's queue short, so that the sync's own writes and flushes do not wait behind it.
+    /// Announces a sync of a file system on this device.
+    ///
+    /// Until the result is dropped, and for a moment after, background write-back keeps the
+    /// device's queue short, so that the sync's writes and flushes do not wait behind it.
     pub fn begin_sync(&self) -> SyncUnderWay {
         self.state.urgent.begin();
         SyncUnderWay(self.clone())
     }
 
-    /// How many flushes of this device have failed. A file system reads it once at mount, and latches when it changes: what
-    /// it had written before may be gone.
+    /// How many flushes of this device have failed. A file system reads it once at mount and
+    /// latches an error when it changes: data it wrote earlier may be gone.
     pub fn flush_failures(&self) -> u64 {
         self.state.flushes.failures()
     }
 }
 
-/// A sync that is under way: see [`Disk::begin_sync`].
+/// A sync in progress: see [`Disk::begin_sync`].
 #[derive(Debug)]
 #[must_use = "dropping it ends the sync"]
 pub struct SyncUnderWay(Disk);
@@ -409,7 +434,7 @@ impl Drop for SyncUnderWay {
 }
 
 impl AccountConfig {
-    /// A quarter of the budget, half of that pinned at most.
+    /// Limits the account to a quarter of the budget, of which at most half may be pinned.
     pub fn new(name: &'static str, cache: &PageCache) -> Self {
         let budget = cache.budget_bytes();
         Self { name, limit_bytes: budget / 4, pinned_bytes: budget / 8 }

@@ -1,4 +1,4 @@
-//! Panics of a backing, turned into errors of its file.
+//! Turns panics of a backing into errors of its file.
 
 use crate::{BackingError, BackingErrorKind};
 use std::future::Future;
@@ -6,17 +6,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// A backing panicked; its message.
+/// A backing panicked; holds the panic message.
 #[derive(Debug, thiserror::Error)]
 #[error("the file's backing panicked: {0}")]
 struct Panicked(String);
 
-/// Runs what calls a backing. A panic is its error: the run or load that asked for it still comes to its end.
+/// Runs a call into a backing, and turns a panic into an error. The run or load that made the call
+/// still completes.
 pub(crate) async fn caught<T>(
     work: impl Future<Output = Result<T, BackingError>>,
 ) -> Result<T, BackingError> {
     let mut work = pin!(work);
-    // The future is not polled again after a panic, and what it shares with others is the backing's to keep consistent.
+    // After a panic the future is not polled again. State it shares with others is the backing's to
+    // keep consistent.
     std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(poll) => poll,
         Err(payload) => Poll::Ready(Err(panicked(&*payload))),
@@ -24,9 +26,9 @@ pub(crate) async fn caught<T>(
     .await
 }
 
-/// As [`caught`], for calls that do not wait and have no result.
+/// Like [`caught`], for calls that neither wait nor return a result.
 pub(crate) fn shielded(work: impl FnOnce()) {
-    // The panic hook has reported it, and no task waits for the result.
+    // The panic hook has reported the panic, and no task waits for the result.
     drop(catch_unwind(AssertUnwindSafe(work)));
 }
 

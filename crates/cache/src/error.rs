@@ -1,4 +1,4 @@
-//! Errors of the cache, and of what lies under a mapping.
+//! Errors of the cache, and of the layers below a mapping.
 
 use extant_block::IoError;
 use extant_rt::RtError;
@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a [`crate::Backing`] could not map, place or log a range: a kind that the cache understands, and the backing's own
-/// error behind it. Cheap to clone: a failure is reported to every open file.
+/// Why a [`crate::Backing`] could not map, place or log a range.
+///
+/// It carries a kind that the cache understands, and the backing's own error as the source. Cheap
+/// to clone, because a failure is reported to every open file.
 ///
 /// ```
 /// use extant_cache::{BackingError, BackingErrorKind};
@@ -27,7 +29,7 @@ pub struct BackingError {
     own: Arc<dyn Error + Send + Sync>,
 }
 
-/// The kind of failure a [`BackingError`] is.
+/// The kind of a [`BackingError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackingErrorKind {
@@ -35,7 +37,7 @@ pub enum BackingErrorKind {
     NoSpace,
     /// Over a quota (`EDQUOT`).
     Quota,
-    /// The range lies beyond what the file can hold (`EFBIG`).
+    /// The range lies beyond the largest size the file can have (`EFBIG`).
     TooLarge,
     /// The structures that describe the file are damaged (`EUCLEAN`).
     Corrupt,
@@ -52,7 +54,7 @@ pub enum BackingErrorKind {
 }
 
 impl BackingError {
-    /// An error of this kind, with the backing's own error as its source.
+    /// An error of this kind; `own`, the backing's error, becomes its source.
     pub fn new(kind: BackingErrorKind, own: impl Error + Send + Sync + 'static) -> Self {
         Self { kind, own: Arc::new(own) }
     }
@@ -105,13 +107,13 @@ pub enum CacheError {
     /// The file would exceed [`crate::MAX_FILE_BYTES`].
     #[error("a file of {bytes} bytes is larger than the cache can address; at most 4 PiB")]
     TooLarge {
-        /// The size that it would have.
+        /// The size the file would have.
         bytes: u64,
     },
     /// The cache is being shut down.
     #[error("the cache has been shut down")]
     ShutDown,
-    /// A call that blocks was made where none may, or a task of the cache panicked.
+    /// A blocking call was made where none is allowed, or a task of the cache panicked.
     #[error(transparent)]
     World(RtError),
 }
@@ -125,13 +127,13 @@ impl From<RtError> for CacheError {
     }
 }
 
-/// A write that stopped before its end: as much was done, and then this went wrong.
+/// A write that stopped early: how much was written, and why it stopped.
 #[derive(Clone, Debug, Error)]
 #[error("{error}")]
 pub struct WriteError {
-    /// Bytes that were written, from the start of the request on.
+    /// Bytes written, from the start of the request.
     pub done_bytes: usize,
-    /// Why the rest was not.
+    /// Why the rest was not written.
     pub error: CacheError,
 }
 
@@ -141,11 +143,11 @@ impl From<WriteError> for CacheError {
     }
 }
 
-/// A read or write would have had to wait: for the device, for memory, or to be throttled.
+/// The operation would have to wait: for the device, for memory, or because of throttling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the operation would have to wait after {done_bytes} bytes")]
 pub struct WouldWait {
-    /// Bytes that were read or written, from the start of the request on.
+    /// Bytes read or written, from the start of the request.
     pub done_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The events of the page cache.
+//! Trace events of the page cache.
 
 use extant_rt::Nanos;
 
@@ -9,92 +9,96 @@ extant_rt::events! {
         PagesDirtied = "cache/dirty" {
             /// Inode number.
             inode: u64,
-            /// First page of 4 KiB.
+            /// First page, in units of 4 KiB.
             page: u64,
-            /// How many.
+            /// Number of pages.
             pages: u64,
         },
-        /// A writer was made to wait because too much is dirty: by its dirty controller, or at the limits themselves.
+        /// A writer waited because too much is dirty.
         ///
-        /// The numbers are those on which the decision rested, as in the kernel's trace point `balance_dirty_pages`. Amounts
-        /// are in pages of 4 KiB, rates in pages per second. Figures that a controller does not have are 0.
+        /// Either its dirty controller paused it, or it hit the limits themselves. The numbers are
+        /// those the decision was based on, as in the kernel's trace point `balance_dirty_pages`.
+        /// Amounts are in pages of 4 KiB, rates in pages per second. Figures that a controller does
+        /// not have are 0.
         WriterPaused = "cache/pause" {
-            /// Which rule decided it.
+            /// The rule that decided it.
             rule: &'static str,
             /// The device's number in its cache.
             device: u32,
-            /// Inode number of the file that was written to.
+            /// Inode number of the file being written.
             inode: u64,
-            /// Pages that the writer had dirtied since the last check (kernel: `dirtied`).
+            /// Pages the writer had dirtied since the last check (kernel: `dirtied`).
             dirtied: u32,
-            /// Most that may be dirty or under write-back (kernel: `limit`).
+            /// Limit on dirty plus write-back pages (kernel: `limit`).
             limit: u32,
             /// Flushers work while more than this is dirty.
             background: u32,
-            /// Dirty on all devices and not in flight.
+            /// Dirty pages on all devices, not in flight.
             reclaimable: u32,
-            /// In flight to all devices.
+            /// Pages in flight to all devices.
             writeback: u32,
-            /// Most that the device may hold.
+            /// Limit on the device's share.
             device_limit: u32,
-            /// Dirty on the device and not in flight.
+            /// Dirty pages of the device, not in flight.
             device_reclaimable: u32,
-            /// In flight to the device (kernel: `bdi_dirty` is the sum of both).
+            /// Pages in flight to the device (kernel: `bdi_dirty` is the sum of both).
             device_writeback: u32,
-            /// Where the controller wants the sum of all dirty pages to be (kernel: `setpoint`).
+            /// Target for the sum of all dirty pages (kernel: `setpoint`).
             setpoint: u32,
-            /// Likewise of the device's (kernel: `bdi_setpoint`).
+            /// Target for the device's dirty pages (kernel: `bdi_setpoint`).
             device_setpoint: u32,
-            /// The factor to the rate limit, times 1024 (kernel: `pos_ratio`).
+            /// Factor applied to the rate limit, times 1024 (kernel: `pos_ratio`).
             position_ratio: u32,
-            /// The estimated write rate of the device.
+            /// Estimated write rate of the device.
             write_rate: u32,
-            /// The rate at which each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
+            /// Rate at which each writer may dirty pages, before the factor (kernel:
+            /// `dirty_ratelimit`).
             rate_limit: u32,
-            /// The rate at which this writer may dirty (kernel: `task_ratelimit`).
+            /// Rate at which this writer may dirty pages (kernel: `task_ratelimit`).
             task_rate: u32,
-            /// Pages of a turn, where writers take turns.
+            /// Pages per turn, if writers take turns.
             turn: u32,
-            /// Writers that the controller counts on the device.
+            /// Writers the controller counts on the device.
             writers: u32,
-            /// How long.
+            /// How long the writer waited.
             took: Nanos,
         },
-        /// How much of a device's pages is dirty, from time to time while it changes. Amounts are in pages of 4 KiB.
+        /// How many pages are dirty, sampled while the number changes. Amounts are in pages of 4
+        /// KiB.
         DirtyLevels = "cache/levels" {
             /// The device's number in its cache.
             device: u32,
-            /// Dirty on the device and not in flight (kernel: `BDI_RECLAIMABLE`).
+            /// Dirty pages of the device, not in flight (kernel: `BDI_RECLAIMABLE`).
             device_reclaimable: u32,
-            /// In flight to the device (kernel: `BDI_WRITEBACK`).
+            /// Pages in flight to the device (kernel: `BDI_WRITEBACK`).
             device_writeback: u32,
-            /// Most that the device may hold.
+            /// Limit on the device's share.
             device_limit: u32,
-            /// Dirty on all devices and not in flight.
+            /// Dirty pages on all devices, not in flight.
             reclaimable: u32,
-            /// In flight to all devices.
+            /// Pages in flight to all devices.
             writeback: u32,
             /// Flushers work while more than this is dirty.
             background: u32,
-            /// Most that may be dirty or under write-back.
+            /// Limit on dirty plus write-back pages.
             limit: u32,
         },
         /// Pages were written back.
         PagesWritten = "cache/written" {
             /// Inode number.
             inode: u64,
-            /// First page of 4 KiB.
+            /// First page, in units of 4 KiB.
             page: u64,
-            /// How many.
+            /// Number of pages.
             pages: u64,
         },
-        /// Pages were read ahead of need.
+        /// Pages were read ahead.
         PagesReadAhead = "cache/readahead" {
             /// Inode number.
             inode: u64,
-            /// First page of 4 KiB.
+            /// First page, in units of 4 KiB.
             page: u64,
-            /// How many.
+            /// Number of pages.
             pages: u64,
         },
     }

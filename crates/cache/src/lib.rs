@@ -1,9 +1,10 @@
-//! The page cache: frames, mappings, read-ahead, eviction, write-back and the accounting of dirty memory.
+//! The page cache: frames, mappings, read-ahead, eviction, write-back and dirty accounting.
 //!
-//! One [`PageCache`] serves all files of a process, on any number of devices. A [`Mapping`] holds one file's pages; a
-//! [`Backing`] says where they are on the device. Cached reads and overwrites copy on the caller's thread: they take no
-//! lock that excludes another reader and allocate nothing. This crate never knows what a file system looks like: it asks
-//! a backing for sectors, and tells it when they have been written.
+//! One [`PageCache`] serves all files of a process, on any number of devices. A [`Mapping`] holds
+//! one file's pages; a [`Backing`] says where they are on the device. Cached reads and overwrites
+//! copy on the caller's thread: they take no lock that excludes another reader, and allocate
+//! nothing. This crate knows nothing about file systems: it asks a backing for sectors, and tells
+//! it when they have been written.
 //!
 //! ```
 //! use extant_block::{MemDevice, Sector};

@@ -1,13 +1,16 @@
-//! The waits of the cache in every interleaving of small cases, under loom.
+//! Loom models of the cache's waits: every interleaving of small cases.
 //!
 //! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-cache --release --lib models::`
 //!
-//! The code is the cache's own; loom stands in for the locks and counters of the waits ([`extant_rt::sync`]). State under other
-//! locks changes in one step; loom switches threads between such steps.
+//! The code is the cache's own; loom replaces the locks and counters of the waits
+//! ([`extant_rt::sync`]). State under other locks changes in one step, and loom switches threads
+//! between such steps.
 //!
-//! Of a journalled client they have the end of runs, a truncation that overtakes one, exclusions, the version of a block
-//! that a commit takes, and one frame for which readers wait while it is written back and cut off. Whole transactions and crashes
-//! are in `tests/it/journalled.rs`, in virtual worlds from many seeds: under loom their interleavings do not end.
+//! For a journalled client the models cover the end of runs, a truncation that overtakes a run,
+//! exclusions, the version of a block that a commit takes, and readers that wait for a single frame
+//! while it is written back and cut off. Whole transactions and crashes are tested in
+//! `tests/it/journalled.rs`, in virtual worlds with many seeds: loom would never finish exploring
+//! their interleavings.
 
 use crate::blocks::{BlockRef, Blocks, EditToken};
 use crate::waits::{Condition, Waiting, Waits};
@@ -32,7 +35,7 @@ use std::task::{Context, Waker};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Runs `body` in every interleaving with at most `preemptions` switches that nothing forces.
+/// Runs `body` in every interleaving with at most `preemptions` preemptive switches.
 fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -40,7 +43,7 @@ fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Things that are waited for: as many as the number says.
+/// A stock of items to wait for; `left` counts them.
 struct Stock {
     waits: Arc<Waits>,
     left: AtomicUsize,
@@ -62,7 +65,7 @@ impl Stock {
         self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    /// As callers do that wait for a frame.
+    /// Waits as a caller that needs a frame does.
     async fn wait_and_take(&self) {
         let mut waiting = Waiting::No;
         while !self.take() {
@@ -114,7 +117,7 @@ fn a_waiter_that_leaves_hands_its_wake_on() {
             let stock = stock.clone();
             thread::spawn(move || {
                 let mut wait = pin!(stock.wait_and_take());
-                // It leaves with a frame, or without.
+                // It may have taken a frame before it leaves.
                 wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
             })
         };
@@ -143,7 +146,7 @@ fn a_waiter_that_finds_it_needs_nothing_hands_its_token_on() {
                     if stock.left.load(Ordering::SeqCst) == 0 {
                         waiting.wait(&stock.waits, Condition::Frames).await;
                     }
-                    // Another has brought its page in.
+                    // Another task has loaded the page.
                     waiting.leave();
                 });
             })
@@ -159,7 +162,7 @@ fn a_waiter_that_finds_it_needs_nothing_hands_its_token_on() {
     });
 }
 
-/// A world without time, whose completion tasks are threads of the model. Flushers never run.
+/// A world without time, whose completion tasks are loom threads. Flushers never run.
 struct Stage;
 
 impl World for Stage {
@@ -203,7 +206,7 @@ impl World for Stage {
     }
 }
 
-/// Ends each write on a thread of its own.
+/// Completes each write on a thread of its own.
 #[derive(Debug)]
 struct Threaded(MemDevice);
 
@@ -216,7 +219,7 @@ impl Device for Threaded {
     }
 }
 
-/// Each piece at its own offset of the device.
+/// Places each piece at its own offset on the device.
 fn in_place(run: &DirtyRun<'_>) -> Placed {
     let extent = |range: &ByteRange| WriteExtent {
         range: *range,
@@ -228,7 +231,7 @@ fn in_place(run: &DirtyRun<'_>) -> Placed {
     Placed { extents: run.pieces.iter().map(extent).collect(), ..Placed::default() }
 }
 
-/// Has a change of its map to log after each write.
+/// A backing that logs a change of its map after each write.
 #[derive(Debug, Default)]
 struct Logged {
     finished: Counter,
@@ -250,7 +253,7 @@ impl Backing for Logged {
     }
 }
 
-/// Writes in place, of which it need not hear, and reads holes.
+/// Writes in place, without `finish_write`, and reads holes.
 #[derive(Debug)]
 struct InPlace;
 
@@ -301,7 +304,7 @@ fn a_caller_that_waits_for_anothers_run_returns_when_it_has_ended() {
         let mapping = disk.mapping(backing.clone(), 1, 0);
         let file = mapping.open();
         block_on(file.write(0, &[1; PAGE_BYTES])).unwrap();
-        // Started, and left to itself.
+        // Started, then dropped.
         let _ = pin!(mapping.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
         block_on(mapping.wait_written(..));
         assert_eq!(backing.finished.load(Ordering::SeqCst), 1);
@@ -315,7 +318,7 @@ fn a_truncation_waits_for_the_run_that_it_overtakes() {
         let backing = Arc::new(Logged::default());
         let mapping = disk.mapping(backing.clone(), 1, 0);
         block_on(mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
-        // Started, and left to itself.
+        // Started, then dropped.
         let _ = pin!(mapping.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let cut = {
             let (mapping, backing) = (mapping.clone(), backing.clone());
@@ -331,7 +334,7 @@ fn a_truncation_waits_for_the_run_that_it_overtakes() {
     });
 }
 
-/// As loom's `block_on`, and lets other threads go on where the future yields.
+/// Like loom's `block_on`, but lets other threads run whenever the future is pending.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     block_on(poll_fn(|cx| {
@@ -349,12 +352,12 @@ fn short_of_memory() -> (PageCache, Disk, crate::Mapping) {
     assert_eq!(cache.set_budget(PAGE), 0);
     let written = disk.mapping(Arc::new(InPlace), 1, 0);
     run(written.open().write(0, &[1; PAGE_BYTES])).unwrap();
-    // Started, and left to itself.
+    // Started, then dropped.
     let _ = pin!(written.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
     (cache, disk, written)
 }
 
-/// Reads a page of a file on a thread.
+/// Reads a page of a file on a thread of its own.
 fn reader(file: &crate::Mapping, page: u64) -> thread::JoinHandle<()> {
     let file = file.open();
     thread::spawn(move || {
@@ -411,7 +414,7 @@ fn a_reader_that_leaves_hands_on_the_one_frame_that_a_truncation_frees() {
     });
 }
 
-/// A transaction of this number.
+/// An edit token of the transaction with this number.
 struct Epoch(u64);
 
 impl EditToken for Epoch {

@@ -1,14 +1,14 @@
-//! Names of pages and frames.
+//! Names of pages and frames: file numbers, page keys, frame numbers.
 
 use crate::{CacheError, Result};
 use std::num::NonZeroU32;
 
-/// Bytes in a page, and in a frame.
+/// Size of a page, and of a frame, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 pub(crate) const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 
-/// Bits of [`PageKey`] that count pages: files and devices of up to 4 PiB.
+/// Bits of a [`PageKey`] that hold the page index: files and devices of up to 4 PiB.
 const INDEX_BITS: u32 = 40;
 
 /// Largest size of a file, in bytes.
@@ -18,7 +18,7 @@ pub(crate) fn check_size(bytes: u64) -> Result<()> {
     if bytes > MAX_FILE_BYTES { Err(CacheError::TooLarge { bytes }) } else { Ok(()) }
 }
 
-/// A mapping's number in the process, below 2^24.
+/// A mapping's number within the process, below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId(pub(crate) u32);
 
@@ -26,7 +26,7 @@ impl FileId {
     pub(crate) const MAX: u32 = (1 << (64 - INDEX_BITS)) - 1;
 }
 
-/// A page of a file: which file, and which page from its start.
+/// A page of a file: the file, and the page's index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PageKey(pub(crate) u64);
 
@@ -45,12 +45,12 @@ impl PageKey {
     }
 }
 
-/// A frame's place in the arena, counted from 1.
+/// A frame's index in the arena, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNo(pub(crate) NonZeroU32);
 
 impl FrameNo {
-    /// Frame `number`; `None` for 0.
+    /// Frame `number`; `None` if it is 0.
     pub fn new(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
     }
@@ -73,7 +73,8 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Cuts a run of frames at places where two are not neighbours: first frame, how many, bytes to skip in it, bytes.
+/// Splits a run of frames wherever two of them are not adjacent in the arena. Yields (first frame,
+/// frame count, bytes to skip in the first, length in bytes).
 pub(crate) fn neighbours(
     frames: &[FrameNo],
     skip: u64,

@@ -1,9 +1,10 @@
-//! Sets of pages as runs: a tree of 64-page bitmaps.
+//! Sets of pages, stored as a tree of 64-page bitmaps.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pages of one file, by index. Sixteen bytes for each 64 pages of which one is in the set.
+/// A set of page indices of one file. Takes sixteen bytes for each aligned group of 64 pages that
+/// has a page in the set.
 #[derive(Debug, Default)]
 pub(crate) struct PageSet {
     words: BTreeMap<u64, u64>,
@@ -44,7 +45,7 @@ impl PageSet {
         }
     }
 
-    /// Removes what of `range` is there; says how much that was.
+    /// Removes the pages of `range`; returns how many were in the set.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.count;
         if range.is_empty() {
@@ -66,7 +67,7 @@ impl PageSet {
         before - self.count
     }
 
-    /// Where the run of pages of the set that begins with `range.start` ends, within `range`.
+    /// End of the run of set pages that begins at `range.start`, at most `range.end`.
     pub(crate) fn run_end(&self, range: Range<u64>) -> u64 {
         let mut at = range.start;
         for (&word, slot) in self.words.range(range.start / 64..) {
@@ -81,7 +82,7 @@ impl PageSet {
         at.min(range.end)
     }
 
-    /// One behind the last page of the set; 0 without any.
+    /// One past the last page of the set; 0 if the set is empty.
     pub(crate) fn end(&self) -> u64 {
         self.words
             .last_key_value()

@@ -1,57 +1,59 @@
-//! How a pass of write-back goes over a file's dirty pages: the seam of the pass.
+//! How a write-back pass walks a file's dirty pages, as a replaceable policy.
 //!
-//! The flusher, a sync and a writer that writes back itself all visit files and take runs of dirty pages, one step after
-//! another. How long a run is, how much of it is only looked at and left dirty again, how long its bios are and where the
-//! task yields is a [`WriteBackPass`]'s decision: pure, numbers in and a plan out. Ours is [`ByRuns`].
+//! The flusher, a sync, and a writer that writes back by itself all visit files and take runs of
+//! dirty pages step by step. A [`WriteBackPass`] decides how long a run is, how many pages are only
+//! looked at and left dirty, how long the bios are, and where the task yields. It is pure: numbers
+//! in, a plan out. Ours is [`ByRuns`].
 
 use crate::Cost;
 use extant_rt::{Budget, Nanos, Rt};
 use std::fmt;
 
-/// The dirty pages ahead of a pass.
+/// The dirty pages ahead of a pass's current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyAhead {
-    /// Dirty pages that follow each other from here on, as far as [`Visit::look_pages`] goes.
+    /// Length of the dirty run that starts here, as far as [`Visit::look_pages`] looks.
     pub run_pages: u64,
-    /// Pages that this visit of the file may still write (kernel: `nr_to_write`).
+    /// Pages this visit of the file may still write (kernel: `nr_to_write`).
     pub left_pages: u64,
-    /// The longest run for which a backing is asked ([`crate::CacheConfig::run_bytes`]).
+    /// The longest run a backing is asked to place ([`crate::CacheConfig::run_bytes`]).
     pub most_pages: u64,
 }
 
 /// One step of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Pages that are looked at and left dirty, before any is taken: only their cost is paid.
+    /// Pages to look at and leave dirty before any is taken: only their cost is charged.
     pub redirty_pages: u64,
-    /// Pages that are taken and written, from the first on; at least one.
+    /// Pages to take and write, starting with the first; at least one.
     pub take_pages: u64,
-    /// The longest bio, in pages; [`crate::CacheConfig::bio_bytes`] if not given.
+    /// The longest bio, in pages; [`crate::CacheConfig::bio_bytes`] if `None`.
     pub bio_pages: Option<u64>,
     /// Where the task yields.
     pub yields: Yields,
 }
 
-/// Where a pass gives its processor away.
+/// Where a pass yields the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Yields {
-    /// When it has used [`ByRuns::STINT`] of processor time, looking at pages included.
+    /// Once it has used [`ByRuns::STINT`] of processor time, including the time spent looking at
+    /// pages.
     Budget,
-    /// Where a kernel might sleep, once for each step (`might_sleep`), and never while it looks at pages.
+    /// Where a kernel might sleep: once per step (`might_sleep`), and never while looking at pages.
     AtSteps,
-    /// Likewise, and whenever it has looked at so many pages (`cond_resched`).
+    /// As `AtSteps`, and also each time it has looked at this many pages (`cond_resched`).
     EveryPages(u64),
 }
 
-/// Makes plans for visits of files.
+/// Plans visits of files.
 pub trait WriteBackPass: Send + Sync + fmt::Debug {
-    /// A visit of one file begins.
+    /// Starts a visit of one file.
     fn visit(&self) -> Box<dyn Visit>;
 }
 
 /// Plans one visit of a file. Pure.
 pub trait Visit: Send + fmt::Debug {
-    /// How many dirty pages in a row it wants to know of.
+    /// How many consecutive dirty pages the visit wants to know about.
     fn look_pages(&self, left_pages: u64, most_pages: u64) -> u64 {
         left_pages.min(most_pages)
     }
@@ -59,14 +61,15 @@ pub trait Visit: Send + fmt::Debug {
     /// The next step.
     fn step(&mut self, ahead: DirtyAhead) -> Step;
 
-    /// Pages that the visit may still write after a step, of which the flusher would grant `left_pages` (kernel: a pass that
-    /// raises `nr_to_write`).
+    /// Pages the visit may still write after a step, where the flusher would allow `left_pages`
+    /// (kernel: a pass that raises `nr_to_write`).
     fn left_pages(&self, left_pages: u64) -> u64 {
         left_pages
     }
 }
 
-/// Our pass: whole runs, each page visited once, and no stretch of more than 100 µs between two runs without a yield.
+/// Our pass: takes whole runs, visits each page once, and never works for more than 100 µs between
+/// two runs without yielding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByRuns;
 
@@ -88,12 +91,12 @@ impl Visit for ByRuns {
     }
 }
 
-/// A visit under way: its plan, and the processor time that its task has used.
+/// A visit in progress: its plan, and the processor time its task has used.
 pub(crate) struct Visiting<'a> {
     rt: &'a Rt,
     pub(crate) visit: Box<dyn Visit>,
     budget: Budget<'a>,
-    /// The pass yields by its budget.
+    /// The pass yields when its budget is used up.
     by_budget: bool,
 }
 
@@ -102,13 +105,13 @@ impl<'a> Visiting<'a> {
         Self { rt, visit: pass.visit(), budget: rt.budget(ByRuns::STINT), by_budget: true }
     }
 
-    /// Another file is visited, by the same task.
+    /// Moves on to another file, in the same task.
     pub(crate) fn next(&mut self, pass: &dyn WriteBackPass) {
         self.visit = pass.visit();
     }
 
-    /// Yields between two files: in the virtual world where another task should have the processor, in both once a pass that
-    /// yields by its budget has used it.
+    /// Yields between two files. In the virtual world it yields if another task should get the
+    /// processor; in both worlds, if the pass yields by budget and has used it up.
     pub(crate) async fn between_files(&mut self) {
         self.rt.resched().await;
         if self.by_budget {
@@ -116,12 +119,12 @@ impl<'a> Visiting<'a> {
         }
     }
 
-    /// Whether the next step begins with a yield: what is held back goes first.
+    /// Whether the next step begins with a yield, in which case held-back bios go out first.
     pub(crate) fn is_spent(&self) -> bool {
         self.by_budget && self.budget.is_spent()
     }
 
-    /// Looks at the pages that a step leaves dirty, and yields where it says.
+    /// Looks at the pages the step leaves dirty, and yields where it says.
     pub(crate) async fn before_taking(&mut self, step: Step) {
         self.by_budget = step.yields == Yields::Budget;
         let at_a_time = match step.yields {

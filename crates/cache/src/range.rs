@@ -17,7 +17,7 @@ use std::ops::{Range, RangeFrom, RangeFull};
 pub struct ByteRange {
     /// Offset of the first byte.
     pub start: u64,
-    /// Offset behind the last byte.
+    /// Offset just past the last byte.
     pub end: u64,
 }
 
@@ -25,22 +25,22 @@ impl ByteRange {
     /// Every byte of every file.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };
 
-    /// From `start` to `end`, which is not part of it.
+    /// From `start` up to, but not including, `end`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
 
-    /// `len` bytes from `offset` on, as far as 64 bits reach.
+    /// `len` bytes from `offset`; the end saturates at `u64::MAX`.
     pub const fn at(offset: u64, len: u64) -> Self {
         Self { start: offset, end: offset.saturating_add(len) }
     }
 
-    /// Length in bytes; 0 for a range that ends before it begins.
+    /// Length in bytes; 0 if `end` is before `start`.
     pub const fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether there is no byte in it.
+    /// Whether the range contains no bytes.
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -51,12 +51,12 @@ impl ByteRange {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
-    /// Whether the ranges have a byte in common.
+    /// Whether the ranges share a byte.
     pub fn overlaps(self, other: Self) -> bool {
         !self.intersect(other).is_empty()
     }
 
-    /// Pages with at least one byte in the range.
+    /// The pages that contain at least one byte of the range.
     pub fn pages(self) -> PageRange {
         if self.is_empty() {
             return PageRange { start: self.start / PAGE, end: self.start / PAGE };
@@ -89,12 +89,12 @@ impl fmt::Display for ByteRange {
     }
 }
 
-/// A half-open range of a file's pages, counted from its start.
+/// A half-open range of a file's page indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PageRange {
     /// The first page.
     pub start: u64,
-    /// The page behind the last.
+    /// The page after the last.
     pub end: u64,
 }
 
@@ -102,7 +102,7 @@ impl PageRange {
     /// Every page of every file.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };
 
-    /// From page `start` to page `end`, which is not part of it.
+    /// From page `start` up to, but not including, page `end`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
@@ -117,17 +117,17 @@ impl PageRange {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether there is no page in it.
+    /// Whether the range contains no pages.
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
-    /// The pages' bytes, as far as 64 bits reach.
+    /// The pages' bytes; both ends saturate at `u64::MAX`.
     pub const fn bytes(self) -> ByteRange {
         ByteRange { start: self.start.saturating_mul(PAGE), end: self.end.saturating_mul(PAGE) }
     }
 
-    /// Whether the ranges have a page in common.
+    /// Whether the ranges share a page.
     pub fn overlaps(self, other: Self) -> bool {
         self.start.max(other.start) < self.end.min(other.end)
     }

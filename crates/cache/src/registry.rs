@@ -1,4 +1,4 @@
-//! All accounts of a cache, which give memory back together.
+//! All accounts of a cache, which shrink together.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -13,7 +13,7 @@ pub(crate) trait Member: Send + Sync {
     /// Bytes over its limit.
     fn excess(&self) -> u64;
 
-    /// Has its client give memory back; returns how many bytes of charges went with it.
+    /// Asks the client to give memory back; returns how many bytes of charges that released.
     fn shrink(&self, bytes: u64) -> u64;
 }
 
@@ -22,10 +22,11 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Accounts {
     pub(crate) all: Mutex<Vec<Weak<dyn Member>>>,
     pub(crate) charged: AtomicU64,
-    /// Pages of the budget that are set apart for what is charged: it, and a little more, so that a charge takes no lock.
+    /// Pages of the budget reserved for the charges: what is charged and a little more, so that a
+    /// charge takes no lock.
     pub(crate) granted_pages: Mutex<u64>,
     pub(crate) granted_bytes: AtomicU64,
-    /// Bytes that frames are short of.
+    /// Bytes that frames are short of, and that clients should give back.
     pub(crate) wanted: AtomicU64,
     pub(crate) is_shrinking: AtomicBool,
 }

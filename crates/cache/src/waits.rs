@@ -1,10 +1,13 @@
-//! Waiting for things that come in numbers: frames, room for dirty pages; and for what concerns every waiter: work for a
-//! flusher, the end of a write. Pages are waited for in the world's keyed wait table, where a wake is for all.
+//! Waiting for counted resources (frames, room for dirty pages) and for events that concern every
+//! waiter (work for a flusher, the end of a write). Waiting for pages uses the world's keyed wait
+//! table, where a wake reaches all waiters.
 //!
-//! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost. A wake of a number
-//! is a [`Token`]: it stands for one frame, or room for one page. A waiter that leaves without having looked, or finds
-//! that it needs nothing any more, passes its token on to the next; one that looked has spent it. One that does neither for
-//! a while, because its future is kept without being polled, is passed over: where others wait, the next is woken as well.
+//! A waiter first listens, then checks what it waits for, then awaits, so that a wake in between is
+//! not lost. A wake of a counted resource is a [`Token`]: it stands for one frame, or room for one
+//! page. A waiter that has checked again has spent its token. One that leaves without checking, or
+//! no longer needs anything, passes its token to the next waiter. A waiter that does neither for a
+//! while, because nobody polls its future, is passed over: if others wait, the next one is woken as
+//! well.
 
 use extant_rt::sync::{AtomicUsize, Mutex, Ordering, fence};
 use extant_rt::{Nanos, Rt, Watchdog};
@@ -14,7 +17,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// An object of waiting.
+/// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Condition {
     /// Frames became free, or evictable.
@@ -29,11 +32,11 @@ pub(crate) enum Condition {
     Closing,
 }
 
-/// Counters of listeners: keys share them, so that there is a fixed number.
+/// Number of listener counters. Devices share them, so that the number is fixed.
 const COUNTERS: usize = 32;
 
 impl Condition {
-    /// Whether a wake is for one waiter and stands for one thing.
+    /// Whether a wake goes to one waiter and stands for one item.
     fn is_counted(self) -> bool {
         matches!(self, Self::Frames | Self::Room(_))
     }
@@ -55,7 +58,7 @@ impl Condition {
 struct Waiters {
     next: u64,
     listening: BTreeMap<(Condition, u64), Option<Waker>>,
-    /// Tokens that were given out while others waited and that are not spent, with the time of that.
+    /// Unspent tokens that were handed out while others waited, and when.
     out: BTreeMap<(Condition, u64), Nanos>,
 }
 
@@ -70,11 +73,11 @@ pub(crate) struct Waits {
     rt: Rt,
     watchdog: Watchdog,
     waiters: Mutex<Waiters>,
-    /// How many listen, to spare those who wake the lock.
+    /// Number of listeners per counter, so that a wake without listeners takes no lock.
     listening: [AtomicUsize; COUNTERS],
 }
 
-/// Looks at tokens that are out.
+/// The watchdog's waker: checks the tokens that are out.
 struct Ring(Weak<Waits>);
 
 impl Wake for Ring {
@@ -86,13 +89,13 @@ impl Wake for Ring {
 }
 
 impl Waits {
-    /// Nobody waits.
+    /// Without waiters.
     pub(crate) fn new(rt: &Rt) -> Arc<Self> {
         let watchdog = Watchdog::new(rt, Watchdog::PATIENCE);
         Arc::new(Self { rt: rt.clone(), watchdog, waiters: Mutex::default(), listening: Default::default() })
     }
 
-    /// Begins to wait.
+    /// Starts to listen.
     pub(crate) fn listen(self: &Arc<Self>, condition: Condition) -> Listener {
         self.listening[condition.counter()].fetch_add(1, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
@@ -100,16 +103,18 @@ impl Waits {
         waiters.next += 1;
         waiters.listening.insert((condition, ticket), None);
         drop(waiters);
-        // The caller may look at an atomic that is read in any order.
+        // The caller may next load an atomic with any ordering.
         fence(Ordering::SeqCst);
         Listener { waits: self.clone(), condition, ticket, heard: false }
     }
 
-    /// Wakes the `n` that have waited longest. The caller made true what they wait for before, by a
-    /// sequentially consistent operation or under a lock that they take. A single load if the list has no waiters.
+    /// Wakes the `n` longest-waiting listeners. Before the call, the caller has made their
+    /// condition true, by a sequentially consistent operation or under a lock that they take.
+    /// Without listeners this is a single load.
     pub(crate) fn wake(self: &Arc<Self>, condition: Condition, n: usize) {
-        // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
-        // (Loom takes sequentially consistent accesses for weaker ones; it knows fences.)
+        // Pairs with `listen`: a listener not seen here checks its condition after this load, and
+        // sees the change that the wake announces. (Loom weakens sequentially consistent accesses,
+        // but models fences.)
         #[cfg(extant_loom)]
         fence(Ordering::SeqCst);
         if self.listening[condition.counter()].load(Ordering::SeqCst) == 0 {
@@ -142,7 +147,7 @@ impl Waits {
         self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
     }
 
-    /// Wakes another for each token that has been out for long.
+    /// Wakes another waiter for each token that has been out too long.
     fn pass_over(self: &Arc<Self>) {
         self.watchdog.rang();
         let (overdue, is_early) = {
@@ -161,17 +166,17 @@ impl Waits {
         }
     }
 
-    /// A token is spent, or given to the next.
+    /// A token was spent, or passed on.
     fn back(&self, id: (Condition, u64)) {
         self.waiters.lock().out.remove(&id);
     }
 
-    /// Wakes all.
+    /// Wakes all listeners.
     pub(crate) fn wake_all(self: &Arc<Self>, condition: Condition) {
         self.wake(condition, usize::MAX);
     }
 
-    /// Whether there are waiters that have not been woken.
+    /// Whether any waiter has not been woken yet.
     pub(crate) fn has_waiters(&self, condition: Condition) -> bool {
         #[cfg(extant_loom)]
         fence(Ordering::SeqCst);
@@ -179,13 +184,13 @@ impl Waits {
             && self.waiters.lock().first(condition).is_some()
     }
 
-    /// Waiters for all conditions, for audits.
+    /// Number of waiters for all conditions, for audits.
     pub(crate) fn len(&self) -> usize {
         self.listening.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 }
 
-/// A place among the waiters. A wake for one that leaves unheard goes to the next.
+/// A place among the waiters. If it is dropped with an unheard wake, the wake goes to the next.
 #[derive(Debug)]
 pub(crate) struct Listener {
     waits: Arc<Waits>,
@@ -207,7 +212,7 @@ impl Future for Listener {
             return Poll::Ready(Token(self.condition.is_counted().then(|| out(&self.waits))));
         };
         let old = waker.replace(cx.waker().clone());
-        // Its drop may end a task, whose own listeners take the lock.
+        // Dropping the old waker may end a task, whose own listeners take this lock.
         drop(waiters);
         drop(old);
         Poll::Pending
@@ -232,16 +237,16 @@ impl Drop for Listener {
     }
 }
 
-/// A wake that was heard. Dropped, it wakes the next.
+/// A wake that was received. If dropped unspent, it wakes the next waiter.
 #[derive(Debug)]
 pub(crate) struct Token(Option<Out>);
 
-/// A token that is out.
+/// A token that has not been spent or passed on.
 #[derive(Debug)]
 struct Out {
     waits: Arc<Waits>,
     id: (Condition, u64),
-    /// Others waited when it was given out.
+    /// Whether others waited when it was handed out.
     is_watched: bool,
 }
 
@@ -254,7 +259,7 @@ impl Out {
 }
 
 impl Token {
-    /// Its owner looked for what it stands for.
+    /// The owner has checked for what the token stands for.
     pub(crate) fn spend(mut self) {
         if let Some(out) = self.0.take() {
             out.end();
@@ -274,18 +279,18 @@ impl Drop for Token {
 /// A caller that waits for a frame or for room, each time after it has looked and found none.
 #[derive(Debug, Default)]
 pub(crate) enum Waiting {
-    /// For nothing.
+    /// Not waiting.
     #[default]
     No,
-    /// It is to look once more, and then waits.
+    /// Listening: the caller looks once more, and then waits.
     Listening(Condition, Listener),
-    /// It was woken, and is to look.
+    /// Woken: the caller looks again.
     Woken(Condition, Token),
 }
 
 impl Waiting {
-    /// Waits for `condition`, after the caller has looked for it and found none: the first time it only begins to
-    /// listen, so that the caller looks once more.
+    /// Waits for `condition`, after the caller has checked for it in vain. The first call only
+    /// starts to listen, so that the caller checks once more.
     pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, condition: Condition) {
         match std::mem::take(self) {
             Self::Listening(listened, listener) if listened == condition => {
@@ -298,7 +303,7 @@ impl Waiting {
         *self = Self::Listening(condition, waits.listen(condition));
     }
 
-    /// The caller has what it waited for, if that was `condition`.
+    /// The caller got what it waited for, if that was `condition`.
     pub(crate) fn took(&mut self, condition: impl Fn(Condition) -> bool) {
         if let Self::Woken(woken, token) = std::mem::take(self)
             && condition(woken)
@@ -307,17 +312,17 @@ impl Waiting {
         }
     }
 
-    /// The caller turns to something else.
+    /// The caller moves on to something else.
     pub(crate) fn leave(&mut self) {
         *self = Self::No;
     }
 
-    /// Whether it has waited for `condition`, and looks.
+    /// Whether the caller was woken for `condition` and is checking.
     pub(crate) fn has_waited(&self, condition: Condition) -> bool {
         matches!(self, Self::Woken(woken, _) if *woken == condition)
     }
 
-    /// Whether it has waited, or is about to.
+    /// Whether the caller has waited, or is about to.
     pub(crate) fn is_waiting(&self) -> bool {
         !matches!(self, Self::No)
     }
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(waits.len(), 1, "the second has not been dropped yet");
     }
 
-    /// Two listeners, of which the first is woken, in a virtual world.
+    /// Two listeners in a virtual world, of which the first has been woken.
     fn with_two(check: impl FnOnce(&Rt, &Arc<Waits>, Listener, Pin<&mut Listener>)) {
         let sim = extant_sim::Sim::new(extant_sim::Machine::free(1, extant_sim::Preemption::None), 1);
         let waits = Waits::new(sim.rt());

@@ -1,10 +1,11 @@
 //! The request queue and its I/O schedulers.
 //!
-//! A [`Queue`] is a device over a device: it cuts, merges and sorts bios into requests and bounds how many of them are in
-//! flight. The order is an [`elevator`]'s decision: in order of arrival, mq-deadline, or CFQ with an idle rule of choice.
-//! A [`Plug`] collects bios so that they reach the queue together.
+//! A [`Queue`] is a device layered over another: it splits, merges and sorts bios into requests and
+//! limits how many of them are in flight. An [`elevator`] decides their order: in order of arrival,
+//! mq-deadline, or CFQ with any idling rule. A [`Plug`] collects bios so that they reach the queue
+//! together.
 //!
-//! This crate never meets the page cache, and its elevators never see a bio, a task or a clock.
+//! This crate does not know the page cache, and its elevators never see a bio, a task or a clock.
 //!
 //! ```
 //! use extant_block::{Buf, MemDevice, Sector, flush, read, write};

@@ -1,12 +1,12 @@
-//! Holding bios back for a moment, so that they arrive together.
+//! Holds bios back for a moment, so that they arrive together.
 
 use extant_block::{Bio, Device};
 
 /// Most bios held back (Linux: `BLK_MAX_REQUEST_COUNT`).
 const MOST: usize = 32;
 
-/// Collects bios and submits them together, in order of their sectors: neighbours then meet in the queue before the
-/// first of them has left, and starting them costs one system call.
+/// Collects bios and submits them together, sorted by sector. Neighbours then meet in the queue
+/// before the first of them has left, and starting them costs one system call.
 ///
 /// Dropping the plug submits what it holds. Do not wait for a bio while it is in a plug.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Plug<'a> {
 }
 
 impl<'a> Plug<'a> {
-    /// An empty plug before `device`.
+    /// An empty plug in front of `device`.
     pub fn new(device: &'a dyn Device) -> Self {
         Self { device, held: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl<'a> Plug<'a> {
         }
     }
 
-    /// Submits what is held.
+    /// Submits everything held back.
     pub fn release(&mut self) {
         // Stable: bios for the same sector keep their order.
         self.held.sort_by_key(|bio| bio.start);

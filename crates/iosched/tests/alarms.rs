@@ -1,4 +1,4 @@
-//! The timer of a queue whose elevator keeps the device idle for a time.
+//! Tests the timer of a queue whose elevator keeps the device idle for a while.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const SPAN: Nanos = Nanos::from_millis(20);
 
-/// Keeps the device idle for [`SPAN`] after a request that comes alone, for a second one.
+/// After a request that arrives alone, keeps the device idle for [`SPAN`] to wait for a second one.
 #[derive(Debug)]
 struct Waits {
     fifo: Fifo,
@@ -63,7 +63,8 @@ fn waits() -> Box<dyn Elevator> {
     Box::new(Waits { fifo: Fifo::new(), until: None })
 }
 
-/// When each of the reads ended, and how often the processor turned to another task; they are submitted at these times.
+/// Submits reads at these times; returns when each of them ended, and how often the processor
+/// switched tasks.
 fn run(submitted_at: &[Nanos]) -> (Vec<Nanos>, u64) {
     let (sim, queue) = common::queue(waits(), 1000, 8);
     let rt = sim.rt().clone();
@@ -101,7 +102,7 @@ fn a_wait_that_ends_early_runs_no_task() {
         ended.iter().all(|at| (started..started.saturating_add(Nanos(10_000))).contains(at)),
         "{ended:?}"
     );
-    // The main task, and no other.
+    // The main task only.
     assert_eq!(switches, 1);
 }
 
@@ -110,7 +111,7 @@ fn a_wait_that_nothing_ends_starts_its_request_from_a_task() {
     let (ended, switches) = run(&[Nanos(0)]);
     assert_eq!(ended.len(), 1);
     assert!((SPAN..SPAN.saturating_add(Nanos(10_000))).contains(&ended[0]), "{ended:?}");
-    // The main task, the one that the timer starts, and the main task again.
+    // The main task, the one the timer starts, and the main task again.
     assert_eq!(switches, 3);
 }
 
@@ -143,7 +144,7 @@ fn a_wait_ends_although_its_world_has_ended() {
         queue.submit(bio);
     };
     let ended = || done.recv_timeout(std::time::Duration::from_secs(120)).expect("the bio ends").unwrap();
-    // The first waits when the world ends, the second begins to wait afterwards.
+    // The first one is waiting when the world ends; the second starts to wait afterwards.
     submit(0);
     assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
     ended();

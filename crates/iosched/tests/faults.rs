@@ -1,10 +1,11 @@
-//! Ten thousand random schedules of the queue over a device that fails.
+//! Ten thousand random schedules of the queue over a failing device.
 //!
-//! Each schedule picks an elevator, the queue's bounds, the device's limits and the rates of faults from its seed. A few
-//! workers, each with some sectors of its own, then read, write, zero, discard and flush at once, and the device ends what
-//! it holds in random order. In every case each bio ends once, an error names the device and an operation that was
-//! asked for, what a read returns is what was written (a failed write may have left each of its sectors old or new), and
-//! what ended before a flush that succeeded survives a crash after it.
+//! Each schedule picks an elevator, the queue's bounds, the device's limits and the fault rates
+//! from its seed. A few workers, each with its own sectors, then read, write, zero, discard and
+//! flush concurrently, and the device ends its bios in random order. In every case each bio ends
+//! once, and an error names the device and an operation that was requested. A read returns what was
+//! written (a failed write may have left each of its sectors old or new), and what ended before a
+//! successful flush survives a crash after it.
 
 use extant_block::{
     Bio, BioFlags, Buf, Device, Fault, FaultConfig, IoError, IoErrorKind, Limits, MemDevice, Op, Record,
@@ -22,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 
 const SCHEDULES: u64 = 10_000;
 const WORKERS: u64 = 6;
-/// Sectors that belong to each worker; neighbours' bios can be merged.
+/// Sectors per worker; bios of neighbours can be merged.
 const OWN_SECTORS: u64 = 6;
 const STEPS: u64 = 8;
 const CAPACITY: usize = (WORKERS * OWN_SECTORS * 512) as usize;
@@ -50,7 +51,7 @@ impl Device for Lagging {
 }
 
 impl Lagging {
-    /// Ends one of the bios that are held.
+    /// Ends one of the held bios.
     fn release(&self, rng: &mut Rng, waker: &Waker) -> bool {
         let bio = {
             let mut held = self.held.lock().unwrap();
@@ -66,16 +67,16 @@ impl Lagging {
     }
 }
 
-/// A worker's knowledge of its sectors: for each, the bytes that it may be filled with.
+/// What a worker knows about its sectors: for each, the bytes it may be filled with.
 type Model = Vec<Vec<u8>>;
 
 struct Shared {
     queue: Queue,
     record: Arc<Record>,
     faults: Arc<Fault>,
-    /// Each worker's model, and how many changes it has started.
+    /// Each worker's model, and the number of changes it has started.
     models: Mutex<Vec<(Model, u64)>>,
-    /// Bios ended, and errors among them.
+    /// Bios that ended, and how many of them failed.
     tally: Mutex<(u64, u64)>,
 }
 
@@ -126,7 +127,7 @@ async fn worker(shared: Arc<Shared>, number: u64, mut rng: Rng) {
             let mut models = shared.models.lock().unwrap();
             models[number as usize].1 += 1;
             let new = if op == Op::Write { fill } else { 0 };
-            // Until it has ended well, old and new are both possible.
+            // Until it has ended successfully, both old and new contents are possible.
             models[number as usize].0[own.clone()].iter_mut().for_each(|sector| sector.push(new));
         }
         let before = shared.models.lock().unwrap().clone();
@@ -160,7 +161,8 @@ async fn worker(shared: Arc<Shared>, number: u64, mut rng: Rng) {
     }
 }
 
-/// Sectors that were certain before a flush, and that nobody has changed since, are on the medium after it.
+/// Checks that sectors whose contents were certain before a flush, and have not changed since, are
+/// on the medium after it.
 fn survives_a_crash(record: &Record, before: &[(Model, u64)], now: &[(Model, u64)]) {
     let log = record.log();
     let mut image = vec![0; CAPACITY];
@@ -191,7 +193,7 @@ fn elevator(kind: u64) -> Box<dyn Elevator> {
     }
 }
 
-/// One schedule; how many bios ended, and how many of them with an error.
+/// Runs one schedule; returns how many bios ended, and how many of them failed.
 fn schedule(rt: &Rt, seed: u64, elevator: Box<dyn Elevator>) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let disk = MemDevice::new(CAPACITY);
@@ -251,9 +253,10 @@ fn schedule(rt: &Rt, seed: u64, elevator: Box<dyn Elevator>) -> (u64, u64) {
     assert_eq!(shared.queue.load(), (0, 0, 0));
     let tally = *shared.tally.lock().unwrap();
     assert_eq!(tally.0, WORKERS * STEPS);
-    // Errors come from faults alone. (A fault need not be an error: a merged request that failed is tried in parts.)
+    // Only faults cause errors. (A fault need not cause one: a merged request that failed is
+    // retried in parts.)
     assert!(tally.1 == 0 || !shared.faults.injected().is_empty());
-    // With a sound device the queue is as good as new.
+    // With a working device the queue is as good as new.
     shared.faults.set_config(FaultConfig::default());
     let mut last = Box::pin(extant_block::read(&shared.queue, Sector(0), CAPACITY));
     rt.block_on(std::future::poll_fn(|cx| {
@@ -282,7 +285,7 @@ fn replay(world: &str, seed: u64, run: impl FnOnce() -> (u64, u64)) -> (u64, u64
     run()
 }
 
-/// Here delays, timers and elevators that idle take part, and every schedule is the same each time.
+/// Includes delays, timers and elevators that idle; every schedule is reproducible.
 #[test]
 fn nothing_is_lost_in_the_virtual_world() {
     let (mut bios, mut errors) = (0, 0);
@@ -309,7 +312,7 @@ fn nothing_is_lost_in_the_real_world() {
     let rt = Rt::real(RealConfig::default());
     let (mut bios, mut errors) = (0, 0);
     for seed in 0..SCHEDULES {
-        // An elevator that idles does so on the real clock here: now and then is enough.
+        // An elevator that idles uses the real clock here, so it is tested only occasionally.
         let kind = if seed % 500 == 0 { 2 + seed / 500 % 2 } else { seed % 2 };
         let tally = replay("real", seed, || schedule(&rt, seed, elevator(kind)));
         bios += tally.0;

@@ -1,4 +1,4 @@
-//! A queue's trace as blkparse and btt read it.
+//! Checks a queue's trace as read by blkparse and btt.
 
 use extant_block::blktrace::Blktrace;
 use extant_block::{Bio, BioFlags, Buf, Device, FileDevice, FileOptions, MemDevice, Op, Sector, execute};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The tool's output, or `None`, with a message, where the tool is missing.
+/// The tool's output, or `None`, with a message, if the tool is missing.
 fn tool(program: &str, args: &[&str], dir: &Path) -> Option<String> {
     let Ok(output) = Command::new(program).args(args).current_dir(dir).output() else {
         println!("skipped: {program} is not installed");
@@ -72,7 +72,7 @@ fn blkparse_shows_the_flushes_of_a_queue() {
     let end = lines.iter().position(|l| l.starts_with("CPU")).unwrap_or(lines.len());
     let lines: Vec<_> = lines[..end].iter().filter(|l| !l.is_empty()).collect();
     let flush = ["D FWS 0 0", "C FWS 0 0"];
-    // It comes to the queue with its flush behind it.
+    // It arrives at the queue once its flush is done.
     let write = ["Q W 8 1", "G W 8 1", "I W 8 1", "D W 8 1", "C W 8 1"];
     assert_eq!(lines, [&["Q FW 0 0"][..], &flush, &flush, &write].concat());
 }

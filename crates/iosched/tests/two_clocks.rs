@@ -1,4 +1,5 @@
-//! A queue in the virtual world, where a task that submits may be ahead of the interrupts that end its bios.
+//! A queue in the virtual world, where a submitting task may be ahead of the interrupts that end
+//! its bios.
 
 mod common;
 
@@ -8,8 +9,9 @@ use extant_rt::{Cpu, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Two bios, the second submitted 1 ms of work after the first in the same poll, on a disk that takes 0.5 ms for one and one at a
-/// time: the first ends while the clock of the task is ahead, and nothing but its end can start the second.
+/// Submits two bios in the same poll, the second after 1 ms of work, to a disk that takes 0.5 ms
+/// for one bio and one at a time. The first ends while the task's clock is ahead, and only its end
+/// can start the second.
 fn ended(elevator: Box<dyn Elevator>) -> u32 {
     let (sim, queue) = common::queue(elevator, 500_000, 1);
     let rt = sim.rt().clone();

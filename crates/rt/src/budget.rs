@@ -1,4 +1,4 @@
-//! Giving the processor back in time.
+//! Yielding the processor in time.
 
 use crate::handle::{Rt, Which};
 use crate::{Nanos, ReschedPoint};
@@ -12,7 +12,8 @@ impl Rt {
         Budget::new(self, limit)
     }
 
-    /// Lets every other task that can run go first, those included whose I/O has completed unnoticed.
+    /// Lets all other runnable tasks go first, including those whose I/O has completed but not been
+    /// reaped yet.
     pub fn yield_now(&self) -> impl Future<Output = ()> + Send + use<> {
         if let Which::Real(real) = self.world() {
             real.before_yield();
@@ -20,20 +21,22 @@ impl Rt {
         YieldNow::default()
     }
 
-    /// Yields if another task should have this processor (Linux's `cond_resched`). Costs nothing in the real world and
-    /// does nothing there: nobody knows who waits. A long loop that must be fair in both worlds uses a [`Budget`].
+    /// Yields if another task should have this processor (Linux's `cond_resched`).
+    ///
+    /// In the real world this costs nothing and does nothing, since no one knows who waits. A long
+    /// loop that must be fair in both worlds uses a [`Budget`].
     pub fn resched(&self) -> impl Future<Output = ()> + Send + '_ {
         MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
     }
 
-    /// A place where a kernel function might sleep (Linux's `might_sleep`): under voluntary and full preemption the
-    /// same as [`Rt::resched`], nothing otherwise.
+    /// A place where a kernel function might sleep (Linux's `might_sleep`). Under voluntary and
+    /// full preemption the same as [`Rt::resched`]; does nothing otherwise.
     pub fn might_sleep(&self) -> impl Future<Output = ()> + Send + '_ {
         MaybeYield { rt: self, point: ReschedPoint::MightSleep }.run()
     }
 }
 
-/// An allowance of processor time that a long loop checks itself against.
+/// An allowance of processor time for a long loop to check itself against.
 ///
 /// ```
 /// # use extant_rt::{Nanos, Rt};
@@ -59,7 +62,7 @@ impl<'a> Budget<'a> {
 
     /// Whether the allowance is used up.
     pub fn is_spent(&self) -> bool {
-        // A task that slept in between has a younger stint: everything in it counts.
+        // A task that slept in between has a newer stint, and all of it counts.
         let stint = self.rt.stint();
         let used = if stint >= self.since { stint - self.since } else { stint };
         used >= self.limit
@@ -67,7 +70,8 @@ impl<'a> Budget<'a> {
 
     /// Yields to other tasks if the allowance is used up, and then starts a new one.
     ///
-    /// Reads the clock: in the real world some 25 ns, so call it per batch rather than per page.
+    /// Reads the clock, which takes about 25 ns in the real world. So call it per batch, not per
+    /// page.
     pub async fn resched(&mut self) {
         if self.is_spent() {
             self.rt.yield_now().await;
@@ -94,7 +98,7 @@ impl Future for YieldNow {
     }
 }
 
-/// Yields once if the world says so.
+/// Yields once if the world says that the task should.
 #[derive(Debug)]
 pub(crate) struct MaybeYield<'a> {
     pub(crate) rt: &'a Rt,

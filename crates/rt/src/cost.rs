@@ -1,42 +1,42 @@
-//! The price of work on the path.
+//! The cost of work on the I/O path.
 
 use crate::Nanos;
 
-/// The kinds of work that a layer charges for: keys of the table `[costs]` in a machine's model.
+/// The kinds of work a layer charges for: keys of the table `[costs]` in a machine's model.
 #[derive(Debug)]
 pub struct CostTable {
     /// The layer's name, for errors.
     pub layer: &'static str,
-    /// A key for each kind of work.
+    /// One key for each kind of work.
     pub keys: &'static [&'static str],
 }
 
-/// An amount of work, as a world is charged with it.
+/// An amount of work to charge.
 #[derive(Clone, Copy, Debug)]
 pub enum Charge {
-    /// Processor time as such.
+    /// Processor time.
     Time(Nanos),
-    /// Units of a kind of work.
+    /// Units of one kind of work.
     Units {
-        /// The layer's kinds.
+        /// The layer's kinds of work.
         table: &'static CostTable,
-        /// Which of them: an index into its keys.
+        /// Index into the table's keys.
         index: usize,
-        /// How many units.
+        /// Number of units.
         units: u64,
     },
 }
 
-/// Work that can be charged: a value of an enum that [`costs!`](crate::costs) declares.
+/// Work that can be charged: a value of an enum declared with [`costs!`](crate::costs).
 ///
-/// The virtual world's machine model gives the price of one unit; the real world charges nothing, since there the work
-/// itself takes the time.
+/// In the virtual world, the machine's model has the price per unit. The real world charges
+/// nothing, since there the work itself takes the time.
 pub trait Work: Copy {
-    /// The kind and the amount.
+    /// The kind and amount of work.
     fn charge(self) -> Charge;
 }
 
-/// Declares the kinds of work that a layer charges for, each with its key in a machine's model.
+/// Declares the kinds of work a layer charges for, each with its key in a machine's model.
 ///
 /// ```
 /// extant_rt::costs! {
@@ -63,7 +63,7 @@ macro_rules! costs {
         }
 
         impl $name {
-            /// All kinds, for the check that a machine's model has a price for each.
+            /// All kinds, to check that a machine's model has a price for each.
             pub fn table() -> &'static $crate::CostTable {
                 static TABLE: $crate::CostTable = $crate::CostTable { layer: $layer, keys: &[$($key),*] };
                 &TABLE
@@ -84,7 +84,7 @@ macro_rules! costs {
     };
 }
 
-/// Processor time as such.
+/// Processor time, charged as is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu(pub Nanos);
 
@@ -100,7 +100,7 @@ costs! {
     pub enum Cost of "rt" {
         /// Putting a task on a wait queue.
         WaitQueue = "wait_queue_ns",
-        /// Examining waiters on a wake-up, one unit for each.
+        /// Examining waiters during a wake-up, one unit per waiter.
         WaitScan = "wait_scan_ns",
     }
 }

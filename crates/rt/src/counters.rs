@@ -1,10 +1,10 @@
-//! Numbers that a world always keeps.
+//! Counters that a world always keeps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Something that is always counted, traced or not.
+        /// An event that is always counted, whether traced or not.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Counter {
@@ -12,10 +12,10 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All of them.
+            /// All counters.
             pub const ALL: &'static [Counter] = &[$(Counter::$variant),*];
 
-            /// As printed.
+            /// The name as printed.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Counter::$variant => $name,)*
@@ -26,13 +26,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Tasks spawned, blocking work included.
+    /// Tasks spawned, including blocking work.
     TasksSpawned = "tasks spawned",
-    /// Tasks that ended, by themselves or by a panic.
+    /// Tasks that ended, normally or by a panic.
     TasksEnded = "tasks ended",
     /// Tasks and completions that panicked.
     TasksPanicked = "tasks panicked",
-    /// Times that a thread in `block_on` drove the I/O itself.
+    /// How often a thread in `block_on` drove the I/O itself.
     DriverSittings = "driver sittings",
     /// Timers armed.
     TimersArmed = "timers armed",
@@ -48,7 +48,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Gives what it was before.
+    /// Adds `n`; returns the previous value.
     pub(crate) fn add(&self, counter: Counter, n: u64) -> u64 {
         self.0[counter as usize].fetch_add(n, Ordering::Relaxed)
     }

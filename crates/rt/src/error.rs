@@ -3,7 +3,7 @@
 use crate::Nanos;
 use std::any::Any;
 
-/// Why a task or the world did not give a result.
+/// Why a task or the world returned no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RtError {
@@ -21,34 +21,34 @@ pub enum RtError {
         /// The name given at spawn.
         name: String,
     },
-    /// Virtual world: every task waits and no event is left that could wake one.
+    /// Virtual world: every task waits, and no pending event could wake one.
     #[error("deadlock at {at}: every task waits and nothing is left to happen\n{waiters}")]
     Deadlock {
-        /// When.
+        /// When it happened.
         at: Nanos,
-        /// One line a task: its name and what it waits on.
+        /// One line per task: its name and what it waits for.
         waiters: String,
     },
-    /// Virtual world: a task went on for longer than the limit without giving its processor back.
+    /// Virtual world: a task ran for longer than the limit without yielding its processor.
     #[error("task {name} never yields: {used} of processor time in one go at {at} (limit {limit})")]
     NeverYields {
         /// The name given at spawn.
         name: String,
-        /// When it was last given a processor.
+        /// When it last got a processor.
         at: Nanos,
-        /// The processor time that it had used by then.
+        /// The processor time it had used by then.
         used: Nanos,
         /// The limit.
         limit: Nanos,
     },
-    /// Virtual world: tasks run again and again but time does not advance.
+    /// Virtual world: tasks keep running but time does not advance.
     #[error("time stands still at {at}: {polls} polls in a row, the last of task {name}")]
     Livelock {
         /// The task that ran last.
         name: String,
-        /// When.
+        /// When it happened.
         at: Nanos,
-        /// How often a task ran at that instant.
+        /// How many times a task ran at that instant.
         polls: u64,
     },
     /// Virtual world: an event would lie beyond the end of time.
@@ -56,20 +56,21 @@ pub enum RtError {
     TimeOverflow {
         /// The task whose charge or timer overflowed.
         name: String,
-        /// When.
+        /// When it happened.
         at: Nanos,
-        /// The span that it asked for.
+        /// The span it asked for.
         span: Nanos,
     },
-    /// Virtual world: work was charged for which the machine's model has no price.
+    /// Virtual world: a kind of work was charged that the machine's model has no price for.
     #[error("the machine's model has no price for {key}, which {layer} charges; add it to the table [costs]")]
     Unpriced {
         /// The layer that charged.
         layer: &'static str,
-        /// The key that is missing.
+        /// The missing key.
         key: &'static str,
     },
-    /// `block_on` was called inside a task, a completion or another `block_on`, where waiting would hold up others.
+    /// `block_on` was called inside a task, a completion or another `block_on`, where waiting would
+    /// hold up others.
     #[error(
         "block_on was called inside a task or a completion, which must not wait; await the future instead"
     )]

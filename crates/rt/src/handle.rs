@@ -1,4 +1,4 @@
-//! The handle itself.
+//! The handle to a world.
 
 use crate::counters::Counters;
 use crate::panics::Panics;
@@ -16,9 +16,9 @@ use std::task::{Context, Poll, Waker};
 
 /// Handle to a world: the real one, or a virtual one.
 ///
-/// Cheap to clone; pass it explicitly and store it where it is needed. In the real world the last handle's drop stops
-/// the threads; every task that has not ended has a handle, so one that never ends keeps the world alive until
-/// [`Rt::shutdown`], which ends it in order.
+/// Cheap to clone; pass it explicitly and store it where it is needed. In the real world, dropping
+/// the last handle stops the threads. Every unfinished task holds a handle, so a task that never
+/// ends keeps the world alive until [`Rt::shutdown`], which ends it in an orderly way.
 #[derive(Clone)]
 pub struct Rt {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ pub(crate) enum Which {
 }
 
 impl Rt {
-    /// A real world: threads and the system's clock. Threads start when they are first needed.
+    /// A real world: threads and the system clock. Threads start when first needed.
     pub fn real(config: RealConfig) -> Self {
         let counters = Arc::<Counters>::default();
         let panics = Arc::new(Panics::new(counters.clone()));
@@ -45,7 +45,7 @@ impl Rt {
         Self::new(Which::Real(real), Tracer::default(), counters, panics)
     }
 
-    /// A world supplied from outside; `tracer` is the switch that the world itself reports to.
+    /// A world supplied from outside; `tracer` is the switch the world itself reports to.
     pub fn from_world(world: Arc<dyn World>, tracer: Tracer) -> Self {
         let counters = Arc::<Counters>::default();
         let panics = Arc::new(Panics::new(counters.clone()));
@@ -56,12 +56,13 @@ impl Rt {
         Self { shared: Arc::new(Shared { world, tracer, counters, panics }) }
     }
 
-    /// Whether this is a virtual world: time there is not the user's time.
+    /// Whether this is a virtual world, whose time is not the user's time.
     pub fn is_virtual(&self) -> bool {
         matches!(self.shared.world, Which::Virtual(_))
     }
 
-    /// Time since the world began. In the virtual world this includes what the running task was charged so far.
+    /// Time since the world began. In the virtual world this includes what the running task has
+    /// been charged so far.
     pub fn now(&self) -> Nanos {
         match &self.shared.world {
             Which::Real(real) => real.now(),
@@ -69,12 +70,12 @@ impl Rt {
         }
     }
 
-    /// Seconds since 1970, for time stamps in files only: it may jump.
+    /// Seconds since 1970, only for time stamps in files: it may jump.
     pub fn wall_clock(&self) -> i64 {
         self.wall_time().0
     }
 
-    /// As [`Self::wall_clock`], with the nanoseconds of the second that runs.
+    /// Like [`Self::wall_clock`], plus the nanoseconds within the current second.
     pub fn wall_time(&self) -> (i64, u32) {
         match &self.shared.world {
             Which::Real(real) => real.wall_time(),
@@ -82,7 +83,7 @@ impl Rt {
         }
     }
 
-    /// Sleeps until `at`; returns at once where that is past. Dropping the future disarms its timer.
+    /// Sleeps until `at`; returns at once if that is past. Dropping the future disarms its timer.
     pub fn sleep_until(&self, at: Nanos) -> Sleep {
         Sleep { rt: self.clone(), at, timer: None }
     }
@@ -92,7 +93,8 @@ impl Rt {
         self.sleep_until(self.now().saturating_add(span))
     }
 
-    /// Accounts for work done by the running task. Free in the real world, where the work itself takes the time.
+    /// Charges work to the running task. Free in the real world, where the work itself takes the
+    /// time.
     #[inline]
     pub fn charge(&self, work: impl Work) {
         if let Which::Virtual(world) = &self.shared.world {
@@ -111,7 +113,7 @@ impl Rt {
         }
     }
 
-    /// Processor time used since the running task was given its processor; plain time in the real world.
+    /// Processor time used since the running task got its processor; plain time in the real world.
     pub(crate) fn stint(&self) -> Nanos {
         match &self.shared.world {
             Which::Real(real) => real.now(),
@@ -119,8 +121,8 @@ impl Rt {
         }
     }
 
-    /// Processor time and turns that the running task has used since it began; `None` in the real world, where tasks share
-    /// threads and nobody counts.
+    /// Processor time and turns the running task has used since it began. `None` in the real world,
+    /// where tasks share threads and this is not counted.
     pub fn task_usage(&self) -> Option<TaskUsage> {
         match &self.shared.world {
             Which::Real(_) => None,
@@ -128,12 +130,12 @@ impl Rt {
         }
     }
 
-    /// A stream of randomness of its own for each label; the same seed and label give the same stream.
+    /// A separate random stream for each label; the same seed and label give the same stream.
     pub fn rng(&self, label: &str) -> Rng {
         Rng::labelled(self.seed(), label)
     }
 
-    /// The seed of all randomness; printing it makes a run repeatable.
+    /// The seed of all randomness. Print it to make a run repeatable.
     pub fn seed(&self) -> u64 {
         match &self.shared.world {
             Which::Real(real) => real.seed(),
@@ -154,12 +156,13 @@ impl Rt {
         self.shared.tracer.record(self.now(), self.origin(), event);
     }
 
-    /// Tells the sink the name of an object of a kind, such as "device", that events show by its number.
+    /// Tells the sink the name of an object of some kind, such as "device", which events identify
+    /// by number.
     pub fn trace_name(&self, kind: &'static str, number: u32, name: &str) {
         self.shared.tracer.name(kind, number, name);
     }
 
-    /// Whether anybody traces: guards work that only a trace needs.
+    /// Whether a trace is being recorded; guards work that only a trace needs.
     #[inline]
     pub fn is_tracing(&self) -> bool {
         self.shared.tracer.is_on()
@@ -170,8 +173,8 @@ impl Rt {
         self.shared.tracer.set_sink(sink);
     }
 
-    /// The processor in the virtual world, a small number for the thread in the real one: for state that tasks on different
-    /// processors should not share.
+    /// The processor in the virtual world; a small thread number in the real one. For state that
+    /// tasks on different processors should not share.
     #[inline]
     pub fn lane(&self) -> u32 {
         self.origin().lane
@@ -184,17 +187,18 @@ impl Rt {
         }
     }
 
-    /// How often something happened in this world.
+    /// How often something has happened in this world.
     pub fn counter(&self, counter: Counter) -> u64 {
         self.shared.counters.get(counter)
     }
 
-    /// Gives what the counter was before.
+    /// Adds to the counter; returns its previous value.
     pub(crate) fn count(&self, counter: Counter, n: u64) -> u64 {
         self.shared.counters.add(counter, n)
     }
 
-    /// Time, and processor time of this thread, where a poll of a task that begins now is to be traced.
+    /// The time, and this thread's processor time, at the start of a task's poll that will be
+    /// traced; otherwise `None`.
     pub(crate) fn poll_begins(&self) -> Option<(Nanos, Nanos)> {
         match &self.shared.world {
             Which::Real(real) if self.is_tracing() => Some((real.now(), real.processor_time())),
@@ -202,7 +206,7 @@ impl Rt {
         }
     }
 
-    /// Traces a poll of a task that began with these times.
+    /// Traces a task's poll that began at these times.
     pub(crate) fn poll_ended(&self, task: u32, (now, processor): (Nanos, Nanos)) {
         if let Which::Real(real) = &self.shared.world {
             let (processor, took) = (real.processor_time() - processor, real.now() - now);
@@ -214,14 +218,16 @@ impl Rt {
         self.shared.panics.note(name, message);
     }
 
-    /// A future about to return `Pending` says what it waits for, for the report of a deadlock. Free in the real world.
+    /// Called by a future about to return `Pending`: says what it waits for, for deadlock reports.
+    /// Free in the real world.
     pub fn waits_on(&self, what: impl FnOnce() -> WaitsOn) {
         if let Which::Virtual(world) = &self.shared.world {
             world.waits_on(what());
         }
     }
 
-    /// Lets threads that wait drive this I/O; see [`Driver`]. Virtual worlds have no use for a driver and ignore it.
+    /// Lets waiting threads drive this I/O; see [`Driver`]. Virtual worlds do not need drivers and
+    /// ignore it.
     pub fn register_driver(&self, driver: Arc<dyn Driver>) -> DriverHandle {
         match &self.shared.world {
             Which::Real(real) => real.register_driver(driver),
@@ -229,28 +235,33 @@ impl Rt {
         }
     }
 
-    /// Makes sure that a thread reaps the I/O in flight, and starts the requests that the poll on this thread has kept back
-    /// ([`Rt::may_defer`]). For code that starts I/O outside of `block_on` and does not wait for it; `block_on` itself does this
-    /// when it returns.
+    /// Makes sure that a thread reaps the I/O in flight, and starts requests that the current poll
+    /// on this thread has deferred ([`Rt::may_defer`]). For code that starts I/O outside `block_on`
+    /// and does not wait for it. `block_on` does this itself when it returns.
     pub fn ensure_driven(&self) {
         if let Which::Real(real) = &self.shared.world {
             real.ensure_driven();
         }
     }
 
-    /// I/O was handed to a driver of this world on the calling thread. A thread in [`Rt::block_on`] or in a task of this world
-    /// comes back to drive it; any other, which may poll a future of this world in an executor of its own, wakes one that does.
-    /// Costs a look at a thread-local where the thread is one of ours.
+    /// Notes that I/O was handed to a driver of this world on the calling thread.
+    ///
+    /// A thread in [`Rt::block_on`] or in a task of this world will drive it later. Any other
+    /// thread, which may be polling a future of this world in its own executor, wakes one that
+    /// will. For our own threads this costs one thread-local read.
     pub fn io_started(&self) {
         if let Which::Real(real) = &self.shared.world {
             real.io_started();
         }
     }
 
-    /// Whether a driver may keep back what is submitted now: the calling thread is in [`Rt::block_on`] and polls its future, and
-    /// calls [`Driver::enter_deferred`] or [`Driver::drive`] when the poll has ended. One system call then starts what the poll has
-    /// submitted, and waits for it. False for tasks, for completions that a driver calls, and for virtual worlds. For small requests
-    /// that are waited for: a poll may be long. Inside one, [`Rt::ensure_driven`] starts them.
+    /// Whether a driver may defer what is submitted now.
+    ///
+    /// True while the calling thread is in [`Rt::block_on`] and polls its future. After the poll
+    /// the thread calls [`Driver::enter_deferred`] or [`Driver::drive`], so that one system call
+    /// both starts what the poll has submitted and waits for it. False for tasks, for completions
+    /// called by a driver, and for virtual worlds. Meant for small requests that the caller waits
+    /// for, since a poll may take long. During the poll, [`Rt::ensure_driven`] starts them.
     pub fn may_defer(&self) -> bool {
         match &self.shared.world {
             Which::Real(real) => real.may_defer(),
@@ -258,9 +269,9 @@ impl Rt {
         }
     }
 
-    /// Ends the world: waits up to `grace` until all tasks have ended, drops those that have not, stops the threads, and
-    /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once; later sleeps still end. From
-    /// ordinary threads only.
+    /// Ends the world: waits up to `grace` until all tasks have ended, drops the others, stops the
+    /// threads, and reports. Tasks may spawn others during the grace period. Later spawns are
+    /// dropped at once; later sleeps still end. Call it from ordinary threads only.
     pub fn shutdown(&self, grace: Nanos) -> ShutdownReport {
         let mut report = match &self.shared.world {
             Which::Real(real) => real.shutdown(grace),
@@ -270,11 +281,14 @@ impl Rt {
         report
     }
 
-    /// Whether a system call may block the calling thread: it is in [`Rt::block_on`] and polls its future, so that it would
-    /// wait for the answer in any case. False for workers, completions and virtual worlds. I/O that has to leave the thread
-    /// for one of the kernel's, as a flush does, is done sooner by the thread itself: two wakes fewer.
+    /// Whether a system call may block the calling thread.
     ///
-    /// A caller that blocks calls [`Rt::ensure_driven`] first, since it does not reap meanwhile.
+    /// True while the thread is in [`Rt::block_on`] and polls its future, since it would wait for
+    /// the answer anyway. False for workers, completions and virtual worlds. I/O that the kernel
+    /// must hand to one of its own threads, such as a flush, is faster if the calling thread does
+    /// it itself: it saves two wakes.
+    ///
+    /// A caller that blocks calls [`Rt::ensure_driven`] first, since it reaps nothing meanwhile.
     pub fn may_block(&self) -> bool {
         match &self.shared.world {
             Which::Real(real) => real.may_block(),
@@ -282,8 +296,10 @@ impl Rt {
         }
     }
 
-    /// As [`Rt::may_block`], for a short call such as a small write; true only for the first few of each poll, so that a
-    /// future which starts much at a time has it in flight together.
+    /// Like [`Rt::may_block`], for a short call such as a small write.
+    ///
+    /// True only for the first few calls in each poll, so that a future that starts many requests
+    /// at once has them in flight together.
     pub fn may_block_once(&self) -> bool {
         match &self.shared.world {
             Which::Real(real) => real.may_block_once(),
@@ -291,11 +307,13 @@ impl Rt {
         }
     }
 
-    /// Calls `waker` at `at`, or at once where that is past, unless the alarm is dropped before: on the timers' thread in the real
-    /// world, where a drop may return while the waker is being called, and in a timer's interrupt in the virtual one. The waker may
-    /// wake and spawn, and may take no lock that is held where alarms are armed or dropped. A shutdown does not wait for an alarm:
-    /// one that is armed then rings early in the real world, and not at all in the virtual one. Until it rings or is dropped, an
-    /// alarm keeps what the waker holds.
+    /// Calls `waker` at `at`, or at once if that is past, unless the alarm is dropped first.
+    ///
+    /// In the real world the timers' thread calls it, and a drop may return while the waker is
+    /// being called; in the virtual world a timer interrupt calls it. The waker may wake and spawn,
+    /// but must not take a lock that is held where alarms are armed or dropped. A shutdown does not
+    /// wait for an alarm: an armed one rings early in the real world, and not at all in the virtual
+    /// one. Until it rings or is dropped, an alarm keeps alive what the waker holds.
     pub fn alarm(&self, at: Nanos, waker: &Waker) -> Alarm {
         self.count(Counter::TimersArmed, 1);
         let id = match &self.shared.world {
@@ -312,7 +330,7 @@ impl fmt::Debug for Rt {
     }
 }
 
-/// A sleeping task's alarm; see [`Rt::sleep_until`].
+/// A sleeping task's timer; see [`Rt::sleep_until`].
 #[must_use = "nobody sleeps who does not await"]
 #[derive(Debug)]
 pub struct Sleep {
@@ -321,7 +339,7 @@ pub struct Sleep {
     timer: Option<Alarm>,
 }
 
-/// A timer that was armed; dropping it disarms it. See [`Rt::alarm`].
+/// An armed timer; dropping it disarms it. See [`Rt::alarm`].
 #[must_use = "an alarm that is dropped does not ring"]
 #[derive(Debug)]
 pub struct Alarm {
@@ -344,7 +362,8 @@ impl Future for Sleep {
         if self.rt.now() >= self.at {
             return Poll::Ready(());
         }
-        // Armed anew at every poll: the waker may have changed. Polls before the alarm are rare.
+        // Re-armed at every poll, because the waker may have changed. Polls before the alarm are
+        // rare.
         self.timer = None;
         self.timer = Some(self.rt.alarm(self.at, cx.waker()));
         let at = self.at;

@@ -1,8 +1,9 @@
-//! The handle to the world that a task runs in: clock, tasks, costs, keyed waits, trace.
+//! The handle to the world a task runs in: clock, tasks, costs, keyed waits, trace.
 //!
-//! The same code runs in two worlds. In the real one [`Rt`] wraps a small executor, threads and the system's clock; in a
-//! virtual one (crate `sim`) time, processors and randomness are modelled, and the same seed gives the same run. This
-//! crate never knows about blocks or files, and it has no globals: code that needs a world is handed one.
+//! The same code runs in two worlds. In the real one, [`Rt`] wraps a small executor, threads and
+//! the system clock. In a virtual one (crate `sim`), time, processors and randomness are modelled,
+//! and the same seed gives the same run. This crate knows nothing about blocks or files and has no
+//! globals: code that needs a world is given one.
 //!
 //! ```
 //! use extant_rt::{Class, Cpu, Nanos, Rt};

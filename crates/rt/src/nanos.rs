@@ -3,17 +3,17 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
-/// A point in time, or a span of it, in whole nanoseconds.
+/// A point in time, or a time span, in whole nanoseconds.
 ///
-/// As a point it counts from an origin that only the world knows: the start of the process in the real world, the
-/// start of the run in the virtual one.
+/// A point counts from an origin defined by the world: the start of the process in the real world,
+/// the start of the run in the virtual one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
     /// The origin, and the empty span.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// Later than any event.
     pub const MAX: Self = Self(u64::MAX);
 
     /// `us` microseconds. Panics on overflow.
@@ -36,17 +36,17 @@ impl Nanos {
         self.0 as f64 / 1e9
     }
 
-    /// `self - earlier`, or zero where that would be negative.
+    /// `self - earlier`, or zero if that would be negative.
     pub const fn saturating_sub(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self + span`, or [`Nanos::MAX`] where that would overflow.
+    /// `self + span`, or [`Nanos::MAX`] on overflow.
     pub const fn saturating_add(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// `self + span`, or `None` where that would overflow.
+    /// `self + span`, or `None` on overflow.
     pub const fn checked_add(self, span: Self) -> Option<Self> {
         match self.0.checked_add(span.0) {
             Some(n) => Some(Self(n)),

@@ -1,4 +1,4 @@
-//! Work that a task does for others, too.
+//! Makes sure that work others wait for gets done.
 
 use crate::sync::Mutex;
 use crate::{Class, Nanos, Rt, Watchdog};
@@ -8,32 +8,34 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Sees to it that work comes to its end for which others wait: it is done on its caller's task, as [`Rt::unstoppable`] has it, and
-/// goes on as a task of its own where the caller drops it, and also where the caller keeps it without polling it, as a `select!`
-/// may, though it was woken a while ago. One overseer serves many such works.
+/// Runs work to completion that others wait for.
+///
+/// The work runs on its caller's task, as with [`Rt::unstoppable`]. It continues as a task of its
+/// own if the caller drops it, or keeps it without polling it (as a `select!` may) for a while
+/// after it was woken. One overseer serves many pieces of work.
 pub struct Overseer {
     rt: Rt,
     watchdog: Watchdog,
-    /// Work that was woken, and its caller with it.
+    /// Work that was woken, along with its caller.
     woken: Mutex<Vec<Weak<dyn Unpolled>>>,
 }
 
 /// Work that may be left unpolled.
 trait Unpolled: Send + Sync {
-    /// When it was woken, if it was and nobody has polled it since.
+    /// When it was woken, if it has not been polled since.
     fn woken_at(&self) -> Option<Nanos>;
-    /// Has a task do it.
+    /// Hands the work to a task.
     fn take_over(self: Arc<Self>);
 }
 
 impl Overseer {
-    /// One that waits for the usual time.
+    /// An overseer with the usual patience.
     pub fn new(rt: &Rt) -> Arc<Self> {
         let (rt, watchdog) = (rt.clone(), Watchdog::new(rt, Watchdog::PATIENCE));
         Arc::new(Self { rt, watchdog, woken: Mutex::new(Vec::new()) })
     }
 
-    /// Has `work` done by the caller that awaits the answer, or by a task named `name`.
+    /// Runs `work` on the caller that awaits the result, or else in a task named `name`.
     pub fn oversee<T: Send + 'static>(
         self: &Arc<Self>,
         name: &'static str,
@@ -101,7 +103,7 @@ pub struct Overseen<T: Send + 'static> {
 }
 
 enum Stage<T: Send + 'static> {
-    /// It has never waited, or panicked.
+    /// It has not waited yet, or it panicked.
     Fresh(Work<T>),
     Shared(Arc<Job<T>>),
     Over,
@@ -115,17 +117,17 @@ struct Job<T> {
 }
 
 struct State<T> {
-    /// Taken out while it is being polled.
+    /// `None` while it is being polled.
     work: Option<Work<T>>,
-    /// Its result, where a task has come to it.
+    /// The result, if a task has completed the work.
     result: Option<T>,
     is_over: bool,
-    /// A task does it.
+    /// A task runs it.
     has_task: bool,
     caller: Option<Waker>,
-    /// Of who polled it last.
+    /// The waker of whoever polled it last.
     driver: Option<Waker>,
-    /// When it was woken, if nobody has polled it since.
+    /// When it was woken, if it has not been polled since.
     woken_at: Option<Nanos>,
 }
 
@@ -149,11 +151,11 @@ impl<T: Send + 'static> Future for Overseen<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let job = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Fresh(mut work) => {
-                // Mostly that is all.
+                // Usually this completes it.
                 if let Poll::Ready(result) = work.as_mut().poll(cx) {
                     return Poll::Ready(result);
                 }
-                // Polled once more, with the waker that is watched.
+                // Polled again below, with the waker that is watched.
                 self.job(Some(work))
             }
             Stage::Shared(job) => job,
@@ -187,7 +189,7 @@ impl<T: Send + 'static> fmt::Debug for Overseen<T> {
     }
 }
 
-/// Work that is being polled. It is over where that panics.
+/// Work that is being polled. If the poll panics, the work is over.
 struct Polling<'a, T>(&'a Job<T>);
 
 impl<T> Drop for Polling<'_, T> {
@@ -209,7 +211,8 @@ impl<T> Job<T> {
 }
 
 impl<T: Send + 'static> Job<T> {
-    /// Ready with nothing where it panicked, or where the task that asks has come to the caller's result.
+    /// Resolves to `None` if the work panicked, or if a task asks and the result went to the
+    /// caller.
     fn poll_as(self: &Arc<Self>, cx: &mut Context<'_>, is_caller: bool) -> Poll<Option<T>> {
         let mut work = {
             let mut state = self.state.lock();
@@ -219,7 +222,7 @@ impl<T: Send + 'static> Job<T> {
             if is_caller {
                 state.caller = Some(cx.waker().clone());
             }
-            // Else another polls it, and tells when it is over.
+            // Otherwise someone else is polling it, and will wake us when it is over.
             let Some(work) = state.work.take() else { return Poll::Pending };
             state.driver = Some(cx.waker().clone());
             state.woken_at = None;
@@ -244,7 +247,7 @@ impl<T: Send + 'static> Job<T> {
         }
     }
 
-    /// Has a task go on with it, unless one does.
+    /// Makes a task continue the work, unless one already does.
     fn go_on(self: Arc<Self>) {
         {
             let mut state = self.state.lock();
@@ -260,7 +263,8 @@ impl<T: Send + 'static> Job<T> {
     }
 }
 
-/// A task that does the work. Where the world ends first, or takes no task, the caller goes on if there is one.
+/// A task that runs the work. If the world ends first, or accepts no more tasks, the caller
+/// continues it, if there is one.
 struct Doing<T>(Arc<Job<T>>);
 
 impl<T> Drop for Doing<T> {
@@ -318,7 +322,7 @@ mod tests {
         Pin::new(work).poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Work that waits for another task once, and then says that it is done.
+    /// Work that waits for another task once, and then sets a flag.
     fn work(rt: &Rt, overseer: &Arc<Overseer>) -> (Overseen<u32>, Arc<AtomicBool>) {
         let (inside, done) = (rt.clone(), Arc::new(AtomicBool::new(false)));
         let told = done.clone();

@@ -1,4 +1,4 @@
-//! Panics that ended a task or a completion, kept for the report of the world's end.
+//! Panics that ended a task or a completion, kept for the shutdown report.
 
 use crate::Counter;
 use crate::counters::Counters;

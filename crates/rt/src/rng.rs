@@ -1,20 +1,22 @@
-//! Randomness that a seed replays.
+//! Reproducible randomness.
 
-/// A pseudo-random generator: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+/// A pseudo-random generator: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 ///
-/// Our own, because a seed printed by an experiment must replay after any upgrade of a dependency. Not for secrets.
+/// Our own, because a seed printed by an experiment must give the same run after any dependency
+/// upgrade. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream that belongs to this seed.
+    /// The stream for this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The stream that belongs to a seed and a label, independent of other labels' streams.
+    /// The stream for a seed and a label, independent of other labels' streams.
     pub fn labelled(seed: u64, label: &str) -> Self {
-        // FNV-1a, then one step to spread it.
+        // FNV-1a, then one step to mix the bits.
         let hash = label
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
@@ -30,7 +32,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, each equally likely (to within 2^-64 · bound). Panics on a bound of zero.
+    /// A number below `bound`, uniformly distributed (to within 2^-64 · bound). Panics if `bound`
+    /// is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below zero");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
@@ -48,7 +51,8 @@ mod tests {
 
     #[test]
     fn the_stream_is_the_published_one() {
-        // The reference implementation's first outputs for seed 1234567 (prng.di.unimi.it/splitmix64.c).
+        // First outputs of the reference implementation for seed 1234567
+        // (prng.di.unimi.it/splitmix64.c).
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);

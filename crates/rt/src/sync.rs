@@ -1,4 +1,5 @@
-//! The primitives under the waits of this crate and of the cache, which loom replaces to try every interleaving.
+//! Primitives for the waits of this crate and of the cache. Loom replaces them to try every
+//! interleaving.
 
 #[cfg(not(extant_loom))]
 pub use parking_lot::Mutex;
@@ -8,7 +9,7 @@ pub use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 #[cfg(extant_loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// loom's mutex with the face of `parking_lot`'s.
+/// loom's mutex with the interface of `parking_lot`'s.
 #[cfg(extant_loom)]
 #[derive(Debug, Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
@@ -25,7 +26,7 @@ impl<T> Mutex<T> {
         self.0.lock().expect("a thread that panics ends the model")
     }
 
-    /// Locks it unless another thread has.
+    /// Locks it, unless another thread holds it.
     pub fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }

@@ -1,4 +1,4 @@
-//! A spawned task's result.
+//! Spawned tasks and their results.
 
 use crate::error::panic_message;
 use crate::handle::{Rt, Which};
@@ -13,8 +13,9 @@ use std::task::{Context, Poll, Waker};
 impl Rt {
     /// Starts a task. Its name appears in errors, traces and reports; names need not be unique.
     ///
-    /// A panic ends this task alone. State that it shared with others stays as it left it: use locks that do not poison, and
-    /// keep what they guard consistent across anything that may panic.
+    /// A panic ends only this task. State it shared with others stays as the task left it: use
+    /// locks that do not poison, and keep what they guard consistent across anything that may
+    /// panic.
     pub fn spawn<T, F>(&self, name: &str, class: Class, future: F) -> Task<T>
     where
         T: Send + 'static,
@@ -22,18 +23,18 @@ impl Rt {
     {
         let (promise, task) = pair(self, name);
         let number = self.count(Counter::TasksSpawned, 1) as u32;
-        // Its type ends here: what runs a task is compiled once for each kind of result.
+        // Type erasure: the code that runs a task is compiled once per result type.
         let whole = promise.fulfil(number, Box::pin(future));
         match self.world() {
-            // The task keeps its world.
+            // The task keeps its world alive.
             Which::Real(real) => real.spawn(name, self.clone(), whole),
             Which::Virtual(world) => world.spawn(name, class, Box::pin(whole)),
         }
         task
     }
 
-    /// Runs blocking code beside the caller: in the real world on one of a bounded pool of threads, in order of arrival;
-    /// in the virtual world at once, before this returns.
+    /// Runs blocking code concurrently with the caller: in the real world on a bounded pool of
+    /// threads, in order of arrival; in the virtual world immediately, before this returns.
     pub fn spawn_blocking<T, F>(&self, name: &str, work: F) -> Task<T>
     where
         T: Send + 'static,
@@ -57,16 +58,20 @@ impl Rt {
         task
     }
 
-    /// Runs a future to its end on the caller's thread, and returns its result or why there is none.
+    /// Runs a future to completion on the caller's thread. Returns its result, or why there is
+    /// none.
     ///
-    /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
-    /// While the future waits, the thread drives I/O (see [`Driver`](crate::Driver)) or parks. In the virtual world this is what makes
-    /// time pass, and only the thread that owns the world may call it. Tasks and completions await instead, in both
-    /// worlds: a worker that waits runs no other task, and once all workers wait, nothing goes on.
+    /// A future that is ready at once costs some tens of nanoseconds: it involves neither the
+    /// executor nor another thread. While the future waits, the thread drives I/O (see
+    /// [`Driver`](crate::Driver)) or parks. In the virtual world this call makes time pass, and
+    /// only the thread that owns the world may make it. In both worlds, tasks and completions use
+    /// await instead: a worker that blocks runs no other task, and once all workers block, nothing
+    /// proceeds.
     ///
     /// # Errors
-    /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the future. Otherwise the
-    /// future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never yields.
+    /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the
+    /// future. Otherwise the future panicked, or (virtual world only) the world cannot go on:
+    /// deadlock, overflow, a task that never yields.
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
         let mut future = std::pin::pin!(future);
         let mut result = None;
@@ -77,11 +82,12 @@ impl Rt {
         Ok(result.expect("it was driven to its end"))
     }
 
-    /// As [`Self::block_on`]; without the future's type, so that it is compiled once.
+    /// Like [`Self::block_on`], but without the future's type, so that it is compiled only once.
     fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
         match self.world() {
             Which::Real(real) => {
-                // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
+                // One guard for the whole wait: a guard per poll would cost more and add no
+                // information.
                 let run = || real.block_on(future.as_mut());
                 caught(self, "block_on", run)?.ok_or(RtError::Nested)
             }
@@ -105,8 +111,9 @@ impl Rt {
 
 /// A spawned task; await it for its result.
 ///
-/// Dropping it detaches the task, which runs on; only [`Rt::shutdown`] ends tasks early. A task's panic reaches the task that
-/// awaits it as [`RtError::Panicked`]; where nobody does, it is counted, traced and in the report of the shutdown.
+/// Dropping it detaches the task, which keeps running; only [`Rt::shutdown`] ends tasks early. A
+/// task's panic reaches the task that awaits it as [`RtError::Panicked`]. If no task awaits it, the
+/// panic is counted, traced, and listed in the shutdown report.
 #[must_use = "a dropped task runs on, and nobody hears how it ends"]
 #[derive(Debug)]
 pub struct Task<T> {
@@ -114,7 +121,7 @@ pub struct Task<T> {
     rt: Rt,
 }
 
-/// Where a task leaves its result.
+/// Where a task puts its result.
 #[derive(Debug)]
 struct Joint<T> {
     name: Box<str>,
@@ -156,7 +163,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// The task's own half: fulfils the joint, even when it is dropped half way.
+/// The task's own half: it settles the joint even if it is dropped half way.
 pub(crate) struct Promise<T> {
     joint: Arc<Joint<T>>,
     rt: Rt,
@@ -185,15 +192,15 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Runs `work` to its end, or to its panic.
+    /// Runs `work` until it returns or panics.
     pub(crate) fn run(self, work: impl FnOnce() -> T) {
         let result = caught(&self.rt, &self.joint.name, work);
         self.keep(result);
     }
 
-    /// Runs `future` to its end, or to its panic.
+    /// Runs `future` until it completes or panics.
     fn fulfil(self, number: u32, future: Work<T>) -> impl Future<Output = ()> + use<T> {
-        // Around it from the start: it may be dropped before it is ever polled.
+        // Wrapped from the start: it may be dropped before its first poll.
         let (rt, joint) = (self.rt.clone(), self.joint.clone());
         let caught = Caught { rt, joint, number, is_named: false, future: Some(future) };
         async move {
@@ -211,10 +218,10 @@ impl<T> Drop for Promise<T> {
     }
 }
 
-/// Runs `work`; a panic becomes an error that names the task.
+/// Runs `work`; turns a panic into an error that names the task.
 pub(crate) fn caught<T>(rt: &Rt, name: &str, work: impl FnOnce() -> T) -> Result<T, RtError> {
-    // A task that panicked is never run again, so nobody sees what it left half done except through what it shares
-    // with others; locks there do not poison (parking_lot), as documented on `Rt::spawn`.
+    // A task that panicked never runs again, so what it left unfinished is visible only through
+    // state it shares; locks there do not poison (parking_lot), as documented on `Rt::spawn`.
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let message = panic_message(&*payload);
         rt.note_panic(name, &message);
@@ -230,16 +237,17 @@ struct Caught<T> {
     rt: Rt,
     joint: Arc<Joint<T>>,
     number: u32,
-    /// Whether a sink was told the name.
+    /// Whether the sink has been told the task's name.
     is_named: bool,
     future: Option<Work<T>>,
 }
 
 impl<T> Drop for Caught<T> {
     fn drop(&mut self) {
-        // A task that is dropped half way: the executor would end the process if its destructors panicked past us.
+        // A task dropped half way: if its destructors panicked past this point, the executor would
+        // abort the process.
         if let Some(future) = self.future.take() {
-            // Nobody waits for a result; the panic has been noted.
+            // No one waits for a result; the panic has been recorded.
             let _ = caught(&self.rt, &self.joint.name, || drop(future));
         }
     }
@@ -263,7 +271,7 @@ impl<T> Future for Caught<T> {
             Ok(Poll::Ready(value)) => Ok(value),
             Err(error) => Err(error),
         };
-        // Dropped here, inside the task: its destructors must not panic past us either.
+        // Dropped here, inside the task: its destructors must not panic past this point either.
         let future = this.future.take();
         match caught(&this.rt, &this.joint.name, || drop(future)) {
             Ok(()) => Poll::Ready(result),

@@ -1,4 +1,4 @@
-//! Work that comes to its end although its caller leaves.
+//! Work that completes even if its caller goes away.
 
 use crate::{Class, Rt};
 use std::fmt;
@@ -6,7 +6,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Work that is done on its caller's task, and goes on as a task of its own where the caller drops it: [`Rt::unstoppable`].
+/// Work that runs on its caller's task, and continues as a task of its own if the caller drops it:
+/// see [`Rt::unstoppable`].
 pub struct Unstoppable<T: Send + 'static> {
     rt: Rt,
     name: &'static str,
@@ -14,8 +15,8 @@ pub struct Unstoppable<T: Send + 'static> {
 }
 
 impl Rt {
-    /// Has `work` done by the caller that awaits the answer, or by a task named `name` from where that is dropped. Work that was
-    /// never awaited is done, too.
+    /// Runs `work` on the caller that awaits the result. If the result is dropped first, a task
+    /// named `name` completes the work, even if it was never awaited.
     pub fn unstoppable<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -28,7 +29,7 @@ impl Rt {
 impl<T: Send + 'static> Future for Unstoppable<T> {
     type Output = T;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // Work that panics is dropped with the panic.
+        // Work that panics is dropped along with the panic.
         let mut work = self.work.take().expect("not polled again after its end");
         let poll = work.as_mut().poll(cx);
         if poll.is_pending() {

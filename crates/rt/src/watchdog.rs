@@ -1,4 +1,4 @@
-//! A look after a while at what somebody was given to do.
+//! Checks after a while whether a woken task has done its part.
 
 use crate::{Alarm, Nanos, Rt};
 use parking_lot::Mutex;
@@ -6,38 +6,40 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Waker;
 
-/// For hand-overs to one task, whose future may be kept without being polled: has its owner look after a while whether the task
-/// has done what it was woken for. One alarm serves all hand-overs of an owner, so a watch costs no more than a look at the clock
-/// as a rule.
+/// For hand-overs to a task whose future may be kept without being polled: after a while, has the
+/// owner check whether the task did what it was woken for. One alarm serves all hand-overs of an
+/// owner, so a watch usually costs just a clock read.
 ///
-/// An alarm is lost where the world is shut down before it rings; the next watch arms another.
+/// If the world shuts down before an alarm rings, the alarm is lost; the next watch arms another.
 pub struct Watchdog {
     rt: Rt,
     patience: Nanos,
-    /// When the alarm rings; past where none is armed.
+    /// When the alarm rings; a time in the past if none is armed.
     rings_at: AtomicU64,
-    /// Locked for an exchange alone, never while an alarm is armed or dropped.
+    /// Locked only to swap the alarm, never while one is armed or dropped.
     alarm: Mutex<Option<Alarm>>,
 }
 
 impl Watchdog {
-    /// Longer than a task waits for a processor, as a rule.
+    /// Longer than a task usually waits for a processor.
     pub const PATIENCE: Nanos = Nanos::from_millis(50);
 
-    /// One that looks after `patience` at the earliest.
+    /// A watchdog that checks after `patience` at the earliest.
     pub fn new(rt: &Rt, patience: Nanos) -> Self {
         Self { rt: rt.clone(), patience, rings_at: AtomicU64::new(0), alarm: Mutex::new(None) }
     }
 
-    /// Whether a task that was woken at `since` has had time enough.
+    /// Whether a task that was woken at `since` has had enough time.
     pub fn is_overdue(&self, since: Nanos) -> bool {
         since.saturating_add(self.patience) <= self.rt.now()
     }
 
-    /// Has `ring` woken after the patience, unless another is to be woken before that. What is to be looked at was noted where the
-    /// owner looks when it is woken. Without locks that it takes then.
+    /// Has `ring` woken after the patience, unless an alarm is already set to ring.
+    ///
+    /// The caller has first recorded the hand-over where the owner will find it. Call it without
+    /// locks that the owner takes when woken.
     pub fn watch(&self, ring: impl FnOnce() -> Waker) {
-        // There is no time in loom's models: a task is overdue at once there, or never.
+        // Loom's models have no time: a task there is overdue at once, or never.
         if cfg!(extant_loom) || self.patience == Nanos::MAX {
             return;
         }
@@ -53,7 +55,8 @@ impl Watchdog {
         }
     }
 
-    /// The alarm has rung. To be called before the owner looks: what is noted after that arms it again.
+    /// The alarm has rung. Call this before the owner checks: a hand-over recorded later arms it
+    /// again.
     pub fn rang(&self) {
         self.rings_at.store(0, SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The interface of a world other than the real one.
+//! The interface of worlds other than the real one.
 
 use crate::{Charge, Nanos, RtError};
 use std::fmt;
@@ -8,20 +8,20 @@ use std::task::Waker;
 
 /// How urgently a task wants a processor.
 ///
-/// The virtual world schedules by it, strictly. The real world's executor has one queue and leaves priorities to the
-/// operating system: there a class changes nothing.
+/// The virtual world schedules strictly by class. The real world's executor has one queue and
+/// leaves priorities to the operating system; classes have no effect there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Runs only when nothing else wants the processor.
     Idle,
-    /// Everybody; among themselves in turn.
+    /// Ordinary tasks, taking turns.
     #[default]
     Normal,
-    /// Before everybody else; higher numbers first, equals in order of arrival (`SCHED_FIFO`).
+    /// Before all others; higher numbers first, equals in order of arrival (`SCHED_FIFO`).
     RealTime(u8),
 }
 
-/// The object of a task's wait, for the report of a deadlock.
+/// What a task waits for, for deadlock reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsOn {
     /// A key of a wait table.
@@ -38,11 +38,11 @@ pub enum WaitsOn {
         /// The key.
         key: u64,
     },
-    /// The end of a task.
+    /// The end of the task with this name.
     Task(String),
     /// A timer.
     Timer(Nanos),
-    /// Anything else, with a number to tell it apart.
+    /// Anything else, with a number to identify it.
     Other(&'static str, u64),
 }
 
@@ -58,10 +58,10 @@ impl fmt::Display for WaitsOn {
     }
 }
 
-/// A place in a task's code where it can give its processor to another task.
+/// A place in a task's code where it can yield its processor to another task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReschedPoint {
-    /// An explicit one (`cond_resched`): honoured in every preemption mode.
+    /// An explicit yield point (`cond_resched`): honoured in every preemption mode.
     Explicit,
     /// A place that might sleep (`might_sleep`): honoured under voluntary and full preemption.
     MightSleep,
@@ -70,18 +70,19 @@ pub enum ReschedPoint {
 /// Where a trace event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Processor in the virtual world; a small number for the thread in the real one.
+    /// The processor in the virtual world; a small thread number in the real one.
     pub lane: u32,
-    /// Task in the virtual world, counted from 1 in order of spawning; 0 where unknown.
+    /// The task in the virtual world, counted from 1 in order of spawning; 0 if unknown.
     pub task: u32,
 }
 
 /// A task's use of the processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskUsage {
-    /// Processor time that it was charged.
+    /// Processor time charged to it.
     pub cpu: Nanos,
-    /// How often it was given a processor, having waited or made room before (kernel: `nvcsw` + `nivcsw`, after the first).
+    /// How often it got a processor after waiting or yielding (kernel: `nvcsw` + `nivcsw`, after
+    /// the first).
     pub turns: u64,
 }
 
@@ -96,51 +97,51 @@ impl std::ops::AddAssign for TaskUsage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "it says what did not end"]
 pub struct ShutdownReport {
-    /// Names of the tasks that had not ended, in order of spawning. They were dropped; blocking work among them still
-    /// runs, since nothing can stop it.
+    /// Names of the tasks that had not ended, in order of spawning. They were dropped. Blocking
+    /// work among them still runs, since nothing can stop it.
     pub in_flight: Vec<String>,
-    /// Tasks that panicked during the world's life, with the panic's message; a completion that panicked on a thread that
-    /// drove I/O is called "completion".
+    /// Tasks that panicked during the world's life, with the panic's message. A completion that
+    /// panicked on a thread driving I/O is called "completion".
     pub panicked: Vec<(String, String)>,
 }
 
-/// A task's code, its result already bound to go where it belongs.
+/// A task's code, with its result already routed to its receiver.
 pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A world that tasks can run in instead of the real one. `sim` has the one that matters.
+/// A world that tasks can run in instead of the real one. The important one is in `sim`.
 ///
-/// A world's methods are called through [`Rt`](crate::Rt), which documents them.
+/// Its methods are called through [`Rt`](crate::Rt), which documents them.
 pub trait World: Send + Sync {
-    /// The time, including what the running task was charged so far.
+    /// The time, including what the running task has been charged so far.
     fn now(&self) -> Nanos;
-    /// Seconds since 1970, and nanoseconds of the second that runs.
+    /// Seconds since 1970, and nanoseconds within the current second.
     fn wall_time(&self) -> (i64, u32);
     /// The seed of all randomness.
     fn seed(&self) -> u64;
-    /// Takes a task over.
+    /// Takes over a task.
     fn spawn(&self, name: &str, class: Class, future: TaskFuture);
-    /// Runs the world until `main` is done.
+    /// Runs the world until `main` completes.
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError>;
-    /// Makes the running task pay.
+    /// Charges the running task.
     fn charge(&self, charge: Charge);
     /// Arms a timer.
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId;
-    /// Disarms a timer; one that has fired is left alone.
+    /// Disarms a timer; no effect if it has fired.
     fn cancel_timer(&self, id: TimerId);
-    /// Processor time that the running task has used since it was last given a processor.
+    /// Processor time the running task has used since it last got a processor.
     fn stint(&self) -> Nanos;
-    /// The running task's use of the processors since it began.
+    /// The running task's processor usage since it began.
     fn task_usage(&self) -> TaskUsage;
     /// Whether the running task should yield at such a point.
     fn should_yield(&self, point: ReschedPoint) -> bool;
     /// The running task is about to wait for this.
     fn waits_on(&self, what: WaitsOn);
-    /// The processor and the task that run.
+    /// The current processor and task.
     fn origin(&self) -> Origin;
-    /// Drops what has not ended and names it.
+    /// Drops unfinished tasks and reports their names.
     fn shutdown(&self) -> ShutdownReport;
 }
 
-/// A timer that was armed.
+/// An armed timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(pub u64);

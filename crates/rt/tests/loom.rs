@@ -1,4 +1,4 @@
-//! The wait table in every interleaving of small cases.
+//! Loom tests of the wait table: every interleaving of small cases.
 //!
 //! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-rt --release --test loom`
 #![cfg(extant_loom)]
@@ -20,7 +20,7 @@ struct World {
     inside: AtomicU32,
 }
 
-/// Runs `body` in every interleaving with at most three switches that nothing forces.
+/// Runs `body` in every interleaving with at most three preemptive switches.
 fn model(word: u32, body: impl Fn(Arc<World>) + Send + Sync + 'static) {
     let rt = Rt::real(RealConfig { seed: Some(1), ..RealConfig::default() });
     let mut builder = loom::model::Builder::new();
@@ -108,23 +108,24 @@ fn a_waiter_and_a_lock_waiter_of_the_same_page_are_both_served() {
     });
 }
 
-/// A lock for readers and writers, and what is under it.
+/// A reader-writer lock, and what it guards.
 struct Shared {
     lock: RwLock,
-    /// Readers that are in; a thousand for a writer.
+    /// Number of readers inside; a writer counts as a thousand.
     inside: AtomicU32,
     /// Changed by writers.
     value: AtomicU32,
 }
 
-/// As [`model`]. With a `patience` of zero a lock that was given to a task is everybody's until that comes for it, else its own.
+/// Like [`model`]. With a `patience` of zero, a lock given to a task is up for grabs until the task
+/// picks it up; otherwise it stays the task's own.
 fn locks(patience: Nanos, body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
     let rt = Rt::real(RealConfig { seed: Some(1), ..RealConfig::default() });
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let config = WaitConfig { bucket_bits: 1, ..WaitConfig::new("loom") };
-        // Loom's types are shared by loom's pointers, but the table is the lock's own.
+        // Loom's pointers are for sharing loom's types, but the table belongs to the lock.
         let table = std::sync::Arc::new(WaitTable::new(&rt, config).with_patience(patience));
         let (inside, value) = (AtomicU32::new(0), AtomicU32::new(0));
         body(Arc::new(Shared { lock: RwLock::new(&table), inside, value }));
@@ -203,7 +204,7 @@ fn a_lock_that_is_taken_back_is_its_old_owners_no_more() {
         let held = shared.lock.try_write().expect("free");
         let comes_late = thread::spawn(move || {
             let mut taking = pin!(late.lock.write());
-            // Polled by hand, and again when it may have been given the lock and lost it.
+            // Polled by hand, and again once it may have been given the lock and lost it.
             let first = taking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             thread::yield_now();
             match first {

@@ -1,4 +1,4 @@
-//! The real world, from outside.
+//! Tests of the real world through its public interface.
 
 use extant_rt::{Class, Counter, Driver, Nanos, RealConfig, Rt, RtError, Wait};
 use std::collections::VecDeque;
@@ -102,7 +102,7 @@ fn blocking_work_is_bounded_and_all_of_it_is_done() {
     assert!(most.load(Ordering::SeqCst) <= 2);
 }
 
-/// A device whose requests complete, in order, only while a thread drives it.
+/// A device whose requests complete in order, and only while a thread drives it.
 struct Lazy {
     state: Mutex<LazyState>,
     changed: Condvar,
@@ -113,7 +113,7 @@ struct Lazy {
 #[derive(Default)]
 struct LazyState {
     submitted: VecDeque<Arc<Request>>,
-    /// Nothing completes.
+    /// Nothing completes while this is set.
     is_held: bool,
     interrupts: usize,
     inside: usize,
@@ -165,7 +165,7 @@ impl Driver for Lazy {
             state = self.changed.wait(state).unwrap();
         }
         state.interrupts = 0;
-        // One at a time, so that threads have to take turns.
+        // Completes one request at a time, so that threads have to take turns.
         let done = if has_some(&state) { state.submitted.pop_front() } else { None };
         if state.submitted.is_empty() {
             let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
@@ -267,7 +267,7 @@ fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
     let rt = world();
     let lazy = Lazy::new();
     let _handle = rt.register_driver(lazy.clone());
-    // Nothing is done before all are waiting.
+    // Nothing completes before all threads are waiting.
     lazy.state.lock().unwrap().is_held = true;
     let polls = AtomicUsize::new(0);
     let waker = Mutex::new(None::<Waker>);
@@ -278,7 +278,7 @@ fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
         while lazy.state.lock().unwrap().inside == 0 {
             std::thread::yield_now();
         }
-        // As one that has much to do when it is polled again. The limit ends a test that fails.
+        // Acts like a thread with much to do when polled again. The timeout ends a failing test.
         let busy = scope.spawn(move || {
             let busy = poll_fn(|cx| {
                 *waker.lock().unwrap() = Some(cx.waker().clone());
@@ -303,7 +303,7 @@ fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
         lazy.changed.notify_all();
         first.join().unwrap();
         last.join().unwrap();
-        // It was not woken, perhaps, where it was slow to sit down.
+        // It may not have been woken, if it was slow to take the seat.
         waker.lock().unwrap().take().expect("it was polled").wake();
         assert!(busy.join().unwrap(), "the last one's request was done while it was busy");
     });
@@ -319,7 +319,7 @@ fn io_without_a_waiter_is_driven_by_a_worker() {
         let lazy = Lazy::new();
         let _handle = rt.register_driver(lazy.clone());
         rt.block_on(async { drop(lazy.submit()) }).unwrap();
-        // Waits by looking, since waiting in block_on would drive.
+        // Waits by polling a counter, since waiting in block_on would drive.
         while lazy.in_flight() > 0 {
             std::thread::yield_now();
         }
@@ -387,7 +387,7 @@ fn a_driving_thread_hears_a_wake_up_from_elsewhere() {
     let rt = world();
     let lazy = Lazy::new();
     let _handle = rt.register_driver(lazy.clone());
-    // Something is in flight for ever, so a thread that waits sits down to drive.
+    // Something is always in flight, so a waiting thread takes the seat to drive.
     lazy.in_flight.fetch_add(1, Ordering::SeqCst);
     let rt2 = rt.clone();
     let task = rt.spawn("sleeper", Class::Normal, async move { rt2.sleep(Nanos::from_millis(5)).await });
@@ -425,7 +425,7 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     let task = rt.spawn("task", Class::Normal, async move { nested(&inside) });
     assert_eq!(rt.block_on(task).unwrap(), Ok(Err(RtError::Nested)));
     assert_eq!(rt.block_on(async { nested(&rt) }).unwrap(), Err(RtError::Nested));
-    // Blocking work has a thread of its own and may wait.
+    // Blocking work has a thread of its own and may block.
     let inside = rt.clone();
     let work = rt.spawn_blocking("work", move || nested(&inside));
     assert_eq!(rt.block_on(work).unwrap(), Ok(Ok(1)));
@@ -434,7 +434,7 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     assert!(sentence.ends_with("await the future instead"), "{sentence}");
 }
 
-/// A driver that is asked to reap once, and notes whether its completions may block.
+/// A driver that is asked to reap once, and records whether its completions may block.
 struct Asks(Rt, AtomicUsize, Arc<Lazy>, AtomicBool);
 
 impl Driver for Asks {
@@ -471,7 +471,7 @@ fn only_a_thread_that_polls_what_it_waits_for_may_block() {
     assert!(!asks.3.load(Ordering::SeqCst), "other completions wait behind one");
 }
 
-/// A driver whose completions panic, one for each request.
+/// A driver whose completions panic, one per request.
 struct Broken(AtomicUsize, Arc<Lazy>);
 
 impl Driver for Broken {
@@ -500,7 +500,7 @@ fn a_completion_that_panics_harms_neither_the_waiting_thread_nor_a_worker() {
     while broken.in_flight() > 5 {
         assert_eq!(rt.block_on(rt.sleep(Nanos::from_micros(100))), Ok(()));
     }
-    // The rest is left to the workers, of which each must survive.
+    // The rest is left to the workers, each of which must survive.
     let task = || rt.spawn("task", Class::Normal, async { 7 });
     rt.block_on(task()).unwrap().unwrap();
     while broken.in_flight() > 0 {

@@ -1,4 +1,5 @@
-//! The lock for readers and writers, from outside. Under loom its atomics are others: see `loom.rs`.
+//! Tests of the reader-writer lock through its public interface. Not for loom, which replaces its
+//! atomics: see `loom.rs`.
 #![cfg(not(extant_loom))]
 
 use extant_rt::{Class, Nanos, ReadGuard, RealConfig, Rng, Rt, RwLock, TaskMutex, WaitConfig, WaitTable};
@@ -12,7 +13,7 @@ fn world() -> Rt {
     Rt::real(RealConfig { worker_threads: Some(4), blocking_threads: Some(2), seed: Some(1) })
 }
 
-/// A table whose locks never go to another waiter than the one that they were given to.
+/// A table that never takes a lock from the waiter it was given to.
 fn patient(rt: &Rt) -> Arc<WaitTable> {
     Arc::new(WaitTable::new(rt, WaitConfig::new("test")).with_patience(Nanos::MAX))
 }
@@ -114,14 +115,14 @@ fn readers_are_polled_once_while_writers_have_it_one_after_the_other() {
 #[test]
 fn who_leaves_takes_nothing_along() {
     let lock = RwLock::new(&patient(&world()));
-    // A writer that waits for a reader leaves: the readers behind it need not wait.
+    // A writer that waits for a reader goes away: the readers behind it need not wait.
     let first = lock.try_read().expect("free");
     let (mut writer, mut reader) = (Held::new(lock.write()), Held::new(lock.read()));
     assert!(writer.poll().is_pending() && reader.poll().is_pending());
     drop(writer);
     assert_eq!(reader.bell.wakes(), 1);
     drop((first, reader.expect("beside the first")));
-    // One that was given the lock leaves before it knows.
+    // A waiter that was given the lock goes away before it notices.
     let first = lock.try_write().expect("free");
     let (mut given, mut next) = (Held::new(lock.write()), Held::new(lock.write()));
     assert!(given.poll().is_pending() && next.poll().is_pending());
@@ -130,7 +131,7 @@ fn who_leaves_takes_nothing_along() {
     drop(given);
     assert_eq!(next.bell.wakes(), 1);
     drop(next.expect("it was passed on"));
-    // The last one leaves.
+    // The last waiter goes away.
     let first = lock.try_write().expect("free");
     let mut last = Held::new(lock.read());
     assert!(last.poll().is_pending());
@@ -158,7 +159,7 @@ fn one_that_does_not_come_for_it_loses_it_to_those_who_wait() {
     assert!(lock.try_write().is_none());
     drop(read);
     drop(lock.try_write().expect("all have left"));
-    // One whose lock was taken away leaves.
+    // A waiter whose lock was taken back goes away.
     let first = lock.try_write().expect("free");
     let (mut kept, mut waits) = (Held::new(lock.write()), Held::new(lock.write()));
     assert!(kept.poll().is_pending() && waits.poll().is_pending());
@@ -181,7 +182,7 @@ fn those_who_wait_are_woken_when_one_does_not_come_for_it() {
     let mut waits = Held::new(lock.read());
     assert!(waits.poll().is_pending());
     drop(first);
-    // Each of those before it is given the lock once, and the next look takes it away from that one.
+    // Each waiter ahead of it is given the lock once, and the next check takes it back.
     let rings = async {
         let mut seen = 0;
         loop {
@@ -201,7 +202,7 @@ fn those_who_wait_are_woken_when_one_does_not_come_for_it() {
 fn tasks_and_threads_that_fight_for_it_all_get_it_and_writers_alone() {
     let rt = world();
     for seed in 0..6 {
-        // Few, so that locks are taken back from slow ones, too.
+        // Short in some runs, so that locks are also taken back from slow waiters.
         let patience = if seed % 2 == 0 { Nanos::from_micros(20) } else { Nanos::from_millis(50) };
         let config = WaitConfig { bucket_bits: 1, ..WaitConfig::new("fight") };
         let table = Arc::new(WaitTable::new(&rt, config).with_patience(patience));
@@ -214,7 +215,7 @@ fn tasks_and_threads_that_fight_for_it_all_get_it_and_writers_alone() {
                     for _ in 0..200 {
                         let (lock, inside) = &locks[rng.below(3) as usize];
                         if rng.below(4) == 0 {
-                            // Leaves after a poll or two.
+                            // Gives up after one or two polls.
                             let mut taking = pin!(lock.write());
                             let mut polls = 1 + rng.below(2);
                             std::future::poll_fn(|cx| {

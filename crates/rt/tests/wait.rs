@@ -1,4 +1,5 @@
-//! The wait table, from outside. Under loom its atomics are others: see `loom.rs`.
+//! Tests of the wait table through its public interface. Not for loom, which replaces its atomics:
+//! see `loom.rs`.
 #![cfg(not(extant_loom))]
 
 use extant_rt::wait::{Discipline, Hash};
@@ -18,15 +19,15 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is passed to the system allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -88,7 +89,7 @@ fn a_wake_up_among_a_hundred_thousand_waiters_in_256_buckets_examines_one() {
 
 #[test]
 fn the_older_disciplines_look_at_the_whole_bucket() {
-    // Two keys share each bucket of a table of two.
+    // All eight keys are in the same bucket of a table of two.
     let rt = world();
     for (discipline, examined, woken) in
         [(Discipline::Keyed, 1, 1), (Discipline::Filtered, 8, 1), (Discipline::WholeBucket, 8, 8)]
@@ -151,7 +152,7 @@ fn a_lock_that_is_given_to_a_future_that_is_dropped_passes_on() {
     }
     drop(second); // gives up while waiting
     table.unlock(9, &word, LOCKED);
-    drop(first); // gives up while the lock is its own
+    drop(first); // gives up while it owns the lock
     assert!(poll(Pin::new(&mut third), Waker::noop()).is_ready());
     table.unlock(9, &word, LOCKED);
     assert_eq!(word.load(Ordering::SeqCst), 0);
@@ -206,7 +207,7 @@ fn a_wait_costs_no_allocation_once_the_table_has_grown() {
         let keys: [u64; 64] = std::array::from_fn(|_| rng.below(1 << 40));
         let before = ALLOCATIONS.get();
         for chunk in 0..8 {
-            // Eight at a time, so that no round needs more room than the one before.
+            // Eight at a time, so that no round needs more room than the previous one.
             let at = |n: usize| chunk * 8 + n;
             let mut waits: [_; 8] =
                 std::array::from_fn(|n| table.wait_while(keys[at(n)], &words[at(n)], LOCKED));
@@ -215,7 +216,7 @@ fn a_wait_costs_no_allocation_once_the_table_has_grown() {
             waits.iter_mut().for_each(|wait| assert!(poll(Pin::new(wait), Waker::noop()).is_ready()));
         }
         if round == 0 {
-            // Bring every bucket to the most that eight waiters can need of it.
+            // Grow every bucket to the most that eight waiters can need of it.
             let word = AtomicU32::new(LOCKED.mask());
             let mut keys: Vec<Vec<u64>> = vec![Vec::new(); 256];
             (0..20_000).for_each(|key| keys[Hash::Golden.bucket(key, 8)].push(key));
@@ -246,7 +247,7 @@ fn threads_and_tasks_that_fight_for_locks_all_get_them_and_never_two_at_once() {
                     let n = rng.below(4) as usize;
                     let (word, inside) = &pages[n];
                     if rng.below(4) == 0 {
-                        // Gives up after one poll, whatever came of it.
+                        // Gives up after one poll, whatever the result.
                         let mut lock = Some(table.lock(n as u64, word, LOCKED));
                         let got = std::future::poll_fn(|cx| {
                             let got =

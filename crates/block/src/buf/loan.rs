@@ -1,8 +1,8 @@
-//! The end of a buffer over memory of a caller's.
+//! Tracks when a buffer over a caller's memory is dropped.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Tells when a lent buffer is gone.
+/// Reports when a lent buffer has been dropped.
 #[derive(Debug)]
 pub(crate) struct Loan {
     /// Whether a device may fill the memory.
@@ -12,20 +12,20 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// A buffer that is not gone yet.
+    /// The loan of a buffer that is still in use.
     pub(crate) fn new(is_writable: bool) -> Self {
         Self { is_writable, is_back: Mutex::new(false), returned: Condvar::new() }
     }
 
-    /// The buffer is gone: nothing refers to the memory through it any more.
+    /// The buffer has been dropped: nothing refers to the memory through it any more.
     pub(super) fn give_back(&self) {
         let mut is_back = self.is_back.lock();
         *is_back = true;
-        // Under the lock: as soon as that is free, the lender may return.
+        // Notify under the lock: once it is released, the lender may return.
         self.returned.notify_all();
     }
 
-    /// Waits for that.
+    /// Waits until the buffer has been dropped.
     pub(crate) fn wait(&self) {
         let mut is_back = self.is_back.lock();
         while !*is_back {

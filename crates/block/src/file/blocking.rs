@@ -1,4 +1,4 @@
-//! The blocking engine: a transfer's system calls, one after the other, on the caller's thread.
+//! The blocking engine: makes a transfer's system calls one after another on the caller's thread.
 
 use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
@@ -6,7 +6,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Runs a transfer to its end on this thread.
+/// Runs a transfer to completion on this thread.
 pub(super) fn run(host_file: &HostFile, mut transfer: Transfer) {
     let result = loop {
         let step = transfer.step(host_file);
@@ -40,8 +40,10 @@ fn take_step(host_file: &HostFile, step: Step, transfer: &mut Transfer) -> Resul
 }
 
 fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    /// `_IO(0x12, 119)` of linux/fs.h, an exception to the usual encoding: the argument is two 64-bit numbers.
+    /// `_IO(0x12, 119)` of linux/fs.h, an exception to the usual encoding: the argument is two
+    /// 64-bit numbers.
     const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
-    // SAFETY: BLKDISCARD reads an array of two u64, first byte and length, from its argument, and writes nothing.
+    // SAFETY: BLKDISCARD reads an array of two u64 (first byte and length) from its argument, and
+    // writes nothing.
     unsafe { rustix::ioctl::ioctl(fd, rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }

@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Alignment that every host file with O_DIRECT takes, for kernels that do not tell (before Linux 6.1).
+/// Alignment accepted by every host file with O_DIRECT, for kernels that do not report it (before
+/// Linux 6.1).
 const SAFE_ALIGN: u32 = 4096;
 
 #[derive(Debug)]
 pub(super) struct HostFile {
     pub(super) limits: Limits,
-    /// Through the host's page cache; also for what direct I/O cannot take.
+    /// Uses the host's page cache; also for requests that direct I/O cannot handle.
     pub(super) buffered: OwnedFd,
     pub(super) direct: Option<OwnedFd>,
     direct_refused: AtomicBool,
@@ -47,7 +48,7 @@ impl HostFile {
             physical_block_bytes: if direct.is_some() { offset_align } else { block_bytes },
             volatile_cache: true,
             read_only: !options.write,
-            // Of a sector that is not whole, nobody knows the rest. Linux's loop devices leave it out, too.
+            // No one knows the rest of an incomplete sector. Linux's loop devices leave it out too.
             ..Limits::new(path.display().to_string(), size_bytes / Sector::BYTES * Sector::BYTES)
         };
         Ok(Self {
@@ -66,12 +67,12 @@ impl HostFile {
         self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
     }
 
-    /// No more direct I/O: the file does not take it after all.
+    /// Turns direct I/O off: the file does not support it after all.
     pub(super) fn refuse_direct(&self) {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether direct I/O is on and takes an offset and a length, given as their bitwise or.
+    /// Whether direct I/O is on and accepts an offset and a length, given as their bitwise or.
     pub(super) fn takes_direct(&self, offset_or_len: u64) -> bool {
         self.is_block_multiple(offset_or_len) && self.direct_is_on()
     }
@@ -80,7 +81,7 @@ impl HostFile {
         bytes.is_multiple_of(self.offset_align)
     }
 
-    /// The blocks that lie within a range, in bytes.
+    /// The whole blocks within a range, in bytes.
     pub(super) fn whole_blocks(&self, offset: u64, len: u64) -> Range<u64> {
         let start = offset.next_multiple_of(self.offset_align);
         let end = offset + len;
@@ -118,7 +119,7 @@ impl HostFile {
     }
 }
 
-/// The kind of file, of those that hold sectors.
+/// The kind of file; fails unless it is one that holds sectors.
 pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
@@ -130,7 +131,8 @@ pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
 }
 
 impl HostFile {
-    /// Locks the file; a second claim of this object meets the first as one of another does.
+    /// Locks the file. A second claim through this object conflicts with the first, like a claim
+    /// through another object.
     pub(super) fn claim(&self, foreign: ForeignLocks) -> Result<Claim, IoErrorKind> {
         let one = self.claims.take().ok_or(IoErrorKind::Claimed)?;
         let own = self.buffered.try_clone();
@@ -139,13 +141,13 @@ impl HostFile {
     }
 }
 
-/// A second descriptor on the same file, which unlike a `dup` has flags of its own.
+/// A second descriptor for the same file; unlike a `dup`, it has its own flags.
 fn reopen(fd: &OwnedFd, flags: OFlags) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Alignment of memory, and of offset and length, that direct I/O needs.
+/// Alignment needed for direct I/O: of memory, and of offset and length.
 fn alignment(fd: &OwnedFd, is_block_device: bool) -> (u32, u32) {
     if is_block_device {
         let block = rustix::fs::ioctl_blksszget(fd).unwrap_or(SAFE_ALIGN);

@@ -1,15 +1,17 @@
-//! Locks on an image: ours, and those by which others say that they use it.
+//! Locks on an image: ours, and those by which other programs declare that they are using it.
 //!
-//! Linux has locks of whole files (`flock(2)`), and of ranges of bytes, which a process owns (POSIX) or an open file description
-//! (OFD, `fcntl(2)`). They bind those who ask. QEMU asks, and so do programs that serve images through it (QEMU, block/file-posix.c):
-//! a shared lock of byte 100 + n says that its owner uses permission n, one of byte 200 + n that he lets nobody else use it, and who
-//! wants either looks for the other byte. Permission 0 is reading, 1 writing, 2 writing what is there already, 3 resizing.
+//! Linux has locks on whole files (`flock(2)`) and locks on byte ranges, owned by a process (POSIX)
+//! or by an open file description (OFD, `fcntl(2)`). They only affect programs that check them.
+//! QEMU does, and so do programs that serve images through it (QEMU, block/file-posix.c). A shared
+//! lock on byte 100 + n says that its owner uses permission n. One on byte 200 + n says that its
+//! owner does not let anyone else use it. Whoever wants either checks for the other byte.
+//! Permission 0 is reading, 1 writing, 2 writing unchanged data, 3 resizing.
 //!
-//! A writer of ours has, of the image:
-//! - an exclusive lock of byte [`MARK`], which no two of ours have,
+//! Our writer holds these locks on the image:
+//! - an exclusive lock on byte [`MARK`], which no two of our writers can hold,
 //! - `flock(2)`,
-//! - shared locks of all other bytes but 200, so that QEMU and everybody who wants an exclusive lock of some byte keeps off, and QEMU's
-//!   readers of images in use (`--force-share`) do not.
+//! - shared locks on all other bytes except 200. They keep off QEMU and everyone else who wants an
+//!   exclusive lock on some byte, but not QEMU's readers of images in use (`--force-share`).
 
 use super::busy::wait_for_claim;
 use crate::{Claim, IoErrorKind};
@@ -18,28 +20,29 @@ use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// "extant" in ASCII: no other program has a lock of just this byte.
+/// "extant" in ASCII: no other program locks exactly this byte.
 const MARK: i64 = 0x6578_7461_6e74_0000;
-/// A lock of this byte forbids others to read.
+/// A lock on this byte forbids others to read.
 const READING_IS_NOT_SHARED: i64 = 200;
 
-/// What a writer does about the locks of other programs.
+/// What a writer does about other programs' locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignLocks {
-    /// Their image is not written.
+    /// Do not write an image that others have locked.
     #[default]
     Honour,
-    /// It is. What the user knows better than the lock may be that its owner only reads, or has hung.
+    /// Write it anyway. The user may know better than the lock: its owner may only be reading, or
+    /// may hang.
     Override,
 }
 
-/// A lock of other owners.
+/// Another owner's lock.
 #[derive(Clone, Copy, Debug)]
 struct Theirs {
     start: i64,
-    /// 0 for all that follow.
+    /// 0 means to the end of the file.
     len: i64,
-    /// 0 or less where an open file description is its owner.
+    /// 0 or less if the owner is an open file description.
     pid: i32,
 }
 
@@ -54,10 +57,12 @@ impl Theirs {
     }
 }
 
-/// Locks an image for a writer, for as long as the claim lives. `own` is open for writing, or for reading by one who replaces it.
+/// Locks an image for a writer, as long as the claim lives. `own` is open for writing, or for
+/// reading by a caller that will replace the image.
 ///
 /// # Errors
-/// [`IoErrorKind::Claimed`] where another writer of ours has it, whatever `foreign` says; [`IoErrorKind::Locked`].
+/// [`IoErrorKind::Claimed`] if another writer of ours has it, whatever `foreign` says;
+/// [`IoErrorKind::Locked`].
 pub(super) fn take(own: OwnedFd, foreign: ForeignLocks) -> Result<Claim, IoErrorKind> {
     let held = Held(own);
     let file = &held.0;
@@ -73,14 +78,15 @@ pub(super) fn take(own: OwnedFd, foreign: ForeignLocks) -> Result<Claim, IoError
     let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
     let flocked = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
     let flocked = match is_block_device && foreign == ForeignLocks::Honour {
-        // udev has a shared lock while it looks at a disk (systemd, docs/BLOCK_DEVICE_LOCKING.md).
+        // udev holds a shared lock while it probes a disk (systemd, docs/BLOCK_DEVICE_LOCKING.md).
         true => wait_for_claim(flocked),
         false => flocked(),
     };
-    // An exclusive lock of others keeps these from being taken, and is found below. Errors are those of file systems without locks.
+    // If another owner's exclusive lock prevents these, it is found below. Errors come from file
+    // systems without locks.
     let _ = set(file, libc::F_RDLCK, 0, READING_IS_NOT_SHARED);
     let behind = READING_IS_NOT_SHARED + 1;
-    // Not up to the mark, which would become one lock with this.
+    // Stop before the mark: the two locks would be merged into one.
     let _ = set(file, libc::F_RDLCK, behind, MARK - 1 - behind);
     let range = at_mark.or_else(|| theirs(file, 0, 0));
     let is_locked = range.is_some() || marked == Ok(false) || flocked == Err(Errno::WOULDBLOCK);
@@ -90,19 +96,20 @@ pub(super) fn take(own: OwnedFd, foreign: ForeignLocks) -> Result<Claim, IoError
     Ok(Claim::holding(held))
 }
 
-/// Locks of an open file description.
+/// Locks held through an open file description.
 struct Held(OwnedFd);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Our own device and, until it executes its program, a process that another thread forks share the description: closing
-        // ours would leave the locks to them.
+        // Our own device shares the description, and so does a process forked by another thread,
+        // until it executes its program. If we only closed our descriptor, they would keep the
+        // locks.
         let _ = set(&self.0, libc::F_UNLCK, 0, 0);
         let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
     }
 }
 
-/// Changes the description's lock of a range: false where another's is in the way.
+/// Changes the description's lock on a range; false if another owner's lock is in the way.
 fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> rustix::io::Result<bool> {
     match ask(file, libc::F_OFD_SETLK, kind, start, len) {
         Ok(_) => Ok(true),
@@ -111,7 +118,7 @@ fn set(file: &OwnedFd, kind: libc::c_int, start: i64, len: i64) -> rustix::io::R
     }
 }
 
-/// A lock of another owner within a range.
+/// Another owner's lock within a range.
 fn theirs(file: &OwnedFd, start: i64, len: i64) -> Option<Theirs> {
     let found = ask(file, libc::F_OFD_GETLK, libc::F_WRLCK, start, len).ok()?;
     let is_free = libc::c_int::from(found.l_type) == libc::F_UNLCK;
@@ -133,7 +140,8 @@ fn ask(
         l_pid: 0,
     };
     loop {
-        // SAFETY: both commands take a `struct flock`, which the kernel reads and, for F_OFD_GETLK, fills during the call.
+        // SAFETY: both commands take a `struct flock`, which the kernel reads and, for F_OFD_GETLK,
+        // fills in during the call.
         let answer = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
         if answer != -1 {
             return Ok(lock);
@@ -162,8 +170,8 @@ fn owner(file: &Stat, lock: Option<Theirs>) -> String {
     }
 }
 
-/// The process with a locked descriptor of this file. Locks of open file descriptions have no other trace of their owner, and the
-/// caller sees those of processes only that it may look into.
+/// The process that has a locked descriptor of this file. Locks of open file descriptions leave no
+/// other trace of their owner, and the caller only sees processes that it may inspect.
 fn who_has_locked(file: &Stat) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -178,7 +186,8 @@ fn who_has_locked(file: &Stat) -> Option<u32> {
     })
 }
 
-/// The owner of a lock on this file in the list of all locks (proc_locks(5)), where that is a process.
+/// The owner of a lock on this file according to the list of all locks (proc_locks(5)), if it is a
+/// process.
 fn listed(file: &Stat) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(file.st_dev), rustix::fs::minor(file.st_dev));
     let place = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
@@ -250,10 +259,10 @@ mod tests {
         let locks: [&dyn Fn() -> OwnedFd; 7] = [
             &|| ofd(libc::F_RDLCK, 100, 2),
             &|| ofd(libc::F_RDLCK, 201, 1),
-            // Of the whole file, as cloud-hypervisor has it.
+            // Of the whole file, like cloud-hypervisor.
             &|| ofd(libc::F_WRLCK, 0, 0),
             &|| ofd(libc::F_RDLCK, 0, 0),
-            // As libvirt's lock manager has it.
+            // Like libvirt's lock manager.
             &|| ofd(libc::F_WRLCK, 0, 1),
             &|| flocked(FlockOperation::LockExclusive),
             &|| flocked(FlockOperation::LockShared),

@@ -1,9 +1,11 @@
-//! Loop devices of the host: which bytes of which file or disk each is attached to.
+//! Loop devices of the host: which bytes of which file or disk each of them is attached to.
 //!
-//! The kernel names the backing file by its path as it was opened (`/sys/block/loopN/loop/backing_file`), which says little: the file
-//! has other names (hard links, bind mounts), another file may have that name in another mount namespace, and " (deleted)" is
-//! added to the name of a file that was replaced. The device itself tells device and inode number (`LOOP_GET_STATUS64`), to those
-//! who may open it; for others the path is looked up.
+//! The kernel names the backing file by the path it was opened with
+//! (`/sys/block/loopN/loop/backing_file`). That says little: the file may have other names (hard
+//! links, bind mounts), another file may have that name in another mount namespace, and "
+//! (deleted)" is appended to the name of a file that was replaced. The device itself returns device
+//! and inode number (`LOOP_GET_STATUS64`) to those who may open it; for others the path is looked
+//! up.
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -14,14 +16,14 @@ use std::path::{Path, PathBuf};
 /// Major and minor number.
 type DeviceNumber = (u32, u32);
 
-/// Something that holds bytes.
+/// Something that holds bytes: a file or a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
     File { device: DeviceNumber, inode: u64 },
     BlockDevice(DeviceNumber),
 }
 
-/// Bytes of a store.
+/// A range of bytes of a store.
 #[derive(Clone, Debug)]
 struct Extent {
     store: Store,
@@ -33,15 +35,15 @@ struct Extent {
 pub(super) struct LoopDevice {
     pub(super) name: String,
     number: Option<DeviceNumber>,
-    /// The path of its backing file as the kernel tells it.
+    /// The path of its backing file, as reported by the kernel.
     pub(super) backing_path: Option<PathBuf>,
     backing: Extent,
-    /// Where it may be opened.
+    /// The open device, if we may open it.
     device: Option<OwnedFd>,
 }
 
 impl Store {
-    /// That of an open file.
+    /// The store of an open file.
     fn of(stat: &Stat) -> Self {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::BlockDevice => Self::BlockDevice(number(stat.st_rdev)),
@@ -55,7 +57,7 @@ impl Extent {
         self.store == other.store && self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end
     }
 
-    /// The part `inner` of it.
+    /// The part `inner` of this extent.
     fn part(&self, inner: &Range<u64>) -> Self {
         let at = |byte: u64| self.bytes.start.saturating_add(byte).min(self.bytes.end);
         Self { store: self.store, bytes: at(inner.start)..at(inner.end) }
@@ -66,8 +68,9 @@ fn number(raw: u64) -> DeviceNumber {
     (rustix::fs::major(raw), rustix::fs::minor(raw))
 }
 
-/// A loop device other than the file itself through which the kernel has some of the file's bytes. A block device may be a part of a
-/// disk, or a loop device that lies on a file in its turn. `contents` is the file where it may be read.
+/// A loop device, other than the file itself, through which the kernel is using some of the file's
+/// bytes. A block device may be a partition of a disk, or a loop device that is itself backed by a
+/// file. `contents` is the file, if it can be read.
 pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice> {
     let mut loops = attached();
     let own = chain(Extent { store: Store::of(file), bytes: 0..u64::MAX }, &loops);
@@ -85,9 +88,10 @@ pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice
     Some(loops.swap_remove(found))
 }
 
-/// Whether a file is the backing file of a loop device, which was opened through another file system: one that has its files from
-/// others (overlayfs, NFS) keeps their inode numbers, and has a device number without a device. The UUID of the ext volume on both
-/// tells such a file from one that has the same number by chance.
+/// Whether a file is the backing file of a loop device, but was opened through another file system.
+/// A file system that gets its files from another one (overlayfs, NFS) keeps their inode numbers,
+/// and has a device number without a device. Comparing the UUIDs of the ext volumes on both tells
+/// such a file from one that has the same inode number by chance.
 fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bool {
     let (Store::File { device: own, inode }, Store::File { device: theirs, inode: backing }) =
         (file, device.backing.store)
@@ -108,10 +112,12 @@ fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bo
     ours.is_some() && ours == device.device.as_ref().and_then(|device| volume(device, 0))
 }
 
-/// An extent, and those that it lies on: of the disk for a partition, of the backing file for a loop device.
+/// An extent, and the extents it lies on: on the disk for a partition, on the backing file for a
+/// loop device.
 fn chain(extent: Extent, loops: &[LoopDevice]) -> Vec<Extent> {
     let mut chain = vec![extent];
-    // Loop devices cannot lie on themselves (kernel: `loop_validate_file`); the bound is for a table that changes meanwhile.
+    // Loop devices cannot be backed by themselves (kernel: `loop_validate_file`); the bound is for
+    // a table that changes meanwhile.
     while let Some(last) = chain.last()
         && chain.len() < 32
         && let Store::BlockDevice(number) = last.store
@@ -123,20 +129,20 @@ fn chain(extent: Extent, loops: &[LoopDevice]) -> Vec<Extent> {
     chain
 }
 
-/// The bytes of a disk that a partition has.
+/// The bytes of a disk that a partition covers.
 fn disk_of(partition: DeviceNumber) -> Option<Extent> {
     let dir = PathBuf::from(format!("/sys/dev/block/{}:{}", partition.0, partition.1));
     std::fs::metadata(dir.join("partition")).ok()?;
     let sectors = |name: &str| read_number(&dir.join(name))?.checked_mul(512);
     let (start, length) = (sectors("start")?, sectors("size")?);
-    // The directory is a symbolic link into that of the disk.
+    // The directory is a symbolic link into the disk's directory.
     let disk = read_device_number(&dir.canonicalize().ok()?.parent()?.join("dev"))?;
     Some(Extent { store: Store::BlockDevice(disk), bytes: start..start.saturating_add(length) })
 }
 
-/// The loop devices that are attached, as far as can be told.
+/// The attached loop devices, as far as we can tell.
 fn attached() -> Vec<LoopDevice> {
-    // Without sysfs the nodes show which there may be.
+    // Without sysfs, the device nodes show which devices may exist.
     let dir = ["/sys/block", "/dev"].into_iter().find_map(|dir| std::fs::read_dir(dir).ok());
     let names = dir.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let is_loop = |name: &String| {
@@ -172,7 +178,7 @@ fn look_at(name: String) -> Option<LoopDevice> {
             extent(store, status[OFFSET], status[SIZE_LIMIT])
         }
         Err(Errno::NXIO) => return None,
-        // It may not be opened.
+        // We may not open the device.
         Err(_) => {
             let backing = rustix::fs::stat(backing_path.as_ref()?).ok()?;
             let value = |name: &str| read_number(&sys.join("loop").join(name)).unwrap_or(0);
@@ -182,11 +188,11 @@ fn look_at(name: String) -> Option<LoopDevice> {
     Some(LoopDevice { name, number, backing_path, backing, device })
 }
 
-/// `struct loop_info64` (linux/loop.h), of which the first five are looked at.
+/// `struct loop_info64` (linux/loop.h); only the first five words are used.
 type Status = [u64; 29];
 const DEVICE: usize = 0;
 const INODE: usize = 1;
-/// Of the backing file, where that is a device; else 0.
+/// The device number of the backing file if it is a device; otherwise 0.
 const RDEVICE: usize = 2;
 const OFFSET: usize = 3;
 const SIZE_LIMIT: usize = 4;
@@ -194,7 +200,8 @@ const SIZE_LIMIT: usize = 4;
 /// Asks a loop device what it is attached to.
 ///
 /// # Errors
-/// `ENXIO` where it is attached to nothing; it may not be opened, or its node is another device's.
+/// `ENXIO` if it is attached to nothing. Fails if we may not open it, or if its node belongs to
+/// another device.
 fn ask(node: &Path, expected: Option<DeviceNumber>) -> rustix::io::Result<(Status, OwnedFd)> {
     const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -209,8 +216,8 @@ fn ask(node: &Path, expected: Option<DeviceNumber>) -> rustix::io::Result<(Statu
     if !is_expected {
         return Err(Errno::NOTTY);
     }
-    // SAFETY: the device is a loop device, which fills a `struct loop_info64` for this request; that has 232 bytes, as many as
-    // `Status`, for which all bytes are valid.
+    // SAFETY: the device is a loop device, which fills in a `struct loop_info64` for this request.
+    // That has 232 bytes, the same as `Status`, for which all bytes are valid.
     let status =
         unsafe { rustix::ioctl::ioctl(&device, rustix::ioctl::Getter::<LOOP_GET_STATUS64, Status>::new()) };
     Ok((status?, device))

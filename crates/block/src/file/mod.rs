@@ -22,10 +22,11 @@ use std::path::Path;
 use std::sync::Arc;
 use transfer::Transfer;
 
-/// Buffered writes up to this length are made by the thread that submits them.
+/// Buffered writes up to this length are made by the submitting thread.
 const COPIED_BYTES_MAX: u64 = 64 << 10;
 
-/// A write that a sync waits for is made by the thread that waits up to this length, which takes the device some 0.1 ms.
+/// A write that a sync waits for is made by the waiting thread up to this length, which takes the
+/// device about 0.1 ms.
 const AWAITED_BYTES_MAX: u64 = 256 << 10;
 
 /// How to open a [`FileDevice`].
@@ -33,29 +34,33 @@ const AWAITED_BYTES_MAX: u64 = 256 << 10;
 pub struct FileOptions {
     /// Allow writes.
     pub write: bool,
-    /// Bypass the host's page cache where the file allows it (`O_DIRECT`). Requests that direct I/O cannot take, such as a
-    /// range that is not a multiple of [`Limits::physical_block_bytes`], goes through the page cache all the same;
-    /// memory that is not aligned is copied.
+    /// Bypass the host's page cache if the file supports it (`O_DIRECT`).
+    ///
+    /// Requests that direct I/O cannot handle, such as a range that is not a multiple of
+    /// [`Limits::physical_block_bytes`], still go through the page cache; unaligned memory is
+    /// copied.
     pub direct: bool,
 }
 
 /// A disk image or block device of the host.
 ///
-/// As opened it does each bio on the thread that submits it, which needs no world and suits tools.
-/// [`FileDevice::driven_by`] makes it asynchronous: over io_uring, or, where the kernel or a container's seccomp profile
-/// forbids that, on the world's blocking threads.
+/// As opened, it executes each bio on the submitting thread, which needs no world and suits tools.
+/// [`FileDevice::driven_by`] makes it asynchronous: over io_uring or, where the kernel or a
+/// container's seccomp profile forbids that, on the world's blocking threads.
 ///
-/// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
-/// block devices; where the file system cannot punch, zeroes are written and a discard is
-/// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// a file's end that is no whole sector are out of range. No lock is taken before [`Device::claim`], but a block device opened for
-/// writing is claimed. A claim locks the file against other writers, and against programs that ask, as QEMU does; see
-/// [`ForeignLocks`] for those of theirs. Readers take no lock and heed none.
+/// Discard and write-zeroes punch holes into files (`fallocate(2)`); on block devices they are
+/// `BLKDISCARD` and a zeroing `fallocate`. Where the file system cannot punch holes, zeros are
+/// written, and a discard is [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and
+/// [`crate::BioFlags::FUA`] is `RWF_DSYNC`. An incomplete sector at the end of a file is out of
+/// range. No lock is taken before [`Device::claim`], except that a block device opened for writing
+/// is claimed. A claim locks the file against other writers, and against programs that check locks,
+/// as QEMU does; for their locks see [`ForeignLocks`]. Readers take no locks and respect none.
 ///
-/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this
-/// world has a thread of it woken. A thread in [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); one
-/// that submits and goes on to something long calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring
-/// have ended; those of blocking threads go on.
+/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]). If a thread that does not
+/// belong to this world submits, a thread of this world is woken. A thread in [`Rt::block_on`] may
+/// start short reads when its poll ends ([`Rt::may_defer`]); if it submits and then goes on to
+/// something long, it calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its
+/// ring have ended; those on blocking threads continue.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
@@ -74,8 +79,8 @@ impl FileDevice {
     /// Opens an existing file or block device, whose size is final.
     ///
     /// # Errors
-    /// For writing, what the host's kernel has mounted or attached to a loop device, under whatever name, is refused as busy; a
-    /// block device after a second.
+    /// For writing, whatever the host's kernel has mounted or attached to a loop device, under any
+    /// name, is refused as busy; a block device only after a second.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
         // Opening a FIFO would wait for its other end.
         let kind = check_kind(&rustix::fs::stat(path)?)?;
@@ -93,12 +98,14 @@ impl FileDevice {
         Self::from_fd(fd, path, options)
     }
 
-    /// Claims an image for as long as it is read to make another file, or another file is made that is to get its name:
-    /// [`Device::claim`] without a device. A file that is not there or may not be read has no claim.
+    /// Claims an image while it is read to create another file, or while a file is created that
+    /// will replace it. Like [`Device::claim`], but without a device. For a file that does not
+    /// exist or cannot be read, the claim is empty.
     ///
     /// # Errors
-    /// `ResourceBusy` while the kernel has it mounted or attached to a loop device, or others have claimed or locked it: of those,
-    /// [`IoErrorKind`](crate::IoErrorKind) is the inner error.
+    /// `ResourceBusy` while the kernel has it mounted or attached to a loop device, or others have
+    /// claimed or locked it; in the latter case the inner error is an
+    /// [`IoErrorKind`](crate::IoErrorKind).
     pub fn claim_to_replace(path: &Path, foreign: ForeignLocks) -> std::io::Result<Claim> {
         let Ok(stat) = rustix::fs::stat(path) else { return Ok(Claim::default()) };
         let Ok(kind) = check_kind(&stat) else { return Ok(Claim::default()) };
@@ -109,7 +116,7 @@ impl FileDevice {
                 Err(rustix::io::Errno::BUSY) => return Err(rustix::io::Errno::BUSY.into()),
                 own => own,
             },
-            // Some file systems give exclusive locks to those only who may write.
+            // Some file systems grant exclusive locks only to those who may write.
             _ => open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)),
         };
         busy::refuse_attached(&stat, own.as_ref().ok(), path)?;
@@ -117,23 +124,23 @@ impl FileDevice {
         locks::take(own, foreign).map_err(|kind| std::io::Error::new(std::io::ErrorKind::ResourceBusy, kind))
     }
 
-    /// Takes over an open file whose size is final; `path` is its name in errors.
+    /// Takes over an open file whose size is final; `path` names it in errors.
     ///
     /// # Errors
-    /// As [`FileDevice::open`], but a block device that is mounted is not found to be.
+    /// As [`FileDevice::open`], except that a mounted block device is not detected.
     pub fn from_fd(fd: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
         let host_file = Arc::new(HostFile::new(fd, path, options)?);
         Ok(Self { host_file, foreign_locks: ForeignLocks::default(), engine: Engine::Caller })
     }
 
-    /// What [`Device::claim`] does about the locks of other programs.
+    /// Sets what [`Device::claim`] does about other programs' locks.
     pub fn with_foreign_locks(mut self, foreign: ForeignLocks) -> Self {
         self.foreign_locks = foreign;
         self
     }
 
-    /// Completes bios asynchronously from now on, over io_uring where there is one. In a virtual world nothing changes:
-    /// what the host takes is no time there.
+    /// Completes bios asynchronously from now on, over io_uring if available. Changes nothing in a
+    /// virtual world, where the host's work takes no time.
     pub fn driven_by(self, rt: &Rt) -> Self {
         if rt.is_virtual() {
             return self;
@@ -148,7 +155,7 @@ impl FileDevice {
         }
     }
 
-    /// Completes bios asynchronously on the world's blocking threads: the way without io_uring.
+    /// Completes bios asynchronously on the world's blocking threads, without io_uring.
     pub fn on_threads_of(self, rt: &Rt) -> Self {
         self.with_engine(Engine::Threads { rt: rt.clone() })
     }
@@ -158,12 +165,13 @@ impl FileDevice {
         self
     }
 
-    /// Whether bios bypass the host's page cache; may turn false at the first bio that the file refuses to.
+    /// Whether bios bypass the host's page cache; may become false at the first bio that the file
+    /// refuses.
     pub fn is_direct(&self) -> bool {
         self.host_file.direct_is_on()
     }
 
-    /// The engine that completes the bios: `"caller"`, `"io_uring"` or `"threads"`.
+    /// The engine that completes bios: `"caller"`, `"io_uring"` or `"threads"`.
     pub fn engine(&self) -> &'static str {
         match self.engine {
             Engine::Caller => "caller",
@@ -172,7 +180,7 @@ impl FileDevice {
         }
     }
 
-    /// The bio as a transfer, unless it is over already.
+    /// Turns the bio into a transfer, unless it ends right away.
     fn admit(&self, bio: Bio) -> Option<Transfer> {
         match self.host_file.limits.admit(&bio) {
             Ok(_) if bio.bytes == 0 && !bio.is_flush() => {
@@ -187,23 +195,24 @@ impl FileDevice {
         }
     }
 
-    /// Whether the ring has no operation for it on older kernels.
+    /// Whether older kernels have no ring operation for this.
     fn needs_thread(&self, transfer: &Transfer) -> bool {
         self.host_file.is_block_device && transfer.bio.op == Op::Discard
     }
 
-    /// A short write into the host's page cache, which is a copy: the ring would hand it to a thread of the kernel's,
-    /// for buffered writes may wait, and that costs more.
+    /// Whether this is a short write into the host's page cache, which is just a copy. Because
+    /// buffered writes may block, the ring would hand it to a kernel thread, which costs more.
     fn is_copy(&self, transfer: &Transfer) -> bool {
         let bio = &transfer.bio;
         let durable = bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA);
         bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.host_file.direct_is_on()
     }
 
-    /// Whether the calling thread, which will wait for the bio, makes its system calls. The kernel has no way to start a flush,
-    /// or a write that is durable when it ends, without a thread of its own that blocks. It ends a small write in the context of
-    /// the submitter (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`): that thread is woken for it, wakes the one that reaps,
-    /// and is woken again.
+    /// Whether the calling thread, which will wait for the bio, makes its system calls itself. The
+    /// kernel cannot start a flush, or a write that is durable when it ends, without a kernel
+    /// thread that blocks. It ends a small write in the context of the submitter
+    /// (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`): the submitter is woken for that, wakes
+    /// the thread that reaps, and is woken again.
     fn blocks_here(&self, rt: &Rt, transfer: &Transfer) -> bool {
         let bio = &transfer.bio;
         if bio.is_flush() || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) {

@@ -1,7 +1,7 @@
 //! The io_uring engine.
 //!
-//! Any thread submits; any thread that has to wait may drive, and the thread that reaps ends all bios that it finds. Nothing here starts
-//! a thread.
+//! Any thread submits. Any thread that has to wait may drive, and the thread that reaps ends all
+//! bios it finds. Nothing here starts a thread.
 
 use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
@@ -20,20 +20,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Submission entries; a longer burst is entered in parts.
 const SQ_ENTRIES: u32 = 256;
-/// Operations in the kernel at a time; further bios wait here. A disk's queue on the host has places for some 256 requests;
-/// a request that finds none free is handed to a kernel thread, which waits for one. Half of the places keep every disk busy.
+/// Most operations in the kernel at a time; further bios wait here. A disk's queue on the host has
+/// room for some 256 requests. A request that finds no free place is handed to a kernel thread,
+/// which waits for one. Half of the places keep any disk busy.
 const STARTED_MAX: usize = 128;
-/// Bytes of background writes, those without [`BioFlags::SYNC`], in the kernel at a time, but for the first: a read or a sync
-/// waits behind them, and no disk is faster with more (kernel: block/blk-wbt.c).
+/// Most bytes of background writes (those without [`BioFlags::SYNC`]) in the kernel at a time,
+/// apart from the first one. Reads and syncs wait behind them, and no disk is faster with more
+/// (kernel: block/blk-wbt.c).
 const BACKGROUND_BYTES_MAX: u64 = 16 << 20;
-/// Background writes, and their bytes, that go before all else: a sync may wait for pages that a flusher has taken.
+/// Background writes, and their bytes, that go before everything else: a sync may be waiting for
+/// pages that a flusher has taken.
 const BACKGROUND_MIN: usize = 16;
 const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
-/// Bios that one look at the completion queue ends, and their bytes: some tens of microseconds of a thread that has other work.
+/// Limits (bios, bytes) for one pass over the completion queue; a thread with other work loses at
+/// most some tens of microseconds.
 const REAPED_MAX: usize = 16;
 const REAPED_BYTES_MAX: u64 = 1 << 20;
-/// Most entries in the submission queue that a poll leaves there for its end, and the bytes of each: with more, a device that has 32
-/// of them stands still at times.
+/// How many submissions, of how many bytes, a poll may hold back until it ends. With more, a device
+/// at queue depth 32 sometimes idles.
 pub(super) const DEFERRED_MAX: usize = 2;
 const DEFERRED_BYTES_MAX: u64 = 64 << 10;
 /// Registered descriptors.
@@ -51,22 +55,23 @@ pub(super) struct Ring {
     slots: Mutex<Slots>,
     /// Guards the completion queue's head; the vectors are reused from reap to reap.
     reaper: Mutex<Scratch>,
-    /// Bios taken over and not yet reaped.
+    /// Bios accepted and not yet reaped.
     in_flight: AtomicUsize,
     /// Threads that sleep in the kernel or are about to.
     sleepers: AtomicUsize,
-    /// Asks the next thread that would sleep not to.
+    /// Tells the next thread that would sleep not to.
     interrupted: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
-    /// Entries in the submission queue, counted before they are there and until the kernel has taken them.
+    /// Entries in the submission queue. Counted before they are pushed, and until the kernel has
+    /// taken them.
     queued: AtomicUsize,
-    /// The kernel did not take what is queued, or not all.
+    /// The kernel has not taken everything that is queued.
     held_up: AtomicBool,
-    /// How often it is not to take anything, in a test.
+    /// How often the kernel must refuse entries, in a test.
     #[cfg(test)]
     refusals: AtomicUsize,
-    /// System calls that were made to hand entries over, for a test.
+    /// Number of system calls made to hand over entries, for a test.
     #[cfg(test)]
     entered: AtomicUsize,
 }
@@ -77,21 +82,22 @@ struct Slots {
     free: Vec<u32>,
     /// Slots in use.
     started: usize,
-    /// Background writes in them, and their bytes.
+    /// Background writes in those slots, and their bytes.
     background_started: usize,
     background_bytes: u64,
     backlog: VecDeque<Transfer>,
-    /// Background writes that wait. All but a few of them go behind what a task waits for.
+    /// Background writes that wait. All but a few of them go after requests that a task waits for.
     background: VecDeque<Transfer>,
 }
 
-/// Whether no task waits for it, as a rule.
+/// Whether, as a rule, no task waits for it.
 fn is_background(transfer: &Transfer) -> bool {
     transfer.bio.op == Op::Write && !transfer.bio.flags.contains(BioFlags::SYNC)
 }
 
 impl Slots {
-    /// Whether the next background write may start, were no more than `most_bytes` of them in the kernel.
+    /// Whether the next background write may start, if at most `most_bytes` of them may be in the
+    /// kernel.
     fn may_start_background(&self, most_bytes: u64) -> bool {
         let next = self.background.front();
         next.is_some_and(|next| {
@@ -99,7 +105,7 @@ impl Slots {
         })
     }
 
-    /// The transfer to be started next.
+    /// The next transfer to start.
     fn next(&mut self) -> Option<Transfer> {
         if self.started >= STARTED_MAX {
             return None;
@@ -114,7 +120,7 @@ impl Slots {
         urgent
     }
 
-    /// A transfer was started.
+    /// Counts a transfer that was started.
     fn note_started(&mut self, transfer: &Transfer) {
         self.started += 1;
         if is_background(transfer) {
@@ -123,7 +129,7 @@ impl Slots {
         }
     }
 
-    /// A transfer has ended.
+    /// Counts a transfer that has ended.
     fn note_ended(&mut self, transfer: &Transfer) {
         self.started -= 1;
         if is_background(transfer) {
@@ -135,13 +141,13 @@ impl Slots {
 
 struct Slot {
     transfer: Transfer,
-    /// The memory that the kernel reads the vector of a scattered step from.
+    /// Memory from which the kernel reads the I/O vector of a scattered step.
     vector: Vector,
 }
 
 enum Vector {
     None,
-    /// Only kept for the kernel, which sees it as iovecs.
+    /// Only kept for the kernel, which reads it as iovecs.
     Read {
         _slices: Vec<IoSliceMut<'static>>,
     },
@@ -156,7 +162,7 @@ struct Scratch {
 }
 
 impl Ring {
-    /// A ring over `host_file`; an error where the kernel or a seccomp profile does not give one.
+    /// A ring over `host_file`. Fails if the kernel or a seccomp profile forbids it.
     pub(super) fn new(host_file: Arc<HostFile>) -> std::io::Result<Arc<Self>> {
         let uring = IoUring::builder().setup_clamp().setup_cqsize(SQ_ENTRIES * 2).build(SQ_ENTRIES)?;
         let params = uring.params();
@@ -183,20 +189,20 @@ impl Ring {
         }))
     }
 
-    /// Lets the kernel refuse the next entries.
+    /// Makes the kernel refuse the next entries.
     #[cfg(test)]
     pub(super) fn refuse(&self, times: usize) {
         self.refusals.store(times, Ordering::SeqCst);
     }
 
-    /// How many system calls were made to hand entries over.
+    /// Number of system calls made to hand over entries.
     #[cfg(test)]
     pub(super) fn entered(&self) -> usize {
         self.entered.load(Ordering::SeqCst)
     }
 
-    /// Starts transfers, all with one system call where they fit. A few small ones that a task waits for stay queued until the end of
-    /// the poll on this thread, where `may_defer` says that there is one.
+    /// Starts transfers, all with one system call if they fit. A few small ones that a task waits
+    /// for stay queued until the end of the poll on this thread, if `may_defer` allows it.
     pub(super) fn submit(
         &self,
         transfers: impl IntoIterator<Item = Transfer>,
@@ -222,7 +228,7 @@ impl Ring {
         }
     }
 
-    /// Starts what waits, as far as it may be in flight. Says whether it started anything.
+    /// Starts waiting transfers, as far as the limits allow. Returns whether it started any.
     fn start_next(&self, slots: &mut Slots) -> bool {
         let mut starts = false;
         while let Some(transfer) = slots.next() {
@@ -254,8 +260,9 @@ impl Ring {
                     opcode::Read::new(fd, one.as_mut_ptr(), one.len() as u32).offset(offset).build()
                 } else {
                     let (ptr, n) = (slices.as_ptr(), slices.len() as u32);
-                    // SAFETY: only the lifetime changes. The memory belongs to the transfer's bio or bounce buffer, both
-                    // on the heap, and stays in this slot, untouched by us, until the kernel has completed the step.
+                    // SAFETY: only the lifetime changes. The memory belongs to the transfer's bio
+                    // or bounce buffer, both on the heap, and stays in this slot, untouched by us,
+                    // until the kernel has completed the step.
                     let slices = unsafe {
                         std::mem::transmute::<Vec<IoSliceMut<'_>>, Vec<IoSliceMut<'static>>>(slices)
                     };
@@ -294,8 +301,8 @@ impl Ring {
     fn push(&self, entry: &squeue::Entry) {
         self.queued.fetch_add(1, Ordering::SeqCst);
         loop {
-            // SAFETY: the lock on the slots makes this thread the only one that touches the queue's tail; what the
-            // entry points to lives in its slot until the completion is reaped.
+            // SAFETY: the lock on the slots makes this thread the only one to touch the queue's
+            // tail; what the entry points to lives in its slot until the completion is reaped.
             let pushed = unsafe { self.uring.submission_shared().push(entry) };
             match pushed {
                 Ok(()) => return,
@@ -304,14 +311,15 @@ impl Ring {
         }
     }
 
-    /// Hands what is queued to the kernel.
+    /// Hands queued entries to the kernel.
     fn enter(&self) {
         loop {
             match self.submit_queued() {
                 Ok(taken) => return self.note_taken(taken),
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
-                    // The kernel is short of memory or of room for completions: the next drive enters the rest.
+                    // The kernel is short of memory or of room for completions; the next drive
+                    // enters the rest.
                     Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
                         return self.held_up.store(true, Ordering::SeqCst);
                     }
@@ -321,8 +329,8 @@ impl Ring {
         }
     }
 
-    /// The kernel takes fewer than there are where memory is short: the next drive enters the rest. So it does where another thread
-    /// is about to.
+    /// When memory is short, the kernel takes fewer entries than there are; the next drive enters
+    /// the rest. The same happens if another thread is about to enter them.
     fn note_taken(&self, taken: usize) {
         let left = self.queued.fetch_sub(taken, Ordering::SeqCst) - taken;
         self.held_up.store(left > 0, Ordering::SeqCst);
@@ -339,11 +347,12 @@ impl Ring {
         self.uring.submit()
     }
 
-    /// Ends bios whose operations are complete, without waiting; [`REAPED_MAX`] at most. Returns how many completions it took.
+    /// Ends bios whose operations are complete, without waiting; at most [`REAPED_MAX`]. Returns
+    /// how many completions it took.
     fn reap(&self) -> usize {
         let mut scratch = self.reaper.lock();
         let mut completions = std::mem::take(&mut scratch.completions);
-        // SAFETY: the lock on `reaper` makes this thread the only one that touches the queue's head.
+        // SAFETY: the lock on `reaper` makes this thread the only one to touch the queue's head.
         let queue = unsafe { self.uring.completion_shared() };
         let mut bytes = 0;
         for entry in queue.take(REAPED_MAX) {
@@ -384,7 +393,7 @@ impl Ring {
         count
     }
 
-    /// Whether another step was queued.
+    /// Completes a step; returns whether another one was queued.
     fn complete(&self, slots: &mut Slots, index: u32, result: i32, ended: &mut Vec<Ended>) -> bool {
         let slot = slots.slots[index as usize].as_mut().expect("a completion for a slot in use");
         slot.vector = Vector::None;
@@ -403,11 +412,12 @@ impl Ring {
         false
     }
 
-    /// Waits until nothing is in flight, and releases the files. The kernel takes a ring down some time after its last
-    /// descriptor is closed; a claim on a block device must not last until then.
+    /// Waits until nothing is in flight, and releases the files. The kernel tears down a ring some
+    /// time after its last descriptor is closed, but a claim on a block device must not last that
+    /// long.
     pub(super) fn close(&self) {
         self.drain();
-        // Fails only where they are not registered.
+        // Fails only if they are not registered.
         let _ = self.uring.submitter().unregister_files();
     }
 
@@ -500,7 +510,7 @@ mod tests {
         Transfer::new(bio, at * Sector::BYTES)
     }
 
-    /// Starts what may be started; the sectors, in order.
+    /// Starts what may be started; returns the sectors, in order.
     fn start_all(slots: &mut Slots) -> Vec<u64> {
         let mut started = Vec::new();
         while let Some(transfer) = slots.next() {

@@ -18,7 +18,7 @@ fn world() -> Rt {
 }
 
 fn temp_file(bytes: &[u8]) -> NamedTempFile {
-    // Beside the build, because /tmp may be a tmpfs without O_DIRECT.
+    // Next to the build, because /tmp may be a tmpfs without O_DIRECT.
     let mut file = NamedTempFile::new_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     file.write_all(bytes).unwrap();
     file
@@ -28,7 +28,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 512 * 7 + i % 251) as u8).collect()
 }
 
-/// Runs `check` on every engine, direct and buffered.
+/// Runs `check` on every engine, with direct and with buffered I/O.
 fn on_every_engine(rt: &Rt, path: &Path, write: bool, check: impl Fn(FileDevice)) {
     for direct in [false, true] {
         let open = || FileDevice::open(path, FileOptions { write, direct }).unwrap();
@@ -81,7 +81,7 @@ fn bytes_under_a_loop_device_are_written_under_no_name() {
     let first = attach(file.path(), 0, 8 * MIB);
     refused(file.path(), &first);
     refused(&hard, &first);
-    // Two parts of the file, as partitions are attached.
+    // Two parts of the file, attached like partitions.
     let second = attach(&hard, 8 * MIB, 8 * MIB);
     drop(open(first.path()).unwrap());
     drop(open(second.path()).unwrap());
@@ -90,12 +90,12 @@ fn bytes_under_a_loop_device_are_written_under_no_name() {
     refused(second.path(), &both);
     drop((both, first));
     refused(file.path(), &second);
-    // A device over the device.
+    // A device on top of the device.
     let above = attach(second.path(), 0, MIB);
     refused(second.path(), &above);
     drop(above);
     drop(open(second.path()).unwrap());
-    // Its file lives on without a name, and another has that.
+    // Its file lives on without a name, and another file has its name.
     std::fs::write(file.path().with_extension("new"), [0; 4096]).unwrap();
     std::fs::rename(file.path().with_extension("new"), file.path()).unwrap();
     drop(open(file.path()).unwrap());
@@ -159,7 +159,7 @@ fn requests_of_a_poll_are_entered_at_its_end() {
     };
     for count in [1, 2, 3, 8, 40] {
         rt.block_on(read_all(count)).unwrap();
-        // One more than may stay enters them all.
+        // One more read than may be held back enters them all.
         assert_eq!(entered_since(), (count as usize).div_ceil(ring::DEFERRED_MAX + 1), "{count} reads");
     }
     // The poll is the last one, goes on to something long, or ends in a panic.
@@ -218,7 +218,7 @@ fn a_last_partial_sector_is_no_part_of_the_device() {
         assert_eq!(device.limits().capacity_bytes, 3 * 4096 + 512);
         let tail = rt.block_on(read(&device, Sector(16), 4096 + 512)).unwrap().unwrap();
         assert!(tail.iter().all(|&b| b == 9), "{device:?}");
-        // What the missing bytes were is not known: they are no zeroes.
+        // The contents of the missing bytes are unknown: they are not zeros.
         let error = rt.block_on(read(&device, Sector(16), 4096 + 1024)).unwrap().unwrap_err();
         assert_eq!(error.kind, IoErrorKind::OutOfRange);
     });
@@ -243,7 +243,8 @@ fn memory_and_ranges_need_no_alignment_beyond_a_sector() {
     let content = pattern(3 << 20);
     let file = temp_file(&content);
     on_every_engine(&rt, file.path(), true, |device| {
-        // Odd addresses, odd lengths that add up to sectors, more than the bounce buffer holds.
+        // Odd addresses, odd lengths that add up to whole sectors, and more than the bounce buffer
+        // holds.
         let shared = Arc::new(Buf::from_slice(&content));
         let segments = [(1, 511), (512, 1025), (1537, 2_000_000 - 1537)]
             .map(|(start, len)| Segment::shared(shared.clone(), start, len));
@@ -261,7 +262,7 @@ fn memory_and_ranges_need_no_alignment_beyond_a_sector() {
 
         let mut memory = vec![0_u8; len + 3];
         let ptr = NonNull::new(memory[3..].as_mut_ptr()).unwrap();
-        // SAFETY: `memory` outlives the bio, which has ended before it is looked at.
+        // SAFETY: `memory` outlives the bio, which has ended before we look at the memory.
         let segment = unsafe { Segment::exclusive(ptr, len, Arc::new(())) };
         let (bio, result) =
             rt.block_on(execute(&device, Bio::new(Op::Read, Sector(3), vec![segment]))).unwrap();
@@ -298,7 +299,7 @@ fn a_thread_that_waits_makes_its_writes_durable_itself() {
         let mut bio = Bio::new(Op::Write, Sector(8), vec![Buf::from_slice(&[9; 4096]).into()]);
         bio.flags = BioFlags::PREFLUSH | BioFlags::FUA;
         let ended_at_once = rt.block_on(async {
-            // Ready at the first poll: no other thread has taken part.
+            // Ready at the first poll: no other thread took part.
             let mut flush = std::pin::pin!(flush(&device));
             let flushed = std::future::poll_fn(|cx| Poll::Ready(flush.as_mut().poll(cx))).await;
             let mut write = std::pin::pin!(execute(&device, bio));
@@ -401,7 +402,7 @@ fn block_devices_have_their_size_and_discard() {
     });
 }
 
-/// Requests that the kernel takes in whole blocks only are made in whole blocks.
+/// Requests that the kernel only accepts in whole blocks are made in whole blocks.
 #[test]
 fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
     let rt = world();
@@ -441,7 +442,8 @@ fn an_empty_write_with_preflush_is_a_sync_and_nothing_more() {
     assert_eq!(transfer.completed(&host_file, Ok(0)), Some(Ok(())));
 }
 
-/// A direct read of a file that has direct I/O, with its first step in flight; `None` where this place has none.
+/// A direct read of a file that supports direct I/O, with its first step in flight; `None` if not
+/// supported here.
 fn direct_read(file: &NamedTempFile) -> Option<(HostFile, Transfer)> {
     let fd = std::fs::File::open(file.path()).unwrap().into();
     let host_file = HostFile::new(fd, file.path(), FileOptions { write: false, direct: true }).unwrap();
@@ -461,7 +463,7 @@ fn a_backing_that_refuses_direct_io_after_all_is_read_through_the_page_cache() {
     let Some((host_file, mut first)) = direct_read(&file) else { return };
     let mut second = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
     assert_eq!(second.step(&host_file), Step::Read { offset: 0, direct: true });
-    // Both were in flight at the refusal.
+    // Both were in flight when the first was refused.
     for transfer in [&mut first, &mut second] {
         assert_eq!(transfer.completed(&host_file, Err(Errno::INVAL)), None);
         assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: false });
@@ -480,7 +482,8 @@ fn a_media_error_is_tried_again_once_and_told() {
     assert_eq!(transfer.completed(&host_file, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
 }
 
-/// The page cache has taken data that never reached the medium, so a write that failed must not end there as done.
+/// The page cache would accept data that never reached the medium, so a failed write must not
+/// complete there.
 #[test]
 fn a_direct_write_that_fails_with_a_media_error_fails() {
     let file = temp_file(&[1; 8192]);
@@ -516,7 +519,7 @@ fn the_rest_of_a_short_transfer_follows_and_a_cancelled_step_is_taken_again() {
     assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: true });
     assert_eq!(transfer.completed(&host_file, Ok(4096)), None);
     assert_eq!(transfer.step(&host_file), Step::Read { offset: 4096, direct: true });
-    // Not a multiple of any block: direct I/O cannot go on from here.
+    // Not a multiple of any block size: direct I/O cannot continue from here.
     assert_eq!(transfer.completed(&host_file, Ok(1000)), None);
     assert_eq!(transfer.step(&host_file), Step::Read { offset: 5096, direct: false });
     assert_eq!(transfer.completed(&host_file, Ok(3096)), Some(Ok(())));
@@ -538,7 +541,8 @@ fn a_completion_that_panics_leaves_its_neighbours_their_results() {
             }));
             bio
         };
-        // On the caller's own thread the panic is the caller's, and bios that were not started yet are dropped.
+        // On the caller's own thread the panic reaches the caller, and bios not started yet are
+        // dropped.
         let submitted = catch_unwind(AssertUnwindSafe(|| {
             device.submit_all(&mut (0..8).map(bio).collect::<Vec<_>>().into_iter())
         }));

@@ -1,8 +1,8 @@
-//! One bio's way through the system calls that it takes: a state machine without I/O of its own.
+//! The system calls that one bio takes: a state machine that does no I/O itself.
 //!
-//! The engines ask for the [`Step`] to take, take it, and tell what it returned, until the transfer is over. A bio may
-//! take several steps: a flush before and after it, the rest of a short transfer, a second try through the host's page
-//! cache where direct I/O is refused.
+//! An engine asks for the next [`Step`], executes it, and reports the result, until the transfer is
+//! over. A bio may take several steps: a flush before and after it, the rest of a short transfer, a
+//! retry through the host's page cache if direct I/O is refused.
 
 use super::host_file::HostFile;
 use crate::{Bio, BioFlags, Buf, IoErrorKind, Op};
@@ -11,9 +11,9 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// `IOV_MAX` of Linux (limits.h): the kernel refuses longer vectors.
 const MAX_SLICES: usize = 1024;
-/// The most that one system call moves (read(2), Notes), rounded down to whole megabytes.
+/// Most bytes moved by one system call (read(2), Notes), rounded down to whole megabytes.
 const MAX_STEP_BYTES: usize = 0x7ff0_0000;
-/// Memory that a transfer may take for itself.
+/// Most memory a transfer may allocate.
 const MAX_BOUNCE_BYTES: usize = 1 << 20;
 
 /// A system call to make.
@@ -35,7 +35,7 @@ pub(super) enum Step {
 enum Stage {
     Preflush,
     Data,
-    /// The range cannot be zeroed by one call: write zeroes.
+    /// The range cannot be zeroed by one call: write zeros.
     Zeroes,
     Postflush,
 }
@@ -46,11 +46,11 @@ pub(super) struct Transfer {
     stage: Stage,
     start: u64,
     done: u64,
-    /// Whether direct I/O is still to be tried.
+    /// Whether to try direct I/O.
     direct: bool,
-    /// Whether the last step tried it.
+    /// Whether the last step used direct I/O.
     tried_direct: bool,
-    /// Aligned memory in place of the bio's own; the next step moves this many bytes of it.
+    /// Aligned memory used instead of the bio's own; the next step transfers this many bytes of it.
     bounce: Option<(Buf, usize)>,
 }
 
@@ -67,7 +67,7 @@ impl Transfer {
         Self { bio, stage, start, done: 0, direct: true, tried_direct: false, bounce: None }
     }
 
-    /// The next step. Not to be asked again before [`Transfer::completed`].
+    /// The next step. Call it again only after [`Transfer::completed`].
     pub(super) fn step(&mut self, host_file: &HostFile) -> Step {
         let offset = self.start + self.done;
         let len = self.bio.bytes - self.done;
@@ -75,13 +75,13 @@ impl Transfer {
             && host_file.is_block_device
             && !host_file.is_block_multiple(offset | len)
         {
-            // Block devices zero whole blocks only.
+            // Block devices only zero whole blocks.
             self.stage = Stage::Zeroes;
         }
         match (self.stage, self.bio.op) {
             (Stage::Preflush | Stage::Postflush, _) | (Stage::Data, Op::Flush) => Step::Sync,
             (Stage::Data, Op::Discard) if host_file.is_block_device => {
-                // A discard is a hint, and block devices take it for whole blocks only.
+                // A discard is a hint, and block devices only accept whole blocks.
                 let whole = host_file.whole_blocks(offset, len);
                 Step::Discard { offset: whole.start, len: whole.end - whole.start }
             }
@@ -172,15 +172,15 @@ impl Transfer {
         }
     }
 
-    /// Takes note of what the step returned; `Some` when the bio is over.
+    /// Records the result of the step; `Some` once the bio is over.
     pub(super) fn completed(
         &mut self,
         host_file: &HostFile,
         result: Result<usize, Errno>,
     ) -> Option<Result<(), IoErrorKind>> {
         let result = match result {
-            // The kernel cancels what a thread has in flight when that thread exits (io_uring_enter(2)); the bio is not
-            // the thread's, so it is started anew.
+            // The kernel cancels what a thread has in flight when that thread exits
+            // (io_uring_enter(2)). The bio does not belong to the thread, so it is restarted.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => return None,
             Err(error) => return self.failed(host_file, error),
             Ok(n) => n,
@@ -218,7 +218,8 @@ impl Transfer {
     }
 
     fn data_is_done(&mut self) -> Option<Result<(), IoErrorKind>> {
-        // A write carried RWF_DSYNC; what has no such flag is made durable by a flush of its own.
+        // A write carried RWF_DSYNC; operations without such a flag are made durable by a separate
+        // flush.
         if self.bio.flags.contains(BioFlags::FUA) && matches!(self.bio.op, Op::WriteZeroes | Op::Discard) {
             self.stage = Stage::Postflush;
             return None;
@@ -229,8 +230,8 @@ impl Transfer {
     fn failed(&mut self, host_file: &HostFile, error: Errno) -> Option<Result<(), IoErrorKind>> {
         let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
         match (self.stage, self.bio.op) {
-            // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments); the host's
-            // page cache then does the work.
+            // Some backings accept O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE,
+            // odd alignments); then use the host's page cache.
             (Stage::Data, Op::Read | Op::Write) | (Stage::Zeroes, _)
                 if self.tried_direct && error == Errno::INVAL =>
             {
@@ -238,8 +239,8 @@ impl Transfer {
                 self.direct = false;
                 None
             }
-            // A media error of a read shows itself again in the page cache. A write would end there as done, before the
-            // medium has seen it.
+            // A read's media error shows up again in the page cache. A write would complete there
+            // before it reaches the medium.
             (Stage::Data, Op::Read) if self.tried_direct && error == Errno::IO => {
                 self.direct = false;
                 None

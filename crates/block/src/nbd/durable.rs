@@ -1,13 +1,13 @@
-//! Whether what a server acknowledged can have been lost with the connection.
+//! Tracks whether acknowledged writes may have been lost along with a connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts writes that were acknowledged and flushes that covered them, over all connections to an export.
+/// Counts acknowledged writes, and flushes that covered them, over all connections to an export.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     acknowledged: AtomicU64,
     flushed: AtomicU64,
-    /// A connection was lost while writes were not flushed, and no flush has told so yet.
+    /// A connection was lost while writes were unflushed, and no flush has reported it yet.
     doubtful: AtomicBool,
 }
 
@@ -17,19 +17,20 @@ impl Durability {
         self.acknowledged.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A flush is sent; what to give to [`Durability::flushed`] when it is acknowledged.
+    /// A flush is being sent; returns the value to pass to [`Durability::flushed`] when it is
+    /// acknowledged.
     pub(super) fn flush_sent(&self) -> u64 {
         self.acknowledged.load(Ordering::SeqCst)
     }
 
-    /// A flush was acknowledged. False if writes before it may have been lost with an earlier connection: this is told
-    /// once, to the first flush.
+    /// A flush was acknowledged. Returns false if earlier writes may have been lost with an earlier
+    /// connection; only the first flush reports this.
     pub(super) fn flushed(&self, covered: u64) -> bool {
         self.flushed.fetch_max(covered, Ordering::SeqCst);
         !self.doubtful.swap(false, Ordering::SeqCst)
     }
 
-    /// The connection was lost, perhaps with the server and its cache.
+    /// The connection was lost, perhaps along with the server and its cache.
     pub(super) fn connection_lost(&self) {
         let acknowledged = self.acknowledged.load(Ordering::SeqCst);
         if acknowledged > self.flushed.fetch_max(acknowledged, Ordering::SeqCst) {

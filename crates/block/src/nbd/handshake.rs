@@ -1,23 +1,23 @@
-//! Agreeing on an export.
+//! Negotiates an export with the server.
 
 use super::NbdError;
 use super::wire::{self, ExportFlags};
 use std::io::{Read, Write};
 
-/// Longer option replies are no use to us and a danger to our memory.
+/// Longer option replies are of no use to us, and a risk to our memory.
 const MAX_OPTION_REPLY: u32 = 64 << 10;
 
-/// The parameters that server and client have agreed on.
+/// The parameters agreed between server and client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Export {
     pub(super) bytes: u64,
     pub(super) flags: ExportFlags,
     pub(super) structured: bool,
-    /// Smallest, preferred and largest request, where the server told.
+    /// Smallest, preferred and largest request, if the server sent them.
     pub(super) block_sizes: Option<[u32; 3]>,
 }
 
-/// The fixed newstyle negotiation, up to the transmission phase.
+/// Runs the fixed newstyle negotiation, up to the transmission phase.
 pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<Export, NbdError> {
     let mut hello = [0; 18];
     stream.read_exact(&mut hello)?;
@@ -56,7 +56,7 @@ pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<
 
 type Info = (u64, ExportFlags, Option<[u32; 3]>);
 
-/// `NBD_OPT_GO`; `None` where the server does not know it.
+/// `NBD_OPT_GO`; `None` if the server does not know it.
 fn go(stream: &mut (impl Read + Write), name: &str) -> Result<Option<Info>, NbdError> {
     let mut data = Vec::with_capacity(name.len() + 8);
     data.extend_from_slice(&(name.len() as u32).to_be_bytes());
@@ -86,12 +86,12 @@ fn go(stream: &mut (impl Read + Write), name: &str) -> Result<Option<Info>, NbdE
                 Some(wire::INFO_EXPORT | wire::INFO_BLOCK_SIZE) | None => {
                     return Err(NbdError::InfoLength(data.len()));
                 }
-                // A server may tell more than it was asked.
+                // A server may send more than was asked for.
                 Some(_) => {}
             },
             wire::REP_ERR_UNSUP => return Ok(None),
             kind if kind & wire::REP_IS_ERROR != 0 => {
-                // A polite goodbye; the server may have hung up already.
+                // A polite goodbye; the server may already have hung up.
                 let _ = send_option(stream, wire::OPT_ABORT, &[]);
                 let message = String::from_utf8_lossy(&data).into_owned();
                 return Err(NbdError::Refused { export: name.into(), reason: reason(kind), message });
@@ -101,7 +101,7 @@ fn go(stream: &mut (impl Read + Write), name: &str) -> Result<Option<Info>, NbdE
     }
 }
 
-/// Powers of two in order, as the protocol demands ("Block size constraints").
+/// Checks for powers of two in order, as the protocol requires ("Block size constraints").
 fn check_block_sizes(sizes: [u32; 3]) -> Result<[u32; 3], NbdError> {
     let [least, preferred, most] = sizes;
     let sound = least.is_power_of_two()
@@ -113,7 +113,7 @@ fn check_block_sizes(sizes: [u32; 3]) -> Result<[u32; 3], NbdError> {
     if sound { Ok(sizes) } else { Err(NbdError::BlockSizes(sizes)) }
 }
 
-/// `NBD_OPT_EXPORT_NAME`, which older servers know alone, and which tells nothing when it fails.
+/// `NBD_OPT_EXPORT_NAME`, the only way for older servers; it gives no reason when it fails.
 fn export_name(
     stream: &mut (impl Read + Write),
     name: &str,

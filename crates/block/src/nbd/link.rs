@@ -1,6 +1,6 @@
-//! One connection's requests and replies: what is to be sent, what is awaited, and what an answer means.
+//! One connection's requests and replies: what to send, what to expect, and what an answer means.
 //!
-//! Knows no socket: it writes to and reads from whatever does not block.
+//! Independent of sockets: it reads from and writes to any non-blocking stream.
 
 use super::NbdError;
 use super::durable::Durability;
@@ -14,29 +14,30 @@ use std::ops::Range;
 /// Enough for the longest reply without data, and for a batch of small ones.
 const INBOX_BYTES: usize = 128 << 10;
 const _: () = assert!(INBOX_BYTES > wire::MAX_SMALL_CHUNK);
-/// Answers of so many bytes are read straight into the bio's memory: reading ahead past one into the buffer would only
-/// have the next copied once more.
+/// Answers of at least this many bytes are read directly into the bio's memory. Reading past one
+/// into the buffer would only cause the next one to be copied once more.
 const LARGE_BYTES: u32 = 16 << 10;
-/// Bytes that are read ahead then: the next header, and little else.
+/// Bytes to read ahead in that case: the next header, and little else.
 const SIP_BYTES: usize = 1 << 10;
-/// How often to look again for the rest of an answer that has come in part, before going to sleep for it: servers send
-/// header and data one after the other, and being woken for each costs more than looking.
+/// How often to retry for the rest of a partial answer before sleeping. Servers send header and
+/// data separately, and a wake-up for each costs more than retrying.
 const LOOKS: u32 = 32;
-/// How often a request is sent before it is given up: once, and after two lost connections.
+/// How often a request is sent in all before it is given up: once, and again after each of two lost
+/// connections.
 const TRIES: u8 = 3;
 /// Most slices in one system call (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
-/// A bio and how it went.
+/// A bio and its result.
 pub(super) type Ended = (Bio, Result<(), IoErrorKind>);
 
-/// The agreed parameters that matter here.
+/// The negotiated parameters that matter here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) structured: bool,
     /// The server honours FUA.
     pub(super) fua: bool,
-    /// The server has a flush.
+    /// The server supports flush.
     pub(super) flush: bool,
 }
 
@@ -66,9 +67,9 @@ struct Flight {
     since: Nanos,
     tries: u8,
     sent: bool,
-    /// For a flush: what it covers.
+    /// For a flush: the writes it covers.
     covers: u64,
-    /// Parts of a read that have come, in order of place.
+    /// Parts of a read that have arrived, ordered by place.
     got: Vec<Range<u64>>,
     failed: Option<IoErrorKind>,
 }
@@ -77,7 +78,7 @@ struct Flight {
 struct Outgoing {
     slot: u32,
     header: [u8; wire::REQUEST_BYTES],
-    /// Bytes of header and data that are out.
+    /// Bytes of header and data already sent.
     sent: u64,
 }
 
@@ -86,15 +87,15 @@ struct Inbox {
     buffer: Box<[u8]>,
     window: Range<usize>,
     payload: Option<Payload>,
-    /// How much to read ahead.
+    /// How many bytes to read ahead.
     appetite: usize,
 }
 
-/// Data of a read that is coming in.
+/// Data of a read that is being received.
 #[derive(Clone, Copy, Debug)]
 struct Payload {
     slot: u32,
-    /// Place in the bio.
+    /// Offset in the bio.
     at: u64,
     left: u64,
     done: bool,
@@ -118,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Takes a bio that fits the export; [`Link::send`] sends it.
+    /// Accepts a bio that fits the export; [`Link::send`] sends it.
     pub(super) fn start(&mut self, bio: Bio, now: Nanos, durability: &Durability) {
         let preflush = bio.flags.contains(BioFlags::PREFLUSH) && self.terms.flush;
         let flight = Flight {
@@ -150,17 +151,17 @@ impl Link {
         self.enqueue(slot, durability);
     }
 
-    /// Bios that have not ended.
+    /// Number of bios that have not ended.
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
     }
 
-    /// Since when the oldest of them has been waiting for an answer.
+    /// When the oldest of them started to wait for an answer.
     pub(super) fn oldest(&self) -> Option<Nanos> {
         self.flights.iter().flatten().map(|flight| flight.since).min()
     }
 
-    /// Queues the request for the stage that the flight is at.
+    /// Queues the request for the flight's current stage.
     fn enqueue(&mut self, slot: u32, durability: &Durability) {
         self.sequence = self.sequence.wrapping_add(1);
         let flight = self.flights[slot as usize].as_mut().expect("a flight");
@@ -185,7 +186,7 @@ impl Link {
         self.outbox.push_back(Outgoing { slot, header, sent: 0 });
     }
 
-    /// Sends as much as `stream` takes. True if that was all.
+    /// Sends as much as `stream` accepts. Returns true if that was everything.
     pub(super) fn send(&mut self, stream: &mut impl Write) -> io::Result<bool> {
         while !self.outbox.is_empty() {
             let mut slices = Vec::with_capacity(8);
@@ -228,7 +229,8 @@ impl Link {
         }
     }
 
-    /// Reads what has come; bios that are over go to `ended`. After an error the connection is of no use any more.
+    /// Receives what has arrived; bios that end go to `ended`. After an error the connection is
+    /// unusable.
     pub(super) fn receive(
         &mut self,
         stream: &mut impl Read,
@@ -245,7 +247,7 @@ impl Link {
             let mut slices: Vec<IoSliceMut<'_>> = Vec::with_capacity(2);
             let mut direct = 0;
             if let Some(payload) = &inbox.payload {
-                // Straight into the bio's memory, and what follows it into the buffer.
+                // Directly into the bio's memory; what follows goes into the buffer.
                 let bio = &mut flights[payload.slot as usize].as_mut().expect("a flight").bio;
                 let mut left = payload.left as usize;
                 for memory in bio.memory_from_mut(payload.at).take(MAX_SLICES - 1) {
@@ -288,7 +290,7 @@ impl Link {
         }
     }
 
-    /// Makes sense of what is in the buffer.
+    /// Interprets what is in the buffer.
     fn digest(&mut self, durability: &Durability, ended: &mut Vec<Ended>) -> Result<(), NbdError> {
         loop {
             if let Some(payload) = &mut self.inbox.payload {
@@ -321,7 +323,7 @@ impl Link {
         }
     }
 
-    /// The flight that a cookie names.
+    /// The flight that a cookie identifies.
     fn flight(&mut self, cookie: u64) -> Result<(u32, &mut Flight), NbdError> {
         let slot = cookie as u32;
         match self.flights.get_mut(slot as usize) {
@@ -385,7 +387,7 @@ impl Link {
         }
     }
 
-    /// The last of a command's answer has come.
+    /// The last part of a command's answer has arrived.
     fn answered(
         &mut self,
         slot: u32,
@@ -419,8 +421,8 @@ impl Link {
         Ok(())
     }
 
-    /// A new connection: everything that has not been answered is to be sent again, in order. Bios that have been sent too
-    /// often go to `ended`.
+    /// Continues on a new connection: resends everything unanswered, in order. Bios that were sent
+    /// too often go to `ended`.
     pub(super) fn restart(&mut self, now: Nanos, durability: &Durability, ended: &mut Vec<Ended>) {
         self.outbox.clear();
         (self.inbox.window, self.inbox.payload) = (0..0, None);
@@ -442,7 +444,7 @@ impl Link {
         }
     }
 
-    /// Gives everything up for the same reason.
+    /// Fails all bios with the same error.
     pub(super) fn fail_all(&mut self, kind: &IoErrorKind, ended: &mut Vec<Ended>) {
         self.outbox.clear();
         (self.inbox.window, self.inbox.payload) = (0..0, None);
@@ -455,7 +457,7 @@ impl Link {
     }
 }
 
-/// Whether the command that is being sent carries the bio's memory.
+/// Whether the command being sent carries the bio's memory.
 fn is_payload(flight: &Flight) -> bool {
     flight.stage == Stage::Data && flight.bio.op == Op::Write
 }
@@ -465,7 +467,7 @@ impl Flight {
         self.stage == Stage::Data && self.bio.op == Op::Read
     }
 
-    /// Takes note of data for a place of the export; where that is in the bio.
+    /// Records data for a place of the export; returns its offset in the bio.
     fn claim(&mut self, offset: u64, bytes: u32) -> Result<u64, NbdError> {
         if !self.is_read() {
             return Err(NbdError::UnexpectedData);
@@ -483,7 +485,7 @@ impl Flight {
         Ok(start)
     }
 
-    /// How the command went.
+    /// The result of the command.
     fn verdict(
         &mut self,
         terms: Terms,
@@ -521,7 +523,7 @@ impl Inbox {
         self.window.is_empty() && self.payload.is_none()
     }
 
-    /// Free space after the window: all of the buffer when nothing is in it.
+    /// Moves the window to the front, so that all free space is behind it.
     fn make_room(&mut self) {
         if self.window.is_empty() {
             self.window = 0..0;

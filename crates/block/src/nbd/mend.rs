@@ -1,4 +1,4 @@
-//! A lost connection made anew.
+//! Re-establishes a lost connection.
 
 use super::link::Ended;
 use super::socket::{Socket, connect};
@@ -8,15 +8,16 @@ use extant_rt::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Work that waits for the release of a line's lock.
+/// Work deferred until a line's lock is released.
 #[derive(Default)]
 pub(super) struct After {
     pub(super) ended: Vec<Ended>,
     pub(super) mending: Option<Mending>,
 }
 
-/// A lost connection that is being made anew. Made together with the line's mark of it, before the task is started: dropped
-/// before its end, by a world that takes no more tasks or ends, it fails what no connection will answer.
+/// A lost connection that is being re-established. Created together with the line's `mending` mark,
+/// before the task starts. If dropped early, by a world that ends or accepts no more tasks, it
+/// fails the bios that no connection will answer.
 pub(super) struct Mending {
     shared: Arc<Shared>,
     index: usize,
@@ -29,7 +30,7 @@ impl Mending {
         Self { shared, index, reason: "its world has ended".to_owned(), is_done: false }
     }
 
-    /// Tries until there is a connection, or patience ends.
+    /// Retries until there is a connection, or patience runs out.
     pub(super) async fn redial(mut self) {
         let shared = self.shared.clone();
         let patience = shared.options.answer_within.min(shared.options.reconnect_for);
@@ -55,7 +56,7 @@ impl Mending {
         };
     }
 
-    /// Asks again over a new socket for what had not been answered.
+    /// Resends over a new socket what had not been answered.
     fn resume(&mut self, socket: Socket) -> rustix::io::Result<()> {
         let Self { shared, index, .. } = self;
         let mut after = After::default();
@@ -68,7 +69,7 @@ impl Mending {
             }
             installed
         };
-        // A connection that was lost while this sent has a mending of its own.
+        // If the connection was lost while this sent, another mending takes care of it.
         self.is_done = installed.is_ok();
         shared.settle(*index, after);
         installed

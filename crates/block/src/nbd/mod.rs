@@ -34,19 +34,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use wire::ExportFlags;
 
-/// How a [`NbdDevice`] behaves.
+/// Settings of an [`NbdDevice`].
 #[derive(Clone, Copy, Debug)]
 pub struct NbdOptions {
-    /// Connections to use where the server allows several; more than one lets server and network work in parallel.
+    /// Connections to use if the server allows several. More than one lets server and network work
+    /// in parallel.
     pub connections: usize,
-    /// Refuse writes, even if the export takes them.
+    /// Refuse writes, even if the export accepts them.
     pub read_only: bool,
-    /// How long to try to get a lost connection back before bios fail. They wait meanwhile.
+    /// How long to try to restore a lost connection before bios fail. Meanwhile they wait.
     pub reconnect_for: Nanos,
-    /// How long the server may take for an answer, or for all of a handshake, before the connection counts as lost.
+    /// How long the server may take for an answer, or for a whole handshake, before the connection
+    /// counts as lost.
     pub answer_within: Nanos,
-    /// A write that the server has acknowledged is safe even if the connection is lost. Unless this is set, the first flush after
-    /// a reconnection fails if anything was written since the last flush, because the server may have died with it.
+    /// Acknowledged writes are safe even if the connection is lost.
+    ///
+    /// Unless this is set, the first flush after a reconnection fails if anything was written since
+    /// the last flush, because the server may have died along with the connection.
     pub server_never_forgets: bool,
 }
 
@@ -63,25 +67,29 @@ impl Default for NbdOptions {
     }
 }
 
-/// An export of an NBD server (`nbdkit`, `qemu-nbd`, a storage cluster behind either), over TCP or a Unix socket.
+/// An export of an NBD server (`nbdkit`, `qemu-nbd`, or a storage cluster behind either), over TCP
+/// or a Unix socket.
 ///
-/// Speaks the fixed newstyle protocol with structured replies; TLS is not supported. A lost connection is made anew, and
-/// what had not been answered is asked again; bios fail with [`IoErrorKind::Gone`] only when that takes longer than
-/// [`NbdOptions::reconnect_for`], and the device goes on with the next bio if the server is back by then. A server that
-/// breaks the protocol is disconnected, and what it was asked fails with [`IoErrorKind::Protocol`].
+/// Speaks the fixed newstyle protocol with structured replies; TLS is not supported. A lost
+/// connection is re-established, and unanswered requests are sent again. Bios fail with
+/// [`IoErrorKind::Gone`] only if that takes longer than [`NbdOptions::reconnect_for`]; the device
+/// continues with the next bio if the server is back by then. A server that violates the protocol
+/// is disconnected, and its pending requests fail with [`IoErrorKind::Protocol`].
 ///
-/// A flush is `NBD_CMD_FLUSH`; a server without it is trusted to have no volatile cache. Discard is `NBD_CMD_TRIM`, and
-/// [`IoErrorKind::Unsupported`] where the server has none; write-zeroes become writes there.
+/// A flush is `NBD_CMD_FLUSH`; a server without it is assumed to have no volatile cache. Discard is
+/// `NBD_CMD_TRIM`, or [`IoErrorKind::Unsupported`] if the server lacks it; in that case
+/// write-zeroes become writes.
 ///
-/// Bios end on threads that wait ([`extant_rt::Driver`]), as with [`crate::FileDevice`]. Dropping the device waits until
-/// all its bios have ended. [`Device::claim`] holds among users of this object; the protocol has none against other clients.
+/// Bios end on threads that wait ([`extant_rt::Driver`]), as with [`crate::FileDevice`]. Dropping
+/// the device waits until all its bios have ended. [`Device::claim`] only covers users of this
+/// object; the protocol has no claim against other clients.
 pub struct NbdDevice {
     shared: Arc<Shared>,
     _driver: DriverHandle,
 }
 
 struct Shared {
-    /// For the tasks and completions that this starts.
+    /// For the tasks and completions started here.
     myself: Weak<Shared>,
     target: NbdTarget,
     options: NbdOptions,
@@ -91,50 +99,52 @@ struct Shared {
     berths: Vec<Berth>,
     durability: Durability,
     epoll: OwnedFd,
-    /// Interrupts the thread that waits.
+    /// Interrupts the waiting thread.
     bell: OwnedFd,
-    /// Rings now and then, to look for late answers.
+    /// Fires periodically, to check for late answers.
     alarm: OwnedFd,
     in_flight: AtomicUsize,
-    /// How long to look before sleeping now, in nanoseconds.
+    /// Current time to poll before sleeping, in nanoseconds.
     look_ns: AtomicU64,
     draining: AtomicUsize,
     closing: AtomicBool,
     claim: OneClaim,
 }
 
-/// A connection's place.
+/// The slot of one connection.
 struct Berth {
     line: Mutex<Line>,
-    /// Bios in flight there, to be read without the lock.
+    /// Bios in flight there; can be read without the lock.
     load: AtomicUsize,
 }
 
-/// A connection, or what is left of it.
+/// A connection, or what remains of it.
 #[derive(Debug)]
 struct Line {
     link: Link,
     socket: Option<Socket>,
     /// A task is connecting a new socket.
     mending: bool,
-    /// The socket is full, and epoll will tell when it is not.
+    /// The socket is full; epoll will report when it is writable again.
     full: bool,
 }
 
-/// Marks the bell and the alarm among epoll's events; lines are marked by their index.
+/// Identify the bell and the alarm among epoll's events; lines are identified by their index.
 const BELL: u64 = u64::MAX;
 const ALARM: u64 = u64::MAX - 1;
-/// Bios in flight on a connection before another is used. On one connection requests and answers batch, which costs both
-/// sides less; but servers work at 16 requests of a connection at a time (`MAX_NBD_REQUESTS` of qemu-nbd, the default of
-/// nbdkit's `--threads`), and should find as many more when those are done.
+/// Bios in flight on a connection before another one is used. On a single connection, requests and
+/// answers are batched, which costs both sides less. But servers work on 16 requests per connection
+/// at a time (`MAX_NBD_REQUESTS` of qemu-nbd, the default of nbdkit's `--threads`), and should find
+/// as many more waiting when those are done.
 const FULL: usize = 32;
-/// How long to look for answers before sleeping, where looking has paid: at first and at most. As QEMU's event loop does
-/// it (`poll-max-ns`): being woken for an answer that comes within a few microseconds costs more than waiting for it.
+/// How long to poll for answers before sleeping, when polling has paid off: at first and at most.
+/// As in QEMU's event loop (`poll-max-ns`): if an answer arrives within a few microseconds, a
+/// wake-up costs more than polling for it.
 const LOOK_FIRST: Nanos = Nanos(4_000);
 const LOOK_MOST: Nanos = Nanos(32_000);
-/// Zeroes to send at a time to a server that has no command for them.
+/// Zeros to send at a time to a server that has no command for them.
 const ZEROES_BYTES: u64 = 1 << 20;
-/// The longest command for a server that names no limit (proto.md, "Block size constraints").
+/// The longest command for a server that states no limit (proto.md, "Block size constraints").
 const DEFAULT_MAX_BYTES: u32 = 32 << 20;
 
 impl NbdDevice {
@@ -195,12 +205,12 @@ impl NbdDevice {
         Ok(Self { shared, _driver: driver })
     }
 
-    /// How many connections are in use.
+    /// Number of connections in use.
     pub fn connections(&self) -> usize {
         self.shared.berths.len()
     }
 
-    /// A write-zeroes as writes.
+    /// Turns a write-zeroes into writes.
     fn write_zeroes(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let zeroes = Arc::new(Buf::zeroed(bio.bytes.min(ZEROES_BYTES) as usize));
         for piece in split_at(bio, ZEROES_BYTES) {
@@ -215,7 +225,7 @@ impl NbdDevice {
         }
     }
 
-    /// The bio as those that the server takes; none if it is over.
+    /// Passes on the bio as bios that the server accepts; none if it ends right away.
     fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let limits = &self.shared.limits;
         if let Err(kind) = limits.admit(&bio) {
@@ -244,7 +254,7 @@ impl NbdDevice {
     }
 }
 
-/// Descriptors that a thread waits on: epoll with a bell and an alarm in it.
+/// Descriptors that a thread waits on: an epoll that contains a bell and an alarm.
 fn events(answer_within: Nanos) -> rustix::io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -277,7 +287,7 @@ fn limits(target: &NbdTarget, export: &Export, options: NbdOptions) -> Limits {
     }
 }
 
-/// Pieces of at most `most` bytes.
+/// Splits a bio into pieces of at most `most` bytes.
 fn split_at(bio: Bio, most: u64) -> Vec<Bio> {
     if bio.bytes <= most {
         return vec![bio];
@@ -313,7 +323,7 @@ impl Device for NbdDevice {
 }
 
 impl Shared {
-    /// Sends bios, those that go on the same line with one system call, or keeps them until there is a connection.
+    /// Sends bios, with one system call per line, or keeps them until there is a connection.
     fn start(&self, bios: impl IntoIterator<Item = Bio>) {
         let mut bios = bios.into_iter().peekable();
         while bios.peek().is_some() {
@@ -338,7 +348,7 @@ impl Shared {
         self.rt.io_started();
     }
 
-    /// The line for the next bios, and for how many.
+    /// The line for the next bios, and how many it may take.
     fn choose(&self) -> (usize, usize) {
         let load = |berth: &Berth| berth.load.load(Ordering::Relaxed);
         let free = self.berths.iter().map(load).enumerate().find(|(_, load)| *load < FULL);
@@ -350,11 +360,11 @@ impl Shared {
         }
     }
 
-    /// Carries out what had to wait for the release of the line's lock.
+    /// Carries out the work deferred until the line's lock was released.
     fn settle(&self, index: usize, after: After) {
         self.finish(index, after.ended);
         if let Some(mending) = after.mending {
-            // A world that has ended drops the task here, and with it the guard.
+            // A world that has ended drops the task here, and the guard with it.
             drop(self.rt.spawn("nbd reconnect", Class::Normal, mending.redial()));
         }
     }
@@ -374,7 +384,7 @@ impl Shared {
         }));
     }
 
-    /// Puts a socket to use.
+    /// Starts using a socket.
     fn install(&self, index: usize, line: &mut Line, socket: Socket) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
         line.socket = Some(socket);
@@ -382,7 +392,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends what the socket takes, and asks epoll about the rest.
+    /// Sends what the socket accepts, and asks epoll to report when it accepts more.
     fn send(&self, index: usize, line: &mut Line, after: &mut After) {
         let Some(socket) = &mut line.socket else { return };
         let sent = line.link.send(socket).and_then(|all| {
@@ -406,7 +416,7 @@ impl Shared {
             let Line { link, socket, .. } = &mut *line;
             let Some(socket) = socket else { return };
             match link.receive(socket, &self.durability, &mut after.ended) {
-                // An answer may have let a bio go to its next stage.
+                // An answer may have moved a bio to its next stage.
                 Ok(()) => self.send(index, &mut line, &mut after),
                 Err(error) => self.lose(index, &mut line, &error, &mut after),
             }
@@ -414,9 +424,9 @@ impl Shared {
         self.settle(index, after);
     }
 
-    /// The connection is of no use any more.
+    /// The connection is no longer usable.
     fn lose(&self, index: usize, line: &mut Line, error: &NbdError, after: &mut After) {
-        // Closing the socket takes it out of epoll.
+        // Closing the socket removes it from epoll.
         line.socket = None;
         if !self.options.server_never_forgets {
             self.durability.connection_lost();
@@ -428,7 +438,8 @@ impl Shared {
         }
     }
 
-    /// Gets a new connection in the background, once. The task starts after the line's lock is released.
+    /// Gets a new connection in the background, unless that is under way. The task starts after the
+    /// line's lock is released.
     fn mend(&self, index: usize, line: &mut Line, after: &mut After) {
         if line.mending {
             return;
@@ -442,7 +453,7 @@ impl Shared {
         after.mending = Some(Mending::new(shared, index));
     }
 
-    /// Gives up connections whose answers are late.
+    /// Drops connections whose answers are late.
     fn check_answers(&self) {
         let now = self.rt.now();
         for (index, berth) in self.berths.iter().enumerate() {
@@ -459,12 +470,12 @@ impl Shared {
         }
     }
 
-    /// Events that have come.
+    /// Events that have arrived, without waiting.
     fn look(&self, events: &mut [epoll::Event]) -> usize {
         epoll::wait(&self.epoll, events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0)
     }
 
-    /// Waits for events: awake for a while if the last ones came within one, and then asleep.
+    /// Waits for events: polls for a while if the last ones arrived that soon, then sleeps.
     fn wait(&self, events: &mut [epoll::Event]) -> usize {
         let began = self.rt.now();
         let look = Nanos(self.look_ns.load(Ordering::Relaxed));
@@ -483,7 +494,7 @@ impl Shared {
         count
     }
 
-    /// Takes in what has come, after waiting for it if `wait`.
+    /// Receives what has arrived, after waiting for it if requested.
     fn poll(&self, wait: Wait) {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
@@ -512,7 +523,7 @@ impl Driver for Shared {
     }
 
     fn interrupt(&self) {
-        // It can only fail when the counter is full, and then it rings already.
+        // The write can only fail if the counter is full, and then the bell is ringing already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -536,7 +547,7 @@ impl Drop for NbdDevice {
         shared.closing.store(true, Ordering::SeqCst);
         for berth in &shared.berths {
             if let Some(mut socket) = berth.line.lock().socket.take() {
-                // A polite goodbye; the server notices the closed socket anyway.
+                // A polite goodbye; the server would notice the closed socket anyway.
                 let goodbye = wire::request(0, wire::Command::Disconnect, 0, 0, 0);
                 let _ = std::io::Write::write_all(&mut socket, &goodbye);
             }

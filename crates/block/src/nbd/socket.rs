@@ -1,4 +1,4 @@
-//! Getting a connection.
+//! Connects to a server.
 
 use super::handshake::{Export, negotiate};
 use super::{NbdAddress, NbdError, NbdTarget};
@@ -19,7 +19,7 @@ pub(super) enum Socket {
     Unix(UnixStream),
 }
 
-/// Connects and negotiates, blocking, for `patience` at most; then the socket does not block any more.
+/// Connects and negotiates, blocking for at most `patience`; afterwards the socket is non-blocking.
 pub(super) fn connect(rt: &Rt, target: &NbdTarget, patience: Nanos) -> Result<(Socket, Export), NbdError> {
     let deadline = Deadline { rt, at: rt.now().saturating_add(patience) };
     let connected = open(&target.address, &deadline).and_then(|socket| {
@@ -64,13 +64,14 @@ fn open(address: &NbdAddress, deadline: &Deadline<'_>) -> Result<Socket, NbdErro
 
 fn open_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Connecting waits for a server whose queue of connections is full (unix(7)), for as long as sending may.
+    // If a server's queue of connections is full, connecting waits (unix(7)), up to the send
+    // timeout.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
 
-/// When a server has had its time.
+/// When the server's time is up.
 struct Deadline<'a> {
     rt: &'a Rt,
     at: Nanos,
@@ -85,7 +86,7 @@ impl Deadline<'_> {
     }
 }
 
-/// A socket that blocks until a deadline, however often it is read.
+/// A socket whose reads and writes block until one common deadline.
 struct Patient<'a> {
     socket: Socket,
     deadline: &'a Deadline<'a>,

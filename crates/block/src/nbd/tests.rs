@@ -1,4 +1,4 @@
-//! Servers that break the protocol, and negotiation word by word.
+//! Tests of servers that violate the protocol, and of the negotiation, message by message.
 
 use super::durable::Durability;
 use super::handshake::negotiate;
@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 
-/// A socket that gives what the script says, in pieces, and takes everything.
+/// A socket that returns scripted bytes, in pieces, and accepts everything.
 #[derive(Default)]
 struct Script {
     incoming: VecDeque<u8>,
     outgoing: Vec<u8>,
-    /// Bytes given at a time; all if 0.
+    /// Bytes returned per read; all if 0.
     piece: usize,
 }
 
@@ -61,7 +61,7 @@ fn hole(flags: u64, cookie: u64, offset: u64, bytes: u64) -> Vec<u8> {
     chunk(flags, 2, cookie, &be(&[(offset, 8), (bytes, 4)]))
 }
 
-/// A link with one command in flight, whose cookie the caller is given.
+/// A link with one command in flight; also returns its cookie.
 fn one(structured: bool, op: Op) -> (Link, Durability, u64) {
     let terms = Terms { structured, fua: true, flush: true };
     let (mut link, durability) = (Link::new(terms), Durability::default());
@@ -76,7 +76,7 @@ fn one(structured: bool, op: Op) -> (Link, Durability, u64) {
     (link, durability, cookie)
 }
 
-/// The fate of the command when the server answers this.
+/// The result of the command if the server answers with this.
 fn answer(structured: bool, op: Op, reply: impl FnOnce(u64) -> Vec<u8>) -> Result<Vec<Ended>, String> {
     let (mut link, durability, cookie) = one(structured, op);
     let mut script = Script { incoming: reply(cookie).into(), ..Script::default() };
@@ -165,7 +165,7 @@ fn errors_of_the_server_keep_their_number_and_the_connection() {
     for (number, errno) in [(5, 5), (28, 28), (108, 108), (4711, 22)] {
         let ended = answer(false, Op::Write, |c| simple(c, number, &[])).unwrap();
         assert_eq!(ended[0].1, Err(IoErrorKind::Os(errno)));
-        // With a message, an unknown kind of error, and data that came before it.
+        // With a message, an unknown kind of error, and data that arrived before it.
         let reply = |c| {
             [data(0, c, 4096, &[1]), chunk(1, 0x8777, c, &be(&[(number, 4), (2, 2), (0x6869, 2)]))].concat()
         };
@@ -174,7 +174,7 @@ fn errors_of_the_server_keep_their_number_and_the_connection() {
     }
 }
 
-/// The commands that a bio becomes when each is answered in turn.
+/// The commands a bio becomes when each one is answered in turn.
 fn commands(terms: Terms, mut bio: Bio, flags: crate::BioFlags) -> Vec<(u16, u16)> {
     let (mut link, durability) = (Link::new(terms), Durability::default());
     bio.flags = flags;
@@ -207,7 +207,7 @@ fn demands_for_durability_become_flags_or_flushes() {
     assert_eq!(commands(terms(false, true), zeroes, BioFlags::FUA), [(6, 0), (3, 0)]);
 }
 
-/// Several reads at once, answered in chunks of any size and order, cut anywhere.
+/// Several concurrent reads, answered in chunks of any size and order, split anywhere.
 #[derive(Clone, Debug)]
 struct Scenario {
     reads: Vec<u64>,
@@ -241,7 +241,7 @@ proptest! {
         prop_assert!(link.send(&mut script).unwrap());
         let export: Vec<u8> = (0..start * 512).map(|i| (i % 251) as u8 + 1).collect();
         let mut expected = export.clone();
-        // Chunks of every read, in a shuffled order; the last chunk of each says so.
+        // Chunks of every read, in shuffled order; each read's last chunk is marked.
         let mut chunks: Vec<Vec<(u64, u64, u64, bool)>> = Vec::new();
         let (mut cuts, mut holes) = (s.cuts.iter().cycle(), s.holes.iter().cycle());
         for request in script.outgoing.chunks(wire::REQUEST_BYTES) {
@@ -292,7 +292,7 @@ proptest! {
     fn no_bytes_make_the_client_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), structured: bool, op in 0..3_u8) {
         let op = [Op::Read, Op::Write, Op::Flush][usize::from(op)];
         let _ = answer(structured, op, |cookie| {
-            // Random behind a sound start, or nothing would get past the magic number.
+            // Random bytes after a valid start, or nothing would get past the magic number.
             let magic = if structured { 0x668e_33ef } else { 0x6744_6698 };
             match bytes.first() {
                 Some(b) if b % 2 == 0 => [be(&[(magic, 4)]), bytes].concat(),

@@ -1,4 +1,4 @@
-//! Where an export is.
+//! The address of an export.
 
 use super::NbdError;
 use std::fmt;
@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 /// A server's address and the name of one of its exports.
 ///
-/// Parsed from NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), as `nbdinfo`, `nbdcopy` and
-/// `qemu-img` take them: `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`.
+/// Parsed from NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), as
+/// accepted by `nbdinfo`, `nbdcopy` and `qemu-img`: `nbd://HOST[:PORT]/EXPORT` and
+/// `nbd+unix:///EXPORT?socket=PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdTarget {
     /// The server.
@@ -21,7 +22,7 @@ pub struct NbdTarget {
 pub enum NbdAddress {
     /// Host name or address, and port.
     Tcp(String, u16),
-    /// Path of a socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 

@@ -1,15 +1,15 @@
-//! The protocol's numbers and how they are laid out, in network byte order.
+//! The protocol's constants and message layouts, in network byte order.
 //!
 //! Source: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
 
 use super::NbdError;
 use bitflags::bitflags;
 
-/// `NBDMAGIC`, first of the handshake.
+/// `NBDMAGIC`, the first word of the handshake.
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`, second of a newstyle handshake and first of every option.
+/// `IHAVEOPT`, the second word of a newstyle handshake and the first of every option.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second of an oldstyle handshake.
+/// The second word of an oldstyle handshake.
 pub(super) const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -34,7 +34,7 @@ pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
 bitflags! {
-    /// Transmission flags: what an export can do.
+    /// Transmission flags: what an export supports.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct ExportFlags: u16 {
         const HAS_FLAGS = 1 << 0;
@@ -92,19 +92,19 @@ const CHUNK_OFFSET_DATA: u16 = 1;
 const CHUNK_OFFSET_HOLE: u16 = 2;
 const CHUNK_IS_ERROR: u16 = 1 << 15;
 const CHUNK_ERROR_OFFSET: u16 = CHUNK_IS_ERROR | 2;
-/// The longest message of an error chunk is 65535 bytes; with what stands around it.
+/// The longest message of an error chunk is 65535 bytes; this includes what surrounds it.
 pub(super) const MAX_SMALL_CHUNK: usize = CHUNK_HEADER_BYTES + 4 + 2 + 65_535 + 8;
 
-/// A server's message, up to but without the data of a read.
+/// A server's message, without the data of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// An answer without structure; the data of a read that went well follows.
+    /// A simple answer; if it is a successful read, its data follows.
     Simple { cookie: u64, error: u32 },
-    /// Nothing more than that the command went well.
+    /// The command succeeded; there is nothing else.
     Nothing { cookie: u64, done: bool },
-    /// So many bytes of data for this place follow.
+    /// This many bytes of data for this place follow.
     Data { cookie: u64, done: bool, offset: u64, bytes: u32 },
-    /// So many zeroes at this place.
+    /// This many zeros at this place.
     Hole { cookie: u64, done: bool, offset: u64, bytes: u32 },
     /// The command failed.
     Error { cookie: u64, done: bool, error: u32, message: String },
@@ -145,7 +145,8 @@ fn parse_chunk(bytes: &[u8]) -> Result<Option<(Reply, usize)>, NbdError> {
             Ok(Some((Reply::Hole { cookie, done, offset, bytes }, whole)))
         }
         kind if kind & CHUNK_IS_ERROR != 0 => {
-            // Unknown errors have the same layout at their start (proto.md, "Structured reply chunk message").
+            // Unknown errors start with the same layout (proto.md, "Structured reply chunk
+            // message").
             let tail = if kind == CHUNK_ERROR_OFFSET { 8 } else { 0 };
             if whole > MAX_SMALL_CHUNK || length < 6 + tail {
                 return Err(wrong);
@@ -181,7 +182,8 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// The system's error number for one of the protocol's.
 pub(super) fn errno(error: u32) -> i32 {
     match error {
-        // The protocol's values are Linux's for these; anything else counts as EINVAL (proto.md, "Error values").
+        // For these the protocol uses Linux's values; anything else counts as EINVAL (proto.md,
+        // "Error values").
         1 | 5 | 12 | 22 | 28 | 75 | 95 | 108 => error as i32,
         _ => 22,
     }

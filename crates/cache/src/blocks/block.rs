@@ -1,4 +1,4 @@
-//! One block: its versions, and who may change them.
+//! One block: its versions, and the rules for changing them.
 
 use extant_block::{Buf, IoError};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// How long an edit may take before a debug build calls it a deadlock: an edit never waits for anything.
+/// How long an edit may hold a block before a debug build reports a deadlock. Edits never wait.
 const EDIT_TAKES_AT_MOST: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) number: u64,
-    /// Asked for since eviction looked at it last.
+    /// Requested since eviction last looked at it.
     used: AtomicBool,
     state: Mutex<State>,
 }
@@ -31,20 +31,20 @@ enum State {
 #[derive(Clone, Debug)]
 pub(super) struct ReadFailed {
     pub(super) error: IoError,
-    /// Other blocks were read with it: the fault may be theirs.
+    /// Other blocks were read in the same bio; the fault may be theirs.
     pub(super) others: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Versions {
     pub(super) live: Arc<Buf>,
-    /// The last edit's; 0 as long as there was none.
+    /// Epoch of the last edit; 0 if there was none.
     pub(super) epoch: u64,
-    /// The newest epoch whose version was taken.
+    /// The newest epoch whose version has been taken.
     pub(super) taken: u64,
-    /// The version of an older epoch that had not been taken when a newer one began.
+    /// An older epoch's version that had not been taken when a newer epoch began.
     pub(super) frozen: Option<(u64, Arc<Buf>)>,
-    /// The role in which the contents were found to be good, or 0.
+    /// The role under which the contents were verified, or 0.
     role: u64,
 }
 
@@ -61,7 +61,7 @@ impl Block {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends a read, once.
+    /// Completes the read; called once.
     pub(super) fn loaded(&self, result: Result<Buf, ReadFailed>) {
         let state = match result {
             Ok(bytes) => State::Held(Versions::new(bytes)),
@@ -108,7 +108,7 @@ impl Versions {
     }
 }
 
-/// The bytes of `version`, exclusively: a copy replaces it if a reader holds a reference.
+/// Exclusive access to the bytes of `version`; replaces it by a copy if a reader holds a reference.
 pub(super) fn own(version: &mut Arc<Buf>) -> &mut Buf {
     if Arc::get_mut(version).is_none() {
         *version = Arc::new(version.duplicate());
@@ -116,15 +116,18 @@ pub(super) fn own(version: &mut Arc<Buf>) -> &mut Buf {
     Arc::get_mut(version).expect("the copy has one reference")
 }
 
-/// A block in memory, which stays there while this lives. A clone is another pin.
+/// A block in memory, pinned while this lives. Each clone is another pin.
 #[derive(Clone)]
 pub struct BlockRef(pub(super) Arc<Block>);
 
-/// The editing side: gives the epoch, and hears of each block that its epoch touches for the first time.
+/// The editing side: supplies the epoch, and is told of each block its epoch touches for the first
+/// time.
 pub trait EditToken {
-    /// The epoch of the edit: from 1, never less than that of an earlier edit of the same block.
+    /// The epoch of the edit: at least 1, and never lower than that of an earlier edit of the same
+    /// block.
     fn epoch(&self) -> u64;
-    /// `block` was not dirty in this epoch before. Called while the block is locked: it must not be read or edited here.
+    /// `block` was not dirty in this epoch before. Called with the block locked: do not read or
+    /// edit it here.
     fn first_touch(&mut self, block: &BlockRef);
 }
 
@@ -138,31 +141,33 @@ impl BlockRef {
         Some(Self(block))
     }
 
-    /// Its number on the volume.
+    /// The block's number on the volume.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Whether both are the same block in memory. A block that was forgotten and made anew is another one.
+    /// Whether both refer to the same block in memory. A block that was forgotten and recreated is
+    /// a different one.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The live version as it is now. An edit that is going on, which never takes long, is seen whole or not at all; the
-    /// caller must not be the one who edits.
+    /// The current live version. An edit in progress, which is always short, is seen entirely or
+    /// not at all. The caller must not be the one editing.
     pub fn bytes(&self) -> BlockBytes {
         let live = self.0.versions().live.clone();
         BlockBytes { range: 0..live.len(), buf: live }
     }
 
-    /// The epoch of the last edit, 0 for none.
+    /// The epoch of the last edit; 0 if there was none.
     pub fn epoch(&self) -> u64 {
         self.0.versions().epoch
     }
 
-    /// Begins a change of the live version, published when the result is dropped. Other readers and edits of this block
-    /// wait for it, so nothing may wait meanwhile. Blocks that are edited at the same time are locked in ascending order of
-    /// their numbers.
+    /// Starts a change of the live version, published when the result is dropped.
+    ///
+    /// Other readers and editors of this block wait for it, so the holder must not wait for
+    /// anything. Edit several blocks at once only in ascending order of their numbers.
     pub fn edit<'a>(&'a self, token: &mut impl EditToken) -> BlockEdit<'a> {
         let mut versions = self.0.versions();
         let epoch = token.epoch();
@@ -180,7 +185,8 @@ impl BlockRef {
         BlockEdit { versions }
     }
 
-    /// Has `check` look at the contents unless they are known to be good as `role` (a number of the caller's, not 0).
+    /// Runs `check` on the contents, unless they were already verified as `role` (a caller-defined
+    /// number, not 0).
     ///
     /// # Errors
     /// The error of `check`.
@@ -197,7 +203,7 @@ impl BlockRef {
         Ok(())
     }
 
-    /// Takes the contents for good as `role`: the caller made them.
+    /// Marks the contents as verified for `role`, because the caller created them.
     pub fn set_role(&self, role: u64) {
         self.0.versions().role = role;
     }
@@ -209,7 +215,7 @@ impl fmt::Debug for BlockRef {
     }
 }
 
-/// A version of a block, or a part of it: what it shows never changes.
+/// A version of a block, or part of it. Its contents never change.
 #[derive(Clone, Debug)]
 pub struct BlockBytes {
     buf: Arc<Buf>,
@@ -217,17 +223,17 @@ pub struct BlockBytes {
 }
 
 impl BlockBytes {
-    /// The first `len` bytes of it.
+    /// The first `len` bytes.
     #[must_use]
     pub fn truncated(self, len: usize) -> Self {
         let len = len.min(self.range.len());
         self.part(0..len)
     }
 
-    /// The bytes `range` of it.
+    /// The bytes in `range`.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// There are fewer bytes than `range.end`, or `range` is reversed.
     #[must_use]
     pub fn part(mut self, range: Range<usize>) -> Self {
         assert!(

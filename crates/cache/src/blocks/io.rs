@@ -1,4 +1,4 @@
-//! Reading blocks: one bio for a run of them, each into memory of its own.
+//! Reads blocks: one bio per run, with separate memory for each block.
 
 use super::block::{Block, BlockRef, ReadFailed};
 use super::{SHARDS, Shared};
@@ -7,14 +7,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 impl Shared {
-    /// Block `n`, read together with up to `around` blocks of its neighbourhood if it is not in memory.
+    /// Block `n`. If it is not in memory, it is read together with missing neighbours, up to
+    /// `around` blocks.
     pub(super) async fn load(self: &Arc<Self>, n: u64, around: u64) -> Result<BlockRef, ReadFailed> {
         let block = self.claim(n, around)?;
         poll_fn(|cx| block.poll_loaded(cx.waker())).await?;
         Ok(BlockRef::of(block).expect("a block that has been read stays so"))
     }
 
-    /// The block's place in memory; starts its read if none is in flight.
+    /// The block's entry in memory; starts a read if there is none.
     fn claim(self: &Arc<Self>, n: u64, around: u64) -> Result<Arc<Block>, ReadFailed> {
         if n >= self.blocks {
             return Err(ReadFailed { error: self.out_of_range(n), others: false });
@@ -40,7 +41,7 @@ impl Shared {
         Ok(block)
     }
 
-    /// `wanted` ascends.
+    /// Reads missing blocks; `wanted` is in ascending order.
     pub(super) async fn prefetch(self: &Arc<Self>, wanted: &[u64]) {
         let longest = self.longest_run();
         let mut runs: Vec<Vec<Arc<Block>>> = Vec::new();
@@ -67,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// Blocks of a bio at most.
+    /// Most blocks in one bio.
     fn longest_run(&self) -> usize {
         let limits = self.device.limits();
         let bytes = (limits.max_bytes.min(1 << 20) / self.block_bytes as u64) as usize;
@@ -106,7 +107,8 @@ impl Shared {
         self.error(n, IoErrorKind::OutOfRange)
     }
 
-    /// A device kept the memory that it was to fill: the other blocks of its bio are read all the same.
+    /// The device did not return this block's memory. The other blocks of the bio are read all the
+    /// same.
     fn memory_is_gone(&self, n: u64) -> IoError {
         self.error(n, IoErrorKind::Gone("the bio came back without its memory".into()))
     }

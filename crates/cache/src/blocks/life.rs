@@ -1,4 +1,5 @@
-//! The life of a version: reserved, dirty, frozen, committed, checkpointed. Each state is a type, and leads to the next only.
+//! The life of a version: reserved, dirty, frozen, committed, checkpointed. Each state is a type
+//! that leads only to the next.
 //!
 //! | state | type | what may be done |
 //! |-|-|-|
@@ -8,7 +9,7 @@
 //! | committed | [`Committed`] | write home |
 //! | checkpointed | none: the version is dropped | forget its place in the log |
 //!
-//! The life of a version in order:
+//! A version's life, in order:
 //! ```
 //! # use extant_cache::blocks::{BlockRef, Committed, Durable, EditToken, Frozen};
 //! # fn f(block: BlockRef, token: &mut impl EditToken, durable: &Durable) {
@@ -21,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! Mistakes do not compile. A block is changed under a token only:
+//! Mistakes do not compile. A block can only be changed with a token:
 //! ```compile_fail,E0061
 //! # fn f(block: &extant_cache::blocks::BlockRef) {
 //! block.edit()[0] = 1;
@@ -43,8 +44,8 @@
 //! edit[0] = 1;
 //! # }
 //! ```
-//! An edit does not wait: it stays on its thread, so a task that other threads may go on with cannot hold one across an
-//! `await`:
+//! An edit does not wait: it stays on its thread, so a task that can move between threads cannot
+//! hold one across an `await`:
 //! ```compile_fail,E0277
 //! # use extant_cache::blocks::{BlockRef, EditToken};
 //! # fn held_across_an_await(value: impl Send) {}
@@ -52,7 +53,7 @@
 //! held_across_an_await(block.edit(token));
 //! # }
 //! ```
-//! Before an `await` such a task may edit:
+//! Such a task may edit before an `await`:
 //! ```
 //! # use extant_cache::blocks::{BlockRef, EditToken};
 //! # fn spawn(task: impl Future + Send) {}
@@ -63,20 +64,20 @@
 //! });
 //! # }
 //! ```
-//! A frozen version is not edited:
+//! A frozen version cannot be edited:
 //! ```compile_fail,E0594
 //! # fn f(frozen: extant_cache::blocks::Frozen) {
 //! frozen.bytes()[0] = 1;
 //! # }
 //! ```
-//! A frozen version is not made up:
+//! A frozen version cannot be forged:
 //! ```compile_fail,E0451
 //! # use extant_cache::blocks::{BlockRef, Frozen};
 //! # fn f(block: BlockRef, bytes: std::sync::Arc<extant_block::Buf>) {
 //! let frozen = Frozen { block, epoch: 1, bytes };
 //! # }
 //! ```
-//! A frozen version is not written home, where a crash would show it without its transaction:
+//! A frozen version cannot be written home, where a crash would expose it without its transaction:
 //! ```compile_fail,E0308
 //! # use extant_cache::blocks::{Committed, Frozen};
 //! # fn write_home(version: &Committed) {}
@@ -84,13 +85,14 @@
 //! write_home(&frozen);
 //! # }
 //! ```
-//! A version is committed by a durable epoch, not by a promise of one:
+//! Committing a version takes a durable epoch, not the promise of one:
 //! ```compile_fail,E0061
 //! # fn f(frozen: extant_cache::blocks::Frozen) {
 //! let committed = frozen.committed();
 //! # }
 //! ```
-//! The evidence comes from the write of the epoch's commit block ([`Disk::write_commit`]) and is not made up:
+//! The evidence comes from writing the epoch's commit block ([`Disk::write_commit`]), and cannot be
+//! forged:
 //! ```compile_fail,E0423
 //! let durable = extant_cache::blocks::Durable(1);
 //! ```
@@ -107,7 +109,7 @@
 //! let other = committed.clone();
 //! # }
 //! ```
-//! A committed version does not go back into the log:
+//! A committed version cannot go back into the log:
 //! ```compile_fail,E0308
 //! # use extant_cache::blocks::{Committed, Frozen};
 //! # fn log(version: &Frozen) {}
@@ -128,7 +130,7 @@ use crate::Disk;
 use extant_block::{Bio, BioFlags, Buf, IoError, Op, Sector, Segment};
 use std::sync::Arc;
 
-/// The version of a block that an epoch left, with its checksum. It may be written into the log.
+/// The version of a block that an epoch left, with its checksum. It may be written to the log.
 #[derive(Debug)]
 #[must_use = "a version that was taken is lost if it is not committed"]
 pub struct Frozen {
@@ -138,11 +140,11 @@ pub struct Frozen {
 }
 
 impl BlockRef {
-    /// The version that `epoch` left, after `seal` (which fills in checksums). Each dirty epoch is taken once, in order, and
-    /// not before its last edit has ended.
+    /// The version that `epoch` left, after `seal` has filled in checksums. Each dirty epoch is
+    /// taken once, in order, and only after its last edit has ended.
     ///
     /// # Panics
-    /// There was no edit in that epoch, or its version has been taken.
+    /// There was no edit in that epoch, or its version has already been taken.
     pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Frozen {
         let mut versions = self.0.versions();
         assert!(versions.taken < epoch, "block {}: epoch {epoch} was taken before", self.0.number);
@@ -167,10 +169,10 @@ impl Frozen {
         &self.bytes
     }
 
-    /// The log holds the version durably.
+    /// The log now holds the version durably.
     ///
     /// # Panics
-    /// If it is another epoch that is durable.
+    /// A different epoch is durable.
     pub fn committed(self, durable: &Durable) -> Committed {
         assert_eq!(self.epoch, durable.0, "block {}: its own epoch is durable", self.block.number());
         Committed { block: self.block, bytes: self.bytes }
@@ -181,8 +183,8 @@ impl Frozen {
 #[derive(Debug)]
 pub struct Durable(u64);
 
-/// A write of `block` from `start` on, behind a flush and through the device's cache: durable when it has ended well, and
-/// with it what was written before. For [`Disk::write_behind_flush`].
+/// Creates a write of `block` at `start`, with a flush before it and FUA. Once it succeeds, the
+/// block and everything written before it are durable. For [`Disk::write_behind_flush`].
 pub fn durable_write(start: Sector, block: Buf) -> Bio {
     let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
     bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
@@ -190,18 +192,18 @@ pub fn durable_write(start: Sector, block: Buf) -> Bio {
 }
 
 impl Disk {
-    /// Writes the commit block of `epoch`, from `start` on, as a [`durable_write`]: with it the blocks of the log that were
-    /// written before are durable.
+    /// Writes the commit block of `epoch` at `start`, as a [`durable_write`]. This also makes the
+    /// log blocks written before it durable.
     ///
     /// # Errors
-    /// As [`Disk::write_behind_flush`]; nothing is known to be durable then.
+    /// As [`Disk::write_behind_flush`]; nothing is then known to be durable.
     pub async fn write_commit(&self, epoch: u64, start: Sector, block: Buf) -> Result<Durable, IoError> {
         self.write_behind_flush(durable_write(start, block)).await.map(|()| Durable(epoch))
     }
 }
 
-/// A version that is durable in the log. It may be written home, and keeps the block in memory until it is there: the
-/// device's contents are older.
+/// A version that is durable in the log. It may be written home. It keeps the block in memory until
+/// then, because the device's copy is older.
 #[derive(Debug)]
 pub struct Committed {
     block: BlockRef,
@@ -209,7 +211,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// The bytes for the block's own place.
+    /// The bytes to write to the block's home location.
     pub fn bytes(&self) -> &Arc<Buf> {
         &self.bytes
     }
@@ -219,6 +221,6 @@ impl Committed {
         self.block.number()
     }
 
-    /// The version is home and flushed, or void: the block may be evicted.
+    /// The version is home and flushed, or no longer valid: the block may be evicted.
     pub fn checkpointed(self) {}
 }

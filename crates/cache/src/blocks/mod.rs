@@ -1,12 +1,15 @@
 //! Metadata blocks of one volume in memory: a buffer cache with versions.
 //!
-//! A block is block-sized, contiguous memory in versions that are shared by reference. A reader takes the live version and
-//! keeps it; an edit changes it in place, or copies it first where a reader, the log or a home write still holds it.
-//! Edits carry an epoch (a transaction's number): the first edit of a later epoch saves the version that an earlier one
-//! left dirty, so that a commit takes each block as its transaction left it, without keeping anybody from going on.
+//! A block is contiguous memory of one block's size, kept in reference-counted versions. A reader
+//! takes the live version and keeps it. An edit changes the live version in place, or copies it
+//! first if a reader, the log or a home write still holds it. Edits carry an epoch (the number of a
+//! transaction). The first edit of a later epoch saves the version that an earlier epoch left
+//! dirty, so that a commit gets each block as its transaction left it, without blocking later
+//! changes.
 //!
-//! A block is pinned while a [`BlockRef`] to it lives; other blocks may be evicted at any time. The owner of a
-//! dirty block therefore keeps a reference until it is home. This module knows nothing of ext or of journals.
+//! A block is pinned while a [`BlockRef`] to it lives; other blocks may be evicted at any time. The
+//! owner of a dirty block therefore keeps a reference until the block has been written home. This
+//! module knows nothing about ext or journals.
 
 mod block;
 mod io;
@@ -26,15 +29,16 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Neighbours are wanted together: a read brings this much of its neighbourhood, in bytes.
+/// Neighbouring blocks are usually wanted together: a read covers this much of the neighbourhood,
+/// in bytes.
 const READ_AROUND_BYTES: u64 = 64 << 10;
 const SHARDS: usize = 16;
-/// Places of the eviction queue that one insertion looks at.
+/// Entries of the eviction queue examined per insertion.
 const LOOKED_AT: usize = 8;
-/// The charge to the account follows the memory in steps of this, in bytes.
+/// The account's charge follows the memory in steps of this many bytes.
 const CHARGE_STEP_BYTES: u64 = 256 << 10;
 
-/// The blocks of one volume that are in memory. Cheap to clone.
+/// The cached blocks of one volume. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     shared: Arc<Shared>,
@@ -44,13 +48,14 @@ pub struct Blocks {
 struct Shared {
     device: Arc<dyn Device>,
     block_bytes: usize,
-    /// Blocks that lie wholly on the device.
+    /// Number of blocks that lie entirely on the device.
     blocks: u64,
     around: u64,
-    /// Blocks that may stay in memory unpinned.
+    /// Number of blocks that may stay in memory unpinned.
     budget_blocks: AtomicUsize,
     resident: AtomicUsize,
-    /// Bytes of all versions: of the blocks that are resident, and of those that readers, the log or home writes hold.
+    /// Bytes of all versions: those of resident blocks, and those held by readers, the log or home
+    /// writes.
     version_bytes: Arc<AtomicUsize>,
     charge: OnceLock<Mutex<Charge>>,
     shards: [Mutex<Shard>; SHARDS],
@@ -59,15 +64,15 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Shard {
     map: HashMap<u64, Arc<Block>, FxBuildHasher>,
-    /// Second-chance order of eviction.
+    /// Eviction order, with a second chance.
     queue: VecDeque<u64>,
-    /// Places of `queue` whose block is gone or stands in it twice.
+    /// Entries of `queue` whose block is gone, or that are duplicates.
     stale: usize,
 }
 
 impl Blocks {
-    /// Blocks of `block_bytes` (a power of two from 1 to 64 KiB) of `device`; `budget_bytes` of them may stay in memory
-    /// unpinned.
+    /// Caches blocks of `block_bytes` (a power of two from 1 to 64 KiB) of `device`; `budget_bytes`
+    /// of them may stay in memory unpinned.
     pub fn new(device: Arc<dyn Device>, block_bytes: usize, budget_bytes: usize) -> Self {
         assert!(block_bytes.is_power_of_two() && (1 << 10..=64 << 10).contains(&block_bytes));
         let blocks = device.limits().capacity_bytes / block_bytes as u64;
@@ -85,41 +90,43 @@ impl Blocks {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The device that they lie on.
+    /// The device the blocks are on.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
     }
 
-    /// Length of a block.
+    /// Size of a block, in bytes.
     pub fn block_bytes(&self) -> usize {
         self.shared.block_bytes
     }
 
-    /// Memory of the blocks that are found here at present, pinned or not, without their older versions.
+    /// Memory of the resident blocks, pinned or not, without their older versions.
     pub fn resident_bytes(&self) -> usize {
         self.shared.resident.load(Ordering::Relaxed) * self.shared.block_bytes
     }
 
-    /// Memory of all versions of blocks that are held by anything at present.
+    /// Memory of all versions of blocks that anything holds at present.
     pub fn version_bytes(&self) -> usize {
         self.shared.version_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes how much may stay in memory unpinned; takes effect as blocks come.
+    /// Changes how much may stay in memory unpinned. Takes effect as blocks are added.
     pub fn set_budget(&self, bytes: usize) {
         self.shared.budget_blocks.store((bytes / self.shared.block_bytes).max(SHARDS), Ordering::Relaxed);
     }
 
-    /// Charges the memory of all versions to an account, once, which may shrink it. The charge follows as blocks come and go, and
-    /// at [`Blocks::settle_charge`].
+    /// Charges the memory of all versions to an account, which may then ask for it to shrink.
+    ///
+    /// Call it at most once. The charge is updated as blocks come and go, and by
+    /// [`Blocks::settle_charge`].
     pub fn charge_to(&self, account: &Account) {
         let charge = account.charge(self.version_bytes() as u64);
         assert!(self.shared.charge.set(Mutex::new(charge)).is_ok(), "blocks are charged to one account");
         account.set_shrinker(Arc::downgrade(&self.shared) as Weak<dyn Shrink>);
     }
 
-    /// Has the account's charge follow the versions that were copied or dropped since blocks last came or went: to be called after
-    /// a commit or a checkpoint, which hold many.
+    /// Updates the account's charge for versions copied or dropped since blocks last came or went.
+    /// Call it after a commit or a checkpoint, which hold many versions.
     pub fn settle_charge(&self) {
         self.shared.settle();
     }
@@ -130,22 +137,24 @@ impl Blocks {
         BlockRef::of(block)
     }
 
-    /// Block `n`; callers that ask for it while it is read share that read.
+    /// Reads block `n`. Concurrent callers share one read.
     ///
     /// # Errors
-    /// The device's. A later call tries again.
+    /// The device's error. A later call tries again.
     pub async fn read(&self, n: u64) -> Result<BlockRef, IoError> {
         let mut around = self.shared.around;
         loop {
             match self.shared.load(n, around).await {
-                // The fault may be a neighbour's. The next read may be another's again, that found the block missing as well.
+                // The fault may be a neighbour's. The next read may again be shared with a caller
+                // that also found the block missing.
                 Err(failed) if failed.others => around = 1,
                 other => return other.map_err(|failed| failed.error),
             }
         }
     }
 
-    /// Block `n` as zeroes, without reading it: it has just been allocated. Its old contents are forgotten.
+    /// Creates block `n` as zeros without reading it, because it was just allocated. Its old
+    /// contents are forgotten.
     pub fn create(&self, n: u64) -> BlockRef {
         let zeroes = Buf::zeroed(self.shared.block_bytes).counted_in(&self.shared.version_bytes);
         let block = Arc::new(Block::held(n, zeroes));
@@ -154,7 +163,8 @@ impl Blocks {
         BlockRef::of(block).expect("it was made with its bytes")
     }
 
-    /// Reads what is not in memory of these blocks, adjacent ones at once. Errors surface when a block is read.
+    /// Reads those of the blocks that are missing, adjacent ones together. Errors surface when a
+    /// block is read.
     pub async fn prefetch(&self, ns: impl Iterator<Item = u64>) {
         let limit = self.shared.budget_blocks.load(Ordering::Relaxed) / 4;
         let mut wanted: Vec<u64> = ns.take(limit.max(1)).collect();
@@ -163,7 +173,8 @@ impl Blocks {
         self.shared.prefetch(&wanted).await;
     }
 
-    /// Block `n` was freed: its contents are void. References to it stay what they are, but lead nowhere.
+    /// Block `n` was freed: drops its contents. Existing references keep their bytes, but no longer
+    /// refer to the cached block.
     pub fn forget(&self, n: u64) {
         let forgotten = {
             let mut shard = self.shared.shard(n).lock();
@@ -182,8 +193,8 @@ impl Blocks {
 }
 
 impl Shard {
-    /// Drops at most `most` blocks, unpinned ones at the next `places` places of the eviction queue that were not used since
-    /// eviction looked at them last; returns how many it dropped.
+    /// Drops at most `most` blocks. Looks at the next `places` entries of the eviction queue, for
+    /// unpinned blocks not used since eviction last looked at them. Returns how many it dropped.
     fn evict(&mut self, most: usize, places: usize) -> usize {
         let mut dropped = 0;
         for _ in 0..places {
@@ -193,7 +204,8 @@ impl Shard {
             let Some(oldest) = self.queue.pop_front() else { break };
             match self.map.get(&oldest) {
                 None => self.stale = self.stale.saturating_sub(1),
-                // The table's own reference is the only one, and new ones come from the table, which is locked.
+                // Only the table refers to the block, and new references come from the table, which
+                // is locked.
                 Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
                     self.map.remove(&oldest);
                     dropped += 1;
@@ -206,12 +218,12 @@ impl Shard {
 }
 
 impl Shared {
-    /// Neighbours that are read together share a shard.
+    /// The shard of block `n`. Neighbours that are read together share one.
     fn shard(&self, n: u64) -> &Mutex<Shard> {
         &self.shards[(n / self.around) as usize % SHARDS]
     }
 
-    /// Has the account's charge follow the memory; without locks.
+    /// Updates the account's charge to the current memory. Call it without locks.
     fn settle(&self) {
         loop {
             let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
@@ -225,11 +237,12 @@ impl Shared {
             if self.version_bytes.load(Ordering::SeqCst) == versions {
                 return;
             }
-            // Another task may have found the charge locked and gone: look for what it would have done.
+            // Another task may have found the charge locked and gone away: check for what it would
+            // have done.
         }
     }
 
-    /// Makes `block` the one with its number, and makes room for it.
+    /// Inserts `block` under its number, and makes room for it.
     fn put(&self, shard: &mut Shard, block: Arc<Block>) {
         let n = block.number;
         shard.queue.push_back(n);
@@ -249,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Forgets a block whose read failed, unless another has taken its place.
+    /// Forgets a block whose read failed, unless another block has replaced it.
     fn remove(&self, block: &Arc<Block>) {
         let mut shard = self.shard(block.number).lock();
         if shard.map.get(&block.number).is_some_and(|held| Arc::ptr_eq(held, block)) {
@@ -266,7 +279,7 @@ impl Shrink for Shared {
         let mut freed = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // Half of a shard at most: what is used most is found again at the next call.
+            // At most half of a shard: the most-used blocks survive until the next call.
             let places = shard.queue.len() / 2;
             freed += shard.evict(wanted - freed, places);
         }

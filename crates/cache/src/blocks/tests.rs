@@ -109,7 +109,7 @@ fn a_block_made_anew_is_not_overwritten_by_a_read_that_began_before() {
     let rt = rt();
     let blocks = Blocks::new(numbered(&rt), BLOCK, 1 << 20);
     let mut reading = Box::pin(blocks.read(1));
-    // Memory answers at once: the neighbours are there, and 2 is then made anew.
+    // Memory answers at once: the neighbours are loaded, and then 2 is created anew.
     let _ = rt.block_on(&mut reading).unwrap();
     let made = blocks.create(2);
     assert_eq!(made.bytes()[0], 0);
@@ -132,7 +132,7 @@ fn pinned_blocks_stay_and_the_rest_is_bounded() {
     for (n, pin) in pinned.iter().enumerate() {
         assert!(blocks.get(n as u64).unwrap().is_same(pin));
     }
-    // Each of 16 shards keeps what it has just read.
+    // Each of the 16 shards keeps what it has just read.
     let most = (64 + 32 + 16 * 16) * BLOCK;
     assert!(blocks.resident_bytes() <= most, "{} bytes resident", blocks.resident_bytes());
     for n in 0..100_000 {
@@ -143,7 +143,7 @@ fn pinned_blocks_stay_and_the_rest_is_bounded() {
     assert!(queued < 2000, "{queued} places in the eviction queues");
 }
 
-/// An account is charged for all memory, in steps: 128 blocks of 4 KiB are two of these.
+/// An account is charged for all memory, in steps: 128 blocks of 4 KiB make two steps.
 #[test]
 fn versions_that_the_log_holds_are_charged_as_long_as_it_holds_them() {
     let rt = rt();
@@ -185,7 +185,7 @@ fn a_bad_neighbour_fails_no_other_block() {
     assert_eq!(beyond.kind, IoErrorKind::OutOfRange);
 }
 
-/// A device whose bios wait until the test lets them go.
+/// A device whose bios wait until the test releases them.
 #[derive(Debug)]
 struct Patient(BadSector, Mutex<Vec<Bio>>);
 
@@ -214,7 +214,8 @@ fn a_bad_neighbour_in_the_run_of_another_reader_fails_no_other_block() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(first.as_mut().poll(&mut cx).is_pending());
     device.let_go();
-    // Block 6 has failed both, and the second reader brings the same run before the first looks again.
+    // Block 6 made both reads fail, and the second reader reads the same run again before the first
+    // retries.
     assert!(second.as_mut().poll(&mut cx).is_pending());
     for _ in 0..2 {
         assert!(first.as_mut().poll(&mut cx).is_pending());
@@ -254,7 +255,8 @@ fn concurrent_readers_share_one_read() {
     assert_eq!(blocks.resident_bytes(), 16 * BLOCK);
 }
 
-/// A version of block 7 that epoch 1 left, and the evidence that the write of `epoch`'s commit block gave.
+/// A version of block 7 that epoch 1 left, and the evidence from writing the commit block of
+/// `epoch`.
 fn frozen_and_durable(epoch: u64) -> (Frozen, Durable) {
     let rt = rt();
     let device = numbered(&rt);

@@ -1,10 +1,10 @@
-//! How fast a device writes.
+//! How fast a device writes, measured while it is busy.
 
 use super::{INITIAL_RATE, time_for};
 use extant_rt::Nanos;
 
-/// The write rate of a device while it has something to write. Unlike an estimate over time it does not fall because writers
-/// are held back, so that it can be used to decide how far to hold them back.
+/// The write rate of a device while it has something to write. Unlike an average over time, it does
+/// not fall when writers are throttled, so it can be used to decide how far to throttle them.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyRate {
     rate: u64,
@@ -21,14 +21,14 @@ impl Default for BusyRate {
 }
 
 impl BusyRate {
-    /// One sample is made of this much busy time …
+    /// A sample covers this much busy time …
     const SAMPLE: Nanos = Nanos::from_millis(100);
-    /// … or of so many pages, whichever comes first: 64 MiB, more than the caches of disks.
+    /// … or this many pages, whichever comes first: 64 MiB, more than the caches of disks.
     const SAMPLE_PAGES: u64 = 64 << 20 >> 12;
-    /// Nothing that ends this soon is taken for a stall.
+    /// A gap shorter than this is not a stall.
     const STALL: Nanos = Nanos::from_millis(500);
 
-    /// `pages` ended that were submitted `took` ago.
+    /// `pages` pages completed that were submitted `took` ago.
     pub fn written(&mut self, now: Nanos, pages: u64, took: Nanos) {
         let begun = now.saturating_sub(took).max(self.last_end);
         self.busy += now.saturating_sub(begun);
@@ -38,14 +38,16 @@ impl BusyRate {
             return;
         }
         let sample = (u128::from(self.pages) * 1_000_000_000 / u128::from(self.busy.0.max(1))) as u64;
-        // The first samples count fully; later ones move the estimate by an eighth.
+        // The first sample counts fully; each later one moves the estimate by an eighth.
         self.rate = if self.known { (self.rate * 7 + sample) / 8 } else { sample };
         self.known = true;
         (self.busy, self.pages) = (Nanos::ZERO, 0);
     }
 
-    /// Pages per second, where `in_flight` pages have been in flight since `since` at least: a device that ends
-    /// nothing is taken to be as slow as that shows it to be.
+    /// The rate in pages per second, given `in_flight` pages in flight since at least `since`.
+    ///
+    /// If the device has completed nothing for a while, the rate is no higher than that silence
+    /// implies.
     pub fn rate(&self, now: Nanos, in_flight: u64, since: Nanos) -> u64 {
         let silent = now.saturating_sub(self.last_end.max(since));
         if in_flight == 0 || silent <= Self::STALL.max(time_for(in_flight, self.rate)) {

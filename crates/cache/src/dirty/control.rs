@@ -1,25 +1,28 @@
-//! The interface of the dirty controller, which decides how much a writer may dirty and when write-back runs.
+//! The interface of the dirty controller, which decides how much a writer may dirty and when
+//! write-back runs.
 //!
-//! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, as the
-//! controller has it, and what the controller grants each device). How writers are slowed down before they run into that
-//! wall, and when the flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers. It is
-//! asked one question, once for each allowance of a writer and each chunk of a flusher, and answers with all [`Orders`].
+//! The cache itself enforces one thing: dirty plus write-back pages never exceed the limits (the
+//! process's limit, as set by the controller, and the controller's limit for each device). A
+//! [`DirtyControl`] decides how to slow writers down before they hit that wall, and when the
+//! flushers start and stop. It is a pure state machine over numbers. It is asked a single question,
+//! once per allowance of a writer and once per chunk of a flusher, and answers with complete
+//! [`Orders`].
 
 use extant_rt::Nanos;
 use std::fmt;
 
-/// Bounds on dirty memory, in pages of 4 KiB.
+/// Limits on dirty memory, in pages of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyLimits {
     /// Flushers work while more than this is dirty (kernel: `dirty_background_bytes`).
     pub background_pages: u64,
-    /// Dirty and write-back pages together never exceed this (kernel: `dirty_bytes`).
+    /// Dirty plus write-back pages never exceed this (kernel: `dirty_bytes`).
     pub limit_pages: u64,
 }
 
 impl DirtyLimits {
-    /// Limits that work: a page at least, `most` at most. A background threshold that is not below the limit becomes half of
-    /// it (kernel: `domain_dirty_limits`).
+    /// Adjusts the limits so that they work: at least one page, at most `most`. A background
+    /// threshold that is not below the limit becomes half of it (kernel: `domain_dirty_limits`).
     pub(crate) fn within(self, most: u64) -> Self {
         let limit_pages = self.limit_pages.clamp(1, most);
         let is_below = self.background_pages < limit_pages;
@@ -27,7 +30,7 @@ impl DirtyLimits {
     }
 }
 
-/// Pages in two states.
+/// Pages that are dirty, and pages in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Changed and not in flight (kernel: reclaimable).
@@ -43,71 +46,73 @@ impl Amounts {
     }
 }
 
-/// Which of the process's devices, counted from 0 in order of their attaching; the number of one that was let go is given again.
+/// A device's number within the process, counted from 0 in order of attachment. The number of a
+/// released device is reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub u32);
 
-/// The cache's figures at the time of a call.
+/// The cache's numbers at the time of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// The limits in force.
     pub limits: DirtyLimits,
-    /// Of all devices together.
+    /// Of all devices.
     pub global: Amounts,
-    /// The device in question.
+    /// The device the call is about.
     pub device: DeviceIndex,
-    /// Of this device.
+    /// Of that device.
     pub on_device: Amounts,
     /// Pages dirtied on this device since it was attached; only grows.
     pub dirtied_total: u64,
     /// Pages written back to this device since it was attached; only grows.
     pub written_total: u64,
-    /// How many devices are attached.
+    /// Number of attached devices.
     pub devices: u32,
 }
 
-/// A writer: an open file. The cache counts them; no number is given twice.
+/// A writer: an open file. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
 
-/// A writer that asks for orders, because it has dirtied as many pages as it was allowed to.
+/// A writer that asks for orders because it has used up its allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking {
     /// The writer.
     pub writer: WriterId,
-    /// Pages that it has dirtied since it last asked (kernel: `nr_dirtied`).
+    /// Pages it has dirtied since it last asked (kernel: `nr_dirtied`).
     pub dirtied_pages: u64,
-    /// Pages that it has written back since it last asked, on the controller's order ([`Verdict::WriteBack`]).
+    /// Pages it has written back since it last asked, on the controller's order
+    /// ([`Verdict::WriteBack`]).
     pub written_pages: u64,
 }
 
 /// The next step of a writer that has just dirtied pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Goes on.
+    /// Go on.
     Go {
-        /// It asks again when it has dirtied so many pages, and after one at the earliest (kernel: `nr_dirtied_pause`).
+        /// Pages it may dirty before it asks again; at least one (kernel: `nr_dirtied_pause`).
         pages: u64,
     },
-    /// Sleeps, and then goes on.
+    /// Sleep, then go on.
     Pause {
-        /// When it wakes.
+        /// When it wakes up.
         until: Nanos,
-        /// Likewise; with 0 it asks again as soon as it wakes.
+        /// Pages it may dirty then before it asks again; with 0 it asks as soon as it wakes up.
         pages: u64,
-        /// The rule that decided it, for the trace.
+        /// The rule that caused the pause, for the trace.
         rule: &'static str,
     },
-    /// Writes back so many pages of its device itself, and asks again (the way before Linux 3.2). It waits for no end of
-    /// what it submits.
+    /// Write back this many pages of the device itself, then ask again (as before Linux 3.2). The
+    /// writer does not wait for its submissions to complete.
     WriteBack {
-        /// At most.
+        /// Most pages to write back.
         pages: u64,
-        /// At most so many of one file before it turns to the next.
+        /// Most pages of one file before moving on to the next.
         chunk_pages: u64,
-        /// It waits while so many are in flight.
+        /// The writer waits while this many pages are in flight.
         in_flight_pages: u64,
-        /// The rule that decided it, for the trace.
+        /// The rule that caused the order, for the trace.
         rule: &'static str,
     },
 }
@@ -115,35 +120,38 @@ pub enum Verdict {
 /// The next step of a device's flusher, apart from its periodic work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// Rests.
+    /// Rest.
     Stop,
-    /// Writes back.
+    /// Write back.
     Run {
-        /// At most so many pages of one file before it turns to the next.
+        /// Most pages of one file before moving on to the next.
         chunk_pages: u64,
-        /// At most so many pages in flight at a time.
+        /// Most pages in flight at a time.
         in_flight_pages: u64,
-        /// It passes over files with fewer dirty pages than this while another file of the device has as many.
+        /// Skip files with fewer dirty pages than this while another file of the device has as
+        /// many.
         least_pages: u64,
     },
 }
 
-/// All that a controller has to say about a device at one moment. They hold until the next question about the device.
+/// All of a controller's decisions about a device at one moment. They hold until the next question
+/// about the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// To the writer that asks; without meaning where none does.
+    /// For the writer that asks; meaningless if none does.
     pub writer: Verdict,
-    /// To the device's flusher. Where a writer asked, this begins or ends its rest; it asks itself before every chunk.
+    /// For the device's flusher. If a writer asked, this starts or stops the flusher, which itself
+    /// asks before every chunk.
     pub flusher: Background,
-    /// The most that this device may hold of the dirty pool, in pages; counts as 1 at least.
+    /// The device's limit on dirty plus write-back pages; counts as at least 1.
     pub device_limit_pages: u64,
-    /// The most that all devices together may hold: the stated limit, unless the controller lets writers go past it. The
-    /// cache allows three quarters of its frames in any case.
+    /// The limit for all devices together: the configured limit, unless the controller lets writers
+    /// exceed it. The cache never allows more than three quarters of its frames.
     pub pool_limit_pages: u64,
 }
 
 impl Orders {
-    /// Orders that pause no writer and start no write-back; only the given limits apply.
+    /// Orders that pause no writer and start no write-back; only the configured limits apply.
     pub fn none(numbers: &Numbers) -> Self {
         let limit = numbers.limits.limit_pages;
         Self {
@@ -155,36 +163,36 @@ impl Orders {
     }
 }
 
-/// A controller's state for a device, for the trace. Amounts are in pages, rates in pages per second; figures that a
-/// controller does not have are 0.
+/// A controller's state for a device, for the trace. Amounts are in pages, rates in pages per
+/// second; figures a controller does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlState {
-    /// Where it wants the sum of all dirty pages to be (kernel: `setpoint`).
+    /// Target for the sum of all dirty pages (kernel: `setpoint`).
     pub setpoint_pages: u64,
-    /// Likewise of the device's (kernel: `bdi_setpoint`).
+    /// Target for the device's dirty pages (kernel: `bdi_setpoint`).
     pub device_setpoint_pages: u64,
-    /// The factor to the rate limit, times 1024 (kernel: `pos_ratio`).
+    /// Factor applied to the rate limit, times 1024 (kernel: `pos_ratio`).
     pub position_ratio: u64,
-    /// The estimated write rate of the device.
+    /// Estimated write rate of the device.
     pub write_rate: u64,
-    /// The rate at which each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
+    /// Rate at which each writer may dirty pages, before the factor (kernel: `dirty_ratelimit`).
     pub rate_limit: u64,
-    /// The rate at which a writer may dirty (kernel: `task_ratelimit`).
+    /// Rate at which a writer may dirty pages (kernel: `task_ratelimit`).
     pub task_rate: u64,
-    /// Pages of a turn.
+    /// Pages per turn.
     pub turn_pages: u64,
-    /// Writers of the device, as far as they are counted.
+    /// Number of the device's writers, as far as the controller counts them.
     pub writers: u64,
 }
 
-/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O. A controller
-/// keeps its state for each writer itself, by the writer's number.
+/// Makes the decisions about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no
+/// task, no I/O. A controller keeps its own state for each writer, keyed by the writer's number.
 pub trait DirtyControl: Send + fmt::Debug {
-    /// Decides about `numbers.device`: for a writer that has dirtied as much as it may, or, without one, for the device's
-    /// flusher before every chunk.
+    /// Decides about `numbers.device`: for a writer that has used up its allowance, or, if there is
+    /// none, for the device's flusher before each chunk.
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders;
 
-    /// A writer of this device has left in a pause. It may ask again.
+    /// A writer of this device went away during a pause. It may ask again later.
     fn leave(&mut self, device: DeviceIndex, writer: WriterId) {
         let _ = (device, writer);
     }
@@ -194,17 +202,19 @@ pub trait DirtyControl: Send + fmt::Debug {
         let _ = (device, writer);
     }
 
-    /// A device is let go. Its number may be given to another one, of which nothing is known.
+    /// A device was released. Its number may be reused for another device, of which nothing is
+    /// known.
     fn detach(&mut self, device: DeviceIndex) {
         let _ = device;
     }
 
-    /// Write-back of `pages` pages to `numbers.device` ended; `took` is the time from submission to completion.
+    /// Write-back of `pages` pages to `numbers.device` completed, `took` after its submission.
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {
         let _ = (now, numbers, pages, took);
     }
 
-    /// The controller's state for the device, for the trace: read after [`DirtyControl::orders`], and only when tracing.
+    /// The controller's state for the device, for the trace. Read after [`DirtyControl::orders`],
+    /// and only while tracing.
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
         let _ = (now, numbers);
         ControlState::default()

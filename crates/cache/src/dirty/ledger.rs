@@ -1,17 +1,21 @@
-//! The ledger of dirty memory: every counter of pages that are dirty or under write-back, and the charges that move them.
+//! The ledger of dirty memory: all counters of dirty and write-back pages, and the charges that
+//! move pages between them.
 //!
-//! A charge is a value. It is made by [`DeviceLedger::room`], moved as the pages change their state, and gives back what it
-//! counts when it is dropped, so that no page can become dirty without room and none stays counted after it is gone:
+//! A charge is a value. [`DeviceLedger::room`] creates it, it moves as its pages change state, and
+//! dropping it returns what it counts. So no page can become dirty without room, and none stays
+//! counted after it is gone:
 //!
-//! | charge | its pages are counted as | it becomes |
-//! |---|---|---|
-//! | [`Room`] | charged | part of [`DirtyPages`] when they become dirty |
-//! | [`DirtyPages`] of one file | charged and dirty, or stuck | a [`WritebackCharge`] when they are taken, [`Room`] when they are cut off |
-//! | [`WritebackCharge`] | charged, under write-back, in flight | [`Room`] when they are clean, part of [`DirtyPages`] after an error |
+//! - [`Room`]: its pages are counted as charged. It becomes part of [`DirtyPages`] when they become
+//!   dirty.
+//! - [`DirtyPages`] of one file: counted as charged and dirty, or as stuck. They become a
+//!   [`WritebackCharge`] when they are taken, and [`Room`] when they are cut off.
+//! - [`WritebackCharge`]: counted as charged, under write-back and in flight. It becomes [`Room`]
+//!   when the pages are clean, and part of [`DirtyPages`] after an error.
 //!
-//! The limits are held against what is charged. A device that fails gives nothing back, so what it holds counts against its
-//! own limit only: the others may go past the limit by as much, up to the bound on all dirty pages. Dropping room wakes writers
-//! that wait for it, so it is dropped without a mapping's lock where there is a choice.
+//! Limits apply to what is charged. A failing device frees nothing, so what it holds counts only
+//! against its own limit; the others may exceed the common limit by that amount, up to the bound on
+//! all dirty pages. Dropping room wakes writers that wait for it, so it is dropped outside a
+//! mapping's lock where possible.
 
 use crate::dirty::control::{Amounts, DeviceIndex, DirtyLimits, Numbers};
 use crate::pageset::PageSet;
@@ -27,17 +31,17 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Ledger {
     waits: Arc<Waits>,
     all: Counts,
-    /// Dirty pages of stuck files, which are counted nowhere else.
+    /// Dirty pages of stuck files, which no other counter includes.
     stuck: AtomicU64,
     limits: Mutex<DirtyLimits>,
-    /// The limit in force, as the controller has it.
+    /// The limit in force, set by the controller.
     limit_pages: AtomicU64,
-    /// Upper bound on pages dirty or under write-back, whatever the limits are.
+    /// Upper bound on dirty plus write-back pages, whatever the limits are.
     most_pages: u64,
     devices: AtomicU32,
-    /// Numbers of devices that were let go.
+    /// Numbers of released devices.
     vacant: Mutex<Vec<u32>>,
-    /// Devices that fail, and how many, to be read without the lock.
+    /// Failing devices; `failing_count` can be read without the lock.
     failing: Mutex<Vec<Weak<DeviceLedger>>>,
     failing_count: AtomicU32,
 }
@@ -48,9 +52,10 @@ pub(crate) struct DeviceLedger {
     ledger: Arc<Ledger>,
     index: DeviceIndex,
     counts: Counts,
-    /// Pages under write-back that the device has. The others wait for their backing to hear of the end.
+    /// Write-back pages that are on the device. The others have completed and wait for their
+    /// backing.
     in_flight: AtomicU64,
-    /// The most that the controller grants this device.
+    /// The controller's limit for this device.
     limit_pages: AtomicU64,
     dirtied_total: AtomicU64,
     written_total: AtomicU64,
@@ -61,7 +66,7 @@ pub(crate) struct DeviceLedger {
 struct Counts {
     dirty: AtomicU64,
     writeback: AtomicU64,
-    /// Dirty, under write-back, or about to become dirty: what a limit is held against.
+    /// Dirty, under write-back, or about to become dirty. Limits apply to this.
     charged: AtomicU64,
 }
 
@@ -81,7 +86,7 @@ pub(crate) enum NoRoom {
 }
 
 impl NoRoom {
-    /// The condition that a writer waits for.
+    /// The condition the writer waits for.
     pub(crate) fn condition(self) -> Condition {
         match self {
             Self::Everywhere | Self::Stuck => Condition::Room(None),
@@ -91,7 +96,7 @@ impl NoRoom {
 }
 
 impl Ledger {
-    /// A ledger with limits, of which at most `most_pages` are ever in force.
+    /// A ledger with the given limits; at most `most_pages` are ever in force.
     pub(crate) fn new(waits: Arc<Waits>, limits: DirtyLimits, most_pages: u64) -> Arc<Self> {
         Arc::new(Self {
             waits,
@@ -112,7 +117,7 @@ impl Ledger {
         let number = {
             let mut vacant = self.vacant.lock();
             let attached = self.devices.fetch_add(1, SeqCst);
-            // Without a vacant number all below are in use.
+            // If no number is vacant, all lower ones are in use.
             vacant.pop().unwrap_or(attached)
         };
         Arc::new(DeviceLedger {
@@ -139,18 +144,20 @@ impl Ledger {
         self.stuck.load(SeqCst)
     }
 
-    /// Whether stuck files and devices that fail leave no room for others, where the frames allow so many dirty pages.
+    /// Whether stuck files and failing devices leave no room for others, if the frames allow
+    /// `frames_allow` dirty pages.
     pub(crate) fn is_held_up(&self, frames_allow: u64) -> bool {
         let (held, _) = self.held_by_failing();
         held >= frames_allow || self.stuck() + held >= self.most_pages
     }
 
-    /// Dirty pages that nothing cleans by itself: of stuck files, and of devices that fail.
+    /// Dirty pages that do not become clean by themselves: those of stuck files and failing
+    /// devices.
     pub(crate) fn held_up(&self) -> u64 {
         self.stuck() + self.held_by_failing().1.dirty_pages
     }
 
-    /// The dirty memory of devices that fail: what is charged, and their pages.
+    /// The dirty memory of failing devices: charged pages, and amounts.
     fn held_by_failing(&self) -> (u64, Amounts) {
         let (mut charged, mut amounts) = (0, Amounts::default());
         if self.failing_count.load(SeqCst) > 0 {
@@ -168,14 +175,14 @@ impl Ledger {
         *self.limits.lock()
     }
 
-    /// Changes the stated limits.
+    /// Changes the configured limits.
     pub(crate) fn set_limits(&self, limits: DirtyLimits) {
         let limits = limits.within(self.most_pages);
         *self.limits.lock() = limits;
         self.set_limit(limits.limit_pages);
     }
 
-    /// Takes over how much may be dirty in all.
+    /// Sets how much may be dirty in all.
     pub(crate) fn set_limit(&self, pages: u64) {
         let pages = pages.clamp(1, self.most_pages);
         if pages > self.limit_pages.swap(pages, SeqCst) {
@@ -202,17 +209,17 @@ impl DeviceLedger {
         self.index
     }
 
-    /// Whether its last write-back failed.
+    /// Whether the device's last write-back failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(SeqCst)
     }
 
-    /// Whether it keeps dirty memory that nothing gives back.
+    /// Whether the device holds dirty memory that will not be freed.
     pub(crate) fn holds_up(&self) -> bool {
         self.is_failing() && self.charged() > 0
     }
 
-    /// Takes note of how its last write-back ended.
+    /// Records whether the device's last write-back failed.
     pub(crate) fn set_failing(self: &Arc<Self>, is_failing: bool) {
         let ledger = &*self.ledger;
         let mut failing = ledger.failing.lock();
@@ -226,7 +233,7 @@ impl DeviceLedger {
         ledger.failing_count.store(failing.len() as u32, SeqCst);
     }
 
-    /// Room for up to `n` more dirty pages, within what the frames allow; says why where there is none.
+    /// Room for up to `n` more dirty pages, at most `frames_allow` in all; or why there is none.
     pub(crate) fn room(self: &Arc<Self>, n: u64, frames_allow: u64) -> Result<Room, NoRoom> {
         let ledger = &*self.ledger;
         let mut limit = ledger.limit_pages.load(SeqCst);
@@ -251,7 +258,7 @@ impl DeviceLedger {
         }
     }
 
-    /// Room for `n` more dirty pages, whatever the limits are.
+    /// Room for `n` more dirty pages, ignoring the limits.
     pub(crate) fn room_exempt(self: &Arc<Self>, n: u64) -> Room {
         self.charge(n);
         Room { device: self.clone(), pages: n, unstuck: 0 }
@@ -291,17 +298,17 @@ impl DeviceLedger {
         self.counts.charged.load(SeqCst)
     }
 
-    /// Pages that the device has at present.
+    /// Pages now on the device.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(SeqCst)
     }
 
-    /// The most that the controller grants this device.
+    /// The controller's limit for this device.
     pub(crate) fn limit_pages(&self) -> u64 {
         self.limit_pages.load(SeqCst)
     }
 
-    /// Takes over how much the device may hold, and how much all of them may.
+    /// Sets how much the device may hold, and how much all devices together may hold.
     pub(crate) fn set_limits(&self, device_pages: u64, pool_pages: u64) {
         let device_pages = device_pages.max(1);
         if device_pages > self.limit_pages.swap(device_pages, SeqCst) {
@@ -310,7 +317,8 @@ impl DeviceLedger {
         self.ledger.set_limit(pool_pages);
     }
 
-    /// The figures that a controller is asked with: as if devices that fail, and what they hold, did not exist for the others.
+    /// The numbers for the controller. For working devices, they leave out failing devices and what
+    /// those hold.
     pub(crate) fn numbers(&self) -> Numbers {
         let ledger = &*self.ledger;
         let (mut limits, mut global) = (ledger.limits(), ledger.amounts());
@@ -332,7 +340,7 @@ impl DeviceLedger {
     }
 }
 
-/// Adds up to `n`, so that the sum does not exceed `limit`; returns how much that was.
+/// Adds up to `n` without letting the sum exceed `limit`; returns how much it added.
 fn add_up_to(counter: &AtomicU64, n: u64, limit: u64) -> u64 {
     let mut got = 0;
     let _ = counter.fetch_update(SeqCst, SeqCst, |now| {
@@ -342,13 +350,13 @@ fn add_up_to(counter: &AtomicU64, n: u64, limit: u64) -> u64 {
     got
 }
 
-/// Room for pages that are to become dirty, or no longer are.
+/// Room for pages about to become dirty, or that no longer are.
 #[derive(Debug)]
 #[must_use = "dropping it gives the room to others"]
 pub(crate) struct Room {
     device: Arc<DeviceLedger>,
     pages: u64,
-    /// Pages of a stuck file that are gone: they had no room, and lowered the limit for all.
+    /// Pages of a stuck file that are gone. They had no room, but lowered everyone's limit.
     unstuck: u64,
 }
 
@@ -357,14 +365,14 @@ impl Room {
         self.pages
     }
 
-    /// The part of it that is for `n` pages.
+    /// Splits off the room for `n` pages.
     pub(crate) fn split(&mut self, n: u64) -> Self {
         assert!(n <= self.pages, "room for {} pages is not room for {n}", self.pages);
         self.pages -= n;
         Self { device: self.device.clone(), pages: n, unstuck: 0 }
     }
 
-    /// Adds another's room, of the same device.
+    /// Adds other room of the same device.
     pub(crate) fn join(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.device, &other.device));
         self.pages += std::mem::take(&mut other.pages);
@@ -381,10 +389,11 @@ impl Drop for Room {
     }
 }
 
-/// The dirty pages of one file that are not under write-back, and their charge: a [`PageSet`] that changes only as the
-/// ledger does.
+/// The dirty pages of one file that are not under write-back, with their charge: a [`PageSet`] that
+/// changes only together with the ledger.
 ///
-/// Those of a [stuck](crate::state::stuck) file have no charge: they lower the limit for all instead.
+/// The pages of a [stuck](crate::state::stuck) file have no charge: they lower everyone's limit
+/// instead.
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
     device: Arc<DeviceLedger>,
@@ -417,10 +426,10 @@ impl DirtyPages {
         }
     }
 
-    /// Clean pages become dirty.
+    /// Marks clean pages dirty.
     ///
     /// # Panics
-    /// There is not room for each of them.
+    /// `room` is not exactly one page for each.
     pub(crate) fn insert(&mut self, pages: Range<u64>, room: Room) {
         self.device.dirtied_total.fetch_add(room.pages, SeqCst);
         self.enter(pages, room);
@@ -434,18 +443,18 @@ impl DirtyPages {
         debug_assert_eq!(self.set.len(), before + entered, "a page becomes dirty once");
         self.count(entered);
         if !self.is_stuck {
-            // The pages keep it.
+            // The pages keep the room.
             room.pages = 0;
         }
     }
 
-    /// Pages that could not be written are dirty again.
+    /// Marks pages dirty again that could not be written.
     pub(crate) fn put_back(&mut self, pages: Range<u64>, mut charge: WritebackCharge) {
         let (device, n) = (charge.device.clone(), std::mem::take(&mut charge.room_pages));
         self.enter(pages, Room { device, pages: n, unstuck: 0 });
     }
 
-    /// Dirty pages of `pages` are given up.
+    /// Gives up the dirty pages of `pages`.
     pub(crate) fn remove(&mut self, pages: Range<u64>) -> Room {
         let removed = self.set.remove(pages);
         self.uncount(removed);
@@ -453,7 +462,7 @@ impl DirtyPages {
         Room { device: self.device.clone(), pages, unstuck }
     }
 
-    /// Dirty pages of `pages` go under write-back.
+    /// Puts the dirty pages of `pages` under write-back.
     pub(crate) fn take(&mut self, pages: Range<u64>) -> WritebackCharge {
         let taken = self.set.remove(pages);
         let device = self.device.clone();
@@ -462,13 +471,13 @@ impl DirtyPages {
         device.in_flight.fetch_add(taken, SeqCst);
         self.uncount(taken);
         if self.is_stuck {
-            // Stuck pages are not charged, but those under write-back are.
+            // Stuck pages are not charged, but write-back pages are.
             device.charge(taken);
         }
         WritebackCharge { device, pages: taken, room_pages: taken, is_in_flight: AtomicBool::new(true) }
     }
 
-    /// The pages give their room to others; says whether they had any.
+    /// Releases the pages' room to others; returns whether they had any.
     pub(crate) fn stick(&mut self) -> bool {
         if self.is_stuck {
             return false;
@@ -481,7 +490,7 @@ impl DirtyPages {
         true
     }
 
-    /// The pages are charged again, whatever the limits are; says whether they were not.
+    /// Charges the pages again, ignoring the limits; returns whether they were uncharged.
     pub(crate) fn unstick(&mut self) -> bool {
         if !self.is_stuck {
             return false;
@@ -508,26 +517,26 @@ impl Drop for DirtyPages {
     }
 }
 
-/// Pages of one run under write-back.
+/// The pages of one run under write-back.
 #[derive(Debug)]
 #[must_use = "dropping it ends their write-back"]
 pub(crate) struct WritebackCharge {
     device: Arc<DeviceLedger>,
     pages: u64,
-    /// The room that has not been handed on.
+    /// Room not passed on yet.
     room_pages: u64,
     is_in_flight: AtomicBool,
 }
 
 impl WritebackCharge {
-    /// The device has answered.
+    /// The device has completed the run.
     pub(crate) fn landed(&self) {
         if self.is_in_flight.swap(false, SeqCst) {
             self.device.in_flight.fetch_sub(self.pages, SeqCst);
         }
     }
 
-    /// The part of it that is for `n` pages.
+    /// Splits off the part for `n` pages.
     pub(crate) fn split(&mut self, n: u64) -> Self {
         assert!(n <= self.pages.min(self.room_pages), "{} pages are not {n}", self.pages);
         self.pages -= n;
@@ -541,7 +550,7 @@ impl WritebackCharge {
         self.device.written_total.fetch_add(self.pages, SeqCst);
     }
 
-    /// The pages leave write-back, and only their room is left.
+    /// The pages leave write-back; only their room remains.
     pub(crate) fn end(mut self) -> Room {
         let pages = std::mem::take(&mut self.room_pages);
         Room { device: self.device.clone(), pages, unstuck: 0 }

@@ -1,7 +1,8 @@
-//! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it back.
+//! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it
+//! back.
 //!
-//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
-//! crate `extant-history`.
+//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in,
+//! decisions out. Linux's historical controllers are in the crate `extant-history`.
 //!
 //! ```
 //! use extant_cache::control::{
@@ -23,10 +24,11 @@
 //! };
 //! let asking = Asking { writer: WriterId(0), dirtied_pages: 256, written_pages: 0 };
 //! let orders = TurnControl::new().orders(Nanos::from_secs(1), &numbers, Some(asking));
-//! assert!(matches!(orders.writer, Verdict::Pause { .. }), "one page below the limit, the writer waits");
+//! let pauses = matches!(orders.writer, Verdict::Pause { .. });
+//! assert!(pauses, "one page below the limit, the writer waits");
 //! ```
 //!
-//! Memory is counted in pages of 4 KiB, rates in pages per second.
+//! Memory is counted in pages of 4 KiB, and rates in pages per second.
 
 mod bandwidth;
 pub mod control;
@@ -43,18 +45,19 @@ use extant_rt::Nanos;
 #[cfg(test)]
 mod tests;
 
-/// No writer sleeps longer in one go (kernel: `MAX_PAUSE`).
+/// The longest single sleep of a writer (kernel: `MAX_PAUSE`).
 pub const MAX_PAUSE: Nanos = Nanos::from_millis(200);
 
-/// The assumed write rate of a device before any measurement, in pages per second: 100 MiB/s (kernel: `INIT_BW`).
+/// Assumed write rate of a device before any measurement, in pages per second: 100 MiB/s (kernel:
+/// `INIT_BW`).
 pub const INITIAL_RATE: u64 = 100 << 20 >> 12;
 
-/// How many pages come at `rate` pages per second in `span`.
+/// Number of pages at `rate` pages per second in `span`.
 fn pages_in(rate: u64, span: Nanos) -> u64 {
     (u128::from(rate) * u128::from(span.0) / 1_000_000_000).try_into().unwrap_or(u64::MAX)
 }
 
-/// How long `pages` take at `rate` pages per second.
+/// Time for `pages` pages at `rate` pages per second.
 fn time_for(pages: u64, rate: u64) -> Nanos {
     Nanos((u128::from(pages) * 1_000_000_000 / u128::from(rate.max(1))).try_into().unwrap_or(u64::MAX))
 }

@@ -1,12 +1,12 @@
-//! Formulas against values worked out by hand, and one-sentence properties of the controller. Those that hold for every
-//! controller are with all of them, in the lab.
+//! Checks formulas against values worked out by hand, and simple properties of the controller.
+//! Properties of every controller are tested in the lab, for all controllers.
 
 use super::*;
 use crate::dirty::control::{
     Amounts, Asking, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
 };
 
-/// 100 MiB, half of it in the background: freerun 19200, setpoint 22400.
+/// 100 MiB, with the background threshold at half: freerun 19200, setpoint 22400.
 const LIMITS: DirtyLimits = DirtyLimits { background_pages: 12_800, limit_pages: 25_600 };
 
 fn numbers(dirty_pages: u64, writeback_pages: u64) -> Numbers {
@@ -31,7 +31,7 @@ fn ask(control: &mut TurnControl, now: Nanos, numbers: &Numbers, writer: u64) ->
 fn the_busy_rate_knows_no_idle_time() {
     let mut busy = BusyRate::default();
     for second in 1..20 {
-        // A tenth of each second is spent writing 1000 pages.
+        // A tenth of each second goes into writing 1000 pages.
         busy.written(Nanos::from_secs(second), 1_000, Nanos::from_millis(100));
     }
     assert_eq!(busy.rate(Nanos::from_secs(20), 0, Nanos::ZERO), 10_000);
@@ -85,7 +85,7 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
     control.orders(Nanos::from_secs(1), &stuck, None);
     let soon = control.orders(Nanos::from_secs(2), &stuck, None).device_limit_pages;
     let late = control.orders(Nanos::from_secs(101), &stuck, None).device_limit_pages;
-    // 4,000 pages in 100 s, and what would be written in 10 s.
+    // 4,000 pages in 100 s, and what that writes in 10 s.
     assert!(soon > 8_000 && late <= 400, "{soon} pages at first, {late} pages after 100 s");
 }
 
@@ -93,7 +93,7 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
 fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
     let mut control = TurnControl::new();
     let slow = Numbers { devices: 2, ..numbers(100, 0) };
-    // A page a second: ten may be dirty, and sixteen at least.
+    // A page a second: ten may be dirty, but at least sixteen.
     control.written(Nanos::from_secs(100), &slow, 1, Nanos::from_secs(1));
     let orders = control.orders(Nanos::from_secs(100), &slow, None);
     assert_eq!(orders.device_limit_pages, 16);
@@ -116,7 +116,7 @@ fn writers_take_turns_in_the_order_in_which_they_are_due() {
         }
     }
     assert_eq!(rules, ["extant: turn", "extant: turn", "extant: room"]);
-    // Room for the first: not for those behind it.
+    // There is room for the first writer, but not for those behind it.
     let room = numbers(20_000, 0);
     assert!(matches!(ask(&mut control, now, &room, 2), Verdict::Pause { .. }));
     assert!(matches!(ask(&mut control, now, &room, 0), Verdict::Go { .. }));
@@ -131,7 +131,7 @@ fn turns_that_nobody_uses_are_over_also_where_nobody_asks_any_more() {
         Numbers { device, on_device, devices: 2, written_total: 100_000, ..numbers(12_000, 0) }
     };
     let mut now = Nanos::from_secs(1);
-    // A writer on the second device is refused when all memory is promised to those on the first.
+    // A writer on the second device is refused while all memory is promised to those on the first.
     for writer in 0..1000 {
         ask(&mut control, now, &of(0, 0), writer);
     }
@@ -148,7 +148,8 @@ fn turns_that_nobody_uses_are_over_also_where_nobody_asks_any_more() {
 fn of_writers_that_begin_one_after_the_other_none_waits_for_two_rounds() {
     const WRITERS: u64 = 100;
     let mut control = TurnControl::new();
-    // Long after the beginning of time. There is room for many turns at first, and then for a few at a time.
+    // Starts long after time 0. At first there is room for many turns, then only for a few at a
+    // time.
     let (mut now, mut room) = (Nanos::from_secs(100), numbers(13_000, 0));
     let (mut turns, mut last) = (0, [0; WRITERS as usize]);
     while turns < 4 * WRITERS {
@@ -172,7 +173,8 @@ fn of_writers_that_begin_one_after_the_other_none_waits_for_two_rounds() {
 
 #[test]
 fn files_that_are_written_one_after_the_other_take_no_turns_from_those_that_stay() {
-    // Those that write on and on, on a disk of 100 MiB/s, beside one process that writes files of 1 MiB, closes each and opens the next.
+    // Writers that keep writing on a disk of 100 MiB/s, and one process that writes files of 1 MiB,
+    // closing each before it opens the next.
     const WRITERS: u64 = 100;
     const FILE_PAGES: u64 = 256;
     const STEP: Nanos = Nanos::from_millis(10);
@@ -189,7 +191,7 @@ fn files_that_are_written_one_after_the_other_take_no_turns_from_those_that_stay
             if let Verdict::Go { pages: granted } = ask(&mut control, now, &numbers(dirty, 256), writer) {
                 dirty += granted;
                 pages[at] += granted;
-                // A write of 1 MiB ends.
+                // A write of 1 MiB is complete.
                 if pages[at] / FILE_PAGES > done[at] {
                     (longest, done[at]) = (longest.max(now - since[at]), pages[at] / FILE_PAGES);
                     since[at] = now;
@@ -221,14 +223,14 @@ fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
     let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);
     let mut promised = 0;
-    // Nobody has dirtied anything yet: only promises tell that memory is spoken for.
+    // No one has dirtied anything yet: only promises show that memory is taken.
     for writer in 0..1000 {
         let Verdict::Go { pages } = ask(&mut control, now, &numbers(0, 0), writer) else { break };
         assert!(pages <= 1024, "{pages} pages for one writer");
         promised += pages;
     }
     assert!((2_000..=LIMITS.limit_pages * 7 / 8).contains(&promised), "{promised} pages");
-    // Writers keep pages that were promised to them when the device's part becomes smaller.
+    // Writers keep the pages they were promised when the device's share shrinks.
     let shared = Numbers { devices: 10, written_total: 100_000, ..numbers(0, 0) };
     assert!(control.orders(now, &shared, None).device_limit_pages >= promised);
 }
@@ -265,7 +267,7 @@ fn only_a_writer_that_had_a_turn_is_promised_a_long_one() {
             ask(&mut control, Nanos::from_secs(second), &full, writer);
         }
         let room = Numbers { limits, ..numbers(3_000, 0) };
-        // The first of those that found memory short.
+        // The first of the writers that found memory short.
         turns.push(ask(&mut control, Nanos::from_millis(second * 1000 + 100), &room, 9));
     }
     assert_eq!(turns, [Verdict::Go { pages: 300 }, Verdict::Go { pages: 448 }]);

@@ -1,4 +1,4 @@
-//! Our controller: credits per device, turns per writer, pauses by prediction.
+//! Our controller: credits per device, turns per writer, predicted pauses.
 
 use super::turns::{Turn, Turns};
 use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
@@ -8,53 +8,65 @@ use crate::dirty::control::{
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-/// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
-/// writer, memory is short, and writers take turns with long runs. 4 MiB.
+/// Memory counts as short if each writer has less than this: 4 MiB. Write-back goes file by file,
+/// and moving to the next file costs a disk a seek. So when memory is short, writers take turns,
+/// with long runs.
 const AMPLE_PAGES: u64 = 4 << 20 >> 12;
-/// Work that a device has in flight at a time: as much as it writes in this time.
+/// Work kept in flight on a device: as much as it writes in this time.
 const IN_FLIGHT: Nanos = Nanos::from_millis(100);
-/// Where memory is ample, every writer has a turn within this …
+/// When memory is ample, every writer gets a turn within this time.
 const ROUND: Nanos = Nanos::from_millis(100);
-/// … and where it is short, within this. Meanwhile it gets on by a page or so each time it wakes.
+/// When memory is short, every writer gets a turn within this time. Meanwhile it advances by a page
+/// or so each time it wakes up.
 const LONG_ROUND: Nanos = Nanos::from_secs(3);
-/// A slow disk of many writers would spend much of such a round on seeks: turns are of this many pages there, 1.75 MiB, …
+/// On a slow disk with many writers, seeks would take much of such a round. So a turn there has at
+/// least this many pages (1.75 MiB) …
 const SHORT_TURN_PAGES: u64 = 7 << 18 >> 12;
-/// … as long as the round does not become longer than this. (Turns of eight pages may make one that is.)
+/// … as long as the round does not exceed this. (The minimum of eight pages per turn may exceed
+/// it.)
 const LONGEST_ROUND: Nanos = Nanos::from_secs(6);
-/// The longest turn, where memory is short: 8 MiB.
+/// The longest turn when memory is short: 8 MiB.
 const LONG_TURN_PAGES: u64 = 8 << 20 >> 12;
-/// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
-/// it, and a device that writes nothing can hold next to nothing. With less, a disk of a hundred files writes short runs.
+/// A device that shares the pool may hold as much as it writes in this time. Its memory then comes
+/// back that soon when others want it, and a device that writes nothing holds next to nothing. With
+/// a lower value, a disk with a hundred files writes short runs.
 const HOLD: Nanos = Nanos::from_secs(10);
-/// … and no more than it has written so far, but this at least: 64 MiB, more than the caches of disks, or its part by number of
-/// a smaller pool. Until a device is known its rate is a guess, and the first measurement that of its cache: what it then holds
-/// it may have to give back over seconds, in which its writers stand still, and meanwhile it keeps devices that come after it from a
-/// link that they share.
+/// A device may also hold no more than it has written so far, but at least this: 64 MiB, which is
+/// more than the caches of disks; in a smaller pool, at least its share by number. Until a device
+/// is known, its rate is a guess, and the first measurement is that of its cache. It might need
+/// seconds to give back what it holds then. Meanwhile its writers stall, and it keeps later devices
+/// from a link that they share.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
-/// A device that had nothing dirty for so long does not count for the shares.
+/// A device that had nothing dirty for this long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);
 /// The shortest pause worth taking.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
-/// Writers are counted anew this often: longer than any pause, so that every active writer is counted.
+/// How often writers are recounted: longer than any pause, so that every active writer is counted.
 const CENSUS: Nanos = Nanos::from_millis(500);
-/// Any device may hold this much, that it can begin.
+/// Any device may hold this much, so that it can start.
 const FLOOR_PAGES: u64 = 16;
-/// While memory is nearly empty, a writer takes up to this much without a turn.
+/// While memory is nearly empty, a writer may take up to this much without a turn.
 const SIP_PAGES: u64 = 8;
 
 /// Dirty control by credits and turns.
 ///
-/// Each device has a part of the pool, half of it by number and half by what each writes; what the others do not use is
-/// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work in flight. A
-/// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
-/// times, each of the same number of pages, but for a writer's first, which may be shorter. Where there is little memory
-/// for each writer, turns are long and seldom, and the flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
-/// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time. While less than an
-/// eighth is dirty, a few pages need no turn. A turn is over when its writer has had the time to use it up, so
-/// that writers that stop keep no memory from others.
+/// Each device has a share of the pool: half of the pool is split by number of devices, half by
+/// write rate. What other devices do not use is lent to it at once, as far as it can give it back
+/// in time. The flusher keeps 100 ms of the device's work in flight.
 ///
-/// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
-/// device's memory is full; `extant: pool`, likewise, but the process's memory is.
+/// A writer proceeds freely while half of the device's memory is free. Beyond that, writers take
+/// turns, in the order of their due times. All turns have equal length, except a writer's first,
+/// which may be shorter. With little memory per writer, turns are long and rare, and the flusher
+/// writes the files that just had a turn, so that a disk with many small shares still writes long
+/// runs. A waiting writer sleeps until its turn is predicted to come, at most 200 ms at a time, and
+/// advances a little each time. While less than an eighth is dirty, a few pages need no turn. A
+/// turn ends once its writer has had time to use it up, so that writers that stop do not keep
+/// memory from others.
+///
+/// The rules of [`Verdict::Pause`]:
+/// - `extant: turn`: it is not the writer's turn yet.
+/// - `extant: room`: the writer is next, but the device's memory is full.
+/// - `extant: pool`: the writer is next, but the process's memory is full.
 #[derive(Debug, Default)]
 pub struct TurnControl {
     devices: Vec<Device>,
@@ -63,28 +75,29 @@ pub struct TurnControl {
 /// The state of one writer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
-    /// Its place among those that wait, or its turn.
+    /// Its place in the queue, or its turn.
     turn: Turn,
-    /// Since when it waits, less the time for what it has dirtied meanwhile.
+    /// When it began to wait, or last dirtied pages while waiting.
     waits_since: Nanos,
-    /// The last count of writers that it took part in.
+    /// The last census that counted it.
     counted: u64,
-    /// It had a turn before. A short file ends within its first turn, and of a longer one most would be kept from others unused.
+    /// It has had a turn before. First turns may be shorter: a short file ends within one, and
+    /// would leave most of a full turn unused, out of reach for others.
     stays: bool,
 }
 
 #[derive(Debug, Default)]
 struct Device {
     busy: BusyRate,
-    /// As last seen.
+    /// The device's amounts when last seen.
     amounts: Amounts,
     /// When something was last dirty or in flight.
     active_at: Nanos,
-    /// Since when something is in flight without a break.
+    /// Since when something has been in flight without a break.
     in_flight_since: Nanos,
     turns: Turns,
     writers: BTreeMap<WriterId, Writer>,
-    /// The count of writers: its number, when it began, how many so far and how many the last time.
+    /// The census of writers: its number, its start, the count so far, and the previous count.
     census: u64,
     census_at: Nanos,
     counting: u64,
@@ -114,30 +127,30 @@ impl Device {
         }
     }
 
-    /// Writers at present, at least 1.
+    /// Current number of writers, at least 1.
     fn active_writers(&self) -> u64 {
         self.counted.max(self.counting).max(1)
     }
 }
 
-/// How a device's writers go on, in pages and pages per second.
+/// How a device's writers proceed, in pages and pages per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     limit: u64,
     /// The write rate of the device.
     rate: u64,
-    /// The rate at which work is issued to it, at least the rate at which it writes.
+    /// The rate at which work is issued to the device; at least its write rate.
     credit_rate: u64,
     writers: u64,
     /// Whether memory is short.
     short: bool,
-    /// Pages of a writer's first turn, …
+    /// Pages of a writer's first turn.
     first_turn: u64,
-    /// … and of those that follow, at least as many.
+    /// Pages of each later turn, at least `first_turn`.
     turn: u64,
-    /// Turns begin as long as no more than this is dirty or promised.
+    /// Turns may begin while at most this much is dirty or promised.
     target: u64,
-    /// The rate at which each writer may dirty while it waits, in pages per 1000 s.
+    /// The rate at which each waiting writer may dirty, in pages per 1000 s.
     drip_milli: u64,
 }
 
@@ -146,7 +159,8 @@ impl Plan {
         let short = limit / 2 / writers < AMPLE_PAGES;
         let round = if short { LONG_ROUND } else { ROUND };
         let most = (limit / 4).max(1);
-        // Turns that follow a device's own rate would leave one that has fallen behind with less to write, and so behind.
+        // If turns followed a device's own rate, a device that has fallen behind would get less to
+        // write, and stay behind.
         let issued = if short { credit_rate } else { rate };
         let mut turn = (pages_in(issued, round) / writers).clamp(1, most);
         let mut first_turn = turn;
@@ -155,8 +169,9 @@ impl Plan {
             let least = (pages_in(rate, LONGEST_ROUND) / writers).clamp(8, SHORT_TURN_PAGES);
             turn = turn.min(LONG_TURN_PAGES).max(least.min(most));
         }
-        // On average a writer has waited for half a round, of first turns here so that short files get on, and an eighth of the
-        // memory is for what they dirty meanwhile; nor may it be more than an eighth of what the device writes, or a page per pause.
+        // An eighth of the memory is for what waiting writers dirty. On average a writer has waited
+        // half a round (of first turns here, so that short files make progress). The rate is also
+        // at most an eighth of the device's rate, and at most a page per pause.
         let took = time_for(first_turn * writers, rate).max(MAX_PAUSE);
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
@@ -164,15 +179,16 @@ impl Plan {
         Self { limit, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
     }
 
-    /// The pages that a writer may have dirtied while it waited for `span`.
+    /// Pages a writer may have dirtied after waiting for `span`.
     fn dripped(&self, span: Nanos) -> u64 {
         pages_in(self.drip_milli, span) / 1000
     }
 
     fn in_flight(&self) -> u64 {
         let credit = pages_in(self.credit_rate, IN_FLIGHT);
-        // Where memory is short, half of it is seldom there to be written: what is in flight would be what happens to be
-        // left, and of equal devices on one link the one with less in flight would get less of the link for seconds.
+        // When memory is short, half of it is rarely available to be written, so the amount in
+        // flight would be whatever happens to be left. Of equal devices on one link, the one with
+        // less in flight would then get less of the link for seconds.
         let credit = if self.short {
             credit.max(2 * self.turn).min(self.limit / 4)
         } else {
@@ -183,12 +199,12 @@ impl Plan {
 }
 
 impl TurnControl {
-    /// A controller that knows of no device yet.
+    /// A controller that knows of no devices yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes over what is known of the device.
+    /// Updates the device's state from `numbers`.
     fn note(&mut self, now: Nanos, numbers: &Numbers) -> &mut Device {
         let at = numbers.device.0 as usize;
         if self.devices.len() <= at {
@@ -205,20 +221,21 @@ impl TurnControl {
         device
     }
 
-    /// The total write rate of the devices in use, and their number.
+    /// The sum of the write rates of the devices in use, and their number.
     fn in_use(&self, now: Nanos) -> (u128, u64) {
         let active = self.devices.iter().filter(|device| device.is_active(now));
         active.fold((0, 0), |(rates, count), device| (rates + u128::from(device.rate(now)), count + 1))
     }
 
-    /// The same with a device that may not be in use.
+    /// Likewise, counting device `at` even if it is not in use.
     fn with(&self, now: Nanos, at: usize, (rates, count): (u128, u64)) -> (u128, u64) {
         let device = &self.devices[at];
         let added = !device.is_active(now);
         (rates + if added { device.rate(now).into() } else { 0 }, count + u64::from(added))
     }
 
-    /// The device's part of `of` pages, nothing lent: half by number, half by rate, among the devices in use and itself.
+    /// The device's share of `of` pages, without loans: half by number, half by rate, among the
+    /// devices in use and itself.
     fn part(&self, now: Nanos, at: usize, of: u64, in_use: (u128, u64)) -> u64 {
         let (rates, count) = self.with(now, at, in_use);
         let by_rate = u128::from(of / 2) * u128::from(self.devices[at].rate(now)) / rates.max(1);
@@ -240,7 +257,7 @@ impl TurnControl {
                 wanted += credit.saturating_sub(device.amounts.total());
             }
         }
-        // An eighth stays for devices that are not in use.
+        // Keep an eighth for devices not in use.
         let free = limit.saturating_sub(numbers.global.total()).saturating_sub(wanted.max(limit / 8));
         let lent = numbers.on_device.total() + free;
         let proven = numbers.written_total.max(UNPROVEN_PAGES.min(limit / u64::from(numbers.devices)));
@@ -258,9 +275,10 @@ impl TurnControl {
         )
     }
 
-    /// The rate at which work is issued to the device. A device's share of a shared link is its share of all work in flight:
-    /// if that followed each device's past rate, a device that has fallen behind would stay behind. So a device that writes
-    /// less than the average is given work for the average, or for twice its rate.
+    /// The rate at which work is issued to the device. On a shared link, a device's share is its
+    /// share of all work in flight. If that followed each device's past rate, a device that has
+    /// fallen behind would stay behind. So a device that writes less than the average gets work for
+    /// the average, or for twice its own rate if that is less.
     fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let at = numbers.device.0 as usize;
         let rate = self.devices[at].rate(now);
@@ -268,7 +286,7 @@ impl TurnControl {
         rate.max(((sum / u128::from(count)) as u64).min(2 * rate))
     }
 
-    /// The next step of a writer.
+    /// Decides a writer's next step.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, plan: &Plan, writer: &mut Writer) -> Verdict {
         let at = numbers.device.0 as usize;
         let device = &mut self.devices[at];
@@ -282,44 +300,48 @@ impl TurnControl {
         let freely = (limit / 2).saturating_sub(numbers.global.total() + promised);
         let freely = (plan.limit / 2).saturating_sub(used).min(freely);
         if freely > 0 && !plan.short && turns.is_idle() {
-            // Little, and promised: of a thousand writers that begin together the first must not be let go with all memory,
-            // and then keep those that come after them from their turns.
+            // Grant little, and as a promise. If a thousand writers begin together, the first must
+            // not get all the memory and then keep later ones from their turns.
             let pages = (freely / (2 * plan.writers)).clamp(1, AMPLE_PAGES);
             turns.begin_at_once(now, &mut writer.turn, pages);
             writer.waits_since = now;
             return Verdict::Go { pages };
         }
-        // Turns are promises, and most of a turn is never used by a writer that waits for each of its small writes. Where next
-        // to nothing is dirty the promises of others must not hold it up.
+        // Turns are promises, and a writer that waits for each of its small writes never uses most
+        // of a turn. While next to nothing is dirty, other writers' promises must not hold it up.
         let nearly_empty = plan.limit.min(limit) / 8;
         if plan.short && numbers.on_device.total().max(numbers.global.total()) < nearly_empty {
             return Verdict::Go { pages: (nearly_empty / plan.writers).clamp(1, SIP_PAGES) };
         }
-        // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
-        // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
+        // Due one round after its last turn was due, so that it loses nothing by spending time
+        // elsewhere. While a device's rate is unknown, turns are small and follow each other; a
+        // writer that had several of those does not owe a round for each.
         let turn = if writer.stays { plan.turn } else { plan.first_turn };
         let apart = time_for(turn * plan.writers, plan.rate);
-        // A new writer is due a pause before now at the earliest. A whole round before now would be unfair: of a thousand writers that
-        // begin together the first ones measure a short round, and would wait for two; and a process that writes one short file
-        // after the other would always be ahead of writers that keep their files.
+        // A new writer is due at most one pause before now. A whole round before now would be
+        // unfair: of a thousand writers that begin together, the first ones measure a short round
+        // and would have to wait for two. And a process that writes one short file after another
+        // would always be ahead of writers that keep their files.
         let earliest = now.saturating_sub(apart.min(MAX_PAUSE));
-        // On a slow disk the round is longer. With its length here the longest writes of a thousand that begin together were longer.
+        // On a slow disk the round is longer than this, but using its full length here made the
+        // longest writes of a thousand concurrent writers even longer.
         let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
-        // How many more than that are ahead makes no difference: it is more than a pause.
+        // A larger number ahead makes no difference: it already means more than one pause.
         let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
         let ahead = turns.wait(now, &mut writer.turn, due, most as usize);
         let room = plan.target.saturating_sub(used);
         let pool = (limit - limit / 16).saturating_sub(numbers.global.total() + promised);
         let needed = turn * (ahead + 1);
-        // A writer that is awake takes no more than a turn before those that still sleep.
+        // A writer that is awake takes at most one turn ahead of those still asleep.
         let in_order = writer.turn.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
             turns.begin(now, writer.turn, turn);
             writer.stays = true;
-            // The wait for other writers' turns gives no claim to an earlier turn next time; a pause that was too long does. So writers
-            // that were due together are due one after the other from then on, in the order of their turns.
+            // Waiting for other writers' turns earns no claim to an earlier turn next time; too
+            // long a pause does. So writers that were due together become due one after the other,
+            // in the order of their turns.
             writer.turn.due = writer.turn.due.max(now.saturating_sub(MAX_PAUSE));
             writer.waits_since = now;
             return Verdict::Go { pages: turn };
@@ -345,10 +367,12 @@ impl TurnControl {
     fn background(&self, now: Nanos, numbers: &Numbers, plan: &Plan) -> Background {
         let at = numbers.device.0 as usize;
         let threshold = numbers.limits.background_pages;
-        // Also where the device may hold less than that, its writers must not wait for a flusher that rests.
+        // Even if the device may hold less than the threshold, its writers must not wait for a
+        // flusher that rests.
         let mine = self.part(now, at, threshold, self.in_use(now)).min(plan.limit / 2);
-        // A writer's pause ends when it was predicted to, not when the device has nothing left to do: until then the device
-        // goes on with what is there. Where memory is short that would cost it its long runs.
+        // A paused writer wakes when its turn was predicted, even if the device runs out of work
+        // earlier. So while writers wait, the device keeps writing what is there; but not when
+        // memory is short, because that would cost it its long runs.
         let waited_for =
             !plan.short && !self.devices[at].turns.is_idle() && numbers.on_device.dirty_pages > 0;
         if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine && !waited_for {
@@ -356,7 +380,8 @@ impl TurnControl {
         }
         let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
         Background::Run {
-            // Whole bios, since a short one in the middle of a stream costs a disk that queues a seek back for what it passed over.
+            // Whole bios: a short one in the middle of a stream costs a disk with a queue a seek
+            // back for what it skipped.
             chunk_pages: chunk.max(1).next_multiple_of(AMPLE_PAGES),
             in_flight_pages: plan.in_flight(),
             least_pages: if plan.short { (plan.first_turn / 2).max(1) } else { 1 },
@@ -367,7 +392,8 @@ impl TurnControl {
 impl DirtyControl for TurnControl {
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
         self.note(now, numbers);
-        // Of all devices: where all writers have stopped, none asks, which would end their turns.
+        // For all devices: if all writers of one have stopped, nobody asks about it, and its turns
+        // would never end.
         self.devices.iter_mut().for_each(|device| device.turns.expire(now));
         let at = numbers.device.0 as usize;
         let mut orders = Orders::none(numbers);
@@ -383,8 +409,8 @@ impl DirtyControl for TurnControl {
             None => self.plan(now, numbers),
         };
         orders.flusher = self.background(now, numbers, &plan);
-        // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was
-        // promised a turn before still has it, as long as the promise lasts.
+        // Lent memory is returned as it is written. Until then the device is over its limit. A
+        // writer that was promised a turn earlier still gets it, as long as the promise lasts.
         orders.device_limit_pages = match self.devices[at].turns.open_pages() {
             0 => plan.limit,
             open => plan.limit.max((numbers.on_device.total() + open).min(numbers.limits.limit_pages)),

@@ -1,14 +1,14 @@
-//! Writers of one device that take turns.
+//! Turns of the writers of one device.
 
 use extant_rt::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A writer's place among those that wait, or its turn.
+/// A writer's place in the queue, or its turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// When the turn is due.
     pub(super) due: Nanos,
-    /// 0 is none.
+    /// 0 means none.
     ticket: u64,
 }
 
@@ -18,31 +18,32 @@ impl Turn {
     }
 }
 
-/// Writers that wait for a device's memory, in the order in which they are due, and the pages that those whose turn it is may
-/// still dirty.
+/// The writers that wait for a device's memory, in the order in which they are due, and the pages
+/// that writers with an open turn may still dirty.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// By due time and ticket: when it was last seen.
+    /// Maps due time and ticket to when the writer was last seen.
     waiting: BTreeMap<(Nanos, u64), Nanos>,
-    /// Turns that began, in that order: ticket, when they are over, and how many pages.
+    /// Open turns, in the order they began: ticket, end time, pages.
     open: VecDeque<(u64, Nanos, u64)>,
-    /// The pages of all of them.
+    /// Sum of the pages of all open turns.
     open_pages: u64,
     tickets: u64,
     swept_at: Nanos,
 }
 
 impl Turns {
-    /// A writer not seen for so long has gone away: no pause is longer than 200 ms.
+    /// A writer not seen for this long is gone: no pause is longer than 200 ms.
     const GONE: Nanos = Nanos::from_millis(500);
-    /// A turn that is not used up is over when a writer that does nothing else would have dirtied its pages, at 160 MB/s, …
+    /// An unfinished turn ends once a writer that does nothing else would have dirtied its pages,
+    /// at 160 MB/s, …
     const PAGE: Nanos = Nanos::from_micros(25);
-    /// … but not before a writer has had a processor, as a rule …
+    /// … but not before a writer has usually been scheduled, …
     const LEAST_TURN: Nanos = Nanos::from_millis(20);
-    /// … and after this in any case.
+    /// … and in any case after this time.
     const MOST_TURN: Nanos = Nanos::from_millis(200);
 
-    /// A turn is over, if it had begun.
+    /// Ends a turn, if it had begun.
     pub(super) fn close(&mut self, turn: Turn) {
         if turn.ticket != 0 {
             self.end(|&(ticket, ..)| ticket == turn.ticket);
@@ -58,14 +59,14 @@ impl Turns {
         });
     }
 
-    /// A writer leaves, whether it waits or has its turn.
+    /// Removes a writer, whether it waits or has its turn.
     pub(super) fn leave(&mut self, turn: &mut Turn) {
         self.close(*turn);
         self.waiting.remove(&turn.key());
         turn.ticket = 0;
     }
 
-    /// Pages that those whose turn it is may still dirty.
+    /// Pages that writers with an open turn may still dirty.
     pub(super) fn open_pages(&self) -> u64 {
         self.open_pages
     }
@@ -75,8 +76,8 @@ impl Turns {
         self.waiting.is_empty()
     }
 
-    /// Has a writer wait for `turn` from now on, if it does not already, and says how many are due before it; counts up to
-    /// `most` of them.
+    /// Queues a writer for `turn`, unless it is already queued. Returns how many writers are due
+    /// before it, counting up to `most`.
     pub(super) fn wait(&mut self, now: Nanos, turn: &mut Turn, due: Nanos, most: usize) -> u64 {
         self.sweep(now);
         if !self.waits(*turn) {
@@ -87,17 +88,17 @@ impl Turns {
         self.waiting.range(..turn.key()).take(most).count() as u64
     }
 
-    /// Whether a turn is waited for.
+    /// Whether a writer waits for this turn.
     pub(super) fn waits(&self, turn: Turn) -> bool {
         turn.ticket != 0 && self.waiting.contains_key(&turn.key())
     }
 
-    /// When the first of those that wait is due.
+    /// When the first waiting writer is due.
     pub(super) fn first_due(&self) -> Nanos {
         self.waiting.first_key_value().map_or(Nanos::MAX, |(&(due, _), _)| due)
     }
 
-    /// A turn begins, of `pages` pages.
+    /// Starts a turn of `pages` pages.
     pub(super) fn begin(&mut self, now: Nanos, turn: Turn, pages: u64) {
         self.waiting.remove(&turn.key());
         let takes = Nanos(pages.saturating_mul(Self::PAGE.0)).clamp(Self::LEAST_TURN, Self::MOST_TURN);
@@ -105,7 +106,7 @@ impl Turns {
         self.open_pages += pages;
     }
 
-    /// A turn that was not waited for begins, of `pages` pages.
+    /// Starts a turn of `pages` pages that was not waited for.
     pub(super) fn begin_at_once(&mut self, now: Nanos, turn: &mut Turn, pages: u64) {
         self.sweep(now);
         self.give_ticket(turn);
@@ -117,7 +118,8 @@ impl Turns {
         turn.ticket = self.tickets;
     }
 
-    /// Turns that were not used up in time are over: their writers have stopped, or are slow, and meet the limit at worst.
+    /// Ends turns not used up in time: their writers have stopped or are slow, and at worst hit the
+    /// limit.
     pub(super) fn expire(&mut self, now: Nanos) {
         self.end(|&(_, until, _)| now > until);
     }

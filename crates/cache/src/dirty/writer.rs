@@ -1,12 +1,12 @@
-//! A writer between two questions to its controller.
+//! A writer between two requests to its controller.
 
 use crate::dirty::control::{Asking, WriterId};
 
-/// A writer as the cache sees it: what it may still dirty, and what it is to report.
+/// A writer as the cache sees it: what it may still dirty, and what it must report.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) id: WriterId,
-    /// Pages that it may dirty before it asks; a new one asks at once.
+    /// Pages it may dirty before it asks; a new writer asks at once.
     pub(crate) allowed_pages: u64,
     dirtied_pages: u64,
     pub(crate) written_pages: u64,
@@ -23,23 +23,23 @@ impl Writer {
         self.dirtied_pages
     }
 
-    /// Pages that it may dirty in one go.
+    /// Pages it may dirty at once.
     pub(crate) fn allowance(&self) -> u64 {
         self.allowed_pages.saturating_sub(self.dirtied_pages).max(1)
     }
 
-    /// Takes note of pages that it dirtied; says whether it is to ask.
+    /// Counts pages it dirtied; returns whether it must ask.
     pub(crate) fn dirtied(&mut self, pages: u64) -> bool {
         self.dirtied_pages += pages;
         self.is_to_ask()
     }
 
-    /// Whether it has used up what it may dirty.
+    /// Whether it has used up its allowance.
     pub(crate) fn is_to_ask(&self) -> bool {
         self.dirtied_pages >= self.allowed_pages
     }
 
-    /// Its question.
+    /// The request to the controller.
     pub(crate) fn ask(&mut self) -> Asking {
         self.has_asked = true;
         self.allowed_pages = 0;

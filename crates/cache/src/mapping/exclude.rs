@@ -4,7 +4,8 @@ use crate::PageRange;
 use crate::state::{Inner, Pages, excluded};
 use std::sync::Arc;
 
-/// A range of a mapping that its holder alone fills; see [`crate::Mapping::exclude`]. Dropping it lets others in.
+/// The exclusive right to fill a range of a mapping; see [`crate::Mapping::exclude`]. Dropping it
+/// readmits others.
 #[must_use = "dropping it ends the exclusion"]
 #[derive(Debug)]
 pub struct Exclusion {
@@ -12,14 +13,15 @@ pub struct Exclusion {
     pages: PageRange,
 }
 
-/// A fill between asking the backing and entering pages.
+/// A fill that has asked the backing but has not entered its pages yet.
 pub(crate) struct Lookup<'a> {
     inner: &'a Inner,
     id: Option<u64>,
 }
 
 impl Inner {
-    /// Begins a fill of `range`; `None` while its first page is excluded. Later pages that are are left out.
+    /// Begins a fill of `range`; `None` if its first page is excluded. The range is cut before the
+    /// first excluded page.
     pub(crate) fn begin_lookup(
         &self,
         mut range: PageRange,
@@ -60,7 +62,8 @@ impl Inner {
 }
 
 impl Lookup<'_> {
-    /// Ends it, under the mapping's lock. The range still is where the backing said up to the page that this returns.
+    /// Ends the lookup, under the mapping's lock. Returns the page up to which the backing's answer
+    /// is still valid.
     pub(crate) fn end(mut self, pages: &mut Pages) -> u64 {
         let id = self.id.take().expect("it ends once");
         let lookups = &mut pages.fills.lookups;
@@ -78,7 +81,7 @@ impl Drop for Lookup<'_> {
 }
 
 impl Exclusion {
-    /// Its pages.
+    /// The excluded pages.
     pub fn pages(&self) -> PageRange {
         self.pages
     }

@@ -1,4 +1,4 @@
-//! A file of the cache: what its owner does with its pages.
+//! A file of the cache: operations of the pages' owner.
 
 use crate::backing::ReadFrom;
 use crate::caught::caught;
@@ -16,41 +16,42 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// One inode's pages. Cheap to clone; the pages live until the last clone is dropped, and dirty ones until they have been
-/// written back.
+/// The pages of one inode. Cheap to clone. The pages live until the last clone is dropped; dirty
+/// pages live until they have been written back.
 #[derive(Clone, Debug)]
 pub struct Mapping(pub(crate) Arc<Inner>);
 
 impl OpenFile {
-    /// The pages.
+    /// The file's pages.
     pub fn mapping(&self) -> Mapping {
         Mapping(self.inner.clone())
     }
 }
 
-/// A write past the cache that is under way: see [`Mapping::writes_directly`].
+/// A write in progress that bypasses the cache: see [`Mapping::writes_directly`].
 #[derive(Debug)]
 #[must_use = "a write that does not tell its end is covered by no flush"]
 pub struct DirectWrite {
     file: Mapping,
-    /// Those before it.
+    /// Failed flushes when the write began.
     flush_failures: u64,
 }
 
 impl DirectWrite {
-    /// The write has reached the device, though perhaps only its cache.
+    /// The write has reached the device, though perhaps only its volatile cache.
     pub fn has_ended(self) {
         self.file.0.disk.note_unflushed(&self.file.0, self.flush_failures);
     }
 }
 
 impl Mapping {
-    /// The file's size in bytes, as the cache has it: write-back may not have told the device yet.
+    /// The file's size in bytes, as the cache knows it. Write-back may not have recorded it on the
+    /// device yet.
     pub fn size(&self) -> u64 {
         self.0.size()
     }
 
-    /// The inode number that it was opened with, for traces.
+    /// The inode number the mapping was created with, for traces.
     pub fn inode(&self) -> u64 {
         self.0.inode
     }
@@ -60,19 +61,19 @@ impl Mapping {
         self.0.pages.lock().cached
     }
 
-    /// Pages that are dirty and not in flight.
+    /// Pages that are dirty and not under write-back.
     pub fn dirty_pages(&self) -> u64 {
         self.0.pages.lock().dirty.len()
     }
 
-    /// Whether the file can be forgotten: nothing of it is dirty or under write-back, and every error has been reported to an
-    /// open file.
+    /// Whether the file can be forgotten: no page is dirty or under write-back, and every error has
+    /// been reported to an open file.
     pub fn is_settled(&self) -> bool {
         let pages = self.0.pages.lock();
         pages.dirty.is_empty() && pages.writeback.is_empty() && self.0.errors.is_told()
     }
 
-    /// Opens the file: a place for what each opener has of its own.
+    /// Opens the file. The result holds the state that each opener has of its own.
     pub fn open(&self) -> OpenFile {
         OpenFile {
             told: Mutex::new(self.0.errors.sample()),
@@ -88,13 +89,16 @@ impl Mapping {
         }
     }
 
-    /// Sets the size. Pages past it are gone, and when this returns no write to it is under way, so that its blocks may
-    /// be given to others. The rest of the last page or block is zeroed and will be written back. The caller keeps writers
-    /// out, and, where it frees blocks afterwards, holds the [exclusion](Mapping::exclude) of what is cut off. After a call that
-    /// was dropped the next one, with whatever size, removes what that one left.
+    /// Sets the size.
+    ///
+    /// When this returns, pages past the new size are gone and no write to them is in flight, so
+    /// their blocks can be reused. The rest of the last page or block is zeroed and will be written
+    /// back. The caller keeps writers out; if it frees blocks afterwards, it also holds the
+    /// [exclusion](Mapping::exclude) of what is cut off. If a call is dropped, the next call, with
+    /// any size, removes what was left.
     ///
     /// # Errors
-    /// The last page could not be read; the size is as it was.
+    /// The last page could not be read; the size is unchanged.
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let inner = &self.0;
         check_size(size)?;
@@ -117,9 +121,10 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes a range read as zeroes: its whole pages are forgotten, dirty or not, and its edges zeroed. To be called before
-    /// the range's blocks are freed, with the [exclusion](Mapping::exclude) of the range; when it returns no write to them
-    /// is under way.
+    /// Makes a range read as zeros: drops its whole pages, dirty or not, and zeroes its edges.
+    ///
+    /// Call it before freeing the range's blocks, with the [exclusion](Mapping::exclude) of the
+    /// range held. When it returns, no write to the blocks is in flight.
     pub async fn punch(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let bytes = bytes.into();
         let end = bytes.end.min(self.size());
@@ -141,25 +146,33 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps everybody else from bringing pages of a range in until the answer is dropped (Linux: `invalidate_lock`), and
-    /// waits for others that do the same. Fills that have asked the backing already ask again afterwards. Cached pages
-    /// stay, and may be overwritten: a caller that must have the range for itself keeps writers out first, then takes the
-    /// exclusion, then calls [`Mapping::set_size`], [`Mapping::punch`] or [`Mapping::invalidate`], and changes the map or
-    /// the device before it lets go. The holder itself must not read or write the range through an [`OpenFile`].
+    /// Keeps all others from loading pages of a range until the result is dropped (Linux:
+    /// `invalidate_lock`). Waits while others exclude it.
+    ///
+    /// Fills that have already asked the backing ask again afterwards. Cached pages stay, and may
+    /// be overwritten. A caller that needs the range to itself first keeps writers out, then takes
+    /// the exclusion, then calls [`Mapping::set_size`], [`Mapping::punch`] or
+    /// [`Mapping::invalidate`], and changes the map or the device before it drops the exclusion.
+    /// The holder itself must not read or write the range through an [`OpenFile`].
     pub async fn exclude(&self, bytes: impl Into<ByteRange>) -> Exclusion {
         self.0.exclude(bytes.into().pages()).await
     }
 
-    /// Makes the cache forget a range, after writing back what is dirty in it: before direct I/O writes there. Pages that
-    /// are written again meanwhile stay. A caller without the [exclusion](Mapping::exclude) of the range calls it again
-    /// after the direct write, since readers may have brought in what was there before.
+    /// Drops a range from the cache after writing back its dirty pages, so that direct I/O can
+    /// write there.
+    ///
+    /// Pages that are written again meanwhile stay. A caller without the
+    /// [exclusion](Mapping::exclude) of the range calls this again after the direct write, since
+    /// readers may have loaded the old contents.
     ///
     /// # Errors
-    /// Something could not be written back: it is still there, and would be written over what direct I/O writes.
+    /// Something could not be written back. It is still cached, and would later overwrite the data
+    /// of the direct write.
     pub async fn invalidate(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let pages = clamped(bytes.into()).pages();
         let written = self.0.write_back(pages, BioFlags::SYNC).await;
-        // Failed write-back is tried once more: it may have been another caller's, begun before.
+        // Retry a failed write-back once: the failed one may have been another caller's, begun
+        // earlier.
         let is_dirty = self.0.pages.lock().dirty.first_in(pages.indices()).is_some();
         if is_dirty || self.0.shared.settings.on_write_error == OnWriteError::MarkClean {
             written?;
@@ -171,8 +184,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Drops the file's clean, unpinned pages after writing back its dirty ones: as `posix_fadvise(2)` with
-    /// `POSIX_FADV_DONTNEED`, which leaves pages that are read or written meanwhile.
+    /// Drops the file's clean, unpinned pages after writing back its dirty ones, like
+    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. Pages that are read or written meanwhile
+    /// stay.
     ///
     /// # Errors
     /// A write-back failed while this waited.
@@ -182,32 +196,38 @@ impl Mapping {
         Ok(())
     }
 
-    /// Forgets every page, dirty or not, without waiting: what the file belongs to is gone, as after a crash. Writes that are in
-    /// flight end as they would. Where there are many pages, a task takes their frames back.
+    /// Drops every page, dirty or not, without waiting: the file's owner is gone, as after a crash.
+    /// Writes in flight end normally. If there are many pages, a task frees their frames.
     pub fn discard(&self) {
         self.0.discard();
     }
 
-    /// As [`Disk::retry`](crate::Disk::retry), of this file, whatever its error is.
+    /// Like [`Disk::retry`](crate::Disk::retry), for this file, whatever its error is.
     pub fn retry(&self) {
         self.0.retry();
     }
 
-    /// To be called before the file is written past the cache, by direct I/O, and [`DirectWrite::has_ended`] after it: should
-    /// a flush of the device fail that begins meanwhile, or the next one, the file's open files are told.
+    /// Announces a write that bypasses the cache (direct I/O).
+    ///
+    /// Call it before the write, and [`DirectWrite::has_ended`] after it. If a flush of the device
+    /// that begins in between fails, or the next one does, the file's open files report it.
     pub fn writes_directly(&self) -> DirectWrite {
         DirectWrite { flush_failures: self.0.disk.flushes.failures(), file: self.clone() }
     }
 
-    /// Tells the cache that the backing maps a range differently now, or no longer, though nothing was written through the
-    /// cache: fills that are under way ask again. Cached pages stay; [`Mapping::invalidate`] or [`Mapping::punch`] removes
-    /// them.
+    /// Tells the cache that the backing's map of a range has changed without a write through the
+    /// cache.
+    ///
+    /// Fills in progress ask again. Cached pages stay; [`Mapping::invalidate`] or
+    /// [`Mapping::punch`] removes them.
     pub fn remapped(&self, bytes: impl Into<ByteRange>) {
         self.0.pages.lock().fills.remapped(bytes.into().pages());
     }
 
-    /// Writes back what is dirty in a range, and waits for it and for what was under way before; no flush of the device.
-    /// Errors stay in the record that [`OpenFile::sync`] reports from.
+    /// Writes back the dirty pages of a range, and waits for them and for earlier writes still in
+    /// flight.
+    ///
+    /// Does not flush the device. Errors stay in the record that [`OpenFile::sync`] reports from.
     ///
     /// # Errors
     /// A write-back of this file failed while this waited.
@@ -216,13 +236,13 @@ impl Mapping {
         self.0.write_back(pages, BioFlags::SYNC).await
     }
 
-    /// Waits until the writes of a range that are under way now have ended, and their backing has heard of it; writes nothing
-    /// back itself. Writes that begin later are not waited for.
+    /// Waits until the range's writes now in flight have ended and their backing has been notified.
+    /// Writes nothing back itself, and does not wait for later writes.
     pub async fn wait_written(&self, bytes: impl Into<ByteRange>) {
         self.0.wait_for_writeback(clamped(bytes.into()).pages()).await;
     }
 
-    /// Whether nothing was ever written to a range that lies inside one block or page.
+    /// Whether a range inside one block or page has never been written.
     async fn is_hole(&self, bytes: ByteRange) -> Result<bool> {
         let pages = bytes.pages();
         let is_dirty = {
@@ -244,9 +264,12 @@ impl Mapping {
         Ok(true)
     }
 
-    /// Zeroes what lies between the file's end and the end of the block in which that is, without growing the file; dirty
-    /// when this returns, and zero on the device after a write-back. To be called before the file grows by a new size alone,
-    /// where what lies there may be the past of a larger file. The caller keeps writers out.
+    /// Zeroes the bytes from the file's end to the end of the block it lies in, without growing the
+    /// file.
+    ///
+    /// They are dirty when this returns, and zero on the device after a write-back. Call it before
+    /// the file grows by a size change alone, if that tail may hold data of a formerly larger file.
+    /// The caller keeps writers out.
     ///
     /// # Errors
     /// The last page could not be read, or no page can become dirty.
@@ -269,7 +292,7 @@ impl Mapping {
     }
 }
 
-/// As much of a range as files reach.
+/// Clamps a range to the largest possible file.
 fn clamped(bytes: ByteRange) -> ByteRange {
     ByteRange::new(bytes.start.min(MAX_FILE_BYTES), bytes.end.min(MAX_FILE_BYTES))
 }

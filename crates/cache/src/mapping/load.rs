@@ -1,4 +1,4 @@
-//! Filling pages from the device.
+//! Loads pages from the device.
 
 use crate::PageRange;
 use crate::backing::{ReadExtent, ReadFrom};
@@ -20,31 +20,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct Wanted {
     pub(crate) pages: PageRange,
     pub(crate) purpose: Purpose,
-    /// The page whose reader starts the next round of read-ahead.
+    /// The page whose reader triggers the next round of read-ahead.
     pub(crate) mark: Option<u64>,
     pub(crate) stream: StreamId,
     /// The caller holds the exclusion of these pages.
     pub(crate) in_exclusion: bool,
 }
 
-/// The outcome of an attempt to load.
+/// Result of an attempt to load.
 #[derive(Debug)]
 pub(crate) enum Loading {
     /// These pages are being loaded.
     Started(Arc<Load>),
-    /// The first page has a frame already.
+    /// The first page already has a frame.
     Present,
-    /// There is no frame for it.
+    /// No frame is available for the first page.
     NoFrames,
 }
 
-/// Pages being loaded. They end loaded or removed, even if the task that asked for them is cancelled.
+/// Pages being loaded. They end up loaded or removed, even if the task that asked for them is
+/// cancelled.
 #[derive(Debug)]
 pub(crate) struct Load {
     inner: Arc<Inner>,
     first: u64,
     frames: Vec<FrameNo>,
-    /// Bytes of the file from `first` on that count; the rest becomes zeroes.
+    /// How many bytes of the file, from `first`, are valid; the rest becomes zeros.
     valid_bytes: u64,
     left: AtomicUsize,
     over: AtomicBool,
@@ -52,8 +53,9 @@ pub(crate) struct Load {
 }
 
 impl Inner {
-    /// Loads the first of `wanted`'s pages and as many after it as are missing, lie together on the device and find a
-    /// frame. May wait for the backing, or for the end of an exclusion, with nothing in its hands.
+    /// Loads the first page of `wanted`, and following pages that are missing, adjacent on the
+    /// device and get a frame. May wait for the backing or for the end of an exclusion; it holds
+    /// nothing meanwhile.
     pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
         let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
         let pool = &self.shared.pool;
@@ -75,7 +77,7 @@ impl Inner {
             let device_block = u64::from(self.disk.device.limits().block_bytes);
             let mut extents = Vec::new();
             let mut at = start * PAGE;
-            // Extents until the run of pages is covered, or the first page at least.
+            // Collect extents until they cover the run of pages, or at least the first page.
             while at < end * PAGE {
                 let asked = ByteRange::new(at, end * PAGE);
                 let extent = caught(async {
@@ -89,7 +91,8 @@ impl Inner {
                 });
                 let extent = match extent.await {
                     Ok(extent) => extent,
-                    // What lies before it can be read: who asks for the rest meets the error again.
+                    // What lies before the error is readable. Whoever asks for the rest meets the
+                    // error again.
                     Err(_) if at >= (start + 1) * PAGE => break,
                     Err(error) => return Err(error.into()),
                 };
@@ -103,7 +106,7 @@ impl Inner {
             }
             let mut end = at / PAGE;
             if !pool.has_free(end - start) {
-                // No page is evicted for one that is there already.
+                // Evict no page for one that is already cached.
                 end = (start + 1..end).find(is_cached).unwrap_or(end);
             }
             let mut taken = Vec::new();
@@ -116,7 +119,7 @@ impl Inner {
             let (valid_bytes, stale) = {
                 let mut pages = self.pages.lock();
                 let valid_end = lookup.end(&mut pages);
-                // A shorter file has stored its size before it takes the lock to drop pages.
+                // A truncation stores the new size before it takes the lock to drop pages.
                 let size = self.size();
                 if size > start * PAGE {
                     let limit = end.min(valid_end).min(size.div_ceil(PAGE));
@@ -127,8 +130,9 @@ impl Inner {
                         }
                         let Some(frame) = unused.next() else { break };
                         let fresh = self.shared.pool.frames.take_free(frame, self.key(index));
-                        // Unread on demand, too: where memory is short, its reader's own read-ahead would take it away
-                        // before the reader has copied it, and the reader load it again, for ever.
+                        // Pages loaded on demand start as unread too. Otherwise, when memory is
+                        // short, the reader's own read-ahead could evict the page before the reader
+                        // has copied it, and the reader would load it again, forever.
                         fresh.start_loading(mark == Some(index), true);
                         self.attach(&mut pages, &mut cursor, frame);
                         frames.push(frame);
@@ -163,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// Waits until a page is not being loaded, as far as can be told.
+    /// Waits until a page is no longer being loaded, as far as the lock-free look-up can tell.
     pub(crate) async fn wait_loaded(&self, index: u64) {
         let (shared, key) = (&self.shared, self.key(index));
         let is_over = || {
@@ -175,24 +179,24 @@ impl Inner {
 }
 
 impl Load {
-    /// The pages.
+    /// The pages being loaded.
     pub(crate) fn pages(&self) -> PageRange {
         PageRange::new(self.first, self.first + self.frames.len() as u64)
     }
 
-    /// Waits for its end.
+    /// Waits until the load ends.
     pub(crate) async fn wait(&self) -> Result<()> {
         let first = self.inner.key(self.first);
         self.inner.shared.pages.wait_until(loaded(first), || self.over.load(Ordering::Acquire)).await;
         self.error().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Why it failed.
+    /// The error, if it failed.
     fn error(&self) -> Option<IoError> {
         self.error.lock().clone()
     }
 
-    /// Starts one bio per extent, more where the device takes less at a time.
+    /// Starts one bio per extent, or more if the device takes less at a time.
     fn submit(self: &Arc<Self>, extents: &[(u64, ReadExtent)], purpose: Purpose, stream: StreamId) {
         let shared = &self.inner.shared;
         let device = &self.inner.disk.device;
@@ -243,16 +247,17 @@ impl Load {
         self.piece_ended(Ok(()));
     }
 
-    /// Zeroes a range of the file, within the pages. For what no bio fills.
+    /// Zeroes a range of the file within the pages. For parts that no bio fills.
     fn zero(&self, range: ByteRange) {
         self.for_each_part(range, |frame, skip, n, _| {
-            // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
-            // ended.
+            // SAFETY: the frame is loading, and no bio covers this part of it: either none was
+            // created for it, or all have ended.
             unsafe { self.inner.shared.pool.frames.zero_loading(frame, skip, n) };
         });
     }
 
-    /// Puts `bytes` at `offset` of the file, within the pages. Likewise.
+    /// Copies `bytes` to offset `offset` of the file, within the pages. For parts that no bio
+    /// fills.
     fn fill(&self, offset: u64, bytes: &[u8]) {
         self.for_each_part(ByteRange::at(offset, bytes.len() as u64), |frame, skip, n, from| {
             let from = (from - offset) as usize;
@@ -261,7 +266,8 @@ impl Load {
         });
     }
 
-    /// Cuts a range of the file at pages: frame, bytes to skip in it, bytes, offset in the file.
+    /// Splits a range of the file at page boundaries. Calls `part` with (frame, bytes to skip in
+    /// it, length, offset in the file).
     fn for_each_part(&self, range: ByteRange, part: impl Fn(FrameNo, usize, usize, u64)) {
         let base = self.first * PAGE;
         let mut at = range.start;
@@ -274,13 +280,14 @@ impl Load {
         }
     }
 
-    /// The memory of the bytes `skip..skip + len` of the run, a segment for each run of neighbouring frames.
+    /// Memory for the bytes `skip..skip + len` of the run: one segment for each run of adjacent
+    /// frames.
     fn segments(&self, skip: u64, len: u64) -> Vec<extant_block::Segment> {
         let owner: Arc<dyn Any + Send + Sync> = self.inner.shared.clone();
         neighbours(&self.frames, skip, len)
             .map(|(frame, count, skip, len)| {
-                // SAFETY: the frames are loading until every bio of this load has ended and been dropped, and the pieces
-                // of a load do not overlap.
+                // SAFETY: the frames stay loading until every bio of this load has ended and been
+                // dropped, and the pieces of a load do not overlap.
                 unsafe { self.inner.shared.pool.frames.to_fill(frame, count, skip, len, owner.clone()) }
             })
             .collect()
@@ -317,7 +324,8 @@ impl Load {
             let end = (self.first + self.frames.len() as u64) * PAGE;
             let valid = (self.first * PAGE + self.valid_bytes).min(end);
             self.zero(ByteRange::new(valid, end));
-            // Candidates before anybody can have changed them: who dirties one withdraws it.
+            // Make the pages eviction candidates before anyone can change them: a writer that
+            // dirties one withdraws it.
             shared.pool.evictable(&self.frames);
             for &frame in &self.frames {
                 shared.pool.settle(frame, shared.pool.frames.state(frame).loaded());

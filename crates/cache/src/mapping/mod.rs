@@ -1,6 +1,6 @@
-//! Files as their owner and their openers use them: reads, writes, read-ahead, truncation, exclusion.
+//! Files as their owners and openers use them: reads, writes, read-ahead, truncation, exclusion.
 //!
-//! These flows lie above [`crate::writeback`]: a sync and a writer over its limit write back.
+//! This layer is above [`crate::writeback`]: a sync, or a writer over its limit, writes back.
 
 pub(crate) mod exclude;
 pub(crate) mod file;

@@ -21,54 +21,57 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// An open file: the pages, and the opener's own state: the errors already reported to it, its read-ahead, and how much it
-/// has dirtied.
+/// An open file: the pages, and the opener's own state (errors already reported to it, its
+/// read-ahead, and how much it has dirtied).
 ///
-/// Reads and writes of different callers are atomic by page, not beyond; who needs more holds a lock, as a file system
-/// does.
+/// Concurrent reads and writes are atomic per page, not beyond. A caller that needs more holds a
+/// lock, as a file system does.
 #[derive(Debug)]
 pub struct OpenFile {
     pub(crate) inner: Arc<Inner>,
     pub(crate) told: Mutex<Told>,
     pub(crate) ahead: Mutex<ReadAhead>,
     pub(crate) writer: Mutex<Writer>,
-    /// Pages that may become dirty before the controller is asked, from `writer`, so that an overwrite needs no lock.
+    /// Pages that may be dirtied before asking the controller. Copied from `writer`, so that an
+    /// overwrite takes no lock.
     pub(crate) allowance: AtomicU64,
-    /// Where the last read that ended inside a page ended.
+    /// End offset of the last read that ended inside a page.
     pub(crate) last_end: AtomicU64,
     pub(crate) stream: StreamId,
     pub(crate) exempt: bool,
-    /// Its pages are excluded by its opener.
+    /// The opener holds the exclusion of the pages.
     pub(crate) in_exclusion: bool,
-    /// Its writes do not make the file longer.
+    /// Writes do not grow the file.
     pub(crate) keeps_size: bool,
 }
 
 impl OpenFile {
-    /// Charges reads to a stream.
+    /// Attributes reads to a stream.
     pub fn with_stream(mut self, stream: StreamId) -> Self {
         self.stream = stream;
         self
     }
 
-    /// Exempts writes from the limits on dirty memory and from throttling, and lets reads and writes take frames of the
-    /// reserve. For completions ([`crate::Backing::finish_write`]) and the like, which must not wait for memory that only
-    /// they can free.
+    /// Exempts writes from the dirty limits and from throttling, and lets reads and writes take
+    /// reserve frames. For completions ([`crate::Backing::finish_write`]) and the like, which must
+    /// not wait for memory that only they can free.
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
         self
     }
 
-    /// Reads from byte `at` on; returns how many bytes there were before the file's end.
+    /// Reads from byte `at`; returns the number of bytes read, which is smaller only at the end of
+    /// the file.
     ///
     /// # Errors
-    /// Nothing could be read. An error behind the first byte shows itself to the next read. Where pages of a failing device fill
-    /// all frames, that device's error.
+    /// Nothing could be read. An error past the first byte is returned by the next read. If pages
+    /// of a failing device fill all frames, that device's error.
     pub async fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_on(at, buf, 0).await
     }
 
-    /// As [`OpenFile::read`], for ordinary threads: what is cached is copied here and now, without meeting the executor.
+    /// Like [`OpenFile::read`], for ordinary threads. Cached data is copied directly, without
+    /// entering the executor.
     pub fn read_blocking(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
         let some = self.inner.read_cached(at, buf, self.is_new_use(at));
         self.note_end(at + some.bytes as u64);
@@ -87,10 +90,11 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::read`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    /// Like [`OpenFile::read`], for callers that must not wait: reads everything from memory, or
+    /// returns how much of it was there.
     ///
     /// # Errors
-    /// The rest must be loaded; nothing is started.
+    /// The rest would have to be loaded. No I/O is started.
     pub fn try_read(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         let some = self.inner.read_cached(at, buf, self.is_new_use(at));
         self.note_end(at + some.bytes as u64);
@@ -103,7 +107,8 @@ impl OpenFile {
         }
     }
 
-    /// A read that goes on inside a page where the last one ended is no further use of that page.
+    /// A read that continues inside the page where the last one ended is not a new use of that
+    /// page.
     fn is_new_use(&self, at: u64) -> bool {
         at.is_multiple_of(PAGE) || self.last_end.load(Ordering::Relaxed) != at
     }
@@ -116,7 +121,7 @@ impl OpenFile {
 
     async fn read_on(&self, at: u64, buf: &mut [u8], mut done: usize) -> Result<usize> {
         let inner = &self.inner;
-        // After an error a page at a time, so that a bad sector costs its own page only.
+        // After an error, read one page at a time, so that a bad sector costs only its own page.
         let mut most = u64::MAX;
         let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
@@ -166,8 +171,8 @@ impl OpenFile {
         }
     }
 
-    /// Has missing pages loaded, and with them what read-ahead wants. `None` if another task was first, or after waiting
-    /// for a frame.
+    /// Starts loading missing pages, together with what read-ahead wants. `None` if another task
+    /// was first, or after a wait for a frame.
     async fn fill(
         &self,
         pages: PageRange,
@@ -187,7 +192,8 @@ impl OpenFile {
         let loading = poll_fn(|cx| {
             let loading = load.as_mut().poll(cx);
             if loading.is_pending() {
-                // It waits for something else, an exclusion perhaps, whose holder may need the frame that a token stands for.
+                // The load waits for something else, perhaps for an exclusion whose holder needs
+                // the frame that our token stands for.
                 waiting.leave();
             }
             loading
@@ -219,7 +225,8 @@ impl OpenFile {
         self.carry_out(plan);
     }
 
-    /// Starts read-ahead, on a task of its own where the backing needs time to say where the pages are.
+    /// Starts read-ahead. It moves to a task of its own if the backing cannot say at once where the
+    /// pages are.
     fn carry_out(&self, plan: Plan) {
         if plan.ahead.is_empty() {
             return;
@@ -240,7 +247,8 @@ impl OpenFile {
                     match inner.load(wanted).await {
                         Ok(Loading::Started(load)) => at = load.pages().end,
                         Ok(Loading::Present) => at += 1,
-                        // No task waits for it: the reader that needs the page gets the error.
+                        // No task waits for read-ahead: the reader that needs the page gets the
+                        // error.
                         Ok(Loading::NoFrames) | Err(_) => return,
                     }
                 }
@@ -254,19 +262,21 @@ impl OpenFile {
         }
     }
 
-    /// Writes from byte `at` on, into the cache; the file grows as needed. May pause when much is dirty.
+    /// Writes `bytes` at byte `at`, into the cache. The file grows as needed. May pause when much
+    /// is dirty.
     ///
-    /// Durable after [`OpenFile::sync`]. Bytes that a dropped future had written stay written.
+    /// Durable after [`OpenFile::sync`]. If the future is dropped, bytes already written stay
+    /// written.
     ///
     /// # Errors
-    /// The file would be too large, a page that is overwritten in part cannot be read, or no more may be dirtied and the
-    /// device fails. The error tells how many bytes were written before it.
+    /// The file would be too large, a page to be partly overwritten cannot be read, or the dirty
+    /// limit is reached and the device fails. The error says how many bytes were written before it.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WriteError> {
         self.write_all(at, Source::Bytes(bytes)).await
     }
 
-    /// As [`OpenFile::write`], and counts the bytes as they are copied: also where the future is dropped, `copied_bytes` is how
-    /// many are in the cache.
+    /// Like [`OpenFile::write`], but counts the bytes as they are copied. `copied_bytes` is the
+    /// number of bytes in the cache even if the future is dropped.
     ///
     /// # Errors
     /// As [`OpenFile::write`].
@@ -275,8 +285,8 @@ impl OpenFile {
         self.write_on(at, Source::Bytes(bytes), copied_bytes).await
     }
 
-    /// As [`OpenFile::write`], for ordinary threads: an overwrite of cached pages, or a write to new ones while there is
-    /// room, is done here and now.
+    /// Like [`OpenFile::write`], for ordinary threads. An overwrite of cached pages, or a write to
+    /// new pages while there is room, completes without entering the executor.
     pub fn write_blocking(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WriteError> {
         check_size(at.saturating_add(bytes.len() as u64))
             .map_err(|error| WriteError { done_bytes: 0, error })?;
@@ -301,10 +311,11 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::write`], for callers that must not wait: writes all of it into memory, or says how much it wrote.
+    /// Like [`OpenFile::write`], for callers that must not wait: writes everything into memory, or
+    /// returns how much it wrote.
     ///
     /// # Errors
-    /// The rest needs a page to be loaded, memory or a pause; nothing is started.
+    /// The rest would need a page load, memory or a pause. No I/O is started.
     pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WouldWait> {
         let asks = {
             let writer = self.writer.lock();
@@ -318,7 +329,7 @@ impl OpenFile {
         if stop == WriteStop::Done { Ok(()) } else { Err(WouldWait { done_bytes: wrote.bytes }) }
     }
 
-    /// Takes note of what was written; says whether the controller is to be asked.
+    /// Accounts for what was written; returns whether to ask the controller.
     #[inline]
     fn account(&self, wrote: Wrote) -> bool {
         if wrote.dirtied == 0 {
@@ -330,7 +341,7 @@ impl OpenFile {
         !self.exempt && is_to_ask
     }
 
-    /// Takes over what the controller allows.
+    /// Caches the writer's allowance for the lock-free path.
     pub(crate) fn note_allowance(&self, writer: &Writer) {
         self.allowance.store(writer.allowance(), Ordering::Relaxed);
     }
@@ -355,7 +366,7 @@ impl OpenFile {
         let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
         let mut refused = false;
-        // Waits at the limits themselves, for the trace.
+        // The wait at the dirty limits themselves, for the trace.
         let mut pause = None;
         loop {
             budget.resched().await;
@@ -387,7 +398,8 @@ impl OpenFile {
             match stop {
                 WriteStop::Done | WriteStop::Asks => {}
                 WriteStop::Busy => inner.shared.rt.yield_now().await,
-                // Waits are boxed: a future of every write has room for the largest, and is moved before it is polled.
+                // Waits are boxed: every write's future reserves space for the largest one, and is
+                // moved before it is polled.
                 WriteStop::Loading(page) => {
                     Box::pin(inner.wait_loaded(page)).await;
                 }
@@ -407,12 +419,14 @@ impl OpenFile {
                 }
                 WriteStop::NoRoom(reason) => {
                     let failure = inner.disk.ledger.holds_up().then(|| inner.disk.failure()).flatten();
-                    // Stuck files and other devices that fail have taken all room, and nothing in flight will give any back.
+                    // Stuck files and other failing devices hold all the room, and nothing in
+                    // flight will release any.
                     let held_up = failure.is_none().then(|| inner.shared.held_up_room()).flatten();
-                    // A device that fails gets one more try on behalf of its writers.
+                    // A failing device gets one more try on behalf of its writers.
                     let refusal = if refused { failure.clone() } else { None };
                     if let Some(error) = held_up.or(refusal) {
-                        // It has looked: passed on, its wake would go round among writers that are all refused.
+                        // The token counts as used, since the writer has looked. Passed on, the
+                        // wake would circulate among writers that are all refused.
                         waiting.took(|_| true);
                         return Err(error);
                     }
@@ -436,14 +450,16 @@ impl OpenFile {
         }
     }
 
-    /// Makes everything written before durable: writes back, waits, flushes the device's cache.
+    /// Makes all earlier writes durable: writes them back, waits, and flushes the device's cache.
     ///
     /// # Errors
-    /// What went wrong since this open file was last told, once: also errors of background write-back.
+    /// Whatever failed since this open file was last told, including background write-back. Each
+    /// error is returned once.
     pub async fn sync(&self) -> Result<()> {
         self.sync_range(ByteRange::ALL).await?;
-        // A failure is in the log of this file and of every other that was written. Writes from before the file was forgotten
-        // and opened anew stand in no log, but are not durable either.
+        // A failed flush is recorded in the log of this file and of every other file written.
+        // Writes from before the file was forgotten and reopened are in no log, but are not durable
+        // either, so the flush's own result is returned too.
         let flushed = self.inner.disk.flush(&self.inner.shared).await;
         self.inner.errors.check(&mut self.told.lock()).and(flushed)
     }
@@ -456,22 +472,24 @@ impl OpenFile {
         }
     }
 
-    /// Writes back a range and waits, without a flush of the device (`sync_file_range(2)`): not durable yet.
+    /// Writes back a range and waits, without flushing the device (`sync_file_range(2)`). Not
+    /// durable yet.
     pub async fn sync_range(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let bytes = bytes.into();
         let unit = PAGE.max(self.inner.backing.block_bytes().into());
         let end = self.inner.size().next_multiple_of(unit).max(bytes.start);
         let pages = ByteRange::new(bytes.start, bytes.end.min(end)).pages();
-        // Errors are in the log, with those of others.
+        // Errors are in the log, together with those of other callers.
         let _ = self.inner.write_back(pages, BioFlags::SYNC).await;
         self.inner.errors.check(&mut self.told.lock())
     }
 }
 
-/// Bytes that a task copies before it checks its budget.
+/// Bytes a task copies before it checks its budget.
 const STRETCH_BYTES: usize = 256 << 10;
 
-/// Likewise from `offset` on: up to the end of a page, which is not to be read because it is written in two parts.
+/// The stretch from `offset`: like `STRETCH_BYTES`, but ending at a page boundary, so that no page
+/// is read because it is written in two parts.
 fn stretch(offset: u64) -> usize {
     STRETCH_BYTES - (offset % PAGE) as usize
 }
@@ -479,12 +497,12 @@ fn stretch(offset: u64) -> usize {
 /// Bytes that clients are asked to give back when frames are short.
 const WANTED_BYTES: u64 = 256 << 10;
 
-/// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
-/// copy takes.
+/// Waits for a frame. While there are eviction candidates, they are only in use for a moment, so
+/// this just yields: no wake announces the end of a use, which is as short as a copy.
 ///
 /// # Errors
-/// Every frame holds a dirty page of a device that fails, which has been tried once more, or of a stuck file; the world has
-/// ended, and with it the tasks that give frames back.
+/// Every frame holds a dirty page, either of a failing device that has been tried once more or of a
+/// stuck file; or the world has ended, and with it the tasks that free frames.
 async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) -> Result<()> {
     if shared.pool.evictable_frames() > 0 {
         shared.rt.yield_now().await;
@@ -506,8 +524,9 @@ async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) -> Result<
     Ok(())
 }
 
-/// Has flushers work and clients give memory back, because a caller waits for frames or room; those of devices that fail as
-/// well where nothing else is left. Otherwise these would be tried over and over on behalf of others.
+/// Makes flushers work and clients give memory back, because a caller waits for frames or room.
+/// Flushers of failing devices are included only if nothing else is left; otherwise they would be
+/// retried over and over on behalf of others.
 fn want_frames(shared: &Arc<Shared>, even_failing: bool) {
     shared.shrink_accounts(WANTED_BYTES);
     for disk in shared.disks.read().iter() {

@@ -6,7 +6,7 @@ use crate::state::Inner;
 use crate::state::levels::short;
 use extant_rt::Nanos;
 
-/// A writer that waits. Its end goes to the trace, also where the caller leaves.
+/// A writer that waits. The end of the wait is traced even if the caller goes away.
 #[derive(Debug)]
 pub(crate) struct Pause<'a> {
     inner: &'a Inner,
@@ -19,7 +19,7 @@ pub(crate) struct Pause<'a> {
 }
 
 impl<'a> Pause<'a> {
-    /// Begins now; `None` while no trace is recorded.
+    /// Begins the wait now; `None` if no trace is being recorded.
     pub(crate) fn begin(inner: &'a Inner, rule: &'static str, dirtied: u64) -> Option<Self> {
         let (shared, disk) = (&inner.shared, &inner.disk);
         shared.rt.is_tracing().then(|| {

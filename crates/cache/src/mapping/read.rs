@@ -1,38 +1,38 @@
-//! Reading: the part that never waits.
+//! The part of reading that never waits.
 
 use crate::Cost;
 use crate::page::{PAGE, PAGE_BYTES};
 use crate::pool::index::Found;
 use crate::state::Inner;
 
-/// How often a reader looks again at a page that is being changed: as long as a copy may take.
+/// How often a reader retries a page that is being changed: about as long as a copy may take.
 pub(crate) const SPINS: u32 = 4096;
 
 /// Why a cached read stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStop {
-    /// All is read, or the file's end is reached.
+    /// Everything was read, or the end of the file was reached.
     Done,
     /// This page has no frame.
     Missing(u64),
     /// This page is being loaded.
     Loading(u64),
-    /// This page is being changed, for longer than a copy takes.
+    /// This page has been changing for longer than a copy takes.
     Busy,
 }
 
-/// The outcome of a cached read.
+/// Result of a cached read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadSome {
     pub(crate) bytes: usize,
     pub(crate) stop: ReadStop,
-    /// It met the mark that asks for more read-ahead, on this page.
+    /// The page on which it met a mark that asks for more read-ahead.
     pub(crate) mark: Option<u64>,
 }
 
 impl Inner {
-    /// Copies what is cached from byte `at` on. Takes no lock and no memory. `counts` is whether this is a new use of the
-    /// first page, rather than the continuation of one.
+    /// Copies what is cached, starting at byte `at`. Takes no lock and allocates nothing. `counts`
+    /// says whether this is a new use of the first page or the continuation of one.
     #[inline]
     pub(crate) fn read_cached(&self, at: u64, buf: &mut [u8], counts: bool) -> ReadSome {
         let wanted = (buf.len() as u64).min(self.size().saturating_sub(at)) as usize;

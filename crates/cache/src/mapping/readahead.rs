@@ -1,19 +1,20 @@
-//! Choice of pages to read ahead: a pure state machine, one for each open file.
+//! Decides which pages to read ahead: a pure state machine, one for each open file.
 //!
-//! It hears of misses and of marks (pages that it asked to be told about), not of hits, so that cached reads cost nothing.
-//! It follows several streams at a time, each forwards, backwards or in strides; a stream's window doubles while its
-//! guesses are used, as Linux's on-demand read-ahead does (Wu et al., "On the design of a new Linux readahead
-//! framework", 2008), and halves when pages were evicted before they were used.
+//! It is told about misses and marks (pages it asked to be notified about), not about hits, so that
+//! cached reads cost nothing. It follows several streams at a time, each forward, backward or
+//! strided. A stream's window doubles while its guesses are used, as in Linux's on-demand
+//! read-ahead (Wu et al., "On the design of a new Linux readahead framework", 2008), and halves
+//! when pages were evicted before use.
 
 use std::ops::Range;
 
-/// Streams of one open file that are followed at a time.
+/// Streams followed at a time per open file.
 const STREAMS: usize = 8;
-/// A new stream's window is so many times its first request.
+/// A new stream's window, as a multiple of its first request.
 const FIRST_WINDOW: u64 = 4;
-/// Strides up to here, in pages, are looked for.
+/// The largest stride detected, in pages.
 const STRIDE_MAX: u64 = 4096;
-/// Requests at one distance from each other that make a stride.
+/// How many requests at the same distance confirm a stride.
 const STRIDE_CONFIRMED: u8 = 2;
 
 /// Pages to read.
@@ -21,7 +22,7 @@ const STRIDE_CONFIRMED: u8 = 2;
 pub struct Plan {
     /// Runs of pages to read ahead, in order of need.
     pub ahead: Vec<Range<u64>>,
-    /// The page whose reader reports [`ReadAhead::marked`].
+    /// The page whose reader calls [`ReadAhead::marked`].
     pub mark: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ enum Way {
     Unknown,
     Forward,
     Backward,
-    /// Requests whose starts lie so far apart; the count of times that this was so.
+    /// The distance between the starts of consecutive requests, and how often it has been seen.
     Stride(i64, u8),
 }
 
@@ -40,9 +41,10 @@ struct Stream {
     /// The last request.
     last: Range<u64>,
     way: Way,
-    /// Pages (for strides: requests) to be ahead by.
+    /// How far to stay ahead, in pages (in requests, for strides).
     window: u64,
-    /// Read ahead up to here: the end forwards, the start backwards, the start of the last request in strides.
+    /// How far it has read ahead: the end if forward, the start if backward, the start of the last
+    /// request if strided.
     edge: u64,
     mark: Option<u64>,
     used: u64,
@@ -57,12 +59,12 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Windows of at most `max_pages`; 0 turns read-ahead off.
+    /// Windows are at most `max_pages`; 0 turns read-ahead off.
     pub fn new(max_pages: u64) -> Self {
         Self { streams: Vec::new(), max_pages, clock: 0 }
     }
 
-    /// A reader asked for `pages` of a file of `end` pages, and the first of them was not there.
+    /// A reader asked for `pages` of a file of `end` pages, and the first of them was missing.
     pub fn missed(&mut self, pages: Range<u64>, end: u64) -> Plan {
         if self.max_pages == 0 {
             return Plan::default();
@@ -71,7 +73,7 @@ impl ReadAhead {
         let (clock, max) = (self.clock, self.max_pages);
         let first_window = ((pages.end - pages.start) * FIRST_WINDOW).next_power_of_two().min(max);
         let Some(stream) = self.matching(&pages) else {
-            // A file read from its start is read to its end, more often than not.
+            // A file read from its start is usually read to its end.
             let way = if pages.start == 0 { Way::Forward } else { Way::Unknown };
             let edge = pages.end;
             let mut stream = Stream { last: pages, way, window: first_window, edge, mark: None, used: clock };
@@ -91,7 +93,8 @@ impl ReadAhead {
             _ => Way::Stride(distance, 1),
         };
         if was_ahead {
-            // It had been read, and was evicted before its use: too far ahead for this cache.
+            // The page was read ahead but evicted before use: the window is too large for this
+            // cache.
             stream.window = (stream.window / 2).max(1);
         } else if stream.window < first_window {
             stream.window = first_window;
@@ -108,7 +111,7 @@ impl ReadAhead {
         }
     }
 
-    /// A reader came to a page that [`Plan::mark`] named: its stream goes on.
+    /// A reader reached the page named by [`Plan::mark`]: continue its stream.
     pub fn marked(&mut self, page: u64, end: u64) -> Plan {
         self.clock += 1;
         let (clock, max) = (self.clock, self.max_pages);
@@ -131,7 +134,8 @@ impl ReadAhead {
         *oldest = stream;
     }
 
-    /// The stream that a request belongs to: one that it continues, else one that it may make a stride with.
+    /// Finds the stream a request belongs to: one that it continues, else one with which it may
+    /// form a stride.
     fn matching(&mut self, pages: &Range<u64>) -> Option<&mut Stream> {
         let rank = |stream: &Stream| {
             let distance = pages.start as i64 - stream.last.start as i64;
@@ -154,7 +158,7 @@ impl ReadAhead {
 }
 
 impl Stream {
-    /// Whether the request lies where this stream has read ahead already.
+    /// Whether this stream has already read ahead over the start of the request.
     fn was_read_ahead(&self, pages: &Range<u64>) -> bool {
         match self.way {
             Way::Forward => (self.last.end..self.edge).contains(&pages.start),

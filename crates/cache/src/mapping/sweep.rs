@@ -1,7 +1,7 @@
-//! Removing many pages of a mapping, a batch at a time.
+//! Removes many pages of a mapping, a batch at a time.
 //!
-//! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens of microseconds; between
-//! two batches the task yields when it has used its time.
+//! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens
+//! of microseconds. Between batches the task yields if it has used up its time.
 
 use crate::page::FrameNo;
 use crate::pass::ByRuns;
@@ -12,31 +12,32 @@ use extant_rt::Class;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Frames that are visited under one hold of the mapping's lock.
+/// Frames visited per acquisition of the mapping's lock.
 const BATCH: u64 = 64;
-/// Pages that a caller removes that cannot wait: less than 100 µs. More are left to a task.
+/// Most pages that a caller that cannot wait removes itself: less than 100 µs. A task removes more.
 const AT_ONCE: u64 = 8 * BATCH;
 
-/// Which pages of a range are removed.
+/// Which pages of a range to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All, dirty or not.
+    /// All pages, dirty or not.
     All,
-    /// Clean ones and, if so wanted, those that are being loaded.
+    /// Clean pages and, if requested, those being loaded.
     Clean { and_loading: bool },
 }
 
-/// How far a sweep has come.
+/// The position of a sweep.
 enum Position {
-    /// It looks pages up, from this one on.
+    /// Looking up pages by index, next this one.
     Page(u64),
-    /// It goes round the mapping's list, with so many frames to go.
+    /// Walking the mapping's list, with `left` frames to go.
     List { left: u64 },
-    /// It goes round the list in one go: another sweep goes round, whose place the list's head is.
+    /// Walking the whole list in one batch, because another sweep is walking it and uses the list's
+    /// head as its position.
     Whole,
 }
 
-/// A sweep that goes round a mapping's list: the list's head is its place.
+/// A sweep that walks a mapping's list, with the list's head as its position.
 struct Round<'a>(&'a Inner);
 
 impl Drop for Round<'_> {
@@ -55,12 +56,12 @@ impl Inner {
         }
     }
 
-    /// Removes all pages, dirty or not, without waiting: of a file that is used no more.
+    /// Removes all pages, dirty or not, without waiting: the file is no longer used.
     pub(crate) fn discard(self: &Arc<Self>) {
         if self.pages.lock().cached <= AT_ONCE {
             return self.sweep_now();
         }
-        // The flusher is not to write meanwhile what is given up.
+        // The flusher must not write back what is being given up.
         self.disk.give_up(self);
         self.clone().sweep_later();
     }
@@ -91,7 +92,7 @@ impl Inner {
         (Position::List { left: pages.cached }, Some(Round(self)))
     }
 
-    /// One batch; says whether there is more.
+    /// Removes one batch; returns whether there is more.
     fn sweep_some(&self, range: PageRange, which: Which, position: &mut Position, batch: u64) -> bool {
         let shared = &*self.shared;
         let _sweeping = shared.sweeps.begin();
@@ -114,7 +115,7 @@ impl Inner {
                 (self.next_frames(&mut pages, visited, range), *left > 0)
             }
             Position::Whole => {
-                // As many as there are now, so that the head comes back to the other sweep's place.
+                // Visit each frame once, so that the head returns to where the other sweep left it.
                 let visited = pages.cached;
                 (self.next_frames(&mut pages, visited, range), false)
             }
@@ -141,13 +142,14 @@ impl Inner {
         drop(pages);
         shared.rt.charge(Cost::PageInsert(removed));
         self.settle(after);
-        // Waiters for pages that are gone look again.
+        // Waiters for removed pages look again.
         let mut wakes = shared.pages.batch();
         loading.into_iter().for_each(|page| wakes.wake(loaded(page)));
         more
     }
 
-    /// The next `count` frames of the list that are in `range`; the list's head moves past all of them.
+    /// The next `count` frames of the list, filtered to `range`. The list's head moves past all of
+    /// them.
     fn next_frames(&self, pages: &mut Pages, count: u64, range: PageRange) -> Vec<FrameNo> {
         let mut found = Vec::new();
         for _ in 0..count {
@@ -165,7 +167,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let shared = self.shared.clone();
         let _sweeping = shared.sweeps.begin();
-        // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
+        // Nothing is dirty or under write-back, because the disk's list and the bios would hold the
+        // file, unless its world has ended.
         if !self.is_remainder && self.pages.lock().cached > AT_ONCE {
             self.remainder().sweep_later();
         } else {

@@ -1,11 +1,12 @@
-//! Writers that wait because too much is dirty.
+//! Throttles writers while too much is dirty.
 
 use crate::dirty::control::{Background, Verdict};
 use crate::mapping::open::OpenFile;
 use crate::mapping::pause::Pause;
 use crate::writeback::flusher;
 
-/// A writer between two questions to the controller: if the caller leaves, the controller hears of it.
+/// A writer between two requests to the controller. If the caller goes away, dropping this notifies
+/// the controller.
 #[derive(Debug)]
 struct Waiter<'a>(Option<&'a OpenFile>);
 
@@ -32,8 +33,8 @@ impl OpenFile {
         self.inner.shared.control.lock().leave(self.inner.disk.index, writer.id);
     }
 
-    /// Asks the controller, if the writer has used up its allowance, and has the orders carried out. Says how many pages the
-    /// writer had dirtied.
+    /// Asks the controller, if the writer has used up its allowance, and carries out the orders.
+    /// Also returns how many pages the writer had dirtied.
     fn ask(&self) -> Option<(Verdict, u64)> {
         let (shared, disk) = (&self.inner.shared, &self.inner.disk);
         let mut writer = self.writer.lock();
@@ -55,7 +56,7 @@ impl OpenFile {
         Some((orders.writer, asking.dirtied_pages))
     }
 
-    /// Asks the controller once; says whether the writer goes on without waiting.
+    /// Asks the controller once; returns whether the writer may go on without waiting.
     pub(crate) fn try_balance(&self) -> bool {
         match self.ask() {
             None | Some((Verdict::Go { .. }, _)) => true,
@@ -69,16 +70,16 @@ impl OpenFile {
         }
     }
 
-    /// Follows the controller's verdicts until the writer may go on. A writer that is cancelled in a pause asks again at its
-    /// next write.
+    /// Follows the controller's verdicts until the writer may go on. A writer cancelled during a
+    /// pause asks again at its next write.
     pub(crate) async fn balance(&self) {
         let (shared, disk) = (&self.inner.shared, &self.inner.disk);
         let mut waiter = Waiter(Some(self));
         while let Some((verdict, dirtied)) = self.ask() {
             match verdict {
                 Verdict::Go { .. } => break,
-                // Nothing comes back from a device that fails, or without a flusher: writers leave, meet the limit, and hear there
-                // of the error.
+                // A failing device, or one without a flusher, frees nothing. The writer leaves,
+                // hits the limit, and gets the error there.
                 Verdict::Pause { .. } | Verdict::WriteBack { .. }
                     if disk.is_failing() || shared.is_closed() =>
                 {

@@ -1,4 +1,4 @@
-//! Writing: the part that never waits.
+//! The part of writing that never waits.
 
 use crate::PageRange;
 use crate::dirty::ledger::{NoRoom, Room};
@@ -10,66 +10,66 @@ use crate::state::inner::Aftermath;
 use crate::{Cost, Event};
 use std::sync::Arc;
 
-/// Pages that are written in one go: their frames are taken, filled, and entered together.
+/// Pages written as one batch: their frames are taken, filled and entered together.
 const BATCH_PAGES: usize = 64;
 
 /// Why a cached write stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStop {
-    /// All is written.
+    /// Everything was written.
     Done,
-    /// This page must be loaded first, since only part of it is overwritten.
+    /// This page must be loaded first, because only part of it is overwritten.
     Missing(u64),
     /// This page is being loaded.
     Loading(u64),
-    /// Another holds a page for longer than a copy takes.
+    /// Another task has held a page for longer than a copy takes.
     Busy,
-    /// There is no frame.
+    /// No frame is available.
     NoFrames,
-    /// No more dirty pages are allowed.
+    /// No more pages may become dirty.
     NoRoom(NoRoom),
-    /// This page has no frame, and none may be brought in: see [`crate::Mapping::exclude`].
+    /// This page has no frame, and none may be entered: see [`crate::Mapping::exclude`].
     Excluded(u64),
-    /// So much is dirty now that the controller is to be asked.
+    /// The allowance is used up: ask the controller.
     Asks,
 }
 
-/// The outcome of a cached write.
+/// Result of a cached write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wrote {
     pub(crate) bytes: usize,
-    /// Pages that are dirty now and were not.
+    /// Pages that were clean and are now dirty.
     pub(crate) dirtied: u64,
-    /// Frames that were taken.
+    /// Frames taken.
     pub(crate) frames: u64,
 }
 
-/// The terms of a write.
+/// Conditions of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Pages that may become dirty; one at least.
+    /// Pages that may become dirty; at least one.
     pub(crate) most: u64,
-    /// The limits on dirty memory do not apply.
+    /// The dirty limits do not apply.
     pub(crate) exempt: bool,
-    /// It holds the exclusion of what it writes to.
+    /// The caller holds the exclusion of the range it writes.
     pub(crate) in_exclusion: bool,
-    /// The file does not become longer by it.
+    /// The write does not grow the file.
     pub(crate) keeps_size: bool,
 }
 
 impl Terms {
-    /// The purpose of its frames.
+    /// The purpose of the frames it takes.
     fn purpose(&self) -> Purpose {
         if self.exempt { Purpose::Completion } else { Purpose::Demand }
     }
 }
 
-/// The source of a write: a caller's bytes, or zeroes.
+/// The source of a write: a caller's bytes, or zeros.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     Zeroes(usize),
-    /// Nothing, for frames without bytes.
+    /// No data, for frames without memory.
     Phantom(usize),
 }
 
@@ -89,7 +89,7 @@ impl Source<'_> {
         }
     }
 
-    /// At most its first `n` bytes.
+    /// At most the first `n` bytes.
     pub(crate) fn first(&self, n: usize) -> Self {
         match *self {
             Self::Bytes(bytes) => Self::Bytes(&bytes[..n.min(bytes.len())]),
@@ -107,7 +107,7 @@ impl Source<'_> {
         }
     }
 
-    /// A new page: `n` bytes from byte `from` on at `skip`, zeroes around them.
+    /// Fills a new page: `n` source bytes, from byte `from`, at offset `skip`; zeros around them.
     fn copy_to_new(&self, from: usize, page: &mut [u8], skip: usize, n: usize) {
         if let Self::Phantom(_) = self {
             return;
@@ -118,15 +118,15 @@ impl Source<'_> {
     }
 }
 
-/// The piece of a write that goes to one page.
+/// The part of a write that goes to one page.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     index: u64,
-    /// Bytes of the page before it, and its length.
+    /// Offset within the page.
     skip: usize,
     n: usize,
     source: Source<'a>,
-    /// Where it begins in the source.
+    /// Offset within the source.
     from: usize,
 }
 
@@ -135,7 +135,7 @@ impl Piece<'_> {
         self.source.copy_to(self.from, &mut page[self.skip..self.skip + self.n]);
     }
 
-    /// Where it ends in the file.
+    /// End offset in the file.
     fn end(&self) -> u64 {
         self.index * PAGE + (self.skip + self.n) as u64
     }
@@ -148,16 +148,17 @@ enum Overwrite {
 }
 
 impl Inner {
-    /// Makes the file at least `end` bytes long, unless it is to keep its size.
+    /// Grows the file to at least `end` bytes, unless the write keeps the size.
     fn grow_to(&self, end: u64, terms: Terms) {
         if !terms.keeps_size && end > self.size() {
             self.grow_size(end);
         }
     }
 
-    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting and as `terms` allow.
+    /// Writes to cached and new pages from byte `at`, as far as `terms` allow and without waiting.
     ///
-    /// The file grows before a page past its end can be found dirty: write-back writes nothing past the end.
+    /// The file grows before a page past its end can become visibly dirty, because write-back
+    /// writes nothing past the end.
     pub(crate) fn write_cached(
         self: &Arc<Self>,
         at: u64,
@@ -213,13 +214,14 @@ impl Inner {
         (wrote, stop)
     }
 
-    /// Writes `n` bytes to a page that has a frame.
+    /// Writes a piece of `n` bytes to a page that has a frame.
     fn overwrite(self: &Arc<Self>, piece: Piece<'_>, terms: Terms) -> Overwrite {
         let Piece { index, skip, n, .. } = piece;
         let shared = &*self.shared;
         let key = self.key(index);
         for _ in 0..SPINS {
-            // A guess that misses is made certain; one that hits is checked by the claim and the key.
+            // A guess that misses is confirmed by `find`; one that hits is checked by the claim and
+            // the key.
             let guess = shared.pool.index.guess(&shared.pool.frames, key);
             let Some(frame) = guess.or_else(|| shared.pool.index.find(&shared.pool.frames, key)) else {
                 return Overwrite::Absent;
@@ -272,7 +274,8 @@ impl Inner {
         Overwrite::Stop(WriteStop::Busy)
     }
 
-    /// Enters a claimed, attached frame as dirty, with room where it was clean. Says whether it was still attached.
+    /// Marks a claimed, attached frame dirty, using up `room` if it was clean. Returns whether the
+    /// frame was still attached.
     fn make_dirty(self: &Arc<Self>, index: u64, frame: FrameNo, mask: u8, room: Option<Room>) -> bool {
         let shared = &*self.shared;
         let clean = room.is_some();
@@ -291,8 +294,8 @@ impl Inner {
         true
     }
 
-    /// Writes to a copy of a page that others read, the device among them, and puts the copy in its place. `None` if the
-    /// page has changed meanwhile.
+    /// Writes to a copy of a page that others are reading, perhaps the device, and replaces the
+    /// page by the copy. `None` if the page changed meanwhile.
     fn copy_on_write(self: &Arc<Self>, old: FrameNo, piece: Piece<'_>, terms: Terms) -> Option<Overwrite> {
         let Piece { index, skip, n, .. } = piece;
         let shared = &*self.shared;
@@ -314,7 +317,7 @@ impl Inner {
             unpin();
             return Some(Overwrite::Stop(WriteStop::NoFrames));
         };
-        // Not needed where the page is dirty already, which only the lock tells for certain.
+        // Room is not needed if the page is already dirty, but only the lock can tell.
         let room = match self.room(1, terms) {
             Ok(room) => room,
             Err(reason) => {
@@ -360,8 +363,8 @@ impl Inner {
         Some(Overwrite::Done { dirtied: !was_dirty, frames: 1 })
     }
 
-    /// Writes to pages that have no frame, at most so many: whole ones, and those past the file's end. `Some` is why it wrote
-    /// nothing.
+    /// Writes to pages without a frame, up to one batch: whole pages, and pages past the end of the
+    /// file. `Some` says why nothing was written.
     fn write_new(
         self: &Arc<Self>,
         offset: u64,
@@ -377,13 +380,13 @@ impl Inner {
         let size = self.size();
         let batch = BATCH_PAGES.min(most.try_into().unwrap_or(BATCH_PAGES));
         let mut count = (skip + left).div_ceil(PAGE_BYTES).min(batch);
-        // A last page that is written in part must be past the end, too.
+        // A partly written last page must be past the end of the file as well.
         let last = first + count as u64 - 1;
         if skip + left < count * PAGE_BYTES && last * PAGE < size {
             count -= 1;
         }
         if count == 0 {
-            // Another has grown the file over the page since its size was looked at.
+            // Another task has grown the file over this page since the size was read.
             return Some(WriteStop::Missing(first));
         }
         let mut frames = Vec::with_capacity(count);
@@ -399,13 +402,14 @@ impl Inner {
             }
         };
         shared.pool.return_frames(frames.drain(room.pages() as usize..));
-        // A page's range of bytes, within the page and within the source.
+        // For each page: (offset in the page, offset in the source, length).
         let piece = |slot: usize| {
             let skip = if slot == 0 { skip } else { 0 };
             let start = if slot == 0 { 0 } else { slot * PAGE_BYTES - (offset % PAGE) as usize };
             (skip, start, (PAGE_BYTES - skip).min(left - start))
         };
-        // All are taken before the first is filled: each taking waits for the stores before it to reach their cache lines.
+        // Take all frames before filling the first: each take waits until earlier stores have
+        // reached their cache lines.
         let take = |(slot, frame)| shared.pool.frames.take_free(frame, self.key(first + slot as u64));
         let mut fresh: Vec<_> = frames.into_iter().enumerate().map(take).collect();
         for (slot, page) in fresh.iter_mut().enumerate() {
@@ -424,7 +428,8 @@ impl Inner {
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
                 let (skip, _, n) = piece(slot);
-                // Others may have written the page since its size was looked at, and it may have been evicted.
+                // Others may have written the page since the size was read, and it may have been
+                // evicted again.
                 let covers = n == PAGE_BYTES || index * PAGE >= self.size();
                 if index >= admitted.end
                     || entered < slot
@@ -458,7 +463,7 @@ impl Inner {
         admitted.is_empty().then_some(WriteStop::Excluded(first))
     }
 
-    /// Room for up to `n` more dirty pages.
+    /// Reserves room for up to `n` more dirty pages.
     fn room(&self, n: u64, terms: Terms) -> Result<Room, NoRoom> {
         if self.is_stuck() && !terms.exempt && !terms.in_exclusion {
             return Err(NoRoom::Stuck);

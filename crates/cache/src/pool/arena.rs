@@ -1,15 +1,16 @@
-//! Memory for frames and tables: zeroed, lazily committed, in huge pages where the system allows.
+//! Memory for frames and tables: zeroed, committed lazily, in huge pages where the system allows.
 //!
-//! `unsafe` here and nowhere else but in `frames.rs`: this file owns address ranges, that one says who may touch them.
+//! In this module `unsafe` is confined to this file, which owns address ranges, and `frames.rs`,
+//! which controls who may touch them.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// Alignment of a [`Region`], so that huge pages fit.
+/// Alignment of a [`Region`], chosen to fit huge pages.
 #[cfg(not(miri))]
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Zeroed memory of this process's own.
+/// Zeroed memory, private to this process.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
@@ -18,25 +19,27 @@ pub(crate) struct Region {
     mapping: (NonNull<u8>, usize),
 }
 
-// SAFETY: a region is plain memory that it alone owns; who may touch which part is its users' affair.
+// SAFETY: a region is plain memory that it alone owns; its users control who may touch which part.
 unsafe impl Send for Region {}
-// SAFETY: as above: `&Region` gives out a raw pointer and nothing else.
+// SAFETY: as above: `&Region` only gives out a raw pointer.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `bytes` zero bytes; the system commits memory as it is touched.
+    /// `bytes` zero bytes. The system commits memory as it is touched.
     #[cfg(not(miri))]
     pub(crate) fn zeroed(bytes: usize) -> std::io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags};
         let whole = bytes.checked_add(HUGE_BYTES).ok_or(rustix::io::Errno::NOMEM)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a fresh anonymous mapping at an address chosen by the kernel touches no other
+        // memory.
         let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, access, flags) }?;
         let skip = start.addr().next_multiple_of(HUGE_BYTES) - start.addr();
-        // SAFETY: `skip` is less than what was added to `bytes`, so base..base + bytes lies inside the mapping.
+        // SAFETY: `skip` is less than what was added to `bytes`, so base..base + bytes lies inside
+        // the mapping.
         let base = unsafe { start.byte_add(skip) };
         if bytes >= HUGE_BYTES {
-            // Where huge pages are forbidden the region works all the same.
+            // Where huge pages are forbidden, the region still works.
             // SAFETY: the range lies inside the mapping, and the advice changes no contents.
             let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
         }
@@ -44,7 +47,7 @@ impl Region {
         Ok(Self { base: non_null(base), bytes, mapping: (non_null(start), whole) })
     }
 
-    /// As above, from the allocator: Miri has no anonymous mappings of this kind.
+    /// The same, from the allocator: Miri has no such anonymous mappings.
     #[cfg(miri)]
     pub(crate) fn zeroed(bytes: usize) -> std::io::Result<Self> {
         // SAFETY: the layout has a non-zero size.
@@ -57,23 +60,24 @@ impl Region {
         std::alloc::Layout::from_size_align(bytes.max(1), 4096).expect("a region is smaller than isize::MAX")
     }
 
-    /// The address of byte `offset`, valid for the `len` bytes from there while the region lives.
+    /// The address of byte `offset`, valid for `len` bytes while the region lives.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.bytes), "within the region");
         // SAFETY: in bounds by the assertion.
         unsafe { self.base.add(offset) }
     }
 
-    /// Gives the memory behind a range of whole pages back to the system; it reads as zeroes, or as it was, from now on.
+    /// Returns the memory of a range of whole pages to the system. From then on it reads as zeros,
+    /// or unchanged.
     ///
     /// # Safety
-    /// Nobody else touches the range during the call, but for those who copy without a hold and find out afterwards
-    /// (`racy.rs`): to them it is memory that changes.
+    /// During the call no other thread touches the range, except readers that copy without a hold
+    /// and check afterwards (`racy.rs`): to them it is memory that changes.
     pub(crate) unsafe fn forget(&self, offset: usize, len: usize) {
         let start = self.at(offset, len);
         #[cfg(not(miri))]
-        // SAFETY: the range lies inside the mapping and, as the caller promises, is nobody's at present; the kernel
-        // replaces its pages by zeroes. A failure leaves the memory as it is.
+        // SAFETY: the range lies inside the mapping and, as the caller promises, no one uses it
+        // now; the kernel replaces its pages with zeros. A failure leaves the memory unchanged.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontNeed) };
         #[cfg(miri)]
         let _ = start;
@@ -93,13 +97,13 @@ impl Drop for Region {
     }
 }
 
-/// Types whose all-zero bytes are a valid value.
+/// Types for which all-zero bytes are a valid value.
 ///
 /// # Safety
 /// All-zero memory is a valid value, and the type needs no drop.
 pub(crate) unsafe trait Zeroable {}
 
-/// A fixed array in a region, zero at first.
+/// A fixed-size array in a region, initially zero.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     region: Region,
@@ -122,8 +126,9 @@ impl<T: Zeroable> Deref for Table<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the region holds `len` values of `T`, valid from the start because `T` is `Zeroable`, aligned because
-        // regions are aligned to pages; `&mut` access only comes through `&mut self`.
+        // SAFETY: the region holds `len` values of `T`. They are valid from the start because `T`
+        // is `Zeroable`, and aligned because regions are page-aligned; `&mut` access only comes
+        // through `&mut self`.
         unsafe { std::slice::from_raw_parts(self.region.base.as_ptr().cast(), self.len) }
     }
 }
@@ -135,7 +140,7 @@ impl<T: Zeroable> std::ops::DerefMut for Table<T> {
     }
 }
 
-// SAFETY: integers, whose zero is a value.
+// SAFETY: integers, for which zero is a valid value.
 unsafe impl Zeroable for u32 {}
 // SAFETY: an atomic integer has its integer's layout.
 unsafe impl Zeroable for std::sync::atomic::AtomicU32 {}

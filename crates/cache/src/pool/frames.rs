@@ -1,6 +1,7 @@
-//! The frames: their bytes, their states, and who is in which mapping.
+//! The frames: their bytes, their states, and their links within mappings.
 //!
-//! `unsafe` in this file turns the promises of `state.rs` into slices: a pin gives `&[u8]`, a claim gives `&mut [u8]`.
+//! `unsafe` in this file turns the promises of `state.rs` into slices: a pin gives `&[u8]`, a claim
+//! gives `&mut [u8]`.
 
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
 use crate::pool::arena::{Region, Table, Zeroable};
@@ -11,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The fields of a frame that a reader needs, and no more: four heads to a cache line.
+/// The fields of a frame that a reader needs, and no others: four heads per cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -20,29 +21,30 @@ pub(crate) struct Head {
     version: Version,
 }
 
-// SAFETY: atomic integers, whose zero is a value.
+// SAFETY: atomic integers, for which zero is a valid value.
 unsafe impl Zeroable for Head {}
 
-/// A frame's neighbours in its mapping's list, under the mapping's lock.
+/// A frame's neighbours in its mapping's list. Protected by the mapping's lock.
 #[derive(Debug)]
 pub(crate) struct Siblings {
     pub(crate) next: AtomicU32,
     pub(crate) prev: AtomicU32,
 }
 
-// SAFETY: atomic integers, whose zero is a value.
+// SAFETY: atomic integers, for which zero is a valid value.
 unsafe impl Zeroable for Siblings {}
 
-/// All frames of a process. Those whose last user leaves go to `freed`.
+/// All frames of a process.
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: Region,
     heads: Table<Head>,
-    /// The next frame in the same bucket of the index, or on a list of free ones.
+    /// The next frame in the same bucket of the index, or on a free list.
     chains: Table<AtomicU32>,
     pub(crate) siblings: Table<Siblings>,
     count: u32,
-    /// The frames have no bytes: nothing is ever written to them, so that they take no memory and read as zeroes.
+    /// Frames without data: nothing is ever written to them, so they take no memory and read as
+    /// zeros.
     phantom: bool,
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     racy: crate::pool::racy::RacyCopy,
@@ -67,13 +69,13 @@ impl Frames {
         self.count
     }
 
-    /// Whether the frames have no bytes.
+    /// Whether the frames have no data.
     #[inline]
     pub(crate) fn are_phantoms(&self) -> bool {
         self.phantom
     }
 
-    /// Bytes that describe frames.
+    /// Bytes used to describe frames.
     pub(crate) fn overhead_bytes(&self) -> usize {
         self.heads.bytes() + self.chains.bytes() + self.siblings.bytes()
     }
@@ -106,11 +108,13 @@ impl Frames {
         self.bytes.at((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES)
     }
 
-    /// Copies part of page `key` out of a frame without a hold on it, if it can be read and nobody disturbs the copy;
-    /// else what `to` holds is worthless. `more` says that its neighbours are read, too.
+    /// Copies part of page `key` out of a frame without taking a hold. `None` if the page cannot be
+    /// read or the copy was disturbed; the contents of `to` are then undefined. `more` says that
+    /// the neighbouring pages are read too.
     ///
-    /// A hold is two locked instructions on a line that readers on other processors want, too, and each of them waits for
-    /// all memory accesses before it: as long as the copy itself, for a page that is not in the processor's cache.
+    /// Taking a hold costs two locked instructions on a cache line that readers on other processors
+    /// want too. Each waits for all earlier memory accesses, which takes as long as the copy itself
+    /// if the page is not in the processor's cache.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline]
     pub(crate) fn read(
@@ -124,13 +128,14 @@ impl Frames {
         let head = self.head(frame);
         let copy = || {
             let from = self.run(frame, 1, skip, to.len());
-            // SAFETY: the arena's memory stays mapped as long as `self`; that it may change meanwhile is what the copy is for.
+            // SAFETY: the arena's memory stays mapped as long as `self`; the copy tolerates
+            // concurrent changes.
             unsafe { self.racy.copy(from.as_ptr(), to, more) };
         };
         head.version.read(&head.state, || head.key.load(Ordering::Relaxed) == key.0, copy)
     }
 
-    /// As above: here every reader takes a hold.
+    /// On other targets every reader takes a hold.
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     pub(crate) fn read(
         &self,
@@ -143,7 +148,7 @@ impl Frames {
         None
     }
 
-    /// Counts the caller in on a frame that holds page `key`.
+    /// Counts the caller in as a reader of a frame that holds page `key`.
     #[inline]
     pub(crate) fn pin(
         &self,
@@ -155,7 +160,7 @@ impl Frames {
         Ok(Pinned { frames: self, frame, seen })
     }
 
-    /// Takes a frame for a change.
+    /// Claims a frame for a change.
     #[inline]
     pub(crate) fn claim(&self, frame: FrameNo) -> Result<Claimed<'_>, Snapshot> {
         let head = self.head(frame);
@@ -164,7 +169,7 @@ impl Frames {
         Ok(Claimed { frames: self, frame, seen })
     }
 
-    /// A frame from the free list, for page `key`.
+    /// Takes a frame from the free list for page `key`.
     pub(crate) fn take_free(&self, frame: FrameNo, key: PageKey) -> Fresh<'_> {
         let head = self.head(frame);
         head.state.take_free();
@@ -173,10 +178,10 @@ impl Frames {
         Fresh { frames: self, frame }
     }
 
-    /// The bytes of a frame that is being loaded, or part of them, for the device to fill.
+    /// The bytes of frames being loaded, or part of them, for the device to fill.
     ///
     /// # Safety
-    /// The frame is loading until the segment is dropped, and no other segment overlaps.
+    /// The frames are loading until the segment is dropped, and no other segment overlaps.
     pub(crate) unsafe fn to_fill(
         &self,
         frame: FrameNo,
@@ -189,8 +194,8 @@ impl Frames {
             return Segment::from(Buf::zeroed(len));
         }
         let ptr = self.run(frame, count, skip, len);
-        // SAFETY: the memory lives as long as `owner`, which holds these frames; nobody else touches it while the frames
-        // are loading, as the caller promises.
+        // SAFETY: the memory lives as long as `owner`, which holds these frames. As the caller
+        // promises, no one else touches it while the frames are loading.
         unsafe { Segment::exclusive(ptr, len, owner) }
     }
 
@@ -207,8 +212,8 @@ impl Frames {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Segment {
         let ptr = self.run(frame, count, skip, len);
-        // SAFETY: the memory lives as long as `owner`, which holds these frames; nobody changes it while the frames are
-        // pinned, as the caller promises.
+        // SAFETY: the memory lives as long as `owner`, which holds these frames. As the caller
+        // promises, no one changes it while the frames are pinned.
         unsafe { Segment::borrowed(ptr, len, owner) }
     }
 
@@ -217,20 +222,20 @@ impl Frames {
         self.bytes.at((frame.slot() - 1) * PAGE_BYTES + skip, len)
     }
 
-    /// Zeroes part of a frame that is being loaded.
+    /// Zeroes part of a frame being loaded.
     ///
     /// # Safety
-    /// The frame is loading and the device is done with it.
+    /// The frame is loading and the device no longer accesses it.
     pub(crate) unsafe fn zero_loading(&self, frame: FrameNo, skip: usize, len: usize) {
         if self.phantom {
             return;
         }
         let ptr = self.run(frame, 1, skip, len);
-        // SAFETY: in bounds, and no other thread touches a loading frame, as the caller promises.
+        // SAFETY: in bounds, and as the caller promises, no other thread touches a loading frame.
         unsafe { ptr.write_bytes(0, len) };
     }
 
-    /// Fills part of a frame that is being loaded.
+    /// Fills part of a frame being loaded.
     ///
     /// # Safety
     /// As for [`Frames::zero_loading`].
@@ -239,22 +244,23 @@ impl Frames {
             return;
         }
         let ptr = self.run(frame, 1, skip, bytes.len());
-        // SAFETY: in bounds, and no other thread touches a loading frame, as the caller promises; the arena hands out no
-        // reference to it meanwhile, so `bytes` is elsewhere.
+        // SAFETY: in bounds, and as the caller promises, no other thread touches a loading frame.
+        // The arena hands out no reference to it meanwhile, so `bytes` does not overlap it.
         unsafe { ptr.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
     }
 
-    /// Gives the memory of `count` neighbouring free frames back to the system.
+    /// Returns the memory of `count` adjacent free frames to the system.
     ///
     /// # Safety
-    /// The frames are free and on nobody's list.
+    /// The frames are free and on no list.
     pub(crate) unsafe fn forget(&self, first: FrameNo, count: usize) {
-        // SAFETY: nobody has a hold on a free frame; a reader without one finds it blank afterwards.
+        // SAFETY: no one has a hold on a free frame; a reader without a hold finds the frame blank
+        // afterwards.
         unsafe { self.bytes.forget((first.slot() - 1) * PAGE_BYTES, count * PAGE_BYTES) };
     }
 }
 
-/// A reader's hold on a frame. To be ended with [`Pinned::end`], which tells whether the frame is to be freed.
+/// A reader's hold on a frame. End it with [`Pinned::end`], which says whether to free the frame.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Pinned<'a> {
@@ -279,13 +285,14 @@ impl Deref for Pinned<'_> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pin was counted while the frame was up to date; until it is counted out nobody may claim, load or
-        // free the frame, so nothing changes these initialised bytes while `self` is borrowed.
+        // SAFETY: the pin was counted while the frame was up to date. Until it is counted out, no
+        // one may claim, load or free the frame, so these initialised bytes do not change while
+        // `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
     }
 }
 
-/// A frame that the holder alone may touch. To be ended with [`Claimed::end`].
+/// Exclusive access to a frame. End it with [`Claimed::end`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Claimed<'a> {
@@ -316,13 +323,14 @@ impl Deref for Claimed<'_> {
 impl DerefMut for Claimed<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the exclusive bit was taken on a frame without pins and is held until `end`; readers that count
-        // themselves in meanwhile see it and touch nothing.
+        // SAFETY: the exclusive bit was set on a frame without pins and stays set until `end`.
+        // Readers that count themselves in meanwhile see it and touch nothing.
         unsafe { std::slice::from_raw_parts_mut(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
     }
 }
 
-/// A frame taken from the free list, not in any mapping yet; dropping it must not happen: it is published or given back.
+/// A frame taken from the free list, not in any mapping yet. It must be published or given back,
+/// not dropped.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Fresh<'a> {
@@ -331,17 +339,17 @@ pub(crate) struct Fresh<'a> {
 }
 
 impl Fresh<'_> {
-    /// The bytes are in force, `dirty` quarters of them dirty.
+    /// Makes the bytes valid; `dirty` has a bit for each dirty quarter.
     pub(crate) fn publish(self, dirty: u8, uses: u8) {
         self.frames.state(self.frame).publish(dirty, uses);
     }
 
-    /// The bytes are the device's from now on.
+    /// Hands the bytes to the device, to be loaded.
     pub(crate) fn start_loading(self, mark: bool, unread: bool) {
         self.frames.state(self.frame).start_loading(mark, unread);
     }
 
-    /// The frame is free again, and the caller's to put on the free list.
+    /// Makes the frame free again. The caller puts it on the free list.
     pub(crate) fn give_back(self) -> FrameNo {
         self.frames.state(self.frame).give_back();
         self.frame
@@ -358,8 +366,8 @@ impl Deref for Fresh<'_> {
 
 impl DerefMut for Fresh<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: a frame taken from the free list is not up to date and marked exclusive; readers that count themselves
-        // in touch nothing.
+        // SAFETY: a frame taken from the free list is not up to date and is marked exclusive;
+        // readers that count themselves in touch nothing.
         unsafe { std::slice::from_raw_parts_mut(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
     }
 }
@@ -377,14 +385,14 @@ mod tests {
         FrameNo::new(number).expect("not 0")
     }
 
-    /// A frame that holds page `index`, full of `byte`.
+    /// Fills frame `number` with page `index`, all bytes `byte`.
     fn fill(frames: &Frames, number: u32, index: u64, byte: u8) {
         let mut fresh = frames.take_free(frame(number), key(index));
         fresh.fill(byte);
         fresh.publish(0, 1);
     }
 
-    /// Reads as the cache does: without a hold where that can be, else with one.
+    /// Reads as the cache does: without a hold if possible, otherwise with one.
     fn read(frames: &Frames, number: u32, index: u64) -> Option<[u8; 8]> {
         let mut to = [0; 8];
         if frames.read(frame(number), key(index), PAGE_BYTES - 8, &mut to, false).is_none() {
@@ -406,7 +414,7 @@ mod tests {
         assert_eq!(read(&frames, 4, 7), Some([3, 3, 3, 3, 3, 3, 3, 9]));
         frames.state(frame(4)).set_dirty(0xf);
         assert_eq!(frames.state(frame(4)).start_writeback(), Some(0xf));
-        // SAFETY: under write-back, that is pinned, until `end_writeback` below.
+        // SAFETY: under write-back, and so pinned, until `end_writeback` below.
         let segment = unsafe { frames.to_write(frame(4), 1, 1, PAGE_BYTES - 1, frames.clone()) };
         assert_eq!(segment.as_slice()[PAGE_BYTES - 3..], [3, 9]);
         assert!(frames.claim(frame(4)).is_err());
@@ -450,7 +458,7 @@ mod tests {
                 });
             }
             for turn in 1..100_u8 {
-                // Another page now and then, else new contents for the same.
+                // Sometimes another page, otherwise new contents for the same one.
                 let mut claimed = loop {
                     match frames.claim(frame(1)) {
                         Ok(claimed) => break claimed,
@@ -465,7 +473,8 @@ mod tests {
                     continue;
                 }
                 assert_eq!(frames.state(frame(1)).detach(), After::InUse);
-                // A reader that counts itself in and out for an instant may be the one that frees it.
+                // A reader that counts itself in and out just then may be the one that frees the
+                // frame.
                 let _ = claimed.end();
                 while frames.state(frame(1)).snapshot() != Snapshot::default() {
                     std::thread::yield_now();

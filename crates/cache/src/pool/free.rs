@@ -1,15 +1,17 @@
-//! Free frames, under the pool's lock: in the order of their freeing, those beyond the budget, and the reserve.
+//! Free frames, protected by the pool's lock: the queue of free frames, those beyond the budget,
+//! and the reserve.
 //!
-//! The arena has a few frames more than the cache may use: the *reserve*, which only completions may take when nothing else
-//! is to be had. Completions make pages clean, and would otherwise wait for what they alone can free. While the reserve is
-//! not whole, every frame that is freed goes there first; so the memory in use exceeds the budget by the reserve at most,
-//! and only until the next page is freed or evicted.
+//! The arena has a few more frames than the cache may use: the *reserve*. Only completions may take
+//! these, when no other frame is available. Completions make pages clean, and would otherwise wait
+//! for frames that only they can free. While the reserve is incomplete, every freed frame goes
+//! there first. So memory in use exceeds the budget by at most the reserve, and only until the next
+//! page is freed or evicted.
 
 use crate::page::FrameNo;
 use crate::pool::frames::Frames;
 use std::sync::atomic::Ordering;
 
-/// Frames on a list, chained as in the index's buckets: the next one's number, or 0.
+/// A list of frames, linked like the index's buckets: each holds the number of the next, or 0.
 #[derive(Debug, Default)]
 struct Chain {
     first: u32,
@@ -42,25 +44,25 @@ impl Chain {
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Free {
-    /// In order of their freeing: neighbours that were freed together are taken together.
+    /// In the order of their freeing: neighbours freed together are taken together.
     queue: Chain,
-    /// Those that the budget does not cover at present.
+    /// Frames the budget does not cover at present.
     parked: Chain,
-    /// Frames whose memory is being given back, to be parked: on no list.
+    /// Frames whose memory is being returned to the system before they are parked; on no list.
     parking: u32,
     spare: Chain,
-    /// Frames of the reserve when it is whole.
+    /// Size of the complete reserve.
     reserve: u32,
-    /// Frames without the reserve.
+    /// Number of frames without the reserve.
     capacity: u32,
-    /// Frames up to here have been used once.
+    /// Frames up to this number have been used at least once.
     fresh: u32,
-    /// Frames that may be in use or free.
+    /// Number of frames that may be in use or free.
     in_force: u32,
 }
 
 impl Free {
-    /// All of `frames` are free, the last `reserve` of them in reserve.
+    /// All of `frames` are free; the last `reserve` of them form the reserve.
     pub(super) fn new(frames: &Frames, reserve: u32) -> Self {
         let capacity = frames.count() - reserve;
         let mut spare = Chain::default();
@@ -75,12 +77,12 @@ impl Free {
         self.capacity
     }
 
-    /// Frames that can be taken without the reserve, but for the budget.
+    /// Frames that can be taken without touching the reserve, ignoring the budget.
     pub(super) fn len(&self) -> u32 {
         self.queue.len + (self.capacity - self.fresh)
     }
 
-    /// Frames that may be in use or free.
+    /// Number of frames that may be in use or free.
     pub(super) fn in_force(&self) -> u32 {
         self.in_force
     }
@@ -89,23 +91,25 @@ impl Free {
         self.parked.len + self.parking
     }
 
-    /// Frames that the reserve lacks: as many are in use beyond the budget.
+    /// Frames missing from the reserve; that many are in use beyond the budget.
     pub(super) fn overdrawn(&self) -> u32 {
         self.reserve - self.spare.len
     }
 
-    /// Frames in use or free beyond the budget, without those of the reserve.
+    /// Frames in use or free beyond the budget, not counting the reserve.
     pub(super) fn excess(&self) -> u32 {
         (self.fresh - self.parked()).saturating_sub(self.in_force)
     }
 
-    /// Whether a frame that has become free is to stay here, since the budget or the reserve lacks it.
+    /// Whether a frame that becomes free must stay here, because the budget or the reserve needs
+    /// it.
     pub(super) fn is_short(&self) -> bool {
         self.excess() > 0 || self.overdrawn() > 0
     }
 
-    /// Takes a frame in. Those that the budget does not cover go to `surplus`, whose memory the caller gives back without
-    /// the lock before it [parks](Self::park) them: the system may take long.
+    /// Takes a frame in. A frame the budget does not cover goes to `surplus`: the caller returns
+    /// its memory to the system without holding the lock, since that may take long, and then
+    /// [parks](Self::park) it.
     pub(super) fn put(&mut self, frames: &Frames, frame: FrameNo, surplus: &mut Vec<FrameNo>) {
         if self.overdrawn() > 0 {
             self.spare.push(frames, frame);
@@ -117,14 +121,15 @@ impl Free {
         }
     }
 
-    /// Parks frames without memory. Says how many the budget covers meanwhile, and so are free.
+    /// Parks frames that have no memory. Returns how many parked frames the budget covers by now,
+    /// and which are therefore free.
     pub(super) fn park(&mut self, frames: &Frames, surplus: &[FrameNo]) -> usize {
         self.parking -= surplus.len() as u32;
         surplus.iter().for_each(|&frame| self.parked.push(frames, frame));
         self.unpark(frames)
     }
 
-    /// Takes parked frames back as the budget covers them; says how many.
+    /// Takes parked frames back as far as the budget covers them; returns how many.
     fn unpark(&mut self, frames: &Frames) -> usize {
         let mut count = 0;
         while self.fresh - self.parked() < self.in_force
@@ -151,18 +156,19 @@ impl Free {
         FrameNo::new(self.fresh)
     }
 
-    /// A frame of the reserve.
+    /// Takes a frame from the reserve.
     pub(super) fn take_spare(&mut self, frames: &Frames) -> Option<FrameNo> {
         self.spare.pop(frames)
     }
 
-    /// Changes how many frames may be in use or free, and takes parked ones back.
+    /// Sets how many frames may be in use or free, and takes parked frames back.
     pub(super) fn set_in_force(&mut self, frames: &Frames, in_force: u32) {
         self.in_force = in_force;
         self.unpark(frames);
     }
 
-    /// Up to `most` free frames that the budget does not cover, as of [`Free::put`].
+    /// Takes up to `most` free frames that the budget does not cover; the caller treats them like
+    /// the surplus of [`Free::put`].
     pub(super) fn take_surplus(&mut self, frames: &Frames, most: usize) -> Vec<FrameNo> {
         let mut surplus = Vec::new();
         while self.excess() > 0
@@ -192,7 +198,7 @@ mod tests {
         assert_eq!((taken.len(), free.overdrawn(), free.is_short()), (8, 0, false));
         let spare = free.take_spare(&frames).unwrap();
         assert_eq!((free.overdrawn(), free.is_short()), (1, true));
-        // Whichever frame comes first.
+        // The reserve takes the first frame to come, whichever it is.
         let mut surplus = Vec::new();
         free.put(&frames, taken.pop().unwrap(), &mut surplus);
         assert_eq!((free.overdrawn(), free.take(&frames)), (0, None));

@@ -1,9 +1,10 @@
-//! From page to frame: one hash table for the process.
+//! Maps pages to frames: one hash table for the process.
 //!
-//! Readers walk a bucket's chain without a lock. A chain may change under them: what they find they check (by pinning the
-//! frame and comparing its key), what they miss they look up again under the bucket's lock. So a walk may end early, or
-//! stray into another bucket's chain, but never gives a wrong frame. The table has a fixed size and nothing is ever
-//! freed, so there is nothing to reclaim.
+//! Readers walk a bucket's chain without a lock, and a chain may change under them. They verify
+//! what they find (by pinning the frame and comparing its key), and what they miss they look up
+//! again under the bucket's lock. So a walk may end early or stray into another bucket's chain, but
+//! never yields a wrong frame. The table has a fixed size and nothing is ever freed, so there is
+//! nothing to reclaim.
 
 use crate::page::{FrameNo, PageKey, mix};
 use crate::pool::arena::{Table, Zeroable};
@@ -12,12 +13,12 @@ use crate::pool::state::After;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Steps after which a reader asks for the lock: chains have one or two frames, unless a walk strays.
+/// Steps after which a reader takes the lock. Chains have one or two frames, unless a walk strays.
 const STEPS_MAX: u32 = 64;
 const LOCKS: usize = 256;
-/// Pages whose buckets lie beside each other, 16 to a cache line.
+/// Log2 of the number of pages whose buckets are adjacent, 16 per cache line.
 const NEIGHBOURS_SHIFT: u32 = 9;
-/// Buckets under one lock, so that a run of pages takes few of them.
+/// Adjacent buckets under one lock, so that a run of pages takes few locks.
 const STRIPE: usize = 64;
 /// Buckets, and pages, that share a [`Hint`].
 const HINTED: usize = 16;
@@ -25,26 +26,27 @@ const HINTED: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Table<AtomicU32>,
-    /// Where frames lie in the order of their pages: an eighth of the buckets' memory, so that a reader finds in the
-    /// processor's cache what of the buckets it would wait for.
+    /// Hints for pages whose frames are in page order. They take an eighth of the buckets' memory,
+    /// so a reader finds them in the processor's cache where it would wait for the bucket.
     hints: Table<Hint>,
     mask: usize,
     locks: Box<[Stripe]>,
 }
 
-/// A line of its own for each.
+/// Each on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe(Mutex<()>);
 
-/// Which pages of a block of [`HINTED`] neighbours are in a row of frames. A guess that its readers check, like all they find; it
-/// changes under the stripe's lock.
+/// Which pages of a block of [`HINTED`] neighbours are in consecutive frames. It is only a guess,
+/// which readers verify like everything they find. Changed under the stripe's lock.
 ///
-/// The frame of the block's first page (that page itself may be elsewhere), a tag, a bit for each page.
+/// Layout: the frame that belongs to the block's first page (that page itself may be elsewhere), a
+/// tag, and a bit for each page.
 #[derive(Debug)]
 struct Hint(AtomicU64);
 
-// SAFETY: an atomic integer, whose zero is a value.
+// SAFETY: an atomic integer, for which zero is a valid value.
 unsafe impl Zeroable for Hint {}
 
 impl Hint {
@@ -60,7 +62,7 @@ impl Hint {
         let seen = self.0.load(Ordering::Relaxed);
         let first = frame.get().wrapping_sub(probe.slot() as u32);
         let row = u64::from(first) << 32 | u64::from(probe.tag) << 16;
-        // The first one stays: others are found in their buckets.
+        // The first row stays. Pages in other rows are found through their buckets.
         if seen & 0xffff == 0 {
             self.0.store(row | 1 << probe.slot(), Ordering::Relaxed);
         } else if seen & !0xffff == row {
@@ -76,7 +78,7 @@ impl Hint {
     }
 }
 
-/// Where a page is looked for.
+/// Where to look for a page.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     bucket: usize,
@@ -89,7 +91,7 @@ impl Probe {
     }
 }
 
-/// The outcome of a look-up.
+/// Result of a look-up.
 pub(crate) enum Found<'a> {
     Pinned(Pinned<'a>),
     /// There is a frame, but it cannot be read at the moment.
@@ -112,8 +114,8 @@ impl Index {
         self.buckets.bytes() + self.hints.bytes()
     }
 
-    /// Neighbouring pages share cache lines of the table, and locks; runs of them begin anywhere, so that files of a page
-    /// each, or every thousandth page of one, use all buckets.
+    /// Neighbouring pages share cache lines of the table, and locks. Their runs begin anywhere, so
+    /// that files of one page each, or every thousandth page of a file, use all buckets.
     #[inline]
     fn probe(&self, key: PageKey) -> Probe {
         let run = mix(key.0 >> NEIGHBOURS_SHIFT);
@@ -127,13 +129,13 @@ impl Index {
         &self.hints[probe.bucket / HINTED]
     }
 
-    /// Looks pages up, and enters and removes frames, under the locks that this takes.
+    /// A cursor to look up, insert and remove frames; it takes the locks it needs.
     pub(crate) fn cursor<'a>(&'a self, frames: &'a Frames) -> Cursor<'a> {
         Cursor { index: self, frames, held: None }
     }
 
-    /// The frame of a page, counted in; lock-free unless the answer is doubtful. A frame that the look-up was the last to
-    /// use is given to `freed`.
+    /// Finds and pins the frame of a page; lock-free unless the answer is doubtful. If the look-up
+    /// turns out to be the last user of a frame, it passes the frame to `freed`.
     #[inline]
     pub(crate) fn pin<'a>(&self, frames: &'a Frames, key: PageKey, freed: impl Fn(FrameNo)) -> Found<'a> {
         if let Some(frame) = self.guess(frames, key) {
@@ -153,7 +155,8 @@ impl Index {
         match frames.pin(frame, key) {
             Ok(pinned) => Found::Pinned(pinned),
             Err(failure) => {
-                // A frame in the table is attached but for an instant, so this is not the last user.
+                // A frame in the table is attached, except for the moment of its removal, so this
+                // is not its last user.
                 if failure.after == After::Freed {
                     freed(frame);
                 }
@@ -162,12 +165,13 @@ impl Index {
         }
     }
 
-    /// The frame of a page, by the table alone. Certain while the caller holds the mapping's lock.
+    /// Looks up a page's frame under the bucket lock. The answer is certain while the caller holds
+    /// the mapping's lock.
     pub(crate) fn find(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
         self.cursor(frames).find(key)
     }
 
-    /// The frame of a page as far as can be told without a lock; for callers that check it.
+    /// A lock-free guess at a page's frame, for callers that verify it.
     #[inline]
     pub(crate) fn guess(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
         let probe = self.probe(key);
@@ -189,8 +193,8 @@ impl Index {
     }
 }
 
-/// See [`Index::cursor`]: keeps the lock that its last step took, since the next page is most likely under the same.
-/// Nothing that waits is done while there is one.
+/// See [`Index::cursor`]. It keeps the lock that its last step took, because the next page most
+/// likely needs the same one. Do nothing that waits while a cursor exists.
 pub(crate) struct Cursor<'a> {
     index: &'a Index,
     frames: &'a Frames,
@@ -206,7 +210,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The frame of a page. Certain while the caller holds the mapping's lock.
+    /// Looks up a page's frame. The answer is certain while the caller holds the mapping's lock.
     pub(crate) fn find(&mut self, key: PageKey) -> Option<FrameNo> {
         let probe = self.index.probe(key);
         self.lock(probe);
@@ -220,7 +224,8 @@ impl Cursor<'_> {
         None
     }
 
-    /// Enters a frame, whose key is set, under the mapping's lock. The page has no frame yet.
+    /// Inserts a frame whose key is set and whose page has no frame yet. The caller holds the
+    /// mapping's lock.
     pub(crate) fn insert(&mut self, frame: FrameNo) {
         let probe = self.index.probe(self.frames.key(frame));
         self.lock(probe);
@@ -230,12 +235,12 @@ impl Cursor<'_> {
         self.index.hint(probe).insert(probe, frame);
     }
 
-    /// Removes a frame, under the mapping's lock.
+    /// Removes a frame. The caller holds the mapping's lock.
     pub(crate) fn remove(&mut self, frame: FrameNo) {
         let probe = self.index.probe(self.frames.key(frame));
         self.lock(probe);
         self.index.hint(probe).remove(probe, frame);
-        // The frame's own link stays as it is: walkers that stand on it find on.
+        // The frame's own link stays, so that concurrent walkers standing on it can go on.
         let next = self.frames.chain(frame).load(Ordering::Relaxed);
         let mut link = &self.index.buckets[probe.bucket];
         loop {
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
     use crate::page::FileId;
 
-    /// Pages in the fullest bucket of a table with one bucket for each page.
+    /// Number of pages in the fullest bucket of a table that has one bucket per page.
     fn fullest(key: impl Fn(u32) -> PageKey) -> usize {
         let index = Index::new(4096).unwrap();
         let mut buckets = vec![0; 4096];
@@ -264,11 +269,12 @@ mod tests {
 
     #[test]
     fn no_bucket_is_crowded_whatever_pages_of_files_are_cached() {
-        // 4096 balls thrown at random into as many bins: more than 12 in one of them are seen once in 10^6 times.
+        // 4096 balls thrown at random into as many bins: a bin with more than 12 occurs once in
+        // 10^6 trials.
         let of_each_file = fullest(|n| PageKey::new(FileId(1 + n), 0));
         let with_gaps = fullest(|n| PageKey::new(FileId(1), u64::from(n) * 512));
         assert!(of_each_file <= 12 && with_gaps <= 12, "{of_each_file} and {with_gaps} in a bucket");
-        // Runs of 512 pages, eight of them, that may lie on each other.
+        // Eight runs of 512 pages, which may overlap.
         assert!(fullest(|n| PageKey::new(FileId(1), n.into())) <= 8);
     }
 }

@@ -1,6 +1,7 @@
 //! The frames of a process: which are free, which may be evicted, and how many there may be.
 //!
-//! The pool knows frames and page keys, and no files: evicting pages, it has its caller remove them from their mappings.
+//! The pool knows frames and page keys but no files: when it evicts pages, its caller removes them
+//! from their mappings.
 
 mod arena;
 pub mod evict;
@@ -26,55 +27,55 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Victims that are chosen in one go.
+/// Most victims chosen at once.
 const VICTIMS_MAX: usize = 64;
-/// Frames that are parked in one go.
+/// Most frames parked at once.
 const PARKED_MAX: usize = 1024;
-/// Goes at victims before a caller gives up for this time.
+/// Eviction attempts before a caller gives up for now.
 const ROUNDS_MAX: usize = 64;
-/// Frames for each that completions may take beyond the budget.
+/// One frame in this many is added as reserve, which completions may take beyond the budget.
 const RESERVE_SHARE: u32 = 128;
-/// Free frames, or clean pages, for each frame that goes into a magazine.
+/// Free frames, or clean pages, required per frame that goes into a magazine.
 const MANY_FREE: usize = 16;
 
-/// Removes claimed frames, all of one file, from their mapping.
+/// Removes claimed frames, all of the same file, from their mapping.
 pub(crate) type Forget<'a> = &'a dyn Fn(&[Claimed<'_>]);
 
-/// Frames, the index over them, and the lists that they are on.
+/// The frames, their index, and the lists they are on.
 #[derive(Debug)]
 pub(crate) struct Pool {
     rt: Rt,
     pub(crate) frames: Frames,
     pub(crate) index: Index,
     waits: Arc<Waits>,
-    /// Taken before the lists' lock.
+    /// Locked before `lists`.
     magazines: Magazines,
     lists: Mutex<Lists>,
-    /// Frames without the reserve.
+    /// Number of frames without the reserve.
     capacity: u32,
-    /// Dirty pages that the frames in force allow, where these are not all.
+    /// Most dirty pages that the frames in force allow; `u64::MAX` if all frames are in force.
     frames_limit: AtomicU64,
 }
 
-/// Free frames, and those that may be evicted.
+/// Free frames, and eviction candidates.
 #[derive(Debug)]
 struct Lists {
     policy: Box<dyn Eviction>,
     free: Free,
-    /// The budget without accounts …
+    /// The budget, including the part for accounts.
     budget: u32,
-    /// … and the part of it that is set apart for them.
+    /// The part of the budget reserved for accounts.
     set_apart: u32,
 }
 
-/// The purpose of a frame.
+/// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A task waits for it.
     Demand,
-    /// Read-ahead, which takes nothing from anybody.
+    /// Read-ahead, which must not take anything in use.
     Ahead,
-    /// A completion, which other tasks wait for: the reserve is for it.
+    /// A completion, which other tasks wait for; it may use the reserve.
     Completion,
 }
 
@@ -112,22 +113,22 @@ impl Pool {
         })
     }
 
-    /// Frames that the cache was made with.
+    /// Number of frames the cache was created with.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Memory that describes frames, whatever they hold.
+    /// Memory used to describe frames; does not depend on what they hold.
     pub(crate) fn overhead_bytes(&self) -> usize {
         self.frames.overhead_bytes() + self.index.overhead_bytes() + self.lists.lock().policy.overhead_bytes()
     }
 
-    /// Pages that may be dirty, with the frames that accounts leave.
+    /// Most dirty pages, given the frames that accounts leave.
     pub(crate) fn dirty_limit(&self) -> u64 {
         self.frames_limit.load(Ordering::Relaxed)
     }
 
-    /// Takes back a frame whose last user has left.
+    /// Takes back a frame whose last user is done.
     pub(crate) fn free(&self, frame: FrameNo) {
         self.free_all([frame]);
     }
@@ -146,22 +147,22 @@ impl Pool {
         self.waits.wake(Condition::Frames, count);
     }
 
-    /// Gives the memory of free frames that the budget does not cover back to the system, and parks them. Without a lock:
-    /// a call of the system that splits a huge page takes microseconds.
+    /// Returns the memory of free frames beyond the budget to the system, and parks them. Called
+    /// without the lock: a system call that splits a huge page takes microseconds.
     fn park(&self, mut surplus: Vec<FrameNo>) {
         if surplus.is_empty() {
             return;
         }
         surplus.sort_unstable();
         for run in surplus.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            // SAFETY: the frames are free, and on no list before the next lines.
+            // SAFETY: the frames are free, and on no list until `park` below.
             unsafe { self.frames.forget(run[0], run.len()) };
         }
         let count = self.lists.lock().free.park(&self.frames, &surplus);
         self.waits.wake(Condition::Frames, count);
     }
 
-    /// Frees what `after` says is to be freed.
+    /// Frees the frame if `after` says so.
     #[inline]
     pub(crate) fn settle(&self, frame: FrameNo, after: After) {
         if after == After::Freed {
@@ -169,14 +170,14 @@ impl Pool {
         }
     }
 
-    /// Frames that hold clean pages may be evicted from now on.
+    /// Makes frames that hold clean pages eviction candidates.
     pub(crate) fn evictable(&self, frames: &[FrameNo]) {
         self.enter_evictable(frames);
         self.wake_for(frames.len());
     }
 
-    /// As [`Pool::evictable`], for a caller that holds a mapping's lock, so that the pages cannot become dirty before: it
-    /// calls [`Pool::wake_for`] without the lock.
+    /// Like [`Pool::evictable`], for a caller that holds a mapping's lock so that the pages cannot
+    /// become dirty first. It calls [`Pool::wake_for`] after releasing the lock.
     pub(crate) fn enter_evictable(&self, frames: &[FrameNo]) {
         let mut lists = self.lists.lock();
         for &frame in frames {
@@ -185,19 +186,19 @@ impl Pool {
         }
     }
 
-    /// So many frames are free now, or can be evicted.
+    /// Wakes waiters, because this many frames became free or evictable.
     pub(crate) fn wake_for(&self, frames: usize) {
         self.waits.wake(Condition::Frames, frames);
     }
 
-    /// Frames became dirty: no candidates any more.
+    /// Frames became dirty and are no longer candidates.
     pub(crate) fn not_evictable(&self, frames: impl IntoIterator<Item = FrameNo>) {
         let mut lists = self.lists.lock();
         frames.into_iter().for_each(|frame| lists.policy.remove(frame));
     }
 
-    /// Up to `n` frames for the caller, evicting clean pages where none is free; fewer, even none, where that does not do.
-    /// To be called without a mapping's lock.
+    /// Takes up to `n` frames, evicting clean pages if none is free. May yield fewer, even none.
+    /// Call it without a mapping's lock.
     pub(crate) fn take_frames(
         &self,
         n: usize,
@@ -213,7 +214,7 @@ impl Pool {
             let mut lists = self.lists.lock();
             taken.extend(std::iter::from_fn(|| lists.free.take(&self.frames)).take(n));
         }
-        // Victims that are in use at the moment are passed over; a few rounds tell whether there are others.
+        // Victims in use at the moment are skipped; a few rounds show whether there are others.
         for _ in 0..ROUNDS_MAX {
             let more = if is_small { self.magazines.size() } else { 0 };
             if taken.len() >= wanted || !self.evict(purpose, wanted - taken.len(), more, taken, forget) {
@@ -226,11 +227,12 @@ impl Pool {
         if is_small && taken.len() > wanted {
             self.put_in_magazine(taken.split_off(wanted));
         }
-        // Pages that follow each other in frames that do are one segment of a bio, whatever the order of eviction.
+        // Consecutive pages in consecutive frames form one segment of a bio, whatever the order of
+        // eviction.
         taken[before..].sort_unstable();
     }
 
-    /// Free frames by way of the caller's magazine, which is filled on the way if there are many.
+    /// Takes free frames through the caller's magazine, and fills the magazine if there are many.
     fn take_from_magazine(&self, wanted: usize, taken: &mut Vec<FrameNo>) {
         let mut magazine = self.magazines.lock(self.rt.lane());
         let missing = wanted - taken.len();
@@ -244,13 +246,14 @@ impl Pool {
             let Some(frame) = lists.free.take(&self.frames) else { return };
             taken.push(frame);
         }
-        // Where frames are few they stay in sight of all.
+        // When frames are scarce, they stay visible to all.
         if lists.free.len() as usize > MANY_FREE * self.magazines.size() {
             magazine.extend(std::iter::from_fn(|| lists.free.take(&self.frames)).take(self.magazines.size()));
         }
     }
 
-    /// Keeps frames that were evicted along with others, so that the next callers on this processor need not evict.
+    /// Keeps extra evicted frames for the next callers on this processor, so that those need not
+    /// evict.
     fn put_in_magazine(&self, mut frames: Vec<FrameNo>) {
         let count = {
             let mut magazine = self.magazines.lock(self.rt.lane());
@@ -258,14 +261,15 @@ impl Pool {
             magazine.extend(frames.drain(..room));
             room
         };
-        // A caller that looked meanwhile found neither the pages nor the frames.
+        // A caller that looked in between found neither the pages nor the frames.
         self.wake_for(count);
         if !frames.is_empty() {
             self.return_frames(frames);
         }
     }
 
-    /// The frames that are left where nothing can be evicted: those in magazines, and for a completion the reserve.
+    /// Last resort when nothing can be evicted: frames in magazines and, for a completion, the
+    /// reserve.
     fn take_last(&self, wanted: usize, purpose: Purpose, taken: &mut Vec<FrameNo>) {
         let mut held = self.magazines.take_back();
         let rest = held.split_off(held.len().min(wanted - taken.len()));
@@ -280,7 +284,7 @@ impl Pool {
         }
     }
 
-    /// Gives back frames that were taken and not used.
+    /// Returns frames that were taken but not used.
     pub(crate) fn return_frames(&self, frames: impl IntoIterator<Item = FrameNo>) {
         let (mut count, mut surplus) = (0, Vec::new());
         {
@@ -294,8 +298,8 @@ impl Pool {
         self.waits.wake(Condition::Frames, count);
     }
 
-    /// Evicts up to `n` clean pages, and `more` where there are many, and gives their frames to the caller. Says whether it
-    /// is worth trying again.
+    /// Evicts up to `n` clean pages, plus `more` if there are many, and gives their frames to the
+    /// caller. Returns whether trying again is worthwhile.
     fn evict(
         &self,
         purpose: Purpose,
@@ -320,8 +324,8 @@ impl Pool {
             let claimed = match self.frames.claim(frame) {
                 Ok(claimed) => claimed,
                 Err(seen) => {
-                    // Dirty frames and those under write-back come back when they are clean; this one is in use now, or
-                    // its load is just ending.
+                    // Dirty frames and those under write-back return once clean. This one is in use
+                    // right now, or its load is just ending.
                     let comes_back = seen.is_detached() || seen.is_writeback() || seen.dirty() != 0;
                     if !comes_back && (seen.is_uptodate() || seen.is_loading()) {
                         kept.push((frame, self.frames.key(frame)));
@@ -334,7 +338,8 @@ impl Pool {
                 continue;
             }
             if purpose == Purpose::Ahead && claimed.seen.is_unread() {
-                // Read ahead and not used yet: more read-ahead would only push out what it has just brought.
+                // It was read ahead and not used yet: more read-ahead would only push out what it
+                // just loaded.
                 let key = claimed.key();
                 self.settle(frame, claimed.end());
                 kept.push((frame, key));
@@ -359,7 +364,8 @@ impl Pool {
         {
             let mut lists = self.lists.lock();
             for (frame, key) in kept {
-                // Its last user may have freed it since, or have changed it and withdrawn it; a write-back has it enter when it ends.
+                // Its last user may have freed it since, or changed it and withdrawn it; a
+                // write-back re-enters it when it ends.
                 let seen = self.frames.state(frame).snapshot();
                 let is_clean = seen.dirty() == 0 && !seen.is_writeback();
                 let is_candidate = is_clean && (seen.is_uptodate() || seen.is_loading());
@@ -382,18 +388,19 @@ impl Pool {
             }
         }
         self.park(surplus);
-        // A caller that looked meanwhile found no candidate.
+        // A caller that looked in between found no candidate.
         self.waits.wake(Condition::Frames, kept_count);
         go_on
     }
 
-    /// Changes how many frames may be in use; evicts what it can. Returns how many are still too many.
+    /// Changes how many frames may be in use, and evicts what it can. Returns how many are still
+    /// too many.
     pub(crate) fn set_budget(&self, frames: u32, forget: Forget<'_>) -> u32 {
         self.change_budget(|lists, count| lists.budget = frames.clamp(1, count));
         self.fit_budget(forget)
     }
 
-    /// Sets pages of the budget apart for accounts; a quarter of the frames stays in any case.
+    /// Reserves pages of the budget for accounts. A quarter of the frames always remains.
     pub(crate) fn set_apart(&self, pages: u64) {
         self.change_budget(|lists, _| lists.set_apart = pages.try_into().unwrap_or(u32::MAX));
     }
@@ -418,17 +425,17 @@ impl Pool {
                 break;
             }
         }
-        // Waiters look again: there may be frames now, or room.
+        // Waiters look again: there may be frames or room now.
         self.waits.wake_all(Condition::Frames);
         self.waits.wake_all(Condition::Room(None));
     }
 
-    /// Evicts what is beyond the budget, as far as it can. Returns how many frames still are.
+    /// Evicts what exceeds the budget, as far as possible. Returns how many frames still exceed it.
     pub(crate) fn fit_budget(&self, forget: Forget<'_>) -> u32 {
         for _ in 0..self.capacity.div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
             let over = self.lists.lock().free.excess() as usize;
             let mut taken = Vec::new();
-            // Frames beyond the budget are parked rather than given to us.
+            // Frames beyond the budget are parked instead of being given to us.
             if over == 0 || !self.evict(Purpose::Demand, over, 0, &mut taken, forget) {
                 break;
             }
@@ -437,27 +444,27 @@ impl Pool {
         self.lists.lock().free.excess()
     }
 
-    /// The budget in frames, what is set apart for accounts included.
+    /// The budget in frames, including what is reserved for accounts.
     pub(crate) fn budget(&self) -> u32 {
         self.lists.lock().budget
     }
 
-    /// Whether so many frames are free, as far as magazines do not have them.
+    /// Whether `count` frames are free, not counting magazines.
     pub(crate) fn has_free(&self, count: u64) -> bool {
         u64::from(self.lists.lock().free.len()) >= count
     }
 
-    /// Clean pages that an eviction may take.
+    /// Number of clean pages that can be evicted.
     pub(crate) fn evictable_frames(&self) -> usize {
         self.lists.lock().policy.len()
     }
 
-    /// Frames that the budget and accounts leave for pages.
+    /// Number of frames that the budget and accounts leave for pages.
     pub(crate) fn frames_in_force(&self) -> u32 {
         self.lists.lock().free.in_force()
     }
 
-    /// Frames in their conditions: free, evictable, parked, and beyond the budget.
+    /// Counts of frames by condition: free, evictable, parked, and beyond the budget.
     pub(crate) fn frame_counts(&self) -> FrameCounts {
         let in_magazines = self.magazines.len();
         let lists = self.lists.lock();
@@ -474,7 +481,7 @@ impl Pool {
 /// See [`Pool::frame_counts`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameCounts {
-    /// Without the reserve.
+    /// Not counting the reserve.
     pub(crate) total: u32,
     pub(crate) free: u32,
     pub(crate) evictable: u32,

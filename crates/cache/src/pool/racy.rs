@@ -1,24 +1,26 @@
-//! Copying bytes that others may be changing at the same moment.
+//! Copies bytes that other threads may be changing at the same time.
 //!
-//! A reader that takes no hold on a frame copies first and asks afterwards whether the frame was left alone (a sequence
-//! lock, as Linux's `seqlock_t`); a copy that was disturbed is thrown away. Rust has no such copy yet (RFC 3301,
-//! `AtomicPerByte`), so it is written in assembly, which the compiler knows nothing about and may not reason from. Only
-//! for x86-64, where loads are not reordered with each other; elsewhere, and under Miri, readers take a hold.
+//! A reader without a hold on a frame copies first and then checks whether the frame was left alone
+//! (a sequence lock, like Linux's `seqlock_t`). A disturbed copy is discarded. Rust has no such
+//! copy yet (RFC 3301, `AtomicPerByte`), so it is written in assembly, which the compiler cannot
+//! reason about. Only for x86-64, where loads are not reordered with each other; on other targets,
+//! and under Miri, readers take a hold.
 
 use std::arch::x86_64::__cpuid_count;
 
-/// How the processor copies best.
+/// The best way to copy on this processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RacyCopy {
     avx: bool,
     avx512: bool,
-    /// Enhanced `rep movsb`: the processor knows what will be read, and runs ahead of it.
+    /// Enhanced `rep movsb`: the processor knows what will be read, and prefetches it.
     erms: bool,
 }
 
 impl RacyCopy {
     pub(crate) fn detect() -> Self {
-        // SAFETY: every x86-64 processor has the instruction. (Rust 1.88 calls it unsafe, later versions do not.)
+        // SAFETY: every x86-64 processor has the instruction. (Unsafe up to Rust 1.88, safe in
+        // later versions.)
         #[allow(unused_unsafe)]
         let cpuid = |leaf| unsafe { __cpuid_count(leaf, 0) };
         // Leaf 7: EBX bit 9.
@@ -27,17 +29,19 @@ impl RacyCopy {
         Self { avx: std::is_x86_feature_detected!("avx"), avx512, erms }
     }
 
-    /// Copies `to.len()` bytes from `from`. `more` says that this is one of several neighbouring pages: a loop starts
-    /// before it is known that the page is the right one, `rep movsb` is the faster once it has started (measured on Zen 5:
-    /// a random page 310 ns and 330 ns, 16 in a row 2,780 ns and 2,390 ns).
+    /// Copies `to.len()` bytes from `from`. `more` says that this is one of several neighbouring
+    /// pages. A loop starts before it is known that the page is the right one; `rep movsb` is
+    /// faster once it has started (measured on Zen 5: a random page 310 ns and 330 ns, 16 in a row
+    /// 2,780 ns and 2,390 ns).
     ///
     /// # Safety
-    /// `from` is readable for that many bytes; they may change meanwhile, but not go away.
+    /// `from` is readable for that many bytes. They may change concurrently, but must stay mapped.
     #[inline]
     pub(crate) unsafe fn copy(self, from: *const u8, to: &mut [u8], more: bool) {
         let wide = if self.avx && !(more && self.erms) { to.len() / 256 * 256 } else { 0 };
         if wide > 0 {
-            // SAFETY: the processor has what the routine needs; both ranges are valid, the target exclusively.
+            // SAFETY: the processor supports the routine; both ranges are valid, and the target is
+            // exclusive.
             unsafe {
                 match self.avx512 {
                     true => copy_avx512(from, to.as_mut_ptr(), wide),
@@ -52,15 +56,17 @@ impl RacyCopy {
     }
 }
 
-/// Copies `n` bytes, a multiple of 256 and not zero. A page is 64 loads and 64 stores, few enough for the processor to have
-/// all of them under way while it still waits for what says that this is the right page.
+/// Copies `n` bytes, a multiple of 256 and not zero. A page takes 64 loads and 64 stores: few
+/// enough for the processor to have all of them in flight while it still waits to learn whether
+/// this is the right page.
 ///
 /// # Safety
 /// `from` is readable and `to` writable, for `n` bytes, and the processor has AVX-512.
-// Without `#[target_feature]`, which knows AVX-512 since Rust 1.89 only: the assembly needs no leave of the compiler.
+// No `#[target_feature]`, which supports AVX-512 only since Rust 1.89; inline assembly does not
+// need it.
 unsafe fn copy_avx512(from: *const u8, to: *mut u8, n: usize) {
     debug_assert!(n > 0 && n.is_multiple_of(256));
-    // SAFETY: touches the two ranges only, and the registers named.
+    // SAFETY: touches only the two ranges and the named registers.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -92,7 +98,7 @@ unsafe fn copy_avx512(from: *const u8, to: *mut u8, n: usize) {
 #[target_feature(enable = "avx")]
 unsafe fn copy_avx(from: *const u8, to: *mut u8, n: usize) {
     debug_assert!(n > 0 && n.is_multiple_of(128));
-    // SAFETY: touches the two ranges only, and the registers named.
+    // SAFETY: touches only the two ranges and the named registers.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -122,7 +128,7 @@ unsafe fn copy_avx(from: *const u8, to: *mut u8, n: usize) {
 /// # Safety
 /// `from` is readable and `to` writable, for `n` bytes.
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: touches the two ranges only; the direction flag is clear on entry (System V ABI).
+    // SAFETY: touches only the two ranges; the direction flag is clear on entry (System V ABI).
     unsafe {
         std::arch::asm!(
             "rep movsb",

@@ -1,18 +1,19 @@
-//! One frame's state word: who may touch its bytes, and what is in them.
+//! A frame's state word: who may touch its bytes, and what they contain.
 //!
-//! The protocol that everything else rests on:
-//! - *Shared use*: [`State::pin`] counts a reader in, if the frame is up to date, attached and nobody changes it. While
-//!   there is a pin the bytes and the identity stay as they are.
-//! - *Exclusive use*: [`State::claim`] needs a frame without pins; its holder may change bytes and identity. It is
-//!   held for a copy at most, never across an await.
-//! - *Loading*: the device has the bytes; nobody else does until [`State::loaded`].
-//! - *Write-back*: a pin of the device's, with a flag.
-//! - A frame that left its mapping is *detached*; its last user frees it. Freeing is one compare-and-swap from "detached,
-//!   unused" to zero, so that exactly one party succeeds.
+//! Everything else rests on this protocol:
+//! - *Shared use*: [`State::pin`] counts a reader in if the frame is up to date, attached and not
+//!   being changed. While there is a pin, bytes and identity do not change.
+//! - *Exclusive use*: [`State::claim`] needs a frame without pins; its holder may change bytes and
+//!   identity. It is held at most for a copy, never across an await.
+//! - *Loading*: the device owns the bytes; no one else touches them until [`State::loaded`].
+//! - *Write-back*: a pin held by the device, with a flag.
+//! - A frame removed from its mapping is *detached*; its last user frees it. Freeing is one
+//!   compare-and-swap from "detached, unused" to zero, so exactly one party succeeds.
 //!
-//! Readers on the fast path take no hold at all: they copy, and then ask whether the frame was left alone ([`Version`]). A
-//! reader that takes one may count itself in on a frame that was recycled under its eyes; it then checks the identity and
-//! counts itself out again (the speculative reference of Linux's `folio_try_get`).
+//! Readers on the fast path take no hold at all: they copy, and then check whether the frame was
+//! left alone ([`Version`]). A reader that takes a hold may count itself in on a frame that was
+//! just recycled. It then checks the identity and counts itself out again (the speculative
+//! reference of Linux's `folio_try_get`).
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -30,7 +31,8 @@ const USES: u32 = 3 << USES_SHIFT;
 const DIRTY_SHIFT: u32 = 28;
 const DIRTY: u32 = 0xf << DIRTY_SHIFT;
 
-/// The atomic operations that the protocol needs, so that loom's model checker can stand in for the processor.
+/// The atomic operations the protocol needs, as a trait, so that loom's model checker can replace
+/// them.
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, to: u32, order: Ordering);
@@ -80,7 +82,7 @@ impl Snapshot {
     pub(crate) fn pins(self) -> u32 {
         self.0 & PINS
     }
-    /// Whether its bytes are in force and nobody changes them.
+    /// Whether the bytes are valid and not being changed.
     pub(crate) fn is_readable(self) -> bool {
         self.0 & (UPTODATE | EXCLUSIVE | DETACHED) == UPTODATE
     }
@@ -99,7 +101,7 @@ impl Snapshot {
     pub(crate) fn is_detached(self) -> bool {
         self.0 & DETACHED != 0
     }
-    /// Whether a reader that comes here starts the next round of read-ahead.
+    /// Whether a reader of this page triggers the next round of read-ahead.
     pub(crate) fn is_mark(self) -> bool {
         self.0 & MARK != 0
     }
@@ -107,15 +109,15 @@ impl Snapshot {
     pub(crate) fn is_unread(self) -> bool {
         self.0 & UNREAD != 0
     }
-    /// Which quarters of the page are dirty, a bit each.
+    /// The dirty quarters of the page, one bit each.
     pub(crate) fn dirty(self) -> u8 {
         ((self.0 & DIRTY) >> DIRTY_SHIFT) as u8
     }
-    /// How often it was used lately, at most 3.
+    /// How often it was used recently, at most 3.
     pub(crate) fn uses(self) -> u8 {
         ((self.0 & USES) >> USES_SHIFT) as u8
     }
-    /// Detached and without users: a task that sees this tries to free it.
+    /// Detached and without users: a task that sees this tries to free the frame.
     fn is_garbage(self) -> bool {
         self.0 & (DETACHED | PINS | EXCLUSIVE | LOADING) == DETACHED
     }
@@ -149,7 +151,7 @@ pub(crate) enum After {
     Freed,
 }
 
-/// The word itself. Zero is a free frame.
+/// The word itself. Zero means a free frame.
 #[derive(Debug, Default)]
 pub(crate) struct State<W = AtomicU32>(W);
 
@@ -163,7 +165,8 @@ impl<W: Word> State<W> {
         Snapshot(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a reader in if the frame can be read and, as `is_wanted` tells, is the one that the reader looks for.
+    /// Counts a reader in if the frame is readable and `is_wanted` confirms that it is the right
+    /// one.
     #[inline]
     pub(crate) fn pin(&self, is_wanted: impl FnOnce() -> bool) -> Result<Snapshot, PinFailure> {
         let old = self.0.fetch_add(1, Ordering::Acquire);
@@ -183,8 +186,9 @@ impl<W: Word> State<W> {
         if old & DETACHED == 0 { After::InUse } else { self.try_free() }
     }
 
-    /// Counts a use; `seen` spares the frame's cache line where nothing changes. A caller without a hold may come late: a frame that
-    /// was freed meanwhile stays blank, one that is being loaded keeps its mark.
+    /// Counts a use. `seen` avoids touching the cache line if nothing would change. A caller
+    /// without a hold may be late: a frame freed meanwhile stays blank, and one being loaded keeps
+    /// its mark.
     #[inline]
     pub(crate) fn used(&self, seen: Snapshot) {
         if seen.uses() < 3 || seen.0 & (UNREAD | MARK) != 0 {
@@ -198,13 +202,14 @@ impl<W: Word> State<W> {
         }
     }
 
-    /// Lowers the uses to `uses`; fewer stay, since the frame may have been freed since they were counted.
+    /// Lowers the use count to `uses`. A lower count stays, since the frame may have been freed
+    /// since it was read.
     pub(crate) fn lower_uses(&self, uses: u8) {
         let uses = u32::from(uses) << USES_SHIFT;
         self.update(Ordering::Relaxed, |s| if s & USES > uses { s & !USES | uses } else { s });
     }
 
-    /// Takes the frame for oneself.
+    /// Claims the frame for exclusive use.
     #[inline]
     pub(crate) fn claim(&self) -> Result<Snapshot, Snapshot> {
         let mut old = self.0.load(Ordering::Relaxed);
@@ -219,7 +224,7 @@ impl<W: Word> State<W> {
         }
     }
 
-    /// Gives the frame back after a claim.
+    /// Releases a claim.
     #[inline]
     pub(crate) fn release(&self) -> After {
         let old = self.update(Ordering::Release, |s| s & !EXCLUSIVE);
@@ -227,24 +232,25 @@ impl<W: Word> State<W> {
         if old.is_detached() { self.try_free() } else { After::InUse }
     }
 
-    /// A free frame becomes its new owner's. Readers that still count themselves in and out do no harm.
+    /// Takes a free frame for its new owner. Readers that still count themselves in and out do no
+    /// harm.
     pub(crate) fn take_free(&self) {
         let old = self.0.fetch_or(EXCLUSIVE, Ordering::Acquire);
         assert_eq!(old & !PINS, 0, "a frame on the free list is free");
     }
 
-    /// The owner of a frame taken free puts its bytes in force.
+    /// The owner of a frame taken from the free list makes its bytes valid.
     pub(crate) fn publish(&self, dirty: u8, uses: u8) {
         let set = UPTODATE | u32::from(dirty) << DIRTY_SHIFT | u32::from(uses) << USES_SHIFT;
         self.update(Ordering::Release, |s| s & !EXCLUSIVE | set);
     }
 
-    /// The owner of a frame taken free gives it back.
+    /// The owner of a frame taken from the free list gives it back.
     pub(crate) fn give_back(&self) {
         self.update(Ordering::Release, |s| s & PINS);
     }
 
-    /// The owner of a frame taken free hands its bytes to the device.
+    /// The owner of a frame taken from the free list hands its bytes to the device.
     pub(crate) fn start_loading(&self, mark: bool, unread: bool) {
         let set = LOADING | if mark { MARK } else { 0 } | if unread { UNREAD } else { 0 };
         self.update(Ordering::Release, |s| s & !EXCLUSIVE | set);
@@ -256,26 +262,27 @@ impl<W: Word> State<W> {
         if old.is_detached() { self.try_free() } else { After::InUse }
     }
 
-    /// The device could not fill the frame, which is detached already.
+    /// The device could not fill the frame, which is already detached.
     pub(crate) fn load_failed(&self) -> After {
         let old = self.update(Ordering::AcqRel, |s| s & !LOADING);
         debug_assert!(old.is_detached());
         self.try_free()
     }
 
-    /// The frame leaves its mapping.
+    /// Removes the frame from its mapping.
     pub(crate) fn detach(&self) -> After {
         let old = self.update(Ordering::AcqRel, |s| s & !DIRTY | DETACHED);
         assert!(!old.is_detached(), "a frame is detached once");
         self.try_free()
     }
 
-    /// Marks quarters dirty, under the mapping's lock. Returns what was dirty before.
+    /// Marks quarters dirty, under the mapping's lock. Returns which were dirty before.
     pub(crate) fn set_dirty(&self, mask: u8) -> u8 {
         Snapshot(self.0.fetch_or(u32::from(mask) << DIRTY_SHIFT, Ordering::AcqRel)).dirty()
     }
 
-    /// A dirty frame becomes one under write-back, under the mapping's lock, if nobody is changing it.
+    /// Puts a dirty frame under write-back, under the mapping's lock, unless it is being changed.
+    /// Returns the dirty quarters.
     pub(crate) fn start_writeback(&self) -> Option<u8> {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
@@ -290,7 +297,7 @@ impl<W: Word> State<W> {
         }
     }
 
-    /// Write-back has ended, under the mapping's lock; `redirty` says which quarters still are dirty.
+    /// Ends write-back, under the mapping's lock; `redirty` says which quarters are still dirty.
     pub(crate) fn end_writeback(&self, redirty: u8) -> (After, Snapshot) {
         let old = self.update(Ordering::AcqRel, |s| {
             let redirty = if s & DETACHED == 0 { u32::from(redirty) << DIRTY_SHIFT } else { 0 };
@@ -303,7 +310,7 @@ impl<W: Word> State<W> {
     fn try_free(&self) -> After {
         let mut old = self.0.load(Ordering::Relaxed);
         while Snapshot(old).is_garbage() {
-            // Acquire: what the last users did to the bytes happened before the next owner's claim.
+            // Acquire: the last users' accesses to the bytes happen before the next owner's claim.
             match self.0.compare_exchange(old, 0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return After::Freed,
                 Err(now) => old = now,
@@ -323,8 +330,8 @@ impl<W: Word> State<W> {
     }
 }
 
-/// A number that changes before each change of a frame's bytes or identity: the sequence of a sequence lock
-/// (Linux: `seqcount_t`), whose writers exclude each other by [`State`].
+/// A number that changes before each change of a frame's bytes or identity: the sequence of a
+/// sequence lock (Linux: `seqcount_t`), whose writers exclude each other through [`State`].
 #[derive(Debug, Default)]
 pub(crate) struct Version<W = AtomicU32>(W);
 
@@ -337,14 +344,17 @@ impl<W: Word> Version<W> {
     /// Announces a change, before its first byte. The caller has exclusive use of the frame.
     #[inline]
     pub(crate) fn announce_change(&self) {
-        // Only the frame's exclusive user stores here. Release: a reader that sees the new number sees the exclusive use.
+        // Only the frame's exclusive user stores here. Release: a reader that sees the new number
+        // also sees the exclusive use.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        // Pairs with the fence in `read`: who sees a byte of the change sees that it was announced.
+        // Pairs with the fence in `read`: a reader that sees any changed byte also sees the
+        // announcement.
         W::fence(Ordering::Release);
     }
 
-    /// Has `copy` copy a frame that others may be changing, if it can be read and, as `is_wanted` tells, is the one that the
-    /// reader looks for. `None` if a writer interfered: the copy is worthless.
+    /// Runs `copy` on a frame that others may be changing, if it is readable and `is_wanted`
+    /// confirms that it is the right one. `None` if it is not, or if a writer interfered and the
+    /// copy must be discarded.
     #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
     #[inline]
     pub(crate) fn read(
@@ -365,7 +375,7 @@ impl<W: Word> Version<W> {
     }
 }
 
-/// Why a reader could not count itself in.
+/// A reader could not count itself in.
 #[derive(Debug)]
 pub(crate) struct PinFailure {
     pub(crate) after: After,

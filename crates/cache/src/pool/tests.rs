@@ -43,7 +43,7 @@ fn a_caller_that_looks_while_the_candidates_are_being_examined_hears_of_those_th
         fill(&pool, frame);
     }
     let frames: Vec<_> = pool.frames.all().take(2).collect();
-    // One is being read; both are in the evictor's hands while the other is removed from its mapping.
+    // One page is being read. The evictor holds both while the other is removed from its mapping.
     let reader = pool.frames.pin(frames[0], PageKey::new(FileId(1), 1)).unwrap();
     let mut listener = pin!(pool.waits.listen(Condition::Frames));
     let mut taken = Vec::new();
@@ -70,7 +70,7 @@ fn a_page_that_is_freed_while_an_evictor_passes_it_over_is_no_candidate() {
     let mut taken = Vec::new();
     pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
         forget(&pool)(run);
-        // A truncation, and the reader after it: once, in the first of two rounds.
+        // A truncation and then the reader, once, in the first of two rounds.
         if let Some(reader) = reader.take() {
             assert_eq!(pool.frames.state(frames[0]).detach(), After::InUse);
             assert_eq!(reader.end(), After::Freed);
@@ -92,7 +92,7 @@ fn a_page_that_is_under_write_back_when_an_evictor_has_passed_it_over_is_no_cand
     let mut taken = Vec::new();
     pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
         forget(&pool)(run);
-        // A writer, and the flusher after it: once, in the first of two rounds.
+        // A writer and then the flusher, once, in the first of two rounds.
         if let Some(reader) = reader.take() {
             assert_eq!(reader.end(), After::InUse);
             pool.frames.state(frames[0]).set_dirty(0xf);
@@ -116,7 +116,7 @@ fn frames_in_magazines_are_taken_back_when_nothing_else_is_left() {
     }
     assert_eq!(taken.len(), 2048);
     assert_eq!(pool.frame_counts().free, 0);
-    // Another processor's magazine.
+    // Puts it in another processor's magazine.
     let returned = taken.pop().unwrap();
     pool.magazines.lock(pool.rt.lane() + 1).push_back(returned);
     assert_eq!(pool.frame_counts().free, 1);
@@ -162,7 +162,7 @@ fn an_evicted_page_makes_the_reserve_whole_before_others_have_its_frame() {
     for frame in take(&pool, 256, Purpose::Demand) {
         fill(&pool, frame);
     }
-    // All can be evicted, so the reserve stays.
+    // All pages can be evicted, so the reserve stays.
     let first = take(&pool, 4, Purpose::Completion);
     assert_eq!((first.len(), pool.frame_counts().overdrawn), (4, 0));
     let rest = take(&pool, 252, Purpose::Demand);

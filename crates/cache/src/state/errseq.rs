@@ -3,7 +3,7 @@
 use crate::CacheError;
 use parking_lot::Mutex;
 
-/// A mapping's record of what failed.
+/// A mapping's record of failures.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(Mutex<Log>);
 
@@ -14,12 +14,12 @@ struct Log {
     seen: bool,
 }
 
-/// How much of the record an open file has been told.
+/// How far an open file has been told about the errors in a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told(u64);
 
 impl ErrorLog {
-    /// Enters an error.
+    /// Records an error.
     pub(crate) fn record(&self, error: CacheError) {
         let mut log = self.0.lock();
         log.count += 1;
@@ -27,13 +27,13 @@ impl ErrorLog {
         log.seen = false;
     }
 
-    /// For a file being opened: an error not yet reported to any open file will be reported to it.
+    /// For a file being opened: it will report an error that no open file has reported yet.
     pub(crate) fn sample(&self) -> Told {
         let log = self.0.lock();
         Told(if log.seen { log.count } else { log.count.saturating_sub(1) })
     }
 
-    /// For a caller that asks about what happens from now on.
+    /// For a caller that only asks about errors from now on.
     pub(crate) fn now(&self) -> Told {
         Told(self.0.lock().count)
     }
@@ -44,7 +44,7 @@ impl ErrorLog {
         log.seen || log.count == 0
     }
 
-    /// As [`ErrorLog::check`], but no open file counts as told.
+    /// Like [`ErrorLog::check`], but does not mark errors as reported.
     pub(crate) fn peek(&self, told: &mut Told) -> Result<(), CacheError> {
         let log = self.0.lock();
         if told.0 == log.count {
@@ -54,7 +54,7 @@ impl ErrorLog {
         log.last.clone().map_or(Ok(()), Err)
     }
 
-    /// The last error since `told`, which it advances.
+    /// Returns the last error since `told`, and advances `told`.
     pub(crate) fn check(&self, told: &mut Told) -> Result<(), CacheError> {
         let mut log = self.0.lock();
         if told.0 == log.count {

@@ -1,8 +1,9 @@
-//! Page fills of a file, ranges that they are kept out of, and changes of the map that overtake them.
+//! Page fills of a file, the ranges they are excluded from, and changes of the map that overtake
+//! them.
 
 use crate::PageRange;
 
-/// Ranges of one mapping that are excluded, and fills that have asked the backing where a range is.
+/// Excluded ranges of one mapping, and fills that have asked the backing where a range is.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
     pub(crate) excluded: Vec<PageRange>,
@@ -11,7 +12,7 @@ pub(crate) struct Fills {
 }
 
 impl Fills {
-    /// Whether pages of `range` are excluded.
+    /// Whether any page of `range` is excluded.
     pub(crate) fn excludes(&self, range: PageRange) -> bool {
         !self.excluded.is_empty() && self.excluded.iter().any(|excluded| excluded.overlaps(range))
     }
@@ -26,7 +27,7 @@ impl Fills {
         range
     }
 
-    /// The backing answers differently for `range` from now on: what was asked before counts for less.
+    /// The backing's map changed for `range`: earlier answers are cut back to what still holds.
     pub(crate) fn remapped(&mut self, range: PageRange) {
         for (_, lookup) in self.lookups.iter_mut().filter(|(_, lookup)| lookup.overlaps(range)) {
             lookup.end = range.start.max(lookup.start);

@@ -1,4 +1,4 @@
-//! The flushes of a device, and the files whose writes they are to cover.
+//! The flushes of a device, and the files whose writes they must cover.
 
 use crate::page::FileId;
 use crate::state::Inner;
@@ -7,47 +7,47 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// The writes that a device's flushes are to cover.
+/// The writes that a device's flushes must cover.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Flushes that were begun, and those that have ended: as many, or one less.
+    /// Flushes begun, and flushes ended: equal, or `ended` is one less.
     begun: u64,
     ended: u64,
-    /// The last that failed.
+    /// The last flush that failed.
     failed: Option<(u64, IoError)>,
     failures: u64,
     last_failure: Option<IoError>,
-    /// Files that were written to the device since the last good flush began.
+    /// Files written to the device since the last successful flush began.
     unflushed: BTreeMap<FileId, Unflushed>,
 }
 
 #[derive(Debug)]
 struct Unflushed {
     file: Weak<Inner>,
-    /// Flushes that had begun when it was written last.
+    /// Flushes begun when the file was last written.
     written_at: u64,
-    /// Failures up to this one are in its log.
+    /// Failures up to this number are in the file's log.
     told: u64,
 }
 
-/// A caller's part in the flushing of a device.
+/// What a caller does to get the device flushed.
 pub(crate) enum Part {
     /// It begins this flush.
     Begins(u64),
-    /// A flush that began after the caller had come has ended like this.
+    /// A flush that began after the caller arrived has ended with this result.
     Shares(std::result::Result<(), IoError>),
 }
 
 impl Flushes {
-    /// Failures so far.
+    /// Number of failures so far.
     pub(crate) fn failures(&self) -> u64 {
         self.0.lock().failures
     }
 
-    /// Whether a write has reached the device since the last good flush began.
+    /// Whether a write has reached the device since the last successful flush began.
     pub(crate) fn are_owed(&self) -> bool {
         !self.0.lock().unflushed.is_empty()
     }
@@ -56,7 +56,7 @@ impl Flushes {
         self.0.lock().begun
     }
 
-    /// The part of a caller that came when `since` flushes had begun; `None` while it is to wait.
+    /// The part of a caller that arrived when `since` flushes had begun; `None` while it must wait.
     pub(crate) fn part(&self, since: u64) -> Option<Part> {
         let mut state = self.0.lock();
         match &state.failed {
@@ -66,13 +66,13 @@ impl Flushes {
         }
     }
 
-    /// Begins a flush that its caller cannot share, because it is the first part of a write; `None` while another is in
-    /// flight.
+    /// Begins a flush that its caller cannot share, because it is the first part of a write; `None`
+    /// while another is in flight.
     pub(crate) fn begin(&self) -> Option<u64> {
         self.0.lock().begin()
     }
 
-    /// Flush number `nth` has ended, and its failure has been entered.
+    /// Flush number `nth` has ended, and any failure has been recorded.
     pub(crate) fn end(&self, nth: u64, result: &std::result::Result<(), IoError>) {
         let mut state = self.0.lock();
         state.ended = nth;
@@ -82,14 +82,15 @@ impl Flushes {
         }
     }
 
-    /// A write of `file` has reached the device. It was submitted when `failures` flushes had failed: gives the error of a
-    /// flush that failed since, and that the file's log does not have, since the device may have dropped the write.
+    /// A write of `file` has reached the device; `failures` flushes had failed when it was
+    /// submitted. If a flush has failed since that the file's log does not include, returns its
+    /// error: the device may have dropped the write.
     pub(crate) fn note_write(&self, file: &Arc<Inner>, failures: u64) -> Option<IoError> {
         let mut state = self.0.lock();
         let State { begun, failures: now, last_failure, unflushed, .. } = &mut *state;
         let fresh = || Unflushed { file: Arc::downgrade(file), written_at: *begun, told: failures };
         let entry = unflushed.entry(file.file).or_insert_with(fresh);
-        // The number may have been another file's before.
+        // The file number may have belonged to another file before.
         if entry.file.strong_count() == 0 {
             *entry = fresh();
         }
@@ -99,7 +100,7 @@ impl Flushes {
         if is_told { None } else { last_failure.clone() }
     }
 
-    /// A flush failed. Gives the files that may have lost data.
+    /// A flush failed. Returns the files that may have lost data.
     pub(crate) fn fail(&self, error: &IoError) -> Vec<Arc<Inner>> {
         let mut state = self.0.lock();
         state.failures += 1;

@@ -1,4 +1,4 @@
-//! Bookkeeping of one file's pages.
+//! Bookkeeping for one file's pages.
 
 use crate::backing::Backing;
 use crate::caught::shielded;
@@ -34,13 +34,13 @@ impl Pages {
     }
 }
 
-/// Work that waits for the lock's release.
+/// Work deferred until the lock is released.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Aftermath {
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<Inner>>,
-    /// Of dirty pages that are gone.
+    /// Room of dirty pages that are gone.
     room: Option<Room>,
     /// Dirty pages that were given up.
     abandoned: Vec<u64>,
@@ -73,7 +73,7 @@ impl Inner {
         })
     }
 
-    /// The pages of a file that is being dropped, as a file of their own with its number.
+    /// Moves the pages of a file being dropped to a file of their own, with the same number.
     pub(crate) fn remainder(&mut self) -> Arc<Self> {
         self.disk.hold();
         let none = Pages::new(self.disk.ledger.clone());
@@ -105,7 +105,7 @@ impl Inner {
         self.size.store(size, Ordering::Release);
     }
 
-    /// Makes the size at least `size`.
+    /// Raises the size to at least `size`.
     pub(crate) fn grow_size(&self, size: u64) {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
@@ -115,7 +115,7 @@ impl Inner {
         PageKey::new(self.file, index)
     }
 
-    /// Which quarters of a page the bytes `range` of it touch, in whole blocks.
+    /// Which quarters of a page the bytes `range` touch, rounded to whole blocks.
     pub(crate) fn dirty_mask(&self, range: Range<usize>) -> u8 {
         let block = (self.backing.block_bytes() as usize).min(PAGE as usize);
         let start = range.start / block * block;
@@ -124,17 +124,17 @@ impl Inner {
         (0xf_u8 >> (4 - (last - first))) << first
     }
 
-    /// The frame of a page, for certain; the caller holds the lock.
+    /// The frame of a page. The answer is certain, because the caller holds the lock.
     pub(crate) fn frame(&self, _pages: &Pages, index: u64) -> Option<FrameNo> {
         self.shared.pool.index.find(&self.shared.pool.frames, self.key(index))
     }
 
-    /// Where pages are looked up one after another; the caller holds the lock.
+    /// A cursor for looking up pages one after another. The caller holds the lock.
     pub(crate) fn cursor(&self, _pages: &Pages) -> Cursor<'_> {
         self.shared.pool.index.cursor(&self.shared.pool.frames)
     }
 
-    /// Enters a frame for a page that has none: at the end of the list, which is a ring.
+    /// Attaches a frame for a page that has none, at the end of the list, which is a ring.
     pub(crate) fn attach(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
         let siblings = &self.shared.pool.frames.siblings;
         let links = &siblings[frame.slot()];
@@ -191,8 +191,8 @@ impl Inner {
         }
     }
 
-    /// Puts `new` in the place of `old` for the same page, dirty as `mask` says; `old` is left to those who use it. The
-    /// page counts as dirty from now on, and its charge was paid unless `old` was dirty.
+    /// Removes `old` from the mapping to make way for another frame of the same page. `old` is left
+    /// to its current users. The page's dirty mark and charge stay as they are.
     pub(crate) fn replace(&self, pages: &mut Pages, old: FrameNo, after: &mut Aftermath) {
         self.unlink(pages, &mut self.cursor(pages), old);
         if self.shared.pool.frames.state(old).detach() == After::Freed {
@@ -200,13 +200,13 @@ impl Inner {
         }
     }
 
-    /// Enters a failure of write-back.
+    /// Records a failure of write-back.
     pub(crate) fn record(&self, error: CacheError) {
         self.disk.errors.record(error.clone());
         self.errors.record(error);
     }
 
-    /// The evictor, who has claimed clean frames of this file, removes them from the mapping.
+    /// Removes clean frames of this file, which the evictor has claimed, from the mapping.
     pub(crate) fn forget_claimed(&self, run: &[Claimed<'_>]) {
         let mut pages = self.pages.lock();
         let mut cursor = self.cursor(&pages);
@@ -216,13 +216,13 @@ impl Inner {
                 continue;
             }
             self.unlink(&mut pages, &mut cursor, claimed.frame);
-            // Not freed while it is claimed.
+            // The frame cannot be freed while it is claimed.
             let after = state.detach();
             debug_assert_eq!(after, After::InUse);
         }
     }
 
-    /// Marks pages dirty that were not.
+    /// Marks pages dirty that were clean.
     pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: PageRange, room: Room) {
         pages.dirty.insert(range.indices(), room);
         self.list(pages);
@@ -232,7 +232,7 @@ impl Inner {
     pub(crate) fn list(self: &Arc<Self>, pages: &mut Pages) {
         if pages.listed.is_none() {
             pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone(), pages.dirty.is_stuck()));
-            // The flusher sets its alarm when there is something to be late with.
+            // The flusher sets its timer when there is something to expire.
             self.disk.kick(&self.shared);
         }
     }
@@ -242,18 +242,18 @@ impl Inner {
         if !pages.dirty.is_empty() {
             return;
         }
-        // Nothing is left of what could not be placed.
+        // No unplaceable page is left.
         self.unstick(pages);
         if let Some(place) = pages.listed.take() {
             after.unlisted = self.disk.unlist(place);
         }
     }
 
-    /// Carries out what had to wait for the lock's release.
+    /// Carries out the work deferred until the lock was released.
     pub(crate) fn settle(&self, after: Aftermath) {
         let Aftermath { mut freed, unlisted, room, abandoned } = after;
         if !freed.is_empty() {
-            // Neighbours beside each other, as they will be taken.
+            // Sorted, so that neighbours are taken together later.
             freed.sort_unstable();
             self.shared.pool.free_all(freed);
         }
@@ -262,7 +262,7 @@ impl Inner {
         self.abandon(abandoned);
     }
 
-    /// Tells the backing that these pages were dirty and will not be written back.
+    /// Tells the backing that these dirty pages will not be written back.
     pub(crate) fn abandon(&self, mut pages: Vec<u64>) {
         pages.sort_unstable();
         for run in pages.chunk_by(|a, b| a + 1 == *b) {

@@ -1,4 +1,4 @@
-//! Trace events of how much is dirty.
+//! Trace events for the amount of dirty memory.
 
 use crate::Event;
 use crate::dirty::control::Numbers;
@@ -6,16 +6,16 @@ use crate::state::{DiskState, Shared};
 use extant_rt::Nanos;
 use std::sync::atomic::Ordering;
 
-/// Levels of dirty memory are traced no more often than this for each device.
+/// Least time between two such events per device.
 const LEVELS_APART: Nanos = Nanos::from_millis(10);
 
-/// The trace counts in 32 bits: pages of up to 16 TiB.
+/// Clamps to the trace's 32 bits: page counts up to 16 TiB.
 pub(crate) fn short(n: u64) -> u32 {
     n.try_into().unwrap_or(u32::MAX)
 }
 
 impl Shared {
-    /// Tells the trace how much is dirty, if that was not done a moment ago.
+    /// Traces how much is dirty, unless that was done a moment ago.
     #[inline]
     pub(crate) fn trace_levels(&self, disk: &DiskState) {
         if self.rt.is_tracing() {

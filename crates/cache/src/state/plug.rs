@@ -1,28 +1,31 @@
-//! Write bios of several runs and files that are submitted together, those of neighbouring blocks as one (kernel: `blk_plug`).
+//! Holds back write bios of several runs and files to submit them together, merging those of
+//! adjacent blocks (kernel: `blk_plug`).
 //!
-//! Small files that are written back in a row lie in a row: one bio for many of them costs the device's path once. So does one
-//! system call for pages here and there.
+//! Small files written back one after another are usually adjacent on disk, so one bio for many of
+//! them pays for the device's path once. For scattered pages, a single system call does the same.
 
 use extant_block::{Bio, Device, Op, Sector, Segment, end_all};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes and bios from which a plug is not filled further.
+/// Limits in bytes and bios at which the plug is flushed.
 const FULL_BYTES: u64 = 1 << 20;
 const FULL_BIOS: usize = 128;
 
-/// Holds bios back until its owner lets them go. The owner flushes it before it waits for anything, and in the end.
+/// Holds bios back until its owner releases them. The owner flushes the plug before it waits for
+/// anything, and at the end.
 pub(crate) struct Plug {
     device: Arc<dyn Device>,
-    /// The longest bio.
+    /// The longest bio, in bytes.
     most_bytes: u64,
     held: Mutex<Held>,
 }
 
 #[derive(Default)]
 struct Held {
-    /// The owner is submitting: its bios are held back. Those of a run that goes on by itself are not.
+    /// The owner is submitting, so its bios are held back. Those of a run that continues by itself
+    /// are not.
     is_open: bool,
     bios: Vec<Bio>,
     bytes: u64,
@@ -33,7 +36,7 @@ impl Plug {
         Arc::new(Self { device: device.clone(), most_bytes, held: Mutex::default() })
     }
 
-    /// Submits bios, now or with those that are held.
+    /// Submits bios: immediately, or later with those already held back.
     pub(crate) fn submit(&self, bios: Vec<Bio>) {
         let mut held = self.held.lock();
         if held.is_open {
@@ -45,7 +48,7 @@ impl Plug {
         self.device.submit_all(&mut bios.into_iter());
     }
 
-    /// Holds back what `work` submits; lets all go once that is much.
+    /// Holds back what `work` submits; flushes if that has become much.
     pub(crate) fn hold(&self, work: impl FnOnce()) {
         struct Open<'a>(&'a Plug);
         impl Drop for Open<'_> {
@@ -66,7 +69,7 @@ impl Plug {
         }
     }
 
-    /// Lets all go.
+    /// Submits everything held back.
     pub(crate) fn flush(&self) {
         let bios = {
             let mut held = self.held.lock();
@@ -86,7 +89,7 @@ impl fmt::Debug for Plug {
     }
 }
 
-/// Joins writes each of which begins where the one before it ends, as far as the device takes them.
+/// Merges consecutive adjacent writes, as far as the device's limits allow.
 fn joined(device: &Arc<dyn Device>, most_bytes: u64, bios: Vec<Bio>) -> Vec<Bio> {
     let limits = device.limits();
     let (most_bytes, most_segments) = (limits.max_bytes.min(most_bytes), limits.max_segments as usize);
@@ -113,7 +116,8 @@ fn joined(device: &Arc<dyn Device>, most_bytes: u64, bios: Vec<Bio>) -> Vec<Bio>
     all
 }
 
-/// One bio of those in a row; an error of it is none of theirs: each is tried by itself then.
+/// Merges a row of bios into one. If it fails, the error is not passed on: each bio is retried by
+/// itself.
 fn one_of(device: &Arc<dyn Device>, mut row: Vec<Bio>) -> Option<Bio> {
     if row.len() < 2 {
         return row.pop();
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
     use extant_block::{Buf, Claim, IoError, IoErrorKind, Limits, MemDevice};
 
-    /// Notes the writes that it gets, and fails those that touch a sector.
+    /// Records the writes it receives, and fails those that touch the `bad` sector.
     #[derive(Debug)]
     struct Noting {
         device: MemDevice,
@@ -186,7 +190,8 @@ mod tests {
         bio
     }
 
-    /// Starts and lengths of the bios that came to the device; the writes' starts, and whether they succeeded.
+    /// Starts and lengths of the bios that reached the device; then the writes' starts, and whether
+    /// they succeeded.
     type Seen = (Vec<(u64, u64)>, Vec<(u64, bool)>);
 
     fn plugged(bad: u64) -> Seen {

@@ -1,4 +1,4 @@
-//! A run of write-back, from the taking of its pages to the end.
+//! A run of write-back, from taking its pages to its end.
 
 use crate::backing::WrittenExtent;
 use crate::dirty::ledger::WritebackCharge;
@@ -21,34 +21,34 @@ pub(crate) struct WriteRun {
     pub(crate) inner: Arc<Inner>,
     pub(crate) first: u64,
     pub(crate) frames: Vec<FrameNo>,
-    /// Which quarters of each page are to be written; empty where all are.
+    /// Which quarters of each page to write; empty if all of them.
     pub(crate) masks: Vec<u8>,
     /// The file's size before the run was taken …
     pub(crate) size_bytes: u64,
-    /// … and in whole blocks: nothing past it is written.
+    /// … and the same in whole blocks: nothing past it is written.
     pub(crate) end_bytes: u64,
     /// The longest bio, in pages.
     pub(crate) bio_pages: u64,
-    /// Its bios are not joined with others.
+    /// Its bios are not merged with others.
     pub(crate) is_whole_bios: bool,
     pub(crate) started: Nanos,
-    /// Its number among the file's.
+    /// The run's number within the file.
     pub(crate) number: RunNo,
-    /// Flushes of the device that had failed when it was taken.
+    /// Flushes of the device that had failed when the run was taken.
     pub(crate) flush_failures: u64,
-    /// How often stuck files had been tried again then.
+    /// How often stuck files had been retried by then.
     pub(crate) retries: u64,
-    /// Until the pages have left write-back.
+    /// Present until the pages have left write-back.
     pub(crate) charge: Mutex<Option<WritebackCharge>>,
 }
 
 impl WriteRun {
-    /// The pages.
+    /// The run's pages.
     pub(crate) fn pages(&self) -> PageRange {
         PageRange::new(self.first, self.first + self.frames.len() as u64)
     }
 
-    /// The ranges of the file to be written.
+    /// The ranges of the file to write.
     pub(crate) fn pieces(&self) -> Pieces {
         let start = self.first * PAGE;
         if self.masks.is_empty() {
@@ -76,9 +76,9 @@ impl WriteRun {
 pub(crate) struct Outcome {
     pub(crate) extents: SmallVec<[WrittenExtent; 2]>,
     pub(crate) changes_map: bool,
-    /// The device had something to write.
+    /// Something was written to the device.
     pub(crate) had_bios: bool,
-    /// The end of the last extent that was placed.
+    /// End of the last extent placed.
     pub(crate) placed_end: u64,
     /// Why the rest was not placed.
     pub(crate) not_placed: Option<BackingError>,
@@ -99,8 +99,9 @@ impl Outcome {
 /// Ranges of a run, in order.
 pub(crate) type Pieces = SmallVec<[ByteRange; 1]>;
 
-/// A run in flight. It comes to its end whether or not its starter waits: on the thread that reaps its last
-/// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
+/// A run in flight. It completes whether or not its starter waits. If its backing has nothing to do
+/// then, it completes on the thread that reaps its last bio; otherwise it is queued for the
+/// device's completion task or for a waiter.
 #[derive(Debug)]
 pub(crate) struct Writing {
     pub(crate) run: WriteRun,
@@ -108,15 +109,15 @@ pub(crate) struct Writing {
     pub(crate) window: Arc<Mutex<InFlight>>,
     /// Where its bios wait for those of other runs.
     pub(crate) plug: Arc<Plug>,
-    /// Bios that have not ended, and one for the submission.
+    /// Bios that have not ended, plus one for the submission itself.
     pub(crate) left: AtomicUsize,
     pub(crate) outcome: Mutex<Outcome>,
 }
 
-/// How much of the runs that were submitted together is in flight.
+/// How much of the runs submitted together is in flight.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) pages: u64,
-    /// The task that waits until no more than so many pages are in flight.
+    /// A task that waits until at most this many pages are in flight.
     pub(crate) waiter: Option<(u64, Waker)>,
 }

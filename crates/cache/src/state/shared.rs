@@ -1,4 +1,5 @@
-//! State that all files share: their numbers, settings, the limits of dirty memory, and the pool's way to a frame's file.
+//! State shared by all files: file numbers, settings, dirty limits, and the pool's way from a frame
+//! to its file.
 
 use crate::dirty::control::{DirtyControl, DirtyLimits, WriterId};
 use crate::dirty::ledger::Ledger;
@@ -16,21 +17,23 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The fate of a page that could not be written back.
+/// What happens to a page that could not be written back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
-    /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
-    /// room on a device that keeps failing gets the device's error; writers of other devices may go past the limit by what it
-    /// holds, up to three quarters of the frames. Where a file's backing has no place for its pages, the
-    /// file alone is concerned: they stay in memory until a sync succeeds or they are cut off, and writers that would
-    /// dirty more of the file get its error.
+    /// It stays dirty, and is retried by the next periodic pass and on demand.
+    ///
+    /// A writer that would have to wait for room on a device that keeps failing gets the device's
+    /// error. Writers of other devices may exceed the limit by what the failing device holds, up to
+    /// three quarters of the frames. If a file's backing has no place for its pages, only that file
+    /// is affected: its pages stay in memory until a sync succeeds or they are cut off, and writers
+    /// that would dirty more of the file get its error.
     #[default]
     KeepDirty,
-    /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
+    /// It counts as clean and may be evicted, which loses its contents, as on Linux.
     MarkClean,
 }
 
-/// Settings, which do not change.
+/// Settings; they never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) on_write_error: OnWriteError,
@@ -41,13 +44,13 @@ pub(crate) struct Settings {
     pub(crate) expire: extant_rt::Nanos,
     pub(crate) phantom: bool,
     pub(crate) page_waits: WaitConfig,
-    /// Upper bound on pages dirty or under write-back, whatever the limits are.
+    /// Upper bound on dirty plus write-back pages, whatever the limits are.
     pub(crate) most_dirty_pages: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// By number; 0 is not used.
+    /// Indexed by file number; 0 is not used.
     slots: Vec<Weak<Inner>>,
     free: Vec<u32>,
 }
@@ -98,7 +101,7 @@ impl Shared {
         inner
     }
 
-    /// Has the mapping with this number, which is being dropped, found as another one.
+    /// Registers another mapping under the number of one that is being dropped.
     pub(crate) fn replace(&self, file: FileId, with: &Arc<Inner>) {
         self.files.write().slots[file.0 as usize] = Arc::downgrade(with);
     }
@@ -113,25 +116,26 @@ impl Shared {
         self.files.read().slots.get(file.0 as usize)?.upgrade()
     }
 
-    /// Mappings that are alive.
+    /// All live mappings.
     pub(crate) fn all_files(&self) -> Vec<Arc<Inner>> {
         self.files.read().slots.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// As [`Self::all_files`]; `None` while one is being dropped, whose frames are in no file.
+    /// Like [`Self::all_files`]; `None` while a file is being dropped, whose frames then belong to
+    /// no file.
     pub(crate) fn files_at_rest(&self) -> Option<Vec<Arc<Inner>>> {
         let files = self.files.read();
         files.slots.iter().filter(|slot| !slot.ptr_eq(&Weak::new())).map(Weak::upgrade).collect()
     }
 
-    /// Those of a device.
+    /// The mappings of a device.
     pub(crate) fn files_of(&self, disk: &DiskState) -> Vec<Arc<Inner>> {
         let mut files = self.all_files();
         files.retain(|file| file.disk.index == disk.index);
         files
     }
 
-    /// As [`Pool::take_frames`], evicting pages of any file. To be called without a mapping's lock.
+    /// Like [`Pool::take_frames`], evicting pages of any file. Call it without a mapping's lock.
     pub(crate) fn take_frames(&self, n: usize, purpose: Purpose, taken: &mut Vec<FrameNo>) {
         self.pool.take_frames(n, purpose, taken, &|run| self.forget(run));
     }
@@ -155,12 +159,12 @@ impl Shared {
 
     // Dirty memory.
 
-    /// A number that no writer had before.
+    /// A number no writer has had before.
     pub(crate) fn next_writer(&self) -> WriterId {
         WriterId(self.writers.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Lets a device go that has neither handles nor files, and no error that is still to be told; says whether it did.
+    /// Releases a device without handles, files or unreported errors; returns whether it did.
     pub(crate) fn detach(&self, disk: &Arc<DiskState>) -> bool {
         {
             let mut disks = self.disks.write();
@@ -179,24 +183,26 @@ impl Shared {
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 
-    /// Whether its last handle is gone: flushers end, and room that is taken is not given back for certain.
+    /// Whether the last handle is gone. Flushers then end, and room in use may never be freed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Has the tasks of the cache end when their work is done.
+    /// Tells the cache's tasks to end when their work is done.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.waits.wake_all(Condition::Closing);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 
-    /// Whether the cache has lost its tasks with its world: no page becomes clean by itself, and no client gives memory back.
+    /// Whether the cache lost its tasks along with its world. No page then becomes clean by itself,
+    /// and no client gives memory back.
     pub(crate) fn is_forsaken(&self) -> bool {
         self.forsaken.load(Ordering::SeqCst)
     }
 
-    /// The world has ended before a task of the cache. Callers that wait for what only that would do look again.
+    /// The world ended before a task of the cache did. Wakes callers that wait for what only that
+    /// task would have done.
     pub(crate) fn forsake(&self) {
         self.forsaken.store(true, Ordering::SeqCst);
         self.close();

@@ -1,9 +1,11 @@
-//! Files whose dirty pages their backing could not place: no space, a quota, damage, an aborted journal.
+//! Files whose dirty pages their backing could not place: no space, a quota, damage, an aborted
+//! journal.
 //!
-//! Such a file keeps its pages and its error. It is not tried again by the flusher, only on demand: by a sync, by
-//! [`crate::Mapping::write_back`], when the cache is closed, or after [`crate::Disk::retry`]. Its pages return their
-//! charges, so that they take no room from files of the same device that can be written back; they lower the limit for
-//! all instead, and no further page of the file can become dirty meanwhile, so that they cannot fill the memory.
+//! Such a file keeps its pages and its error. The flusher does not retry it; it is retried on
+//! demand only: by a sync, by [`crate::Mapping::write_back`], when the cache is closed, or after
+//! [`crate::Disk::retry`]. Its pages return their charges, so that they take no room from files of
+//! the same device that can be written back. Instead they lower everyone's limit, and no further
+//! page of the file can become dirty, so that they cannot fill the memory.
 
 use crate::CacheError;
 use crate::state::{DiskState, Inner, Pages, Shared};
@@ -25,16 +27,16 @@ impl Inner {
         self.stuck.is_stuck.load(Ordering::Relaxed)
     }
 
-    /// Why; `None` if it no longer is so.
+    /// The error; `None` if the file is no longer stuck.
     pub(crate) fn stuck_error(&self) -> Option<CacheError> {
         self.stuck.error.lock().clone()
     }
 
-    /// The backing could not place a run that was taken after so many retries. Where there was another since, the flusher has not
-    /// tried yet what that is about.
+    /// The backing could not place a run that was taken after `retries` retries. If there has been
+    /// another retry since, the flusher has not tried again yet, so the file does not stay stuck.
     pub(crate) fn stick_since(&self, retries: u64, pages: &mut Pages, error: Option<CacheError>) {
         self.stick(pages, error);
-        // Last: a retry that comes after this look finds the file stuck.
+        // Last: a retry that comes after this check finds the file stuck.
         if self.disk.retries.load(Ordering::SeqCst) != retries {
             self.unstick(pages);
         }
@@ -53,7 +55,7 @@ impl Inner {
         }
     }
 
-    /// It has placed one, or says that it can again.
+    /// The backing has placed a run, or says that it can again.
     pub(crate) fn unstick(&self, pages: &mut Pages) {
         if !pages.dirty.unstick() {
             return;
@@ -66,16 +68,16 @@ impl Inner {
         }
     }
 
-    /// Has the flusher try again.
+    /// Makes the flusher retry the file.
     pub(crate) fn retry(self: &Arc<Self>) {
         self.unstick(&mut self.pages.lock());
     }
 }
 
 impl DiskState {
-    /// Has the flusher try again the files whose errors `may_be_over`.
+    /// Makes the flusher retry files whose error `may_be_over`.
     pub(crate) fn retry(&self, may_be_over: impl Fn(&CacheError) -> bool) {
-        // First: a run that ends after this does not have its file stuck.
+        // First: a run that ends after this does not leave its file stuck.
         self.retries.fetch_add(1, Ordering::SeqCst);
         for file in self.stuck_files() {
             if file.stuck_error().is_some_and(|error| may_be_over(&error)) {
@@ -86,12 +88,12 @@ impl DiskState {
 }
 
 impl Shared {
-    /// Why there is no room, where stuck files and devices that fail leave none for others.
+    /// The reason, if stuck files and failing devices leave no room for others.
     pub(crate) fn held_up_room(&self) -> Option<CacheError> {
         self.ledger.is_held_up(self.pool.dirty_limit()).then(|| self.why_held_up()).flatten()
     }
 
-    /// Likewise why there is no frame.
+    /// The reason, if they leave no frame for others.
     pub(crate) fn held_up_frames(&self) -> Option<CacheError> {
         (self.ledger.held_up() >= self.pool.frames_in_force().into()).then(|| self.why_held_up()).flatten()
     }

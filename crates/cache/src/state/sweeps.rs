@@ -1,15 +1,16 @@
-//! Removals of many pages, as far as an audit has to know of them.
+//! Tracks removals of many pages, for audits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts removals of pages that have begun and ended. Between the two a frame may be neither in a file nor free.
+/// Counts removals of pages that have begun and ended. During one, a frame may be neither in a file
+/// nor free.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A removal that is under way.
+/// A removal in progress.
 pub(crate) struct Sweeping<'a>(&'a Sweeps);
 
 impl Sweeps {
@@ -18,7 +19,8 @@ impl Sweeps {
         Sweeping(self)
     }
 
-    /// How many there were; `None` while one is under way. The same answer twice: there was none in between.
+    /// The number of removals so far; `None` while one is in progress. Two equal answers mean that
+    /// none happened in between.
     pub(crate) fn at_rest(&self) -> Option<u64> {
         let ended = self.ended.load(Ordering::SeqCst);
         (self.begun.load(Ordering::SeqCst) == ended).then_some(ended)

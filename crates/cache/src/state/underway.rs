@@ -1,11 +1,11 @@
-//! Pages of a file under write-back, and the runs that they are of.
+//! Pages of a file under write-back, and the runs they belong to.
 
 use crate::PageRange;
 use crate::pageset::PageSet;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// Which run of a file, in the order in which they were taken.
+/// A run's number within its file, in the order in which runs were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RunNo(pub(crate) u64);
 
@@ -18,7 +18,7 @@ pub(crate) struct Underway {
 }
 
 impl Underway {
-    /// A run begins. None of its pages is under write-back.
+    /// Begins a run. None of its pages may be under write-back.
     pub(crate) fn begin(&mut self, pages: PageRange) -> RunNo {
         let run = self.next;
         self.next.0 += 1;
@@ -27,18 +27,18 @@ impl Underway {
         run
     }
 
-    /// A run has ended.
+    /// Ends a run.
     pub(crate) fn end(&mut self, run: RunNo) {
         let pages = self.runs.remove(&run).expect("a run ends once");
         self.pages.remove(pages.indices());
     }
 
-    /// The number of the run that begins next.
+    /// The number of the next run to begin.
     pub(crate) fn next(&self) -> RunNo {
         self.next
     }
 
-    /// Whether a run that began before number `before` has pages of `range`.
+    /// Whether a run numbered below `before` has pages of `range`.
     pub(crate) fn has_older(&self, before: RunNo, range: PageRange) -> bool {
         self.runs.range(..before).any(|(_, run)| run.overlaps(range))
     }

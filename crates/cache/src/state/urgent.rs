@@ -1,15 +1,16 @@
-//! Syncs that wait for a device, and how much background write-back leaves in its queue meanwhile.
+//! Limits background write-back while a sync waits for the device.
 //!
-//! The writes and flushes of a sync wait behind all that the device has been given before. So while syncs are under way, and
-//! for a moment after, flushers keep the queue short, as the kernel's write-back throttling does (block/blk-wbt.c). The
-//! stream that they write is no slower for it than the device is with a short queue.
+//! A sync's writes and flushes wait behind everything the device was given before. So while syncs
+//! are in progress, and for a moment after, flushers keep the queue short, like the kernel's
+//! write-back throttling (block/blk-wbt.c). This slows their own stream no more than a short queue
+//! slows the device.
 
 use extant_rt::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages of background write-back in flight beside a sync: 1 MiB.
+/// Pages of background write-back in flight during a sync: 1 MiB.
 const BESIDE_SYNC_PAGES: u64 = 256;
-/// How long the queue stays short after a sync: one that follows soon finds it so.
+/// How long the queue stays short after a sync, for a sync that follows soon.
 const LINGER: Nanos = Nanos::from_millis(10);
 
 /// The syncs of a device.
@@ -30,7 +31,7 @@ impl Urgent {
         self.running.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pages that flushers may have in flight at `now`, of the `allowed` ones.
+    /// Pages that flushers may have in flight at `now`, at most `allowed`.
     pub(crate) fn limit(&self, now: Nanos, allowed: u64) -> u64 {
         let beside_sync =
             self.running.load(Ordering::Relaxed) > 0 || now.0 < self.until.load(Ordering::Relaxed);

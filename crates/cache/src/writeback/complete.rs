@@ -1,4 +1,4 @@
-//! Completion of runs: by the device's one task, or by a caller that waits for a file.
+//! Completes runs: by the device's completion task, or by a caller that waits for a file.
 
 use crate::PageRange;
 use crate::pass::ByRuns;
@@ -8,10 +8,11 @@ use crate::waits::Condition;
 use extant_rt::{Class, Rt};
 use std::sync::Arc;
 
-/// The completion task's part in its device, made before the task's first step.
+/// The completion task's hold on its device, created before the task's first step.
 ///
-/// A run that waits for the task holds its file, the file its device, and the device lists the file. Where the world ends
-/// before the task does, or takes no task any more, nothing else would part them: the runs end with an error.
+/// A run that waits for the task holds its file, the file holds its device, and the device lists
+/// the file. If the world ends before the task does, or accepts no more tasks, nothing else would
+/// break this cycle: dropping this ends the runs with an error.
 struct Completing {
     disk: Arc<DiskState>,
     is_over: bool,
@@ -22,7 +23,7 @@ impl Completing {
         Self { disk, is_over: false }
     }
 
-    /// The next file with ended runs; the task is over where there is none.
+    /// The next file with ended runs. If there is none, the task is over.
     fn next(&mut self) -> Option<Arc<Inner>> {
         let mut completions = self.disk.completions.lock();
         let file = completions.files.pop_front();
@@ -35,7 +36,8 @@ impl Completing {
 impl Drop for Completing {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The next run that ends starts another task, and callers that wait for a file finish its runs meanwhile.
+            // The next run to end starts another task. Meanwhile, callers that wait for a file
+            // finish its runs.
             self.disk.completions.lock().is_running = false;
             return;
         }
@@ -49,7 +51,7 @@ impl Drop for Completing {
     }
 }
 
-/// The completion task of a device: finishes what has ended until there is nothing left.
+/// The completion task of a device: finishes ended runs until none are left.
 async fn complete(rt: Rt, mut completing: Completing) {
     let mut budget = rt.budget(ByRuns::STINT);
     while let Some(file) = completing.next() {
@@ -60,7 +62,8 @@ async fn complete(rt: Rt, mut completing: Completing) {
     }
 }
 
-/// A run that is being finished. Dropped before that, because the world has ended, it ends with an error.
+/// A run being finished. If dropped before that, because the world has ended, the run ends with an
+/// error.
 struct Finishing(Option<Arc<Writing>>);
 
 impl Finishing {
@@ -68,7 +71,7 @@ impl Finishing {
         Self(Some(ended))
     }
 
-    /// Tells the backing, and has the pages leave write-back.
+    /// Notifies the backing, and then takes the pages out of write-back.
     async fn run(mut self) {
         let Some(ended) = self.0.clone() else { return };
         let (result, outcome) = ended.tell_backing().await;
@@ -79,7 +82,7 @@ impl Finishing {
 
 impl Drop for Finishing {
     fn drop(&mut self) {
-        // A panic of the cache itself leaves the run as it is.
+        // After a panic of the cache itself, leave the run as it is.
         if let Some(ended) = self.0.take().filter(|_| !std::thread::panicking()) {
             ended.give_up();
         }
@@ -87,7 +90,7 @@ impl Drop for Finishing {
 }
 
 impl Writing {
-    /// Leaves the run to the device's completion task, or to a caller that waits for the file.
+    /// Queues the run for the device's completion task, or for a caller that waits for the file.
     pub(super) fn enlist(self: &Arc<Self>) {
         let inner = &self.run.inner;
         let shared = &inner.shared;
@@ -112,7 +115,7 @@ impl Writing {
 }
 
 impl Inner {
-    /// Whether a run has ended that its backing has not heard of.
+    /// Whether a run has ended without its backing being notified yet.
     pub(crate) fn has_ended(&self) -> bool {
         !self.ended.lock().is_empty()
     }
@@ -121,7 +124,7 @@ impl Inner {
         self.ended.lock().pop_front()
     }
 
-    /// Finishes the runs of this file that have ended by now, on the caller's thread.
+    /// Finishes the runs of this file that have ended so far, on the caller's thread.
     pub(crate) async fn finish_ended(&self) {
         let count = self.ended.lock().len();
         for _ in 0..count {
@@ -131,12 +134,13 @@ impl Inner {
     }
 
     async fn finish_one(&self, ended: Arc<Writing>) {
-        // Others wait for it, who do not find it any more.
+        // Other waiters can no longer find the run. The overseer takes it over if this caller drops
+        // it or does not poll it.
         self.shared.overseer.oversee("write-back completion", Finishing::new(ended).run()).await;
     }
 
-    /// Waits until the runs that have pages of `pages` now have ended, whatever follows them, and finishes what of this
-    /// file's has ended meanwhile.
+    /// Waits for the runs that now have pages in `pages`, but not for later ones. Meanwhile
+    /// finishes this file's ended runs.
     pub(crate) async fn wait_for_writeback(&self, pages: PageRange) {
         let before = self.pages.lock().writeback.next();
         let is_over = || !self.pages.lock().writeback.has_older(before, pages);
@@ -167,7 +171,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    /// Writes in place, and hears of the end only when it is let go.
+    /// Writes in place; each `finish_write` waits until it is released.
     #[derive(Debug, Default)]
     struct Held(Mutex<(bool, Option<Waker>)>);
 
@@ -214,7 +218,7 @@ mod tests {
         rt.block_on(mapping.open().write(0, &[1; PAGE_BYTES])).expect("the world goes on").expect("room");
         let mut kept = pin!(mapping.write_back(..));
         assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        // The completion task finds nothing to do: the caller has the run.
+        // The completion task finds nothing to do, because the caller has the run.
         rt.block_on(rt.yield_now()).expect("the world goes on");
         backing.let_go();
         rt.block_on(mapping.wait_written(..)).expect("no deadlock");

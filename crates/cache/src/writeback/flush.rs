@@ -1,16 +1,18 @@
-//! Flushing a device's volatile cache, and what a failure means for the files that were written before.
+//! Flushes a device's volatile cache, and reports failures to the files written before.
 //!
-//! A device reports a failed flush once, and what its cache held may be gone. So every file that was written since the last
-//! good flush takes the error into its log, where each of its open files is told once; and the device counts failures, for
-//! a file system to latch on.
+//! A device reports a failed flush only once, and what its cache held may be lost. So the error
+//! goes into the log of every file written since the last successful flush, and each of their open
+//! files reports it once. The device also counts failures, for a file system to latch on.
 //!
-//! One flush of a device is in flight at a time, and callers that come meanwhile share the next one (as Linux's
-//! `block/blk-flush.c` has it). Two in flight could end in one order on the device and be reaped in the other: the good one
-//! would vouch for data that the failed one had lost. A file system's write with `PREFLUSH` is a flush, too, and takes its
-//! turn among them.
+//! One flush per device is in flight at a time, and callers that arrive meanwhile share the next
+//! one (as in Linux's `block/blk-flush.c`). With two in flight, the device might end them in one
+//! order and we might reap them in the other: the successful flush would then vouch for data that
+//! the failed one had lost. A file system's `PREFLUSH` write is also a flush, and takes its turn
+//! among them.
 //!
-//! Nobody is chosen to flush next: all who wait are woken, and the first that is polled begins the flush and submits it in the same
-//! poll, so that a future which is kept unpolled, or dropped, keeps no other waiting.
+//! No waiter is appointed to flush next. All waiters are woken, and the first one polled begins the
+//! flush and submits it in the same poll. A future that is dropped or no longer polled therefore
+//! holds up no other waiter.
 
 use crate::state::flushes::Part;
 use crate::state::{DiskState, Inner, Shared};
@@ -19,13 +21,14 @@ use extant_block::{Bio, IoError, Op, Sector};
 use extant_rt::WaitKey;
 use std::sync::{Arc, OnceLock};
 
-/// A flush of a device ended.
+/// Key for waiting until a flush of a device has ended.
 fn flushed(disk: &DiskState) -> WaitKey {
     WaitKey { object: disk.index.0.into(), event: 3 }
 }
 
 impl DiskState {
-    /// A write of `file`, submitted when `failures` flushes had failed, has reached the device, though perhaps only its cache.
+    /// Notes that a write of `file` has reached the device, though perhaps only its cache.
+    /// `failures` is the number of flushes that had failed when the write was submitted.
     pub(crate) fn note_unflushed(&self, file: &Arc<Inner>, failures: u64) {
         if self.device.limits().volatile_cache
             && let Some(error) = self.flushes.note_write(file, failures)
@@ -34,7 +37,7 @@ impl DiskState {
         }
     }
 
-    /// A flush failed: enters it where it is to be reported.
+    /// Records a failed flush everywhere it is to be reported.
     fn flush_failed(&self, error: &IoError) {
         self.errors.record(CacheError::Io(error.clone()));
         for file in self.flushes.fail(error) {
@@ -42,8 +45,9 @@ impl DiskState {
         }
     }
 
-    /// Flushes the device's cache, if it has one: a flush that begins after this was called has ended when it returns. Where
-    /// the caller leaves, the outcome is entered all the same: the device tells it once.
+    /// Flushes the device's cache, if it has one. When this returns, a flush that began after the
+    /// call has ended. The outcome is recorded even if the caller goes away, because the device
+    /// reports it only once.
     pub(crate) async fn flush(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<()> {
         if !self.device.limits().volatile_cache {
             return Ok(());
@@ -65,7 +69,8 @@ impl DiskState {
         }
     }
 
-    /// Runs a write with `PREFLUSH`, when no flush is in flight. Callers that flush before it begins share its outcome.
+    /// Runs a `PREFLUSH` write while no flush is in flight. Callers that asked for a flush before
+    /// it begins share its outcome.
     pub(crate) async fn write_behind_flush(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -84,8 +89,8 @@ impl DiskState {
         ended.get().cloned().expect("the wait is over")
     }
 
-    /// Submits flush number `nth`, or a write to a device without a volatile cache. Its end is entered on the thread that reaps
-    /// it, whatever becomes of the callers that wait for it.
+    /// Submits flush number `nth`, or a write to a device without a volatile cache. The thread that
+    /// reaps it records the outcome, whatever becomes of the callers that wait for it.
     fn submit_flush(self: &Arc<Self>, shared: &Arc<Shared>, mut bio: Bio, nth: Option<u64>) -> Ended {
         let ended = Ended::default();
         let (disk, shared, entry) = (self.clone(), shared.clone(), ended.clone());
@@ -104,5 +109,5 @@ impl DiskState {
     }
 }
 
-/// The outcome of a flush, when it has ended.
+/// The outcome of a flush, once it has ended.
 type Ended = Arc<OnceLock<std::result::Result<(), IoError>>>;

@@ -1,4 +1,4 @@
-//! The task that writes back, one for each device.
+//! The write-back task, one for each device.
 
 use crate::PageRange;
 use crate::dirty::control::Background;
@@ -16,27 +16,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-/// Why a pass is made, and so how far it goes.
+/// Why a pass runs, which decides how far it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
-    /// As long as the controller says, the files in turn.
+    /// Until the controller says stop, taking the files in turn.
     Background,
-    /// Files that became dirty before this, and what was dirty of them when the pass began.
+    /// Files that became dirty before this time, up to as many pages as were dirty when the pass
+    /// began.
     Expired(Nanos),
-    /// A task waits for frames or room: one round.
+    /// One round, because a task waits for frames or room.
     Wanted,
 }
 
-/// Pages of one file in one go, where the controller does not say.
+/// Pages of one file written in one go, unless the controller says otherwise.
 const CHUNK_PAGES: u64 = 4 << 20 >> 12;
-/// Pages in flight at a time, likewise.
+/// Pages in flight at a time, unless the controller says otherwise.
 const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 
-/// When to look again at what others have in their hands.
+/// When to look again at pages that other tasks hold.
 const RETRY: Nanos = Nanos::from_millis(10);
 
-/// The flusher's part in its device, made before its first step. The device's list of dirty files, which keeps them and with
-/// them the cache, has no other server: if the world ends first, the list ends with it, and writers that wait for room hear so.
+/// The flusher's hold on its device, created before its first step.
+///
+/// The device's list of dirty files keeps those files, and with them the cache, alive, and only the
+/// flusher serves it. If the world ends first, the list ends with it and writers that wait for room
+/// are notified.
 pub(crate) struct Serving {
     shared: Arc<Shared>,
     disk: Arc<DiskState>,
@@ -51,7 +55,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // After a panic syncs still need the list.
+        // After a panic, syncs still need the list.
         if std::thread::panicking() {
             return;
         }
@@ -62,7 +66,7 @@ impl Drop for Serving {
     }
 }
 
-/// Runs until the cache is closed and clean, or the device is let go.
+/// Runs until the cache is closed and clean, or the device is released.
 pub(crate) async fn run(mut serving: Serving) {
     serve(&serving.shared, &serving.disk).await;
     serving.is_over = true;
@@ -79,7 +83,7 @@ async fn serve(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
         let dirty = disk.next_file(None).is_some();
         let now = shared.rt.now();
         let wanted = disk.wanted.swap(false, Ordering::SeqCst);
-        // A device that fails is tried again when the next periodic pass is due, or on demand.
+        // A failing device is retried when the next periodic pass is due, or on demand.
         let failing = disk.is_failing();
         if !dirty {
             next_periodic = Nanos::MAX;
@@ -113,20 +117,20 @@ async fn serve(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
             }
         };
         if !progress {
-            // All that is dirty is in others' hands at the moment.
+            // All dirty pages are held by other tasks at the moment.
             first_of(kicked, shared.rt.sleep(RETRY)).await;
         }
     }
 }
 
-/// Lets a device go that nothing uses any more, once what was written to it is durable.
+/// Releases a device that is no longer used, once everything written to it is durable.
 async fn leave(shared: &Arc<Shared>, disk: &Arc<DiskState>) -> bool {
     let is_durable = !disk.flushes.are_owed() || disk.flush(shared).await.is_ok();
     is_durable && shared.detach(disk)
 }
 
-/// Writes the files in turn, until the controller says stop or something more urgent is due. Says whether it wrote
-/// anything.
+/// Writes the files in turn until the controller says stop or something more urgent is due. Returns
+/// whether it wrote anything.
 async fn background(
     shared: &Arc<Shared>,
     disk: &Arc<DiskState>,
@@ -134,7 +138,7 @@ async fn background(
     visiting: &mut Visiting<'_>,
 ) -> bool {
     let mut progress = false;
-    // Files in a row of which nothing could be written.
+    // Consecutive files of which nothing could be written.
     let mut barren = 0;
     while let Background::Run { chunk_pages, in_flight_pages, least_pages } =
         disk.orders(shared, None).flusher
@@ -154,14 +158,14 @@ async fn background(
     progress
 }
 
-/// Goes over the dirty files, oldest first. Says whether it wrote anything.
+/// Goes over the dirty files, oldest first. Returns whether it wrote anything.
 async fn pass_over(
     shared: &Arc<Shared>,
     disk: &Arc<DiskState>,
     pass: Pass,
     visiting: &mut Visiting<'_>,
 ) -> bool {
-    // Pages dirtied by others meanwhile must not keep the pass going for ever.
+    // Pages that others dirty meanwhile must not keep the pass going forever.
     let mut most = match pass {
         Pass::Expired(_) => disk.ledger.amounts().dirty_pages,
         _ => u64::MAX,
@@ -177,8 +181,9 @@ async fn pass_over(
         }
         let expired = |place: Listed| !matches!(pass, Pass::Expired(before) if place.0 > before);
         let Some((place, file)) = disk.next_file(after).filter(|(place, _)| expired(*place)) else {
-            // Once around. A pass that needs all of it goes on while there are files that no task is writing. Where something
-            // failed each file has been tried: one that cannot be written must not keep others waiting.
+            // One round is complete. A pass that must write everything goes on while there are
+            // files that no task is writing. If something failed, each file has been tried; one
+            // that cannot be written must not delay the others.
             if in_round == 0 || pass == Pass::Wanted || disk.is_failing() {
                 break;
             }
@@ -198,9 +203,9 @@ async fn pass_over(
     progress
 }
 
-/// A visit to a file by the flusher or by a writer that writes back: one at a time. The flusher is a task, which is always polled
-/// on; a writer visits under the controllers of old kernels alone, and one that is kept unpolled keeps its file from the flusher,
-/// not from syncs.
+/// A visit to a file, by the flusher or by a writer that writes back; one at a time. The flusher is
+/// a task and always gets polled. Writers visit only under the controllers of old kernels; one
+/// whose future is not polled keeps the flusher away from its file, but not syncs.
 struct Visit<'a>(&'a Inner);
 
 impl<'a> Visit<'a> {
@@ -215,8 +220,9 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// Puts up to `pages` pages of a file under write-back, from its lowest dirty page on; never more than `in_flight` on their
-/// way to the device, but for the last run. Returns how many it submitted; none of a file that another task visits.
+/// Puts up to `pages` pages of a file under write-back, starting with its lowest dirty page. At
+/// most `in_flight` pages are on their way to the device, not counting the last run. Returns how
+/// many pages it submitted; 0 if another task visits the file.
 async fn write_chunk(
     shared: &Arc<Shared>,
     disk: &Arc<DiskState>,
@@ -247,7 +253,8 @@ async fn write_chunk(
     submitted
 }
 
-/// Writes back up to `pages` pages of a device on behalf of a writer, the files in turn; returns how many it submitted.
+/// Writes back up to `pages` pages of a device on behalf of a writer, taking the files in turn.
+/// Returns how many it submitted.
 pub(crate) async fn write_back_some(
     shared: &Arc<Shared>,
     disk: &Arc<DiskState>,
@@ -267,8 +274,9 @@ pub(crate) async fn write_back_some(
     pages - left
 }
 
-/// Waits until the device has fewer than `pages` pages to write, or still fewer where a sync waits for it. Runs that wait for
-/// their completion do not count: what that needs may have to be written back first.
+/// Waits until the device has fewer than `pages` pages to write; fewer still while a sync waits for
+/// it. Runs that await their completion do not count: completing them may require other write-back
+/// first.
 async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64, window: &Window) {
     let is_full = || disk.ledger.in_flight() >= disk.urgent.limit(shared.rt.now(), pages);
     while is_full() {
@@ -280,14 +288,15 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64, window: &
     }
 }
 
-/// Writes everything back and flushes the device, the cache being closed. A file of which something fails once more is given up, and no other.
+/// Writes everything back and flushes the device, when the cache is being closed. Only a file that
+/// fails once more is given up.
 async fn close_out(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
     loop {
         let files: Vec<_> =
             disk.listed().into_iter().flatten().map(|file| (file.errors.now(), file)).collect();
         write_back_all(shared, disk).await;
         if disk.flushes.are_owed() {
-            // Data that became dirty after the last sync are to be durable, too. A failure is in the logs.
+            // Data dirtied after the last sync must become durable too. A failure is in the logs.
             let _ = disk.flush(shared).await;
         }
         // Pages that could not be written are dirty again.
@@ -302,7 +311,7 @@ async fn close_out(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
     }
 }
 
-/// Waits for either.
+/// Waits for whichever comes first.
 pub(crate) async fn first_of(mut a: Listener, mut b: Sleep) {
     std::future::poll_fn(|cx| {
         if Pin::new(&mut a).poll(cx).is_ready() || Pin::new(&mut b).poll(cx).is_ready() {

@@ -1,4 +1,4 @@
-//! Write-back: dirty pages in flight, and the end of that.
+//! Write-back: submits dirty pages and completes them.
 
 mod complete;
 mod flush;
@@ -19,17 +19,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Runs that were submitted together. They complete whether or not a task waits: nothing is held back while its owner waits for
-/// anything, and what its owner may leave to itself is waited for by nobody else.
+/// Runs that were submitted together. They complete whether or not a task waits for them: the owner
+/// submits held-back bios before it waits for anything, and what the owner may abandon, nobody else
+/// waits for.
 #[derive(Debug)]
 struct Window {
     in_flight: Arc<Mutex<InFlight>>,
-    /// Bios of several runs, and files, are submitted together.
+    /// Collects the bios of several runs and files, so that they are submitted together.
     plug: Arc<Plug>,
 }
 
 impl Window {
-    /// The longest runs in flight at a time.
+    /// Most runs of maximum length in flight at a time.
     const MOST_RUNS: u64 = 16;
 
     fn new(shared: &Shared, disk: &DiskState) -> Self {
@@ -43,31 +44,31 @@ impl Window {
         self.plug.hold(|| run.start_in(flags, self));
     }
 
-    /// Submits what is held back: before a wait for it.
+    /// Submits held-back bios. Called before waiting for them.
     fn unplug(&self) {
         self.plug.flush();
     }
 
-    /// Submits what is held back where the visit is about to yield.
+    /// Submits held-back bios if the visit is about to yield.
     fn unplug_before_yield(&self, visiting: &Visiting<'_>) {
         if visiting.is_spent() {
             self.unplug();
         }
     }
 
-    /// Waits, where more than [`Self::MOST_RUNS`] of the longest runs are in flight, until there is room for many again, and
-    /// finishes what of `file`'s has ended meanwhile.
+    /// If more than [`Self::MOST_RUNS`] of the longest runs are in flight, waits until there is
+    /// room for several again. Meanwhile finishes ended runs of `file`.
     async fn make_room(&mut self, run_pages: u64, file: &Arc<Inner>) {
         let pages = self.in_flight.lock().pages;
         if pages > Self::MOST_RUNS * run_pages {
-            // By a part at a time: bios that are submitted together cost the device's path once.
+            // Drain in batches: bios submitted together pay for the device's path once.
             self.drain_to(Self::MOST_RUNS * run_pages / 4 * 3, file).await;
         } else if file.has_ended() {
             self.drain_to(u64::MAX, file).await;
         }
     }
 
-    /// Waits until at most `pages` pages are in flight, and finishes what of `file`'s has ended meanwhile.
+    /// Waits until at most `pages` pages are in flight. Meanwhile finishes ended runs of `file`.
     async fn drain_to(&mut self, pages: u64, file: &Arc<Inner>) {
         loop {
             if file.has_ended() {
@@ -85,7 +86,8 @@ impl Window {
                 if in_flight.pages <= pages {
                     return Poll::Ready(true);
                 }
-                // A run is enlisted before its window's waiter is looked for.
+                // A run is queued in `ended` before the waiter of its window is woken, so this
+                // check misses none.
                 if file.has_ended() {
                     return Poll::Ready(false);
                 }
@@ -106,7 +108,7 @@ impl Drop for Window {
 }
 
 impl Shared {
-    /// Does here and now what need not wait, the rest on a task of its own.
+    /// Polls `work` once, here; if it would wait, hands the rest to a task.
     fn see_off(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work = Box::pin(work);
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -116,16 +118,16 @@ impl Shared {
 }
 
 impl Inner {
-    /// Writes back what is dirty in `pages` now, and waits for it and for what of it was under way; what is dirtied
-    /// meanwhile may be left.
+    /// Writes back the pages of `pages` that are dirty now, and waits for them and for those
+    /// already under way. Pages dirtied meanwhile may be left.
     ///
     /// # Errors
-    /// The last that the mapping's log took in since this began; it stays in the log.
+    /// The last error that the mapping's log recorded since this call began. It stays in the log.
     pub(crate) async fn write_back(self: &Arc<Self>, pages: PageRange, flags: BioFlags) -> Result<()> {
         let shared = self.shared.clone();
         let most = shared.settings.run_pages;
-        // A run that is under write-back now has not entered its error yet. An appender may dirty pages as fast as they are
-        // written: what it dirties behind those that are dirty now is left.
+        // A run under write-back now has not recorded its error yet. An appender may dirty pages as
+        // fast as they are written, so pages dirtied past the current end are left.
         let (mut since, end) = {
             let state = self.pages.lock();
             let first = [&state.dirty, &*state.writeback].map(|set| set.first_in(pages.indices()));
@@ -147,7 +149,8 @@ impl Inner {
                     window.make_room(most, self).await;
                 }
                 Taken::Clean => break,
-                // Another task has taken the page since: that run has what was dirty when this began, and is waited for below.
+                // Another task has taken the page since. Its run includes what was dirty when this
+                // began, and is waited for below.
                 Taken::InFlight(index) if waited_for == Some(index) => at = index + 1,
                 Taken::InFlight(index) => {
                     (at, waited_for) = (index, Some(index));
@@ -167,10 +170,11 @@ impl Inner {
     }
 }
 
-/// Begins the write-back of all that is dirty in a file now, without a wait for a page that is in flight: false if it met one.
+/// Starts the write-back of everything dirty in a file now, without waiting for pages in flight.
+/// Returns false if it met one.
 async fn begin(file: &Arc<Inner>, window: &mut Window, visiting: &mut Visiting<'_>, run_pages: u64) -> bool {
     visiting.next(&*file.shared.pass);
-    // Not what an appender dirties behind that meanwhile.
+    // Excludes what an appender dirties past this end meanwhile.
     let (mut at, end) = (0, file.pages.lock().dirty.end());
     loop {
         window.unplug_before_yield(visiting);
@@ -186,17 +190,18 @@ async fn begin(file: &Arc<Inner>, window: &mut Window, visiting: &mut Visiting<'
     }
 }
 
-/// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
+/// Writes back every file of a device that is dirty now, all concurrently. Waits for them and for
+/// writes already under way.
 pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let most = shared.settings.run_pages;
     let mut window = Window::new(shared, disk);
     let mut left = Vec::new();
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
-    // Without a flusher any file may be dirty.
+    // Without a flusher there is no list, and any file may be dirty.
     let files = disk.listed().unwrap_or_else(|| shared.files_of(disk));
     for file in files {
         if !begin(&file, &mut window, &mut visiting, most).await {
-            // Waiting for one page must not keep other files waiting.
+            // A wait for one page must not delay other files.
             left.push(file.clone());
         }
     }
@@ -206,15 +211,16 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
         let _ = file.write_back(PageRange::ALL, BioFlags::SYNC).await;
     }
     let mut budget = shared.rt.budget(ByRuns::STINT);
-    // Files that are clean but under write-back are on no list. The window is waited for with them.
+    // Files that are clean but under write-back are on no list. This also waits for the window's
+    // runs.
     for file in shared.files_of(disk) {
         file.wait_for_writeback(PageRange::ALL).await;
         budget.resched().await;
     }
 }
 
-/// As [`Inner::write_back`], of several files of one device, whose runs are placed file by file in their order. Gives each
-/// file's result.
+/// Like [`Inner::write_back`], for several files of one device. Their runs are placed file by file,
+/// in order. Returns each file's result.
 pub(crate) async fn write_back_files(
     shared: &Arc<Shared>,
     disk: &DiskState,

@@ -1,4 +1,4 @@
-//! Runs of dirty pages: how they are taken, and how their pages leave write-back.
+//! Runs of dirty pages: taking them, and ending their write-back.
 
 use crate::page::PAGE;
 use crate::pass::{DirtyAhead, Visiting};
@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The outcome of a search for dirty pages.
+/// Result of a search for dirty pages.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// A run, under write-back from now on.
+    /// A run, now under write-back.
     Run(WriteRun),
-    /// This page is dirty, but its predecessor is in flight.
+    /// This page is dirty, but its previous contents are in flight.
     InFlight(u64),
     /// This page is dirty, but a task is changing it.
     Busy(u64),
@@ -25,7 +25,7 @@ pub(crate) enum Taken {
 }
 
 impl Inner {
-    /// Takes the next run of `range`, of which `left` pages may still be written, as the visit has it.
+    /// Takes the next run of `range` as planned by the visit, which may still write `left` pages.
     pub(crate) async fn take_step(
         self: &Arc<Self>,
         range: PageRange,
@@ -40,7 +40,7 @@ impl Inner {
             pages.dirty.run_end(first..range.end.min(first.saturating_add(look_pages))) - first
         };
         let step = visiting.visit.step(DirtyAhead { run_pages, left_pages: left, most_pages });
-        // Nothing is taken before the last yield: a caller may leave there.
+        // Take nothing before the last yield: the caller may go away there.
         visiting.before_taking(step).await;
         let mut taken = self.take_dirty(range, step.take_pages);
         if let (Taken::Run(run), Some(bio_pages)) = (&mut taken, step.bio_pages) {
@@ -49,7 +49,7 @@ impl Inner {
         taken
     }
 
-    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
+    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` pages.
     pub(crate) fn take_dirty(self: &Arc<Self>, range: PageRange, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
         let size = self.size();
@@ -76,8 +76,9 @@ impl Inner {
             return Taken::Busy(first);
         }
         let count = frames.len() as u64;
-        // A write to a dirty page takes no lock: one may have grown the file after the size was looked at and before its page was
-        // taken, and its bytes are in the run. Pages that were taken change no more.
+        // A write to a dirty page takes no lock. One may have grown the file after the size was
+        // read and before its page was taken, so its bytes are in the run. Pages that have been
+        // taken no longer change.
         let size = size.max(self.size().min((first + count) * PAGE));
         let charge = Mutex::new(Some(pages.dirty.take(first..first + count)));
         let number = pages.writeback.begin(PageRange::new(first, first + count));
@@ -114,21 +115,22 @@ impl Inner {
 }
 
 impl WriteRun {
-    /// The device has answered.
+    /// The device has completed the run.
     pub(super) fn landed(&self) {
         if let Some(charge) = &*self.charge.lock() {
             charge.landed();
         }
     }
 
-    /// The pages leave write-back: clean, or as the configuration has it after an error.
+    /// Takes the pages out of write-back. They become clean; after an error, the configuration
+    /// decides.
     pub(super) fn end(&self, result: &Result<()>, outcome: &Outcome) {
         let inner = &self.inner;
         let shared = &inner.shared;
         let count = self.frames.len() as u64;
         let mut charge = self.charge.lock().take().expect("a run ends once");
         let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
-        // A run of which nothing went to the device says nothing about it.
+        // A run of which nothing went to the device says nothing about the device.
         if outcome.had_bios || result.is_err() {
             inner.disk.note(result);
         }
@@ -136,10 +138,10 @@ impl WriteRun {
         shared.rt.charge(Cost::PageLookup(count));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
-        // Pages that were not placed are given up with their reservation.
+        // Pages that were not placed are given up along with their reservation.
         let gives_up = !keep && outcome.not_placed.is_some();
         let not_placed = outcome.placed_end / PAGE;
-        // Pages that a truncation has overtaken were taken and not written.
+        // Pages cut off by a concurrent truncation were taken but not written.
         let cut = self.end_bytes.div_ceil(PAGE).clamp(self.first, self.pages().end);
         let mut abandoned: Vec<u64> = if keep { Vec::new() } else { (cut..self.pages().end).collect() };
         {
@@ -168,7 +170,8 @@ impl WriteRun {
                     }
                     continue;
                 }
-                // Newer contents of the page are in another frame, which takes over the dirty parts not written.
+                // The page's newer contents are in another frame; it inherits the dirty parts that
+                // were not written.
                 if before.is_detached() {
                     match inner.frame(&pages, index) {
                         Some(newer) if pages.dirty.contains(index) => {
@@ -177,16 +180,17 @@ impl WriteRun {
                         _ => {}
                     }
                 } else {
-                    // Listed first: a flusher that finds nothing under write-back any more must find the file.
+                    // List the file first: a flusher that finds nothing under write-back must find
+                    // the file.
                     inner.list(&mut pages);
                     pages.dirty.put_back(index..index + 1, charge.split(1));
                 }
             }
             if sticks && pages.dirty.is_empty() {
-                // A truncation has overtaken the whole run: nothing is left that could not be placed.
+                // A truncation has overtaken the whole run: no unplaceable page is left.
                 inner.unstick(&mut pages);
             }
-            // Before anybody can have made one dirty again.
+            // Before anyone can have dirtied a page again.
             shared.pool.enter_evictable(&clean);
         }
         if result.is_ok() {
@@ -204,7 +208,7 @@ impl WriteRun {
             let numbers = inner.disk.ledger.numbers();
             shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
         } else {
-            // Waiters for room look again, and get the error.
+            // Waiters for room look again and get the error.
             shared.waits.wake_all(Condition::Room(None));
             shared.waits.wake_all(Condition::Room(Some(inner.disk.index.0)));
             shared.waits.wake_all(Condition::Frames);
@@ -216,8 +220,8 @@ impl WriteRun {
             inner.disk.kick(shared);
         }
         {
-            // Last, so that its waiters find everything settled; the error with it, so that a caller hears of each run that it
-            // waits for.
+            // Last, so that waiters for the run find everything settled. The error is recorded in
+            // the same step, so that a caller gets the error of each run it waits for.
             let mut pages = inner.pages.lock();
             if let Err(error) = result {
                 inner.record(error.clone());
@@ -239,7 +243,7 @@ mod tests {
     use extant_block::{BioFlags, MemDevice, Sector};
     use std::cell::RefCell;
 
-    /// Places so many pages, and notes those that are given up.
+    /// Places the first `pages` pages of a file, and records the ranges that are given up.
     #[derive(Debug, Default)]
     struct Places {
         pages: u64,
@@ -307,7 +311,7 @@ mod tests {
         let backing = Arc::new(Places::default());
         let mapping = disk.mapping(backing.clone(), 1, 0);
         mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES]).expect("room");
-        // As a truncation does first, and then the flusher comes.
+        // The first step of a truncation; then the flusher comes.
         mapping.0.store_size(0);
         rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
         assert_eq!(*backing.given_up.lock(), [ByteRange::new(0, 3 * PAGE)]);
@@ -342,7 +346,7 @@ mod tests {
             other => panic!("a page is dirty, and nobody has it: {other:?}"),
         };
         let run = take();
-        // The backing may have looked for space before this, and answers after it.
+        // The backing may have looked for space before this retry, and answers after it.
         disk.retry(|_| true);
         Window::new(&mapping.0.shared, &mapping.0.disk).push(run, BioFlags::SYNC);
         assert!(!mapping.0.is_stuck(), "the flusher has not tried since");

@@ -1,4 +1,4 @@
-//! A run in flight: placed by its backing, submitted as bios, and handed to its completion.
+//! A run in flight: placed by its backing, submitted as bios, and handed to completion.
 
 use crate::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
 use crate::caught::caught;
@@ -12,10 +12,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cuts the extents of an answer to the pieces that were asked about, and these to what is not placed yet.
+/// Clips the extents of an answer to the requested pieces, and removes from the pieces what is now
+/// placed.
 ///
 /// # Panics
-/// The answer does not begin where the pieces do, or leaves something out.
+/// The answer does not begin where the pieces do, or leaves a gap.
 fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
     assert!(!placed.extents.is_empty(), "a backing's answer is never empty");
     for extent in &mut placed.extents {
@@ -36,7 +37,7 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
 }
 
 impl WriteRun {
-    /// Starts the write. Errors are in the file's log.
+    /// Starts the write. Errors go to the file's log.
     pub(super) fn start_in(self, flags: BioFlags, window: &Window) {
         let shared = self.inner.shared.clone();
         let writing = Writing {
@@ -51,13 +52,13 @@ impl WriteRun {
     }
 }
 
-/// The submission of a run's bios, which the run's end waits for.
+/// The submission of a run's bios. The run cannot end before the submission does.
 struct Submission<'a> {
     writing: &'a Arc<Writing>,
     is_whole: bool,
 }
 
-/// A device or the world ended the submission half way.
+/// The submission ended half way, because of a device or because the world ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the write was given up before all of it was submitted")]
 struct GivenUp;
@@ -140,14 +141,14 @@ impl Writing {
         for (frame, count, skip, len) in
             neighbours(&self.run.frames, range.start - self.run.first * PAGE, range.len())
         {
-            // SAFETY: the frames are pinned for write-back until `WriteRun::end`, which comes after every bio has ended
-            // and been dropped.
+            // SAFETY: the frames are pinned for write-back until `WriteRun::end`, which comes after
+            // every bio has ended and been dropped.
             segments.push(unsafe { shared.pool.frames.to_write(frame, count, skip, len, owner.clone()) });
         }
         segments
     }
 
-    /// Most bytes of a bio.
+    /// Size limit for a bio, in bytes.
     fn most_bytes(&self) -> u64 {
         let inner = &self.run.inner;
         let most = inner.disk.device.limits().max_bytes.min(self.run.bio_pages * PAGE);
@@ -195,7 +196,7 @@ impl Writing {
         flush(&mut batch, &mut bytes);
         self.left.fetch_add(bios.len(), Ordering::Relaxed);
         match self.run.is_whole_bios {
-            // A pass that says how long bios are has them as they are.
+            // A pass that sets the bio length gets exactly those bios, unmerged.
             true => device.submit_all(&mut bios.into_iter()),
             false => self.plug.submit(bios),
         }
@@ -219,7 +220,7 @@ impl Writing {
         }
     }
 
-    /// Tells the backing that the run has ended; gives its result, for [`Self::settle`].
+    /// Notifies the backing that the run has ended; returns the result, for [`Self::settle`].
     pub(super) async fn tell_backing(&self) -> (Result<()>, Outcome) {
         let mut outcome = std::mem::take(&mut *self.outcome.lock());
         let mut result = outcome.result();
@@ -232,14 +233,15 @@ impl Writing {
         (result, outcome)
     }
 
-    /// Ends the run although its backing has not heard of it, or not all: the world has ended.
+    /// Ends the run although its backing has not been notified of all of it, because the world has
+    /// ended.
     pub(super) fn give_up(&self) {
         let mut outcome = std::mem::take(&mut *self.outcome.lock());
         outcome.changes_map = true;
         self.settle(&Err(CacheError::ShutDown), &outcome);
     }
 
-    /// Has the pages leave write-back.
+    /// Takes the pages out of write-back and wakes the window's waiter.
     pub(super) fn settle(&self, result: &Result<()>, outcome: &Outcome) {
         self.run.end(result, outcome);
         let mut window = self.window.lock();

@@ -1,4 +1,4 @@
-//! Memory outside frames.
+//! Tests of memory outside frames.
 
 use crate::common::{one_file, run, sleep, virtual_world, world};
 use extant_cache::accounts::{Account, AccountConfig, Charge, Shrink};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 const MIB: u64 = 1 << 20;
 
-/// A client that holds charges, and can give all of them back.
+/// A client that holds charges and can give all of them back.
 #[derive(Debug)]
 struct Client {
     account: Account,
@@ -35,7 +35,7 @@ impl Shrink for Client {
         self.asked.lock().push(bytes);
         let mut freed = 0;
         while freed < bytes {
-            // Not under the lock: its drop may ask for more.
+            // Drop the charge outside the lock: the drop may ask for more.
             let Some(charge) = self.holds.lock().pop() else { break };
             freed += charge.bytes();
         }
@@ -115,7 +115,7 @@ fn a_reader_that_finds_no_frame_has_clients_shrink() {
     let (cache, _disk, gate, mapping) = one_file(&rt, config, 8 << 20, 8 * MIB);
     let config = AccountConfig { limit_bytes: MIB, ..AccountConfig::new("test", &cache) };
     let client = Client::new(cache.account(config));
-    // Three quarters of all frames.
+    // Charges three quarters of all frames.
     (0..48).for_each(|_| client.take(PAGE_BYTES as u64));
     gate.hold();
     let file = mapping.open();

@@ -1,4 +1,4 @@
-//! Behaviour that a user of the cache sees.
+//! Tests of behaviour that a user of the cache sees.
 
 use crate::common::{one_file, run, world};
 use extant_cache::{CacheConfig, CacheError, OnWriteError, PAGE_BYTES};
@@ -262,7 +262,8 @@ fn descriptions_of_frames_take_less_than_two_percent() {
     let rt = world();
     for budget in [8 * MIB, 100 * MIB, (1 << 30) + 3 * MIB] {
         let cache = extant_cache::PageCache::new(&rt, CacheConfig::with_budget(budget)).unwrap();
-        // Beside the tables, tags of dirty pages: at worst one tree entry for each page, of 28 bytes or so.
+        // Besides the tables there are tags of dirty pages: at worst one tree entry of about 28
+        // bytes per page.
         let tags = cache.limits().limit_pages * 28;
         let share = (cache.overhead_bytes() + tags) as f64 / budget as f64;
         assert!(share < 0.02, "{budget}: {share}");

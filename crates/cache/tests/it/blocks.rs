@@ -1,4 +1,5 @@
-//! Backings that are not one run: small blocks, large blocks, holes, places given at write-back.
+//! Tests backings that are not one run: small blocks, large blocks, holes, allocation at
+//! write-back.
 
 use crate::common::{Gate, run, world};
 use extant_block::Sector;
@@ -12,18 +13,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// Gives each block a place of its own when it is first written, in order of their writing.
+/// Assigns each block a place when it is first written, in the order of the writes.
 #[derive(Debug)]
 struct Blocks {
     block_bytes: u64,
     map: Mutex<Map>,
 }
 
-/// Block of the file to block of the device.
+/// Maps blocks of the file to blocks of the device.
 #[derive(Debug, Default)]
 struct Map {
     written: BTreeMap<u64, u64>,
-    /// Given, and in flight.
+    /// Assigned, with the write in flight.
     given: BTreeMap<u64, u64>,
     next: u64,
 }
@@ -64,7 +65,7 @@ impl Backing for Blocks {
                     let (to, new) = match map.written.get(&block) {
                         Some(&to) => (to, false),
                         None if ours => (map.given[&block], true),
-                        // Another run has it until its `finish_write`.
+                        // Another run owns it until its `finish_write`.
                         None if map.given.contains_key(&block) => {
                             if placed.extents.is_empty() {
                                 cx.waker().wake_by_ref();
@@ -107,13 +108,14 @@ impl Backing for Blocks {
     }
 }
 
-/// Random writes, truncations and holes against a plain vector, through write-back and eviction.
+/// Compares random writes, truncations and holes with a plain vector, through write-back and
+/// eviction.
 fn against_a_vector(block_bytes: u64) {
     const SIZE: usize = 300_000;
     let rt = world();
     let cache = PageCache::new(&rt, CacheConfig::with_budget(32 * PAGE_BYTES as u64)).unwrap();
     let gate = Gate::new(2 << 20);
-    // A block's contents from before its allocation to the file must never show.
+    // What a block contained before it was allocated to the file must never be visible.
     run(&rt, extant_block::write(&gate.mem, Sector(0), extant_block::Buf::from_slice(&[0xee; 2 << 20])))
         .unwrap();
     let disk = cache.attach(gate);
@@ -133,7 +135,7 @@ fn against_a_vector(block_bytes: u64) {
                 file.write_blocking(at as u64, &bytes).unwrap();
             }
             6 if turn % 3 == 0 => {
-                // Shorter, as a file system does it: the cache first, then the blocks.
+                // Truncates as a file system does: first the cache, then the blocks.
                 let size = at.min(model.len());
                 model.truncate(size);
                 run(&rt, mapping.set_size(size as u64)).unwrap();

@@ -1,4 +1,5 @@
-//! Bounds that a cache keeps to: the limits of its device, its own budget, and the errors that it owes.
+//! Tests of the bounds that a cache keeps: its device's limits, its own budget, and the errors it
+//! must report.
 
 use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use extant_block::{Bio, Device, Limits, MemDevice, Sector};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PAGE: u64 = PAGE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
-/// A disk that takes four segments at a time.
+/// A disk that takes four segments per bio.
 #[derive(Debug)]
 struct Narrow {
     memory: MemDevice,
@@ -52,7 +53,7 @@ fn reads_have_no_more_segments_than_the_device_takes() {
         one.open().read_blocking(at * PAGE, &mut page).unwrap();
         two.open().read_blocking(at * PAGE, &mut page).unwrap();
     }
-    // Every other frame is free now.
+    // Frees every other frame.
     run(&rt, one.forget()).unwrap();
     device.bios.store(0, Ordering::SeqCst);
     let mut bytes = vec![0; 16 * PAGE_BYTES];

@@ -1,4 +1,4 @@
-//! Devices that tests control, and a world to run in.
+//! Devices that tests control, and worlds to run in.
 
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A disk in memory whose bios can be held back, and made to fail.
+/// A disk in memory whose bios can be held back or made to fail.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) mem: MemDevice,
@@ -17,7 +17,7 @@ pub(crate) struct Gate {
     arrived: Condvar,
     pub(crate) fail_reads: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
-    /// So many of the next flushes fail.
+    /// How many of the next flushes fail.
     pub(crate) fail_flushes: AtomicUsize,
     pub(crate) reads: AtomicUsize,
     pub(crate) writes: AtomicUsize,
@@ -29,7 +29,7 @@ impl Gate {
         Self::make(bytes, false)
     }
 
-    /// One with a volatile cache, as far as it says.
+    /// A disk that claims to have a volatile cache.
     pub(crate) fn volatile(bytes: usize) -> Arc<Self> {
         Self::make(bytes, true)
     }
@@ -50,17 +50,17 @@ impl Gate {
         })
     }
 
-    /// Holds bios back from now on.
+    /// Holds back bios from now on.
     pub(crate) fn hold(&self) {
         self.held.lock().get_or_insert_default();
     }
 
-    /// Bios held back.
+    /// Number of bios held back.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
-    /// Waits until `n` bios are held back, in the real world.
+    /// Waits until `n` bios are held back; for the real world.
     pub(crate) fn wait_held(&self, n: usize) {
         let mut held = self.held.lock();
         while held.as_ref().map_or(0, Vec::len) < n {
@@ -73,13 +73,13 @@ impl Gate {
         self.held.lock().as_ref().map_or(Vec::new(), |bios| bios.iter().map(|bio| bio.flags).collect())
     }
 
-    /// Lets those pass that are held back, and all later ones.
+    /// Releases the bios held back, and lets all later ones pass.
     pub(crate) fn release(&self) {
         let bios = self.held.lock().take().unwrap_or_default();
         bios.into_iter().for_each(|bio| self.run(bio));
     }
 
-    /// Lets the one pass that was held back as number `n`.
+    /// Releases the bio held back as number `n`.
     pub(crate) fn release_one(&self, n: usize) {
         let bio = self.held.lock().as_mut().expect("held").remove(n);
         self.run(bio);
@@ -125,8 +125,8 @@ impl Device for Gate {
     }
 }
 
-/// A virtual world of two processors. Its time passes only while all tasks wait, so that after a sleep there each of them
-/// has done what it can.
+/// A virtual world with two processors. Its time passes only while all tasks wait, so after a sleep
+/// each task has done what it can.
 pub(crate) fn virtual_world() -> Sim {
     Sim::new(Machine::free(2, Preemption::None), 1)
 }
@@ -137,7 +137,7 @@ pub(crate) fn sleep(rt: &Rt, ms: u64) {
     run(rt, rt.sleep(Nanos::from_millis(ms)));
 }
 
-/// Does `work` on a thread of its own; where that hangs, the test fails instead of hanging.
+/// Runs `work` on a thread of its own. If it hangs, the test fails instead of hanging.
 #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
 pub(crate) fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, ended) = std::sync::mpsc::channel();
@@ -149,12 +149,12 @@ pub(crate) fn world() -> Rt {
     Rt::real(RealConfig { worker_threads: Some(2), seed: Some(1), ..RealConfig::default() })
 }
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 pub(crate) fn run<T>(rt: &Rt, future: impl Future<Output = T>) -> T {
     rt.block_on(future).expect("no task panics")
 }
 
-/// A cache with one device of `device_bytes`, and a flat file over all of it that is `size` bytes long.
+/// A cache with one device of `device_bytes`, and a flat file of `size` bytes on it.
 pub(crate) fn one_file(
     rt: &Rt,
     config: CacheConfig,

@@ -1,4 +1,4 @@
-//! Limits, budgets and ranges at their ends, and many threads at one file.
+//! Tests limits, budgets and ranges at their extremes, and many threads on one file.
 
 use crate::common::{Gate, one_file, run, world};
 use extant_block::Sector;
@@ -20,7 +20,7 @@ use std::task::Poll;
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Polls a few times, as a caller who waits is woken; says whether the work is still waiting.
+/// Polls a few times, like a caller that is woken; returns whether the work still waits.
 async fn waits<T>(rt: &Rt, mut work: Pin<&mut impl Future<Output = T>>) -> bool {
     for _ in 0..8 {
         if std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await {
@@ -55,7 +55,7 @@ fn a_larger_budget_is_heard_of_by_those_who_wait_for_frames() {
     let (file, other) = (mapping.open(), mapping.open());
     gate.hold();
     run(&rt, async {
-        // Three quarters may be dirty; the others are being read.
+        // Three quarters of the frames may be dirty; the others are being read.
         file.write(0, &[1; 12 * PAGE_BYTES]).await.unwrap();
         let mut bytes = [0; 4 * PAGE_BYTES];
         let mut read = std::pin::pin!(file.read(20 * PAGE, &mut bytes));
@@ -87,7 +87,7 @@ fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
         let file = mapping.open();
         file.write_blocking(0, &vec![inode as u8; bytes as usize]).unwrap();
         file.sync_blocking().unwrap();
-        // Past the end there is no room.
+        // There is no room past the end.
         file.write_blocking(bytes, &[9]).unwrap();
         assert!(file.sync_blocking().is_err());
         run(&rt, mapping.set_size(bytes)).unwrap();
@@ -211,18 +211,18 @@ fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
     assert!(is_alone, "nobody holds the device, and so the frames, any longer");
 }
 
-/// Records of a page: a reader sees each of them whole.
+/// Bytes per record; a reader sees each record whole.
 const RECORD: usize = 512;
 const PAGES: u64 = 48;
 
-/// Threads write, read and cut off at random in a cache of 16 frames. A record is one number over and over; the numbers of
-/// a record below the cut only grow.
+/// Threads write, read and truncate at random, in a cache of 16 frames. A record repeats one
+/// number, and the numbers of a record below the cut only grow.
 #[test]
 fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_overwritten() {
     let rt = world();
     let config = CacheConfig { read_ahead_bytes: 4 * PAGE, ..CacheConfig::with_budget(16 * PAGE) };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, (PAGES * PAGE) as usize, PAGES * PAGE);
-    // A truncating task keeps writers out.
+    // A task that truncates keeps writers out.
     let writers = RwLock::new(());
     let cut = PAGES * PAGE / 2;
     let records = PAGES * PAGE / RECORD as u64;
@@ -235,7 +235,7 @@ fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_over
             let number = rng.below(records);
             let at = number * RECORD as u64;
             match rng.below(100) {
-                // Each thread writes records of its own, so that their numbers grow.
+                // Each thread writes its own records, so that their numbers grow.
                 0..40 if number % 3 == seed => {
                     let _in = writers.read();
                     turn.to_le_bytes().iter().cycle().zip(&mut record).for_each(|(byte, to)| *to = *byte);
@@ -305,7 +305,7 @@ fn sweeps_that_meet_each_other_leave_no_page_behind() {
         let mut buf = vec![0; 16 << 20];
         mapping.open().read(0, &mut buf).await.unwrap();
         assert_eq!(mapping.cached_pages(), 4096);
-        // Two sweeps of the list at a time, and one by page.
+        // Two sweeps of the list at the same time, and one by page.
         let (forget, size) = (mapping.clone(), mapping.clone());
         let forget = rt.spawn("forget", Default::default(), async move { forget.forget().await });
         let size = rt.spawn("size", Default::default(), async move { size.set_size(5 * PAGE).await });
@@ -375,7 +375,7 @@ fn no_task_waits_longer_than_200_us_for_a_processor_that_writes_back_or_drops_pa
             file.read(0, &mut vec![1; 16 << 20]).await.unwrap();
             file.sync().await.unwrap();
             mapping.set_size(0).await.unwrap();
-            // Nothing can wait where a volume is given up, or the last handle of a file goes.
+            // Giving up a volume, or dropping a file's last handle, cannot wait.
             file.write(0, &vec![1; 16 << 20]).await.unwrap();
             mapping.discard();
             while mapping.cached_pages() > 0 {
@@ -396,7 +396,7 @@ fn no_task_waits_longer_than_200_us_for_a_processor_that_writes_back_or_drops_pa
     cache.audit();
 }
 
-/// A file of holes.
+/// A file without data.
 #[derive(Debug)]
 struct Holes;
 

@@ -1,4 +1,5 @@
-//! Ways in which data was lost, callers hung, or one file's trouble became another's.
+//! Regression tests: ways in which data was lost, callers hung, or one file's trouble affected
+//! another.
 
 use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
@@ -17,7 +18,7 @@ use std::task::Poll;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Files of 64 KiB beside each other.
+/// Adjacent files of 64 KiB.
 fn files(disk: &Disk, count: u64) -> Vec<Mapping> {
     let file = |n| disk.mapping(Arc::new(FlatFile::new(Sector(n * 128), 65_536)), n, 0);
     (0..count).map(file).collect()
@@ -41,7 +42,7 @@ fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
     let second_of_b = mappings[1].open();
     opened[2].write_blocking(0, b"c").unwrap();
     opened[2].sync_blocking().unwrap();
-    // Both go to the device's volatile cache. Its next flush fails, and it says so once.
+    // Both writes go to the device's volatile cache. Its next flush fails, which it reports once.
     for file in &opened[..2] {
         file.write_blocking(0, b"data").unwrap();
         run(&rt, file.sync_range(..)).unwrap();
@@ -58,7 +59,7 @@ fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
     opened[2].sync_blocking().unwrap();
     assert!(run(&rt, cache.sync()).is_err(), "no sync of the device has told it");
     run(&rt, cache.sync()).unwrap();
-    // A good flush has ended the matter.
+    // A successful flush has settled the matter.
     gate.fail_flushes.store(1, Ordering::SeqCst);
     assert!(run(&rt, disk.flush()).is_err());
     assert!(opened.iter().all(|file| file.sync_blocking().is_ok()));
@@ -134,7 +135,7 @@ fn close_tells_of_data_that_was_lost_in_the_background() {
         wait_for_held(&rt, &gate);
         drop(mapping);
         if on_write_error == OnWriteError::MarkClean {
-            // It fails before anybody closes anything.
+            // The write fails before anyone closes anything.
             gate.release();
             while cache.usage().writeback > 0 {
                 sleep(&rt, 1);
@@ -165,7 +166,7 @@ fn a_wake_for_a_frame_reaches_a_reader_that_needs_one() {
     while gate.held() < 16 {
         sleep(&rt, 1);
     }
-    // One loads their page, and has no use for the wakes of the others.
+    // One reader loads their page and does not need the other wakes.
     readers.extend((0..40).map(|_| reader(100)));
     sleep(&rt, 100);
     readers.push(reader(200));
@@ -224,7 +225,7 @@ fn a_file_without_a_place_takes_nothing_from_files_that_have_one() {
     let (cache, disk, _gate, backing, stuck) = toy(&rt, config);
     backing.refuses.store(true, Ordering::SeqCst);
     let healthy = disk.mapping(Arc::new(FlatFile::new(Sector(8192), 8 << 20)), 2, 0);
-    // The first fills the room, until its writers are told.
+    // The stuck file fills the room until its writers get the error.
     let told = (0..64).any(|page| stuck.open().write_blocking(page * PAGE, &[1; PAGE_BYTES]).is_err());
     if !told {
         while cache.usage().stuck == 0 {
@@ -241,7 +242,7 @@ fn a_file_without_a_place_takes_nothing_from_files_that_have_one() {
     assert!(backing.prepared.lock().is_empty());
     let usage = cache.usage();
     assert!(usage.stuck > 0 && usage.charged == 0, "{usage:?}");
-    // It is tried again when told to, and by syncs.
+    // It is retried on request, and by syncs.
     assert!(stuck.open().sync_blocking().is_err());
     backing.refuses.store(false, Ordering::SeqCst);
     stuck.retry();
@@ -267,7 +268,7 @@ fn an_error_of_one_files_backing_keeps_the_flusher_at_work_for_others() {
         assert!(refused.write_back(..).await.is_err());
         healthy.open().write(0, &[1; 64 * PAGE_BYTES]).await.unwrap();
     });
-    // Long before a timer has it try a device again that fails.
+    // Long before a timer makes it retry a failing device.
     sleep(&rt, 100);
     assert!(healthy.dirty_pages() <= 16, "{:?}", cache.usage());
 }
@@ -311,7 +312,7 @@ fn a_file_whose_failed_run_was_cut_off_meanwhile_is_not_stuck() {
     assert!(gate.held() > 0 && mapping.dirty_pages() == 0);
     backing.panics.store(true, Ordering::SeqCst);
     gate.release();
-    // Nothing that it was to write is left.
+    // Nothing is left that it should write.
     let _ = run(&rt, syncing);
     run(&rt, cutting).unwrap().unwrap();
     backing.panics.store(false, Ordering::SeqCst);
@@ -341,13 +342,13 @@ fn a_stuck_file_is_not_tried_every_period() {
     assert_eq!(backing.prepared.lock().len(), 1);
 }
 
-/// Blocks of 64 KiB on one run.
+/// Maps blocks of 64 KiB to one run on the device.
 #[derive(Debug, Default)]
 struct Big {
-    /// Look-ups take so long.
+    /// How long look-ups take.
     delay: Option<(Rt, Nanos)>,
     lookups: AtomicUsize,
-    /// Whether runs change the map, as far as the cache is told.
+    /// Whether runs change the map, as reported to the cache.
     changes_map: AtomicBool,
 }
 
@@ -415,7 +416,7 @@ fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
             sleep(&rt, 1);
             syncs += 1;
         }
-        // One look-up for the reader, and some for its read-ahead.
+        // One look-up for the reader, and a few for its read-ahead.
         assert!(syncs > 10 && backing.lookups.load(Ordering::SeqCst) < 5, "{syncs} syncs, {backing:?}");
     }
 }
@@ -435,7 +436,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     gate.hold();
     let all = cache.clone();
     let sync = rt.spawn("sync", Default::default(), async move { all.sync().await });
-    // Long before a timer has the flusher write them.
+    // Long before a timer makes the flusher write them.
     sleep(&rt, 1);
     assert_eq!(gate.held_flags(), [BioFlags::SYNC; 200]);
     gate.release();
@@ -451,7 +452,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     cache.audit();
 }
 
-/// A file to which as much is appended as is written back.
+/// A file that grows by as much as is written back.
 #[derive(Debug)]
 struct Appended {
     flat: FlatFile,

@@ -1,4 +1,5 @@
-//! Worlds that end before the cache does: its files, its devices and its memory are given back all the same.
+//! Tests worlds that end before the cache does: its files, devices and memory must still be
+//! released.
 
 use crate::common::{Gate, ends, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// A file in one run on its device, each end of a write of which takes a while.
+/// A file in one run on its device; each completion of a write takes a while.
 #[derive(Debug)]
 struct Slow(Rt);
 
@@ -42,7 +43,8 @@ impl Backing for Slow {
     }
 }
 
-/// A file and its device, of a world that ended `turns` turns after two tasks began to write to it.
+/// What is left of a file and its device, in a world that ended `turns` turns after two tasks began
+/// to write to the file.
 fn ended(turns: u64, sync: bool, handles_first: bool) -> (Weak<Slow>, Weak<MemDevice>) {
     let sim = virtual_world();
     let rt = sim.rt().clone();
@@ -147,7 +149,7 @@ fn writers_that_outlive_their_world_hear_so_at_the_limit() {
     let (_cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 4 << 20, 0);
     gate.hold();
     let write = |file: extant_cache::OpenFile| move || file.write_blocking(0, &vec![1; 2 << 20]).unwrap_err();
-    // One waits for room when the world ends, one begins afterwards.
+    // One writer waits for room when the world ends; one begins afterwards.
     let (waiting, later) = (write(mapping.open()), write(mapping.open()));
     let waiting = std::thread::spawn(move || ends(waiting));
     gate.wait_held(1);

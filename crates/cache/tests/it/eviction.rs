@@ -1,5 +1,5 @@
-//! Eviction policies on generated traces: ours, LRU, and Linux's two lists. `--nocapture` prints the table of
-//! docs/measurements.md.
+//! Eviction policies on generated traces: ours, LRU, and Linux's two lists. `--nocapture` prints
+//! the table of docs/measurements.md.
 
 use extant_cache::FrameNo;
 use extant_cache::evict::{Eviction, S3Fifo, Uses};
@@ -7,12 +7,12 @@ use extant_rt::Rng;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A cache that hears of accesses and says whether each is a hit.
+/// A cache that is told about accesses and reports whether each is a hit.
 trait Cache {
     fn access(&mut self, page: u64) -> bool;
 }
 
-/// The policy of the page cache, driven as the page cache drives it.
+/// The page cache's policy, driven the way the page cache drives it.
 struct Ours {
     policy: S3Fifo,
     frame_of: BTreeMap<u64, FrameNo>,
@@ -93,15 +93,15 @@ impl Cache for Lru {
     }
 }
 
-/// Linux's lists (mm/swap.c, mm/vmscan.c, mm/workingset.c): new pages are inactive; a second use makes them active; a
-/// page that comes back after fewer evictions than there are active pages is active at once; the active list gives pages
-/// back when it is larger than the inactive one.
+/// Linux's lists (mm/swap.c, mm/vmscan.c, mm/workingset.c). New pages are inactive; a second use
+/// makes them active. A page that returns after fewer evictions than there are active pages becomes
+/// active at once. The active list gives pages back while it is larger than the inactive one.
 #[derive(Default)]
 struct TwoLists {
     size: usize,
     evictions: u64,
     shadows: BTreeMap<u64, u64>,
-    /// Whether active, and whether referenced since it was moved.
+    /// Whether the page is active, and whether it was referenced since it was moved.
     state: BTreeMap<u64, (bool, bool)>,
     inactive: VecDeque<u64>,
     active: VecDeque<u64>,
@@ -147,7 +147,8 @@ const FRAMES: usize = 1_000;
 const PAGES: u64 = 10_000;
 const ACCESSES: usize = 100_000;
 
-/// Pages drawn with a probability that falls with their rank (Zipf, exponent 1), ranks strewn over the file.
+/// Draws pages with a probability that falls with their rank (Zipf, exponent 1); ranks are
+/// scattered over the file.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -175,7 +176,7 @@ fn traces() -> Vec<(&'static str, Vec<u64>)> {
     let mut scan = 1_000_000;
     while scanned.len() < ACCESSES {
         scanned.extend((0..2_000).map(|_| zipf.draw(&mut rng)));
-        // A file twice the size of the cache is read once, as by a backup.
+        // A file twice the size of the cache is read once, as in a backup.
         scanned.extend(scan..scan + 2 * FRAMES as u64);
         scan += 2 * FRAMES as u64;
     }

@@ -1,5 +1,5 @@
-//! Devices and files that fail beside others that do not: each caller hears of its own failures, all of them, and of no
-//! other's. In virtual worlds, whose time stands still while a task spins.
+//! Tests devices and files that fail while others work: each caller gets all of its own failures,
+//! and no one else's. Run in virtual worlds, where time stands still while a task spins.
 
 use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::{Bio, BioFlags, Buf, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
@@ -26,7 +26,7 @@ fn config(frames: u64) -> CacheConfig {
     CacheConfig { read_ahead_bytes: 0, ..CacheConfig::with_budget(frames * PAGE) }
 }
 
-/// Lets every task go on for as long as it can without time passing.
+/// Lets every task run as far as it can without time passing.
 fn settle(rt: &Rt) {
     let turns = async {
         for _ in 0..1_000 {
@@ -36,7 +36,7 @@ fn settle(rt: &Rt) {
     run(rt, turns);
 }
 
-/// The outcome of `task`, during which `gate` gets at most `writes` writes.
+/// The result of `task`; asserts that `gate` receives at most `writes` writes meanwhile.
 fn within<T: Send + 'static>(rt: &Rt, gate: &Gate, writes: usize, task: Task<T>) -> T {
     let before = gate.writes.load(Ordering::SeqCst);
     while !task.is_finished() {
@@ -56,7 +56,7 @@ fn commit_block() -> Bio {
     bio
 }
 
-/// A device with a volatile cache, and an open file whose data are in that cache.
+/// A device with a volatile cache, and an open file whose data is in that cache.
 fn unflushed(rt: &Rt) -> (PageCache, Disk, Arc<Gate>, Mapping) {
     let cache = PageCache::new(rt, config(64)).unwrap();
     let gate = Gate::volatile(4 << 20);
@@ -175,7 +175,7 @@ fn a_write_that_was_in_flight_during_a_failed_flush_may_be_lost_with_it() {
     gate.fail_flushes.store(1, Ordering::SeqCst);
     gate.release_one(1);
     assert!(run(&rt, flush).unwrap().is_err());
-    // The device may have had the write in its cache before the flush, and tells of it now.
+    // The device may have had the write in its cache before the flush, and completes it only now.
     gate.release();
     let _ = run(&rt, writing);
     assert!(second.sync_blocking().is_err());
@@ -190,7 +190,8 @@ fn filled(rt: &Rt, frames: u64) -> (PageCache, [Disk; 2], [Arc<Gate>; 2], Mappin
     let gates = [Gate::new(4 << 20), Gate::new(4 << 20)];
     let disks = gates.clone().map(|gate| cache.attach(gate));
     let mapping = file(&disks[0], 0, 0);
-    // It has shown before that it writes, or it would be lent no more than its part.
+    // The device has shown before that it writes; otherwise it would be lent no more than its
+    // share.
     let proven = mapping.open();
     for _ in 0..8 {
         proven.write_blocking(0, &[1; 16 * PAGE_BYTES]).unwrap();
@@ -230,11 +231,11 @@ fn a_device_that_fails_and_has_filled_the_memory_holds_up_no_other() {
     let back = within(&rt, &gates[0], 64, work).unwrap();
     assert!(back.iter().all(|&byte| byte == 19));
     drop(healthy);
-    // Its own writers are told, after one more try each.
+    // Its own writers get the error, after one more try each.
     let opened = mapping.open();
     let refused = rt.spawn("refused", Class::Normal, async move { opened.write(200 << 10, &[1]).await });
     assert!(within(&rt, &gates[0], 64, refused).is_err());
-    // And all is well when it works again.
+    // Everything recovers once the device works again.
     gates[0].fail_writes.store(false, Ordering::SeqCst);
     let opened = mapping.open();
     let _ = opened.sync_blocking();
@@ -256,7 +257,7 @@ fn a_reader_hears_why_there_is_no_frame_where_a_device_that_fails_has_all() {
         rt.spawn("reader", Class::Normal, async move { opened.read(0, &mut [0; 10]).await })
     };
     assert!(matches!(within(&rt, &gates[0], 64, read(1)), Err(CacheError::Io(_))));
-    // A try on its behalf, and the device works.
+    // The device is retried on the reader's behalf, and works.
     gates[0].fail_writes.store(false, Ordering::SeqCst);
     assert_eq!(within(&rt, &gates[0], 64, read(2)).unwrap(), 10);
     let _ = mapping.open().sync_blocking();
@@ -264,7 +265,7 @@ fn a_reader_hears_why_there_is_no_frame_where_a_device_that_fails_has_all() {
     cache.audit();
 }
 
-/// A disk of which some sectors cannot be written.
+/// A disk with some unwritable sectors.
 #[derive(Debug)]
 struct Scratched(MemDevice, Range<u64>);
 
@@ -319,7 +320,7 @@ fn files_that_can_be_written_are_in_time_whatever_fails_beside_them() {
         file.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
         sleep(&rt, 10);
     }
-    // Two periods after they have expired.
+    // Two periods after they expired.
     sleep(&rt, 40_000);
     let dirty: Vec<_> = files.iter().map(Mapping::dirty_pages).collect();
     assert_eq!(dirty, [1, 0, 0, 0]);
@@ -327,7 +328,8 @@ fn files_that_can_be_written_are_in_time_whatever_fails_beside_them() {
 
 type Heard = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// Has no place for anything. When it hears what is given up, a task begins to wait for the run that this ends.
+/// Cannot place anything. When told what is given up, a task starts to wait for the run that this
+/// ends.
 #[derive(Default)]
 struct Homeless {
     mapping: Mutex<Option<Mapping>>,
@@ -429,7 +431,7 @@ fn a_cache_is_gone_with_its_last_handle_whatever_is_dirty() {
         let device = dirty(sim.rt(), fails);
         sleep(sim.rt(), 1_000);
         assert_eq!(device.strong_count(), 0, "{fails}");
-        // The world ends before the flusher has done anything.
+        // The world ends before the flusher has run.
         let device = dirty(sim.rt(), fails);
         drop(sim);
         assert_eq!(device.strong_count(), 0, "{fails}, and the world ends");

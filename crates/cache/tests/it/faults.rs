@@ -1,4 +1,4 @@
-//! Little memory, many callers, callers that leave: nothing hangs, nothing is lost.
+//! Tests little memory, many callers, and callers that go away: nothing hangs, nothing is lost.
 
 use crate::common::{Gate, run, world};
 use extant_block::{MemDevice, Sector};
@@ -18,7 +18,8 @@ fn a_thousand_writers_share_eight_megabytes() {
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 * MIB)).unwrap();
     let gate = Gate::new(64 << 20);
     let disk = cache.attach(gate.clone());
-    // Kept to the end: a mapping's drop frees its pages, which an audit must not see half done.
+    // Kept to the end: dropping a mapping frees its pages, and an audit must not see that half
+    // done.
     let mappings: Vec<_> = (0..1_000_u64)
         .map(|n| {
             let backing = FlatFile::new(Sector(n * 65_536 / 512), 65_536);
@@ -50,7 +51,7 @@ fn a_thousand_writers_share_eight_megabytes() {
     assert!((0..1_000).all(|n| bytes[n * 65_536] == n as u8 && bytes[n * 65_536 + 60_002] == (n + 3) as u8));
 }
 
-/// The value of byte `at` of file `file`, once it has been written.
+/// The value of byte `at` of file `file` once it has been written.
 fn byte(file: u64, at: u64) -> u8 {
     ((at / 512 * 37 + file * 101) as u8) | 1
 }
@@ -59,7 +60,7 @@ fn bytes(file: u64, at: u64, len: usize) -> Vec<u8> {
     (at..at + len as u64).map(|at| byte(file, at)).collect()
 }
 
-/// Runs `work` to its end, or drops it at some time before that.
+/// Runs `work` to completion, or drops it when `limit` has passed.
 async fn perhaps<T>(rt: &Rt, limit: Option<Nanos>, work: impl Future<Output = T>) -> Option<T> {
     let mut work = std::pin::pin!(work);
     let mut alarm = limit.map(|limit| rt.sleep(limit));
@@ -77,7 +78,8 @@ async fn perhaps<T>(rt: &Rt, limit: Option<Nanos>, work: impl Future<Output = T>
 
 const FILE_BYTES: u64 = 40 * PAGE_BYTES as u64;
 
-/// Six tasks at two files in a cache of 24 pages, some callers leaving half way, then an audit and a look at everything.
+/// Six tasks on two files in a cache of 24 pages. Some callers go away half way; then come an audit
+/// and a check of all contents.
 fn schedule(seed: u64) {
     let sim = Sim::new(Machine::free(2, Preemption::None), seed);
     let rt = sim.rt().clone();
@@ -95,7 +97,7 @@ fn schedule(seed: u64) {
     }
     let cache = PageCache::new(&rt, config).expect("memory");
     let disk = cache.attach(device);
-    // The second file is never cut, so what a write promised must be there in the end.
+    // The second file is never truncated, so what a write promised must be there at the end.
     let files: Vec<_> = (0..2_u64)
         .map(|n| {
             let backing = FlatFile::new(Sector(n * FILE_BYTES / 512), FILE_BYTES);
@@ -147,7 +149,7 @@ fn schedule(seed: u64) {
         for task in tasks {
             task.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
-        // Read-ahead and write-back that callers left behind end by themselves.
+        // Read-ahead and write-back left behind by callers end by themselves.
         rt.sleep(Nanos::from_millis(20)).await;
         for _ in 0..200 {
             if cache.sync().await.is_ok() {

@@ -1,8 +1,9 @@
-//! 512 readers and writers on one page wait table: the counts of "[0/2] filtered wakeups" (linux-kernel, 2 May 2004), through
-//! the cache.
+//! 512 readers and writers on one page wait table: reproduces the counts of "[0/2] filtered
+//! wakeups" (linux-kernel, 2 May 2004) through the cache.
 //!
-//! All wait for pages of one slow disk, which serves one after the other. A completion that wakes the whole bucket causes
-//! (W - 1)/N spurious wake-ups, where W wait and N buckets are in use: 128 of that kernel's 2,048.
+//! All wait for pages of one slow disk, which serves them one by one. A completion that wakes
+//! the whole bucket causes (W - 1)/N spurious wake-ups, where W is the number of waiters and N the
+//! number of buckets in use: 128 of that kernel's 2,048.
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::{CacheConfig, FlatFile, PageCache};
@@ -16,11 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const TASKS: u64 = 512;
 const PAGES_EACH: u64 = 20;
-/// Those of a memory of 3.5 GiB in pages of 8 KiB.
+/// Pages of 8 KiB in a memory of 3.5 GiB.
 const PAGES: u64 = 490_172;
 const PAGE: u64 = 4096;
 
-/// Serves one bio after the other, each in 5 ms.
+/// Serves one bio after another, each in 5 ms.
 #[derive(Debug)]
 struct SlowDisk {
     limits: Limits,
@@ -45,12 +46,13 @@ impl Device for SlowDisk {
     }
 }
 
-/// Counters of the table when each task has its pages: half of the tasks read them, half overwrite them in part.
+/// Counters of the table once each task has its pages. Half of the tasks read pages, half overwrite
+/// parts of them.
 fn readers_and_writers(page_waits: WaitConfig) -> WaitStats {
     let sim = Sim::new(Machine::free(6, Preemption::None), 42);
     let rt = sim.rt();
     let mut config = CacheConfig::with_budget(256 << 20);
-    // All that is written stays in memory: pages that are read are what is waited for.
+    // Everything written stays in memory: only pages being read are waited for.
     config.background_bytes = Some(96 << 20);
     config.expire = Nanos::from_secs(1 << 20);
     config.read_ahead_bytes = 0;
@@ -70,7 +72,7 @@ fn readers_and_writers(page_waits: WaitConfig) -> WaitStats {
             let (file, taken, mut rng) = (mapping.open(), taken.clone(), rt.rng(&format!("task {n}")));
             rt.spawn("task", Class::Normal, async move {
                 for _ in 0..PAGES_EACH {
-                    // Each a page that nobody else wants.
+                    // A page that no other task uses.
                     let page = loop {
                         let page = rng.below(PAGES);
                         if taken.lock().insert(page) {
@@ -99,13 +101,13 @@ fn readers_and_writers(page_waits: WaitConfig) -> WaitStats {
 }
 
 fn linux_2_6_6(discipline: Discipline) -> WaitConfig {
-    // The direct mapping of sparc64, and its struct page of 64 bytes.
+    // The direct mapping of sparc64, and its 64-byte struct page.
     let hash = Hash::Linux26 { base: 0xffff_f800_0040_0000, stride_bytes: 64 };
     WaitConfig { name: "pages", bucket_bits: 11, discipline, hash }
 }
 
-/// Tasks that a completion meets in its bucket and that wait for another page, if all of them wait at every completion but
-/// the last ones, when they leave one by one.
+/// Tasks in the same bucket that wait for another page, summed over all completions. Assumes that
+/// all tasks wait at every completion but the last ones, when they leave one by one.
 fn others_in_the_bucket() -> f64 {
     let full = (TASKS * PAGES_EACH - TASKS) as f64 * (TASKS as f64 - 1.0);
     let leaving: f64 = (0..TASKS).map(|w| w as f64).sum();

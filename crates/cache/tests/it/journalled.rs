@@ -1,8 +1,10 @@
-//! A small journalled file system on the cache's seams: data is placed at write-back and logged at completion, truncation
-//! frees blocks under an exclusion, commits freeze what changed. Run in virtual worlds, each seed another schedule, with
-//! a recorder under the cache, and then cut at many places.
+//! A small journalled file system on the cache's interfaces: data is placed at write-back and
+//! logged at completion, truncation frees blocks under an exclusion, and commits freeze what
+//! changed. It runs in virtual worlds, each seed giving another schedule, with a recorder under the
+//! cache, and is then crashed at many points.
 //!
-//! After every crash: a file holds its own bytes or zeroes, never another file's; and what was synced is there.
+//! After every crash a file contains its own bytes or zeros, never another file's, and everything
+//! that was synced is there.
 
 use crate::common::Gate;
 use extant_block::{Bio, BioFlags, Buf, Log, LogEvent, Op, Record, Sector, Segment};
@@ -19,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = Sector::BYTES;
-/// Where the two slots of the log begin, and data.
+/// First blocks of the log's two slots, and of the data.
 const LOG: u64 = 16;
 const DATA: u64 = 64;
 
@@ -27,7 +29,7 @@ const DATA: u64 = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Meta {
     size: u64,
-    /// Page to block.
+    /// Maps pages to blocks.
     map: BTreeMap<u64, u64>,
 }
 
@@ -50,10 +52,10 @@ impl Meta {
 #[derive(Debug, Default)]
 struct State {
     live: Vec<Meta>,
-    /// Files that the running transaction changed.
+    /// Files changed by the running transaction.
     changed: BTreeSet<usize>,
     free: BTreeSet<u64>,
-    /// Freed by the running transaction: not to be used before it is on the disk.
+    /// Freed by the running transaction; must not be reused before it is on the disk.
     freed: Vec<u64>,
     sequence: u64,
 }
@@ -131,7 +133,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Journalled {
-    /// Puts the running transaction on the disk: frozen, logged, then written home.
+    /// Commits the running transaction: freezes it, logs it, then writes it home.
     async fn commit(&self) {
         while self.committing.swap(true, Ordering::SeqCst) {
             self.rt.sleep(Nanos::from_micros(20)).await;
@@ -191,7 +193,8 @@ impl Journalled {
     }
 }
 
-/// The state after a crash, by the log: home blocks with the committed transactions over them.
+/// The state after a crash, as the log implies it: home blocks overlaid with the committed
+/// transactions.
 fn recover(mut image: Vec<u8>, files: usize) -> (Vec<Meta>, Vec<u8>) {
     let mut found = BTreeMap::new();
     for slot in [LOG, LOG + 16] {
@@ -213,19 +216,19 @@ fn recover(mut image: Vec<u8>, files: usize) -> (Vec<Meta>, Vec<u8>) {
     ((0..files).map(meta).collect(), image)
 }
 
-/// The contents of a file when a sync of it ended.
+/// A file's contents when a sync of it ended.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     position: usize,
     size: u64,
-    /// Sector to version.
+    /// Maps sectors to versions.
     written: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
 struct Model {
     promises: Vec<Promise>,
-    /// Where each cut began, and to what size.
+    /// Where each truncation began, and the size it set.
     cuts: Vec<(usize, u64)>,
     now: Promise,
 }
@@ -239,7 +242,7 @@ fn tag(file: usize, sector: u64, version: u64) -> [u8; SECTOR as usize] {
     out
 }
 
-/// File, sector and version of a sector that was written; `None` for zeroes.
+/// File, sector and version of a written sector; `None` for zeros.
 fn read_tag(bytes: &[u8], what: &str) -> Option<(u64, u64, u64)> {
     if bytes.iter().all(|byte| *byte == 0) {
         return None;
@@ -255,7 +258,7 @@ struct Shape {
     pages: u64,
     budget: u64,
     turns: u64,
-    /// Crashes that are looked at.
+    /// Number of crashes to check.
     cuts: u64,
 }
 
@@ -365,7 +368,7 @@ fn schedule(seed: u64, shape: &Shape) {
     }
 }
 
-/// A medium after a crash: all that is durable, and of the rest each change whole, in part or not at all.
+/// A medium after a crash: everything durable, and each other change whole, in part or not at all.
 fn crashed(log: &Log, position: usize, bytes: u64, rng: &mut Rng) -> Vec<u8> {
     let crash = log.crash(position);
     let mut extents = BTreeMap::new();
@@ -376,7 +379,7 @@ fn crashed(log: &Log, position: usize, bytes: u64, rng: &mut Rng) -> Vec<u8> {
             [0..sectors, start..start + 1 + rng.below(sectors - start), 0..0][rng.below(3) as usize].clone();
         extents.insert(index, part);
     }
-    // A write with `PREFLUSH` is not on the medium before what it flushes is.
+    // A `PREFLUSH` write is not on the medium before what it flushes is.
     let mut ended = BTreeSet::new();
     let mut flushed = BTreeSet::new();
     for event in &log.events[..position] {
@@ -406,7 +409,8 @@ fn check(what: &str, image: &[u8], metas: &[Meta], models: &[Model], position: u
         assert!(meta.map.values().all(|block| owners.insert(*block)), "{what}: a block has two owners");
         let promise = model.promises.iter().rfind(|promise| promise.position <= position);
         let promise = promise.cloned().unwrap_or_default();
-        // Cuts that may have been made since the sync began; its own promise is from before it ended.
+        // Truncations that may have happened since the sync began; the sync's promise dates from
+        // before it ended.
         let cuts = model.cuts.iter().filter(|(at, _)| *at >= promise.position && *at <= position);
         let least = cuts.map(|(_, size)| *size).min().unwrap_or(u64::MAX);
         assert!(meta.size >= promise.size.min(least), "{what}: file {number} is too short: {}", meta.size);

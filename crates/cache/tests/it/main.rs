@@ -1,4 +1,4 @@
-//! The cache from outside.
+//! Tests of the cache through its public interface.
 
 mod accounts;
 mod behaviour;

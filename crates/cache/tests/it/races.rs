@@ -1,5 +1,5 @@
-//! Interleavings that once hung a caller, burnt its processor or hid an error from it. All in virtual worlds: a caller that
-//! waits for ever is reported by the world, by name.
+//! Interleavings that once hung a caller, burned its processor or hid an error from it. All run in
+//! virtual worlds: the world reports a caller that waits forever, by name.
 
 use crate::common::Gate;
 use extant_block::Sector;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Weak};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Lets every other task go on for as long as it can without time passing.
+/// Lets every other task run as far as it can without time passing.
 async fn settle(rt: &Rt) {
     for _ in 0..1_000 {
         rt.yield_now().await;
     }
 }
 
-/// A world in which `work` runs to its end, with a disk of 4 MiB behind a gate.
+/// Runs `work` to completion in a world with a disk of 4 MiB behind a gate.
 fn in_world<W: Future<Output = ()>>(
     frames: u64,
     volatile: bool,
@@ -50,7 +50,7 @@ fn a_sync_is_not_overtaken_by_the_failure_of_an_older_flush() {
         let opened = Arc::new(mapping.open());
         opened.write(0, b"data").await.unwrap();
         opened.sync_range(..).await.unwrap();
-        // A flush is at the device, which has the data in its cache and loses them.
+        // A flush is at the device, which has the data in its cache and loses it.
         gate.hold();
         let older = {
             let disk = disk.clone();
@@ -62,7 +62,7 @@ fn a_sync_is_not_overtaken_by_the_failure_of_an_older_flush() {
             rt.spawn("sync", Class::Normal, async move { opened.sync().await })
         };
         settle(&rt).await;
-        // The newer flush has nothing left to fail on, and might be heard of first.
+        // The newer flush has nothing left to fail on, and might be reaped first.
         assert_eq!(gate.held(), 1, "flushes follow each other");
         gate.fail_flushes.store(1, Ordering::SeqCst);
         gate.release_one(0);
@@ -136,7 +136,7 @@ fn a_write_stops_where_an_exclusion_begins_and_waits_there() {
     });
 }
 
-/// A client that has nothing to give, and counts how often it is asked.
+/// A client that has nothing to give back, and counts how often it is asked.
 #[derive(Debug, Default)]
 struct Poor {
     asked: AtomicUsize,
@@ -192,7 +192,7 @@ fn a_client_that_panics_once_is_asked_again() {
     });
 }
 
-/// Has no place for anything.
+/// Cannot place anything.
 #[derive(Debug)]
 struct Full;
 
@@ -211,7 +211,7 @@ impl Backing for Full {
     }
 }
 
-/// Dirties `pages` pages that get no place.
+/// Dirties `pages` pages that cannot be placed.
 async fn stick(rt: &Rt, disk: &Disk, inode: u64, pages: u64) -> Mapping {
     let mapping = disk.mapping(Arc::new(Full), inode, 0);
     let opened = mapping.open();
@@ -265,7 +265,7 @@ fn a_stuck_file_that_is_cut_off_makes_room_for_a_writer_that_waits() {
     });
 }
 
-/// Its extents are no whole blocks of the device.
+/// Its extents are not whole blocks of the device.
 #[derive(Debug)]
 struct Crooked;
 
@@ -296,7 +296,7 @@ fn a_backings_nonsense_is_an_error_and_keeps_no_frame() {
     });
 }
 
-/// Grants two dirty pages to each device, and starts no write-back.
+/// Grants each device two dirty pages, and starts no write-back.
 #[derive(Debug)]
 struct TwoPages;
 

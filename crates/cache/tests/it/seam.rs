@@ -1,4 +1,4 @@
-//! The seam of a file system: placing of runs, completion, exclusion, errors.
+//! Tests the file system's interface: placing of runs, completion, exclusion, errors.
 
 use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::Sector;
@@ -17,7 +17,7 @@ use std::task::Poll;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// A file whose blocks of 4 KiB are placed when they are first written back, one after another.
+/// A file whose 4 KiB blocks are placed when first written back, one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Toy {
     pub(crate) map: Mutex<BTreeMap<u64, u64>>,
@@ -31,7 +31,7 @@ pub(crate) struct Toy {
     pub(crate) panics: AtomicBool,
     /// Thread of the last `finish_write`.
     pub(crate) finished_on: Mutex<Option<std::thread::ThreadId>>,
-    /// The file that `finish_write` dirties: a file of metadata, exempt.
+    /// The file that `finish_write` dirties: an exempt file of metadata.
     pub(crate) meta: Mutex<Option<Mapping>>,
 }
 
@@ -312,9 +312,9 @@ fn no_other_task_brings_pages_in_during_an_exclusion() {
             assert!(waits.await);
             rt.yield_now().await;
         }
-        // Pages beside it are read as ever.
+        // Pages next to the excluded one can be read as usual.
         assert_eq!(file.read(2 * PAGE, &mut [0; 8]).await.unwrap(), 8);
-        // Direct I/O writes what the reader is to see.
+        // Direct I/O writes what the reader must see.
         let block = toy.map.lock()[&1];
         let bytes = extant_block::Buf::from_slice(&[5; PAGE_BYTES]);
         extant_block::write(&gate.mem, Sector(block * 8), bytes).await.unwrap();
@@ -362,7 +362,7 @@ fn callers_that_must_not_wait_hear_that_they_would() {
     cache.audit();
 }
 
-/// Has every writer pause that has dirtied a page.
+/// Pauses every writer that has dirtied a page.
 #[derive(Debug)]
 struct Pauses(Arc<AtomicBool>);
 

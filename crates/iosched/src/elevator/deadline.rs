@@ -5,18 +5,19 @@ use super::{Decision, Elevator, IoClass, Request, RequestId};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
 
-/// The knobs under `/sys/block/*/queue/iosched`.
+/// The settings under `/sys/block/*/queue/iosched`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
-    /// A read that waited this long starts the next batch of reads.
+    /// A read that has waited this long starts the next batch of reads.
     pub read_expire: Nanos,
-    /// The same for writes.
+    /// The same, for writes.
     pub write_expire: Nanos,
-    /// How many batches of reads may pass while a write waits.
+    /// How many batches of reads may run while a write waits.
     pub writes_starved: u32,
     /// Most requests in a batch.
     pub fifo_batch: u32,
-    /// A request of a lower class that waited this long is served before those of higher classes.
+    /// A request of a lower class that has waited this long is served before those of higher
+    /// classes.
     pub prio_aging_expire: Nanos,
 }
 
@@ -56,16 +57,18 @@ struct Lane {
 #[derive(Debug, Default)]
 struct Class {
     lanes: [Lane; 2],
-    /// Added, and neither completed nor absorbed.
+    /// Requests added, and neither completed nor absorbed.
     pending: u32,
 }
 
-/// Semantics of Linux's mq-deadline (Documentation/block/deadline-iosched.rst). Reads and writes are sorted by
-/// sector; a batch of up to [`Tunables::fifo_batch`] requests runs in one direction; between batches, reads go first
-/// but starve waiting writes at most [`Tunables::writes_starved`] times; a batch starts at the oldest request if that
-/// one is past its expiry, else where the last one in this direction stopped. Each class has its own lists, and a
-/// lower class is served only when the higher have nothing queued or in flight, or when its request has waited for
-/// [`Tunables::prio_aging_expire`]. It never idles.
+/// Linux's mq-deadline (Documentation/block/deadline-iosched.rst).
+///
+/// Reads and writes are sorted by sector. A batch of up to [`Tunables::fifo_batch`] requests runs
+/// in one direction. Between batches, reads go first, but starve waiting writes at most
+/// [`Tunables::writes_starved`] times. A batch starts at the oldest request if that has expired,
+/// otherwise where the last batch in this direction stopped. Each class has its own lists. A lower
+/// class is served only when the higher classes have nothing queued or in flight, or when its
+/// request has waited for [`Tunables::prio_aging_expire`]. It never idles.
 #[derive(Debug)]
 pub struct Deadline {
     tunables: Tunables,
@@ -83,7 +86,7 @@ impl Deadline {
         Self::with(Tunables::default())
     }
 
-    /// With chosen knobs.
+    /// With the given settings.
     pub fn with(tunables: Tunables) -> Self {
         Self {
             tunables,
@@ -115,8 +118,8 @@ impl Deadline {
         self.queued -= 1;
     }
 
-    /// The request of class `rank` to dispatch, if it was added no later than `latest_added`; and whether a batch
-    /// begins with it.
+    /// Chooses the request of class `rank` to dispatch, if it was added no later than
+    /// `latest_added`.
     fn choose(&mut self, rank: usize, now: Nanos, latest_added: Nanos) -> Option<RequestId> {
         let next = |d: Direction| {
             let lane = &self.classes[rank].lanes[d as usize];

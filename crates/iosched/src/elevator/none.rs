@@ -5,13 +5,13 @@ use super::{Decision, Elevator, Request, RequestId};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
 
-/// First in, first out; adjacent requests are still merged while they wait for room in the device.
+/// First in, first out. Adjacent requests are still merged while they wait for room in the device.
 #[derive(Debug)]
 pub struct Fifo {
     name: &'static str,
     table: Table<u64>,
     arrivals: Arrivals,
-    /// Reads, and all others: for merging only.
+    /// Reads, and everything else; used only for merging.
     sorted: [Sorted; 2],
     added: u64,
     queued: usize,
@@ -23,7 +23,7 @@ impl Fifo {
         Self::named("none")
     }
 
-    /// The same under another name.
+    /// An empty queue with another name.
     pub fn named(name: &'static str) -> Self {
         let (table, arrivals, sorted) = (Table::default(), Arrivals::default(), Default::default());
         Self { name, table, arrivals, sorted, added: 0, queued: 0 }

@@ -1,16 +1,16 @@
-//! The containers in which the policies keep requests: a table by slot, lists in order of arrival threaded through it, and lists
-//! sorted by sector.
+//! Containers in which policies keep requests: a table by slot, lists in order of arrival threaded
+//! through it, and lists sorted by sector.
 
 use super::{Request, RequestId};
 use extant_block::Sector;
 
-/// Whether two adjacent requests may become one command: same operation, and metadata only with metadata, so that what
-/// is accounted as metadata stays so.
+/// Whether two adjacent requests may become one command: same operation, and metadata only with
+/// metadata, so that metadata accounting stays correct.
 pub(super) fn mergeable(a: &Request, b: &Request) -> bool {
     a.op == b.op && a.meta == b.meta
 }
 
-/// Requests by slot number, each with what the policy notes beside it and its links in one [`Arrivals`].
+/// Requests by slot number, each with the policy's notes and its links within one [`Arrivals`].
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Vec<Option<Entry<T>>>,
@@ -53,7 +53,8 @@ impl<T> Table<T> {
     }
 }
 
-/// Requests in order of arrival. The links live in the [`Table`]; a request is on one such list at a time.
+/// Requests in order of arrival. The links are in the [`Table`]; a request is on one such list at a
+/// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrivals {
     oldest: Option<RequestId>,
@@ -103,10 +104,10 @@ impl Arrivals {
     }
 }
 
-/// Requests in order of their first sector; of equals, the earlier arrival first.
+/// Requests ordered by first sector, and then by arrival.
 ///
-/// A sorted array: a queue holds at most what the driver's request slots allow, and at that size moving a few cache
-/// lines beats a tree.
+/// A sorted array: a queue holds at most as many requests as the driver has slots, and at that size
+/// moving a few cache lines beats a tree.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     by_start: Vec<(Sector, RequestId)>,
@@ -148,7 +149,7 @@ impl Sorted {
         (before, self.by_start.get(at + 1).map(|(_, id)| *id))
     }
 
-    /// The request that starts at `sector` and passes `fits`.
+    /// A request that starts at `sector` and passes `fits`.
     pub(super) fn starting_at(&self, sector: Sector, fits: impl Fn(RequestId) -> bool) -> Option<RequestId> {
         let at = self.by_start.partition_point(|(s, _)| *s < sector);
         self.by_start[at..].iter().take_while(|(s, _)| *s == sector).map(|(_, id)| *id).find(|id| fits(*id))

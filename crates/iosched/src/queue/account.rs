@@ -1,42 +1,42 @@
-//! Accounts of streams.
+//! Per-stream accounting.
 
 use crate::elevator::{Priority, ProgramId};
 use extant_block::{Bio, Op, StreamId};
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// The facts about a stream that the elevator sees.
+/// What the elevator is told about a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Scheduling class and level.
     pub priority: Priority,
-    /// Which program it belongs to.
+    /// The program it belongs to.
     pub program: ProgramId,
 }
 
-/// Requests and service of a stream so far.
+/// Counts of a stream's requests and service so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     /// Bios submitted.
     pub bios: u64,
-    /// Of these, how many joined another's request.
+    /// How many of these joined another request.
     pub merged: u64,
-    /// Bios that ended, failed ones included.
+    /// Bios that ended, including failed ones.
     pub ended: u64,
     /// Bios that ended with an error.
     pub failed: u64,
-    /// Bytes read by bios that ended well.
+    /// Bytes read by successful bios.
     pub read_bytes: u64,
-    /// Bytes written by bios that ended well.
+    /// Bytes written by successful bios.
     pub written_bytes: u64,
-    /// Sum over ended bios of the time from submission to dispatch.
+    /// Sum of the times from submission to dispatch, over ended bios.
     pub waited: Nanos,
-    /// Sum over ended bios of the time from dispatch to the end.
+    /// Sum of the times from dispatch to completion, over ended bios.
     pub served: Nanos,
 }
 
 impl StreamStats {
-    /// A bio has ended that came at `at` and went to the device at `dispatched`.
+    /// A bio has ended that was submitted at `at` and dispatched at `dispatched`.
     pub(super) fn settle(&mut self, bio: &Bio, ok: bool, at: Nanos, dispatched: Nanos, now: Nanos) {
         self.ended += 1;
         self.waited += dispatched.saturating_sub(at);
@@ -52,7 +52,7 @@ impl StreamStats {
 
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    // Looked up thrice for a bio; the hasher has no random seed.
+    // Looked up three times per bio; the hasher has no random seed.
     streams: FxHashMap<StreamId, Account>,
 }
 
@@ -60,12 +60,12 @@ pub(super) struct Accounts {
 pub(super) struct Account {
     pub(super) info: StreamInfo,
     pub(super) stats: StreamStats,
-    /// The stream has ended, and some of its bios have not.
+    /// The stream has ended, but some of its bios have not.
     leaving: bool,
 }
 
 impl Account {
-    /// A bio comes.
+    /// A bio has arrived.
     pub(super) fn comes(&mut self) {
         self.stats.bios += 1;
         self.leaving = false;
@@ -77,14 +77,14 @@ impl Accounts {
         self.streams.entry(stream).or_default()
     }
 
-    /// In order of the streams' numbers.
+    /// All streams' counts, ordered by stream number.
     pub(super) fn stats(&self) -> Vec<(StreamId, StreamStats)> {
         let mut all: Vec<_> = self.streams.iter().map(|(id, account)| (*id, account.stats)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
-    /// The stream has ended; it is forgotten now, or with the end of its last bio.
+    /// The stream has ended. Its account is removed now, or when its last bio ends.
     pub(super) fn leave(&mut self, stream: StreamId) -> Option<StreamStats> {
         let account = self.streams.get_mut(&stream)?;
         account.leaving = true;
@@ -93,7 +93,8 @@ impl Accounts {
         Some(stats)
     }
 
-    /// Forgets a stream that has ended, if its last bio has, too; says whether it did.
+    /// Removes the account of a stream that has ended if its last bio has too; returns whether it
+    /// did.
     pub(super) fn close_if_left(&mut self, stream: StreamId) -> bool {
         let left = |account: &Account| account.leaving && account.stats.ended == account.stats.bios;
         self.streams.get(&stream).is_some_and(left) && self.streams.remove(&stream).is_some()

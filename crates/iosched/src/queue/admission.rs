@@ -4,40 +4,42 @@ use extant_block::StreamId;
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// How far a stream that has waited for a request may go past the bound on requests, as the request queue of Linux before
-/// blk-mq had it (3.10, block/blk-core.c: `ioc_batching()`, `__get_request()`).
+/// How far a stream that has waited for a request may exceed the limit on requests, as in Linux's
+/// request queue before blk-mq (3.10, block/blk-core.c: `ioc_batching()`, `__get_request()`).
 ///
-/// The stream that fills the queue, and each one that is woken because a request became free, takes a batch; others wait,
-/// in order, one woken for each request that is freed below the bound. All batches together go half past the bound.
+/// The stream that fills the queue gets a batch, and so does each stream woken because a request
+/// became free. The others wait in order, and one is woken for each request freed below the limit.
+/// All batches together may exceed the limit by half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Requests of a batch (kernel: `BLK_BATCH_REQ`).
+    /// Requests per batch (kernel: `BLK_BATCH_REQ`).
     pub requests: u32,
-    /// A batch ends so long after it began; its first request has no such limit (kernel: `BLK_BATCH_TIME`).
+    /// A batch ends this long after it began; this does not apply to its first request (kernel:
+    /// `BLK_BATCH_TIME`).
     pub span: Nanos,
 }
 
 impl Batching {
-    /// Linux's: 32 requests within 20 ms.
+    /// Linux's values: 32 requests within 20 ms.
     pub const LINUX: Self = Self { requests: 32, span: Nanos::from_millis(20) };
 }
 
-/// The slots of both kinds of requests, counted apart so that write-back cannot lock readers out; together where they are tags of the
-/// device.
+/// The slots of both kinds of requests. They are counted separately, so that write-back cannot lock
+/// readers out; together if they are tags of the device.
 #[derive(Debug)]
 pub(super) struct Admission {
     bound: usize,
     are_tags: bool,
     batching: Option<Batching>,
     kinds: [Kind; 2],
-    // Looked up, never iterated; and the hasher has no random seed.
+    // Looked up, never iterated, and the hasher has no random seed.
     batches: FxHashMap<StreamId, Batch>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
     taken: usize,
-    /// A stream has filled the queue, and no request was freed below the bound since.
+    /// A stream has filled the queue, and no request has been freed below the limit since.
     full: bool,
 }
 
@@ -52,32 +54,34 @@ impl Admission {
         Self { bound, are_tags, batching, kinds: [Kind::default(); 2], batches: FxHashMap::default() }
     }
 
-    /// Whether streams wait for requests as tasks did: one that waits submits nothing else meanwhile.
+    /// Whether streams wait for requests as tasks did: a waiting stream submits nothing else
+    /// meanwhile.
     pub(super) fn batches(&self) -> bool {
         self.batching.is_some()
     }
 
-    /// Slots of a kind that are taken.
+    /// Number of slots taken, of one kind.
     pub(super) fn taken(&self, kind: usize) -> usize {
         self.kinds[kind].taken
     }
 
-    /// Slots that are counted with those of a kind and are taken.
+    /// Number of slots taken that count against a kind's limit.
     fn taken_with(&self, kind: usize) -> usize {
         self.kinds[kind].taken + if self.are_tags { self.kinds[1 - kind].taken } else { 0 }
     }
 
-    /// Whether one that is free again may go to the other kind.
+    /// Whether a freed slot may go to the other kind.
     pub(super) fn are_tags(&self) -> bool {
         self.are_tags
     }
 
-    /// Whether fewer than the bound are.
+    /// Whether the number of taken slots is below the limit.
     pub(super) fn has_room(&self, kind: usize) -> bool {
         self.taken_with(kind) < self.bound
     }
 
-    /// Takes a slot for a bio of `stream`, if it may have one. The device is kept idle for one that is `awaited`.
+    /// Takes a slot for a bio of `stream`, if allowed. `awaited` says that the device is kept idle
+    /// for this bio.
     pub(super) fn take(&mut self, kind: usize, stream: StreamId, awaited: bool, now: Nanos) -> bool {
         let Kind { taken, full } = self.kinds[kind];
         let Some(batching) = self.batching else {
@@ -105,7 +109,7 @@ impl Admission {
         true
     }
 
-    /// A slot is free again; says whether a stream that waits is to be woken for it.
+    /// A slot was freed. Returns whether to wake a waiting stream for it.
     pub(super) fn give_back(&mut self, kind: usize) -> bool {
         let slots = &mut self.kinds[kind];
         slots.taken -= 1;
@@ -114,7 +118,7 @@ impl Admission {
         below
     }
 
-    /// A stream that waited was woken.
+    /// A waiting stream was woken.
     pub(super) fn woken(&mut self, stream: StreamId, now: Nanos) {
         if let Some(batching) = self.batching {
             self.begin(stream, batching, now);

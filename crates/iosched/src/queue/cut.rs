@@ -1,11 +1,11 @@
-//! Bios that are longer than the device takes.
+//! Splits bios that are longer than the device accepts.
 
 use extant_block::Piece;
 use extant_block::{Bio, IoErrorKind, Limits, Op, Sector};
 
-/// How to cut `bio` so that every piece is within the limits; `None` where it is already.
+/// How to split `bio` so that every piece is within the limits; `None` if it already is.
 pub(super) fn cut(bio: &Bio, limits: &Limits) -> Result<Option<Vec<Piece>>, IoErrorKind> {
-    // Ranges without memory carry no data: `max_bytes` bounds them alone.
+    // Ranges without memory carry no data: only `max_bytes` limits them.
     let fits = bio.bytes <= limits.max_bytes && bio.segments.len() <= limits.max_segments as usize;
     if fits {
         return Ok(None);
@@ -25,7 +25,7 @@ pub(super) fn cut(bio: &Bio, limits: &Limits) -> Result<Option<Vec<Piece>>, IoEr
         };
         let bytes = if bytes == left { bytes } else { bytes - bytes % block };
         if bytes == 0 {
-            // So many small segments that a block of them is more than the device takes.
+            // The segments are so small that a block of them has more than the device accepts.
             return Err(IoErrorKind::Misaligned);
         }
         segments.advance(bytes);
@@ -36,7 +36,7 @@ pub(super) fn cut(bio: &Bio, limits: &Limits) -> Result<Option<Vec<Piece>>, IoEr
     Ok(Some(pieces))
 }
 
-/// A place in a bio's memory.
+/// A position in a bio's memory.
 struct Segments<'a> {
     bio: &'a Bio,
     index: usize,
@@ -44,7 +44,7 @@ struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// How many bytes the next `count` segments hold, `most` at most.
+    /// How many bytes the next `count` segments hold, at most `most`.
     fn reach(&self, count: usize, most: u64) -> u64 {
         let all: u64 = self.bio.segments.iter().skip(self.index).take(count).map(|s| s.len() as u64).sum();
         (all - self.offset).min(most)

@@ -1,13 +1,14 @@
-//! Which flush makes whom durable.
+//! Decides which flush covers which requests.
 
-/// Shares flushes of a volatile cache among those who need one.
+/// Shares flushes of a volatile cache among the requests that need one.
 ///
-/// One flush is in flight at a time. A request that comes meanwhile waits for the next one, because writes that ended
-/// after the first was issued are not covered by it; all who wait then share that one. (Linux: block/blk-flush.c.)
+/// One flush is in flight at a time. A request that arrives meanwhile waits for the next one,
+/// because the first does not cover writes that ended after it was issued. All waiting requests
+/// then share the next one. (Linux: block/blk-flush.c.)
 #[derive(Debug)]
 pub(super) struct FlushSharing<T> {
     waiting: Vec<T>,
-    /// Those that the flush in flight is for.
+    /// The items that the flush in flight is for.
     covered: Vec<T>,
     /// Whether a flush is in flight, or about to be issued.
     busy: bool,
@@ -20,7 +21,7 @@ impl<T> Default for FlushSharing<T> {
 }
 
 impl<T> FlushSharing<T> {
-    /// `item` needs a flush from now on; `true` if one is to be issued.
+    /// `item` now needs a flush. Returns `true` if the caller must issue one.
     #[must_use]
     pub(super) fn ask(&mut self, item: T) -> bool {
         self.waiting.push(item);
@@ -33,7 +34,8 @@ impl<T> FlushSharing<T> {
         std::mem::swap(&mut self.waiting, &mut self.covered);
     }
 
-    /// The flush has ended, well or not: whom it was for, and whether to issue another.
+    /// The flush has ended, successfully or not. Returns the items it was for, and whether to issue
+    /// another.
     #[must_use]
     pub(super) fn ended(&mut self) -> (Vec<T>, bool) {
         self.busy = !self.waiting.is_empty();

@@ -1,4 +1,4 @@
-//! The request queue before a device.
+//! The request queue in front of a device.
 
 mod account;
 mod admission;
@@ -31,19 +31,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 
-/// How a [`Queue`] is set up.
+/// Settings of a [`Queue`].
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
-    /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
-    /// take turns when a request becomes free (Linux: `nr_requests`).
+    /// Most requests of each kind (synchronous and asynchronous) that the elevator sees. Further
+    /// bios wait, and their streams take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
-    /// Both kinds share these, which are the device's tags (Linux from 5.0 on, without an I/O scheduler).
+    /// Both kinds share these requests, which are the device's tags (Linux since 5.0, without an
+    /// I/O scheduler).
     pub are_tags: bool,
-    /// How streams that have waited go past that bound; `None` where none does.
+    /// How streams that have waited may exceed that limit; `None` if they may not.
     pub batching: Option<Batching>,
     /// Most requests in the device at a time.
     pub depth: usize,
-    /// Whether the device honours [`BioFlags::FUA`] itself; if not, the queue flushes after such a write.
+    /// Whether the device honours [`BioFlags::FUA`] itself. If not, the queue flushes after such a
+    /// write.
     pub fua: bool,
     /// Where to write a blktrace.
     pub blktrace: Option<Blktrace>,
@@ -66,17 +68,19 @@ impl Default for QueueConfig {
     }
 }
 
-/// A device that queues, merges, sorts and bounds what goes to the one below.
+/// A device that queues, merges, sorts and limits the requests to the device below.
 ///
-/// - Bios longer than the device takes are cut; bios next to each other become one request, within the limits of the
-///   device and of the elevator's policy. Bios submitted together ([`Device::submit_all`], [`crate::Plug`]) all arrive
-///   before the first of them leaves.
-/// - A flush, and a write with `PREFLUSH`, share a flush of the device with others that need one at the time; on a
-///   device without a volatile cache they cost nothing. If the flush fails, the write is not done.
-/// - When a merged request fails, its bios are tried one by one, so that each ends as it would have alone.
+/// - Bios longer than the device accepts are split. Adjacent bios become one request, within the
+///   limits of the device and of the elevator's policy. Bios submitted together
+///   ([`Device::submit_all`], [`crate::Plug`]) all arrive before the first of them leaves.
+/// - A flush, or a write with `PREFLUSH`, shares a flush of the device with others that need one at
+///   the same time. On a device without a volatile cache it costs nothing. If the flush fails, the
+///   write is not done.
+/// - When a merged request fails, its bios are retried one by one, so that each ends as it would
+///   have alone.
 /// - Submitting never waits: bios beyond [`QueueConfig::requests`] wait in the queue.
 ///
-/// Dropping the queue leaves its bios to end by themselves.
+/// If the queue is dropped, its bios end by themselves.
 pub struct Queue {
     shared: Arc<Shared>,
     limits: Limits,
@@ -93,23 +97,23 @@ struct Shared {
 struct State {
     requests: Requests,
     flushes: FlushSharing<NeedsFlush>,
-    /// Effects to perform outside of the lock, in order, by the thread that performs at the time.
+    /// Effects to perform, in order and outside the lock, by whichever thread is performing.
     effects: VecDeque<Effect>,
     performing: bool,
-    /// Memory for bios that end together.
+    /// A vector reused for bios that end together.
     ended: Vec<Ended>,
-    /// When the timer fires that was armed for the elevator, and the timer.
+    /// When the timer armed for the elevator fires, and the timer.
     armed: Option<(Nanos, Alarm)>,
-    /// The latest time that the elevator has seen.
+    /// The latest time the elevator has seen.
     latest: Nanos,
     /// Tasks in [`Queue::has_requests`].
     sleeping: Vec<Waker>,
 }
 
 enum NeedsFlush {
-    /// The bio has ended when the flush has.
+    /// The bio ends when the flush has ended.
     Only(Bio),
-    /// The bio goes on to its data.
+    /// The bio's data is written next.
     Before(Bio),
 }
 
@@ -117,12 +121,12 @@ enum Effect {
     Wake(Waker),
     Send(RequestId, Bio),
     Flush,
-    /// The error is boxed so that effects, most of which have none, are small.
+    /// The error is boxed to keep effects small; most have none.
     End(Bio, Result<(), Box<IoError>>),
 }
 
-/// Asks the elevator again when its timer fires: in a task, since the timer's interrupt does not start requests (Linux:
-/// `kblockd_schedule_work`).
+/// Asks the elevator again when its timer fires. This happens in a task, since the timer interrupt
+/// does not start requests (Linux: `kblockd_schedule_work`).
 struct AskAgain {
     queue: Arc<Shared>,
     at: Nanos,
@@ -136,7 +140,8 @@ impl Wake for AskAgain {
     }
 }
 
-/// Asks when it is dropped, by its task or instead of it: a world that has ended takes no task, and the timer is gone.
+/// Asks when dropped, either by its task or in place of it: a world that has ended accepts no task,
+/// and the timer is gone.
 struct Asking(Arc<AskAgain>);
 
 impl Drop for Asking {
@@ -147,7 +152,7 @@ impl Drop for Asking {
 }
 
 impl Queue {
-    /// A queue before `below`, ordered by `elevator`.
+    /// A queue in front of `below`, ordered by `elevator`.
     pub fn new(rt: &Rt, below: Arc<dyn Device>, elevator: Box<dyn Elevator>, config: QueueConfig) -> Self {
         let limits = below.limits().clone();
         assert!(config.requests > 0 && config.depth > 0, "a queue without room moves nothing");
@@ -180,30 +185,33 @@ impl Queue {
         Self { shared: Arc::new(shared), limits }
     }
 
-    /// Tells the elevator what kind of stream this is, from its next bio on.
+    /// Sets what the elevator is told about a stream, from its next bio on.
     pub fn set_stream(&self, stream: StreamId, info: StreamInfo) {
         self.shared.state.lock().requests.accounts.of(stream).info = info;
     }
 
-    /// The stream has ended: nothing more will come from it. Returns its account, which is closed as soon as its last bio
-    /// has ended.
+    /// The stream has ended and will submit nothing more. Returns its account, which is closed once
+    /// its last bio has ended.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
         self.shared.change(|state, now| state.requests.exited(stream, now))
     }
 
-    /// Requests and service of each stream so far, in order of their numbers.
+    /// Requests and service of each stream so far, ordered by stream number.
     pub fn stats(&self) -> Vec<(StreamId, StreamStats)> {
         self.shared.state.lock().requests.accounts.stats()
     }
 
-    /// Whether the device is kept idle for this stream's next request ([`Elevator::awaits`]), for submitters that bound their requests
-    /// themselves.
+    /// Whether the device is kept idle for this stream's next request ([`Elevator::awaits`]). For
+    /// submitters that limit their requests themselves.
     pub fn awaits(&self, stream: StreamId) -> bool {
         self.shared.state.lock().requests.awaits(stream)
     }
 
-    /// Joins a bio to a queued request next to it, or gives it back, for submitters that bound their requests themselves: a bio that
-    /// joins needs none (kernel: `elv_merge` in `__make_request`). One that is to be cut, or that flushes, is given back.
+    /// Merges a bio into an adjacent queued request, or returns it.
+    ///
+    /// For submitters that limit their requests themselves: a bio that is merged needs no request
+    /// of its own (kernel: `elv_merge` in `__make_request`). A bio that must be split, or that
+    /// flushes, is returned.
     pub fn join(&self, bio: Bio) -> Option<Bio> {
         let fits = bio.bytes > 0
             && !bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA)
@@ -222,13 +230,14 @@ impl Queue {
         left
     }
 
-    /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
+    /// Number of bios that wait for a request, requests in the elevator, and requests in the
+    /// device.
     pub fn load(&self) -> (usize, usize, usize) {
         self.shared.state.lock().requests.load()
     }
 
-    /// Waits until every bio has a request: for a task that has submitted some, and is to sleep as long as one of them waits
-    /// (kernel: `get_request_wait()`, `blk_mq_get_tag()`).
+    /// Waits until every bio has a request. For a task that has submitted bios and must sleep while
+    /// one of them waits (kernel: `get_request_wait()`, `blk_mq_get_tag()`).
     pub fn has_requests(&self) -> impl Future<Output = ()> + '_ {
         poll_fn(|cx| {
             let mut state = self.shared.state.lock();
@@ -242,7 +251,7 @@ impl Queue {
         })
     }
 
-    /// The bio as those that fit the device; none if it is over.
+    /// Passes on the bio as bios that fit the device; none if it ends right away.
     fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let below = self.shared.below.limits();
         if let Err(kind) = self.limits.admit(&bio) {
@@ -268,7 +277,7 @@ impl Device for Queue {
 
     fn submit(&self, bio: Bio) {
         if bio.flags.contains(BioFlags::PREFLUSH) {
-            // If it is cut, its pieces arrive together and share a flush.
+            // If it is split, its pieces arrive together and share a flush.
             return self.submit_all(&mut std::iter::once(bio));
         }
         self.admit(bio, |bio| {
@@ -278,7 +287,8 @@ impl Device for Queue {
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
-        // Admitted before the lock is taken, because a bio that is refused ends at once, and may submit another.
+        // Admitted before the lock is taken: a refused bio ends at once, and its completion may
+        // submit another.
         let mut admitted: Vec<Bio> = Vec::new();
         bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
         self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
@@ -320,11 +330,12 @@ impl Shared {
         }
     }
 
-    /// Changes the state, asks the elevator what follows, and does it.
+    /// Changes the state, asks the elevator what to do next, and does it.
     fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let mut state = self.state.lock();
-        // For an elevator time never goes backwards: the clock is read under the lock, and an interrupt of the virtual world may
-        // come while the clock of a task that has just submitted is ahead of it.
+        // For an elevator, time never goes backwards, so the clock is read under the lock. In the
+        // virtual world, an interrupt may arrive while the clock of a task that has just submitted
+        // is ahead of it.
         let now = state.latest.max(self.rt.now());
         state.latest = now;
         let out = edit(&mut state, now);
@@ -333,8 +344,9 @@ impl Shared {
             let woken = std::mem::take(&mut state.sleeping);
             state.effects.extend(woken.into_iter().map(Effect::Wake));
         }
-        // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
-        // completion that submits another) joins the end of the list instead of the stack.
+        // One thread performs all effects, in order. Whatever they cause (a device that ends bios
+        // at once, a completion that submits another) is appended to the list instead of growing
+        // the stack.
         if !state.performing && !state.effects.is_empty() {
             state.performing = true;
             let mut effects = VecDeque::new();
@@ -343,7 +355,7 @@ impl Shared {
                 std::mem::swap(&mut effects, &mut state.effects);
                 parking_lot::MutexGuard::unlocked(&mut state, || {
                     while let Some(effect) = effects.pop_front() {
-                        // A completion that panics must not keep the effects after it from being performed.
+                        // A completion that panics must not prevent the effects after it.
                         let perform = || self.perform_next(effect, &mut effects);
                         if let Err(payload) = catch_unwind(AssertUnwindSafe(perform)) {
                             first_panic.get_or_insert(payload);
@@ -351,7 +363,7 @@ impl Shared {
                     }
                 });
             }
-            // The larger of the two is worth keeping.
+            // Keep the larger of the two buffers.
             if effects.capacity() > state.effects.capacity() {
                 state.effects = effects;
             }
@@ -364,10 +376,10 @@ impl Shared {
         out
     }
 
-    /// Performs `effect`, together with those of `rest` that go with it.
+    /// Performs `effect`, together with effects of `rest` that go with it.
     fn perform_next(self: &Arc<Self>, effect: Effect, rest: &mut VecDeque<Effect>) {
         match effect {
-            // Those that start one after the other start together, which some devices do for less.
+            // Consecutive sends start together, which is cheaper on some devices.
             Effect::Send(id, bio) if matches!(rest.front(), Some(Effect::Send(..))) => {
                 let mut first = Some((id, bio));
                 self.below.submit_all(&mut std::iter::from_fn(|| {
@@ -421,7 +433,7 @@ impl Shared {
         }
     }
 
-    /// A bio that goes to the device now, and will tell of its end.
+    /// Prepares a bio that goes to the device now, so that its end is reported.
     fn prepare(self: &Arc<Self>, id: RequestId, mut bio: Bio) -> Bio {
         self.rt.charge(Cost::DeviceStart(1));
         let fua = bio.flags.contains(BioFlags::FUA);
@@ -476,7 +488,7 @@ impl Shared {
     }
 }
 
-/// The next effect, if that is to send.
+/// Takes the next effect if it is a send.
 fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
     match effects.pop_front()? {
         Effect::Send(id, bio) => Some((id, bio)),

@@ -1,11 +1,11 @@
-//! Reports of the queue's actions to its traces.
+//! Reports the queue's actions to its traces.
 
 use crate::Event;
 use extant_block::blktrace::{Action, Blktrace, Subject};
 use extant_block::{IoError, Op};
 use extant_rt::{Nanos, Rt};
 
-/// Passes what happens to a blktrace and to the world's own trace.
+/// Passes events to a blktrace and to the world's own trace.
 #[derive(Debug)]
 pub(super) struct Observer {
     pub(super) rt: Rt,
@@ -17,7 +17,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// `since` is when what has completed was queued.
+    /// `since` is when the completed request was queued.
     #[inline]
     pub(super) fn tell(
         &self,

@@ -1,6 +1,7 @@
-//! Bios as requests: merging, a bounded number of slots, and what an elevator wants next.
+//! Turns bios into requests: merging, a limited number of slots, and what the elevator wants next.
 //!
-//! A state machine without clock, device or completion: the queue around it does what it returns.
+//! A state machine without a clock, device or completions: the queue around it carries out what it
+//! returns.
 
 use super::account::{Accounts, StreamInfo, StreamStats};
 use super::admission::{Admission, Batching};
@@ -12,23 +13,23 @@ use extant_block::{Bio, BioFlags, IoError, Limits, Op, Sector, Segment, StreamId
 use extant_rt::Nanos;
 use std::collections::VecDeque;
 
-/// How much may be in flight.
+/// Limits on what may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Requests of each kind, synchronous and not (Linux: `nr_requests`).
+    /// Requests of each kind, synchronous and asynchronous (Linux: `nr_requests`).
     pub(super) requests: usize,
-    /// They are the device's tags, which both kinds share.
+    /// The requests are the device's tags, which both kinds share.
     pub(super) are_tags: bool,
-    /// How streams that waited go past that.
+    /// How streams that have waited may exceed that limit.
     pub(super) batching: Option<Batching>,
-    /// Requests in the device.
+    /// Most requests in the device.
     pub(super) depth: usize,
 }
 
 /// The next action on the device.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Send this; report its end under this number.
+    /// Send this bio, and report its end under this number.
     Dispatch(RequestId, Bio),
     /// Ask again at this time.
     IdleUntil(Nanos),
@@ -36,14 +37,15 @@ pub(super) enum Next {
     Nothing,
 }
 
-/// A bio and how it went.
+/// A bio and its result.
 pub(super) type Ended = (Bio, Result<(), Box<IoError>>);
 
 #[derive(Debug)]
 struct Arrival {
     bio: Bio,
     at: Nanos,
-    /// How many of the request's segments are its own; they are away while the request is in the device.
+    /// How many of the request's segments belong to this bio; they are away while the request is in
+    /// the device.
     segments: usize,
 }
 
@@ -52,7 +54,7 @@ struct Slot {
     request: Request,
     bios: VecDeque<Arrival>,
     dispatched: Nanos,
-    /// Whether the request as a whole has failed, and its bios are tried one by one.
+    /// Whether the request as a whole has failed and its bios are being retried one by one.
     retrying: bool,
 }
 
@@ -68,16 +70,16 @@ pub(super) struct Requests {
     admission: Admission,
     /// Asynchronous and synchronous bios that wait for a request.
     waiting: [Waiters<Arrival>; 2],
-    /// The kind that a free tag is offered to first.
+    /// The kind that was offered the last free tag first; it alternates.
     turn: usize,
-    /// Requests freed for which no waiting stream was woken yet, likewise.
+    /// Per kind, freed requests for which no waiting stream has been woken yet.
     to_wake: [usize; 2],
     in_device: usize,
-    /// Slots' empty lists, kept for their memory.
+    /// Empty lists of freed slots, kept for their memory.
     spare: Vec<VecDeque<Arrival>>,
 }
 
-/// Demands of its own keep a bio out of others' requests (Linux: `REQ_NOMERGE_FLAGS`).
+/// Whether the bio's own requirements keep it from being merged (Linux: `REQ_NOMERGE_FLAGS`).
 fn stays_alone(flags: BioFlags) -> bool {
     flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH)
 }
@@ -106,7 +108,7 @@ impl Requests {
         }
     }
 
-    /// The stream ends. Its account is closed when nothing of it is under way any more.
+    /// The stream has ended. Its account is closed once none of its bios is in progress.
     pub(super) fn exited(&mut self, stream: StreamId, now: Nanos) -> Option<StreamStats> {
         self.elevator.exited(stream, now);
         self.admission.forget(stream);
@@ -117,7 +119,7 @@ impl Requests {
         self.elevator.awaits(stream)
     }
 
-    /// Joins a bio that fits the device to a queued request next to it; else gives it back.
+    /// Merges a bio that fits the device into an adjacent queued request; otherwise returns it.
     pub(super) fn join(&mut self, bio: Bio, now: Nanos) -> Option<Bio> {
         let request = describe(&bio, self.accounts.of(bio.stream).info);
         let segments = bio.segments.len();
@@ -129,7 +131,8 @@ impl Requests {
         self.merge(Arrival { bio, at: now, segments }, &request, now).map(|arrival| arrival.bio)
     }
 
-    /// Bios that wait for a request to be free, requests in the elevator, requests in the device.
+    /// Number of bios that wait for a free request, requests in the elevator, and requests in the
+    /// device.
     pub(super) fn load(&self) -> (usize, usize, usize) {
         (self.waiting.iter().map(Waiters::len).sum(), self.elevator.queued(), self.in_device)
     }
@@ -150,12 +153,13 @@ impl Requests {
         }
     }
 
-    /// Merges a bio or gives it a request; without a free one the bio comes back.
+    /// Merges a bio or gives it a request; returns the bio if no request is free.
     fn place(&mut self, arrival: Arrival, now: Nanos) -> Option<Arrival> {
         let request = describe(&arrival.bio, self.accounts.of(arrival.bio.stream).info);
         let arrival = self.merge(arrival, &request, now)?;
         let kind = usize::from(request.sync);
-        // The device is kept idle for this one: making it wait for a slot as well would be idling for nothing.
+        // The device is kept idle for this bio: if it also had to wait for a slot, the idling would
+        // be for nothing.
         let awaited = request.sync && self.elevator.awaits(request.stream);
         if !self.admission.take(kind, request.stream, awaited, now) {
             return Some(arrival);
@@ -174,7 +178,7 @@ impl Requests {
         None
     }
 
-    /// Gives the requests of a kind that were freed to bios that wait.
+    /// Gives freed requests of a kind to waiting bios.
     fn admit_waiting(&mut self, kind: usize, now: Nanos) {
         if self.admission.are_tags() {
             while self.admission.has_room(kind) {
@@ -212,12 +216,13 @@ impl Requests {
             if blocked {
                 return;
             }
-            // A bio that joined another's request leaves the free one to the next stream.
+            // A bio that was merged leaves the free request to the next stream.
             to_wake -= usize::from(took);
         }
     }
 
-    /// Joins the bio to a queued request next to it, where policy and limits allow; else gives it back.
+    /// Merges the bio into an adjacent queued request if policy and limits allow; otherwise returns
+    /// it.
     fn merge(&mut self, arrival: Arrival, candidate: &Request, now: Nanos) -> Option<Arrival> {
         if stays_alone(arrival.bio.flags) {
             return Some(arrival);
@@ -255,7 +260,7 @@ impl Requests {
         back.map(|id| (id, Action::BackMerged)).or_else(|| front().map(|id| (id, Action::FrontMerged)))
     }
 
-    /// Whether the queued request may grow by so much.
+    /// Whether the queued request may grow by this much.
     fn fits(&self, id: RequestId, sectors: u64, segments: usize) -> bool {
         let slot = self.slot(id);
         !stays_alone(slot.bios[0].bio.flags)
@@ -263,7 +268,7 @@ impl Requests {
             && slot.segments() + segments <= self.limits.max_segments as usize
     }
 
-    /// `gone`, which starts where `kept` ends, becomes part of it if the limits allow.
+    /// Merges `gone`, which starts where `kept` ends, into `kept`, if the limits allow.
     fn absorb(&mut self, kept: RequestId, gone: RequestId, now: Nanos) {
         let slot = self.slot(gone);
         let (sectors, segments) = (slot.request.sectors, slot.segments());
@@ -318,10 +323,10 @@ impl Requests {
         bio
     }
 
-    /// A dispatched bio has come back; those that it carried and that are over go to `ended`.
+    /// A dispatched bio has come back. Those of the bios it carried that are done go to `ended`.
     ///
-    /// Returns another to send under the same number when a merged request has failed: its bios are tried one by one,
-    /// so that each ends as it would have alone.
+    /// If a merged request has failed, its bios are retried one by one, so that each ends as it
+    /// would have alone: then this returns the next bio to send under the same number.
     pub(super) fn completed(
         &mut self,
         id: RequestId,
@@ -346,7 +351,8 @@ impl Requests {
             let stats = &mut self.accounts.of(arrival.bio.stream).stats;
             stats.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
             if self.accounts.close_if_left(arrival.bio.stream) {
-                // Bios that waited for a request when the stream ended came to the elevator after that.
+                // Bios still waiting for a request when the stream ended reached the elevator after
+                // that.
                 self.elevator.exited(arrival.bio.stream, now);
             }
             ended.push((arrival.bio, result.clone()));
@@ -368,7 +374,8 @@ impl Slot {
         self.bios.iter().map(|arrival| arrival.segments).sum()
     }
 
-    /// The bio that does the work of all, or of the first alone when they are tried one by one.
+    /// The bio that does the work of all bios, or of the first one while they are retried one by
+    /// one.
     fn carrier(&mut self) -> Bio {
         let count = if self.retrying { 1 } else { self.bios.len() };
         let mut flags = BioFlags::all();
@@ -388,7 +395,7 @@ impl Slot {
         bio
     }
 
-    /// Gives each bio its memory back.
+    /// Returns each bio's memory to it.
     fn take_back(&mut self, mut carried: Bio) {
         let carried = std::mem::take(&mut carried.segments);
         let count = if self.retrying { 1 } else { self.bios.len() };
@@ -403,7 +410,7 @@ impl Slot {
     }
 }
 
-/// How it went, for the observer.
+/// The result, for the observer.
 pub(super) fn told(result: &Result<(), Box<IoError>>) -> Result<(), &IoError> {
     match result {
         Ok(()) => Ok(()),
@@ -422,7 +429,7 @@ fn describe(bio: &Bio, info: StreamInfo) -> Request {
         sync: is_sync(bio),
         meta: bio.flags.contains(BioFlags::META),
         prio: bio.flags.contains(BioFlags::META),
-        // Linux sets it on the writes of fsync and of journals, which carry these demands.
+        // Linux sets it on the writes of fsync and of journals, which have these flags.
         noidle: stays_alone(bio.flags),
         stream: bio.stream,
         program: info.program,

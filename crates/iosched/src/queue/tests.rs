@@ -14,7 +14,7 @@ struct Held {
     disk: MemDevice,
     limits: Limits,
     held: Mutex<VecDeque<Bio>>,
-    /// Bios that came, as (operation, sector, bytes).
+    /// Bios received, as (operation, sector, bytes).
     seen: Mutex<Vec<(Op, u64, u64)>>,
     /// Sectors that cannot be read or written.
     bad: Mutex<Range<u64>>,
@@ -29,7 +29,7 @@ impl Held {
         Arc::new(Self { disk, limits, held, seen, bad })
     }
 
-    /// Ends what is held, and what comes because of that.
+    /// Ends the bios held, and those that arrive as a result.
     fn end_all(&self) {
         while self.end_one() {}
     }
@@ -62,7 +62,7 @@ impl Device for Held {
     }
 }
 
-/// Bios' ends, in order: operation, sector, error.
+/// The ends of bios, in order: operation, sector, error.
 type Ends = Arc<Mutex<Vec<(Op, u64, Option<IoErrorKind>)>>>;
 
 fn note(ends: &Ends) -> Completion {
@@ -85,7 +85,7 @@ fn queue(rt: &Rt, below: &Arc<Held>, config: QueueConfig) -> Queue {
     Queue::new(rt, below.clone(), Box::new(Fifo::new()), config)
 }
 
-/// Keeps the device busy with one read, so that what follows stays in the elevator.
+/// Keeps the device busy with one read, so that later requests stay in the elevator.
 fn busy(queue: &Queue, below: &Held, ends: &Ends) {
     queue.submit(bio(Op::Read, 16000, 1, ends));
     assert_eq!(below.seen(), [(Op::Read, 16000, 512)]);
@@ -225,7 +225,7 @@ fn flushes_that_are_asked_for_together_are_one() {
     for _ in 0..5 {
         queue.submit(bio(Op::Flush, 0, 0, &ends));
     }
-    // The first is in the device by then; the others share the second.
+    // The first is already in the device; the others share the second.
     below.end_all();
     assert_eq!(below.seen(), [(Op::Flush, 0, 0), (Op::Flush, 0, 0)]);
     assert_eq!(ends.lock().len(), 5);
@@ -327,7 +327,7 @@ fn a_stream_with_one_bio_does_not_wait_for_one_with_a_thousand() {
     assert_eq!(queue.load(), (997, 3, 1));
     below.end_all();
     let place = ends.lock().iter().position(|e| e.1 == 9999).unwrap();
-    // Behind the four that had a request already and at most one waiter of the other stream.
+    // Behind the four that already had a request, and at most one waiter of the other stream.
     assert!(place <= 5, "served as number {place}");
     assert_eq!(ends.lock().len(), 1001);
 }
@@ -369,7 +369,7 @@ fn a_completion_may_submit_the_next_bio_a_hundred_thousand_times() {
     done.recv().unwrap();
 }
 
-/// Idles for everybody, as long as the knob says.
+/// Idles for every stream, as long as the setting says.
 #[derive(Debug)]
 struct AlwaysIdle;
 
@@ -465,7 +465,8 @@ fn the_awaited_bio_does_not_stand_in_line() {
     assert_eq!(open, [StreamId(3)], "accounts go with the last bio of a stream that has ended");
 }
 
-/// A rule's news of streams: a request of this one, of this program; this one has ended.
+/// What a rule is told about streams: a request of this stream and program arrived, or this stream
+/// ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Arrival(u64, u64),
@@ -518,7 +519,7 @@ fn the_idle_rule_hears_of_programs_and_of_ends_of_streams() {
     queue.set_stream(StreamId(1), StreamInfo { program: ProgramId(7), ..StreamInfo::default() });
     read(1, 0);
     read(2, 16_000);
-    // The second still waits for a request: the elevator will only see it after this.
+    // The second stream still waits for a request: the elevator sees it only after this.
     let told = || std::mem::take(&mut *notes.lock());
     assert_eq!(queue.end_stream(StreamId(2)).map(|stats| (stats.bios, stats.ended)), Some((1, 0)));
     assert_eq!(told(), [Told::Arrival(1, 7), Told::Exit(2)]);

@@ -1,10 +1,10 @@
-//! Turns of the streams that wait for a free request.
+//! Turns among the streams that wait for a free request.
 
 use extant_block::StreamId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Items that wait, each stream's in order, the streams in turn: a stream with a thousand items ahead of one with a
-/// single item delays it by one.
+/// Waiting items: in order within each stream, with the streams taking turns. A stream with a
+/// thousand items delays a stream with a single item by only one.
 #[derive(Debug)]
 pub(super) struct Waiters<T> {
     streams: BTreeMap<StreamId, VecDeque<T>>,
@@ -45,12 +45,12 @@ impl<T> Waiters<T> {
         self.len
     }
 
-    /// Whether something of this stream waits.
+    /// Whether any item of this stream waits.
     pub(super) fn holds(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)
     }
 
-    /// All that the stream whose turn it is has waiting.
+    /// All waiting items of the stream whose turn it is.
     pub(super) fn pop_stream(&mut self) -> Option<(StreamId, VecDeque<T>)> {
         let stream = self.turns.pop_front()?;
         let items = self.streams.remove(&stream).expect("a stream with a turn waits");
@@ -58,7 +58,7 @@ impl<T> Waiters<T> {
         Some((stream, items))
     }
 
-    /// The rest of a stream's items waits again, behind all others.
+    /// Puts the rest of a stream's items back, behind all others.
     pub(super) fn push_stream(&mut self, stream: StreamId, items: VecDeque<T>) {
         if items.is_empty() {
             return;

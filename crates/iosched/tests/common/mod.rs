@@ -1,4 +1,4 @@
-//! A queue before a disk of memory in the virtual world, on one processor whose work is free.
+//! A queue in front of a RAM disk in the virtual world, on one processor whose work is free.
 
 use extant_iosched::elevator::Elevator;
 use extant_iosched::{Queue, QueueConfig};

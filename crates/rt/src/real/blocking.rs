@@ -1,4 +1,4 @@
-//! A bounded pool of threads for work that blocks.
+//! A bounded pool of threads for blocking work.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ impl Pool {
         Self { most_threads: most_threads.max(1), state: Mutex::default(), work: Condvar::new() }
     }
 
-    /// Queues a job; one that comes after `stop` is dropped.
+    /// Queues a job; after `stop`, drops it.
     pub(super) fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state.lock();
         if state.stop {
@@ -42,7 +42,7 @@ impl Pool {
             let name = format!("extant-blocking-{}", state.threads.len());
             match std::thread::Builder::new().name(name).spawn(move || pool.run()) {
                 Ok(thread) => state.threads.push(thread),
-                // The process may have no more; those that there are do it.
+                // The process may be out of threads; the existing ones do the work.
                 Err(_) if !state.threads.is_empty() => {}
                 Err(error) => panic!("the process may start a thread: {error}"),
             }
@@ -64,7 +64,8 @@ impl Pool {
         }
     }
 
-    /// Drops queued jobs and lets the threads go when they have finished theirs; waits for those if `join`.
+    /// Drops queued jobs and makes each thread exit once it has finished its job; if `join`, waits
+    /// for them.
     pub(super) fn stop(&self, join: bool) {
         let (jobs, threads) = {
             let mut state = self.state.lock();

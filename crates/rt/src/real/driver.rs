@@ -1,4 +1,4 @@
-//! I/O that is driven by the threads that wait for it.
+//! I/O driven by the threads that wait for it.
 
 use super::park::{Interrupt, Parker, take_deferred, with_may_block};
 use super::timer::Timers;
@@ -14,32 +14,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-/// A source of completions, such as an io_uring, that has no thread of its own.
+/// A source of completions without a thread of its own, such as an io_uring.
 ///
-/// Handing a completion from one thread to another costs tens of microseconds on a virtual machine, more than most I/O
-/// has to spare; so the thread that waits for it reaps it. A thread in [`Rt::block_on`](crate::Rt::block_on) whose future
-/// is pending sits down to drive: it calls `drive(Wait::UntilSome)`, which reaps completions on that thread and wakes
-/// their tasks. At most one such thread sits at a time, the others park; when it leaves while I/O is in flight, it wakes
-/// one of them to follow it. Only when no ordinary thread waits does an idle worker of the executor sit down; it keeps
-/// its seat until its next completion when a thread comes after it, so two threads may be inside `drive` at once.
+/// Handing a completion from one thread to another costs tens of microseconds on a virtual machine,
+/// more than most I/O can spare. So the thread that waits for a completion reaps it. A thread in
+/// [`Rt::block_on`](crate::Rt::block_on) whose future is pending takes a seat to drive: it calls
+/// `drive(Wait::UntilSome)`, which reaps completions on that thread and wakes their tasks. At most
+/// one such thread is seated at a time; the others park. When it leaves while I/O is in flight, it
+/// wakes one of them as its successor. An idle worker of the executor takes a seat only when no
+/// ordinary thread waits. If such a thread arrives later, the worker keeps its seat until its next
+/// completion, so two threads may be inside `drive` at once.
 ///
-/// An implementation must therefore wait without holding the lock under which it reaps.
+/// An implementation must therefore not hold its reaping lock while it waits.
 pub trait Driver: Send + Sync {
-    /// Reaps what has completed, calling the completions on this thread. With [`Wait::UntilSome`] it first waits until
-    /// there is something, or until [`Driver::interrupt`] is called. It may return early for any reason.
+    /// Reaps what has completed, and calls the completions on this thread. With [`Wait::UntilSome`]
+    /// it first waits until there is something to reap, or until [`Driver::interrupt`] is called.
+    /// It may return early for any reason.
     fn drive(&self, wait: Wait);
-    /// Makes a thread that waits in `drive` return, or the next one that would. Of two threads that wait either may
-    /// return for one interrupt; the runtime repeats it until the right one does.
+    /// Makes a thread that waits in `drive` return, or the next one that would wait. If two threads
+    /// wait, one interrupt may return either; the runtime repeats it until the right one returns.
     fn interrupt(&self);
-    /// How much is in flight: submitted and not yet reaped. Read often; an atomic will do.
+    /// How many requests are in flight: submitted and not yet reaped. Read often; an atomic is good
+    /// enough.
     fn in_flight(&self) -> usize;
-    /// Something that polls readable when there is something to reap: used when several drivers are waited for at once.
+    /// A file descriptor that polls readable when there is something to reap. Used to wait for
+    /// several drivers at once.
     fn poll_fd(&self) -> BorrowedFd<'_>;
-    /// Starts what was submitted and kept back because [`Rt::may_defer`](crate::Rt::may_defer) allowed it. Whenever
-    /// [`Driver::drive`] returns, it has done so, too, and it does so before it waits or calls a completion.
+    /// Starts requests that were deferred because [`Rt::may_defer`](crate::Rt::may_defer) allowed
+    /// it. [`Driver::drive`] also does this, before it waits or calls a completion and at the
+    /// latest when it returns.
     fn enter_deferred(&self) {}
-    /// Whether something could not be started for want of memory and is tried again by [`Driver::drive`], though nothing polls
-    /// readable.
+    /// Whether a request could not be started for lack of memory. [`Driver::drive`] will retry it,
+    /// although nothing polls readable.
     fn is_held_up(&self) -> bool {
         false
     }
@@ -48,13 +54,13 @@ pub trait Driver: Send + Sync {
 /// How long [`Driver::drive`] may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Only reap what is there, and start what was kept back.
+    /// Only reap what is there, and start what was deferred.
     Not,
     /// Wait for something to reap, or for an interrupt.
     UntilSome,
 }
 
-/// Keeps a driver registered; dropping it withdraws the driver.
+/// Keeps a driver registered; dropping it unregisters the driver.
 #[must_use = "dropping it withdraws the driver"]
 pub struct DriverHandle(Option<(Arc<Crew>, Arc<dyn Driver>)>);
 
@@ -78,7 +84,7 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
-/// The other job of a thread that waits.
+/// What else a waiting thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An ordinary thread in `block_on`.
@@ -87,20 +93,21 @@ pub(super) enum Role {
     Worker,
 }
 
-/// The threads that wait, and the drivers that they can drive.
+/// The waiting threads, and the drivers they can drive.
 pub(super) struct Crew {
     helm: RwLock<Arc<Helm>>,
     any: AtomicBool,
-    /// Seats taken, to be read without the lock.
+    /// Number of seats taken; can be read without the lock.
     seated: AtomicUsize,
     seats: Mutex<Seats>,
     panics: Arc<Panics>,
     timers: Weak<Timers>,
-    /// When it is looked whether a thread that was woken to drive does; past where that is not to be looked at.
+    /// When to check whether a woken thread really drives; a time in the past if no check is
+    /// pending.
     looks_at: AtomicU64,
 }
 
-/// How long a thread that was woken to drive may be busy with its own future, at least, while others wait.
+/// How long, at least, a thread woken to drive may be busy with its own future while others wait.
 const PATIENCE: Nanos = Nanos::from_millis(50);
 
 struct Look(Weak<Crew>);
@@ -113,11 +120,11 @@ impl Wake for Look {
     }
 }
 
-/// The drivers at one time, waited for together.
+/// The drivers at one time, which are waited for together.
 #[derive(Default)]
 struct Helm {
     drivers: Vec<Arc<dyn Driver>>,
-    /// Interrupts the thread that polls, where there are several drivers.
+    /// With several drivers, interrupts the thread that polls.
     bell: Option<OwnedFd>,
 }
 
@@ -158,7 +165,7 @@ impl Crew {
         }
     }
 
-    /// Tells this crew from others as long as it lives.
+    /// Identifies this crew as long as it lives.
     pub(super) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -177,7 +184,7 @@ impl Crew {
             let bell = (drivers.len() > 1).then(new_bell);
             *helm = Arc::new(Helm { drivers, bell });
         }
-        // The seated threads drive the old list: let them look again.
+        // The seated threads drive the old list: make them look again.
         let seats = self.seats.lock();
         let seated = [seats.caller.clone(), seats.worker.clone()];
         drop(seats);
@@ -192,8 +199,8 @@ impl Crew {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Waits until `parker` is notified, driving I/O meanwhile if it is this thread's turn. May return early. Says
-    /// whether the thread sat down.
+    /// Waits until `parker` is notified; drives I/O meanwhile if it is this thread's turn. May
+    /// return early. Returns whether the thread took a seat.
     pub(super) fn wait(self: &Arc<Self>, parker: &Arc<Parker>, role: Role) -> bool {
         if !self.has_drivers() {
             take_deferred();
@@ -208,7 +215,8 @@ impl Crew {
             self.seated.fetch_add(1, Ordering::SeqCst);
             drop(seats);
             let _leave = LeaveSeat { crew: self, parker, role };
-            // Taken after the seat: a change of drivers from here on finds us seated and notifies us.
+            // Read after taking the seat: any later change of the drivers finds us seated and
+            // notifies us.
             let helm = self.helm.read().clone();
             if parker.begin_driving(helm.clone()) {
                 self.contain(|| helm.drive());
@@ -226,7 +234,7 @@ impl Crew {
         }
     }
 
-    /// Starts what the last poll on this thread submitted and a driver kept back.
+    /// Starts what the last poll on this thread submitted and a driver deferred.
     pub(super) fn enter_deferred(&self) {
         if take_deferred() {
             let helm = self.helm.read().clone();
@@ -234,8 +242,9 @@ impl Crew {
         }
     }
 
-    /// If something is in flight and nobody sits there, reaps what has completed, without waiting. For threads that have
-    /// tasks to run and so do not wait: with nobody else to do it, completions would wait until they have none.
+    /// Reaps what has completed, without waiting, if something is in flight and no thread is
+    /// seated. For threads that have tasks to run and so do not wait: otherwise, if no thread is
+    /// driving, completions would sit until the worker runs out of tasks.
     pub(super) fn reap_if_unattended(&self) {
         if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 {
             let helm = self.helm.read().clone();
@@ -246,17 +255,18 @@ impl Crew {
         }
     }
 
-    /// Drives. A panic in a completion is noted and goes no further: neither the task that waits on this thread nor the
-    /// worker has anything to do with it.
+    /// Runs `drive` and records a panic in a completion, without passing it on: it concerns neither
+    /// the task that waits on this thread nor the worker.
     fn contain(&self, drive: impl FnOnce()) {
-        // A completion that blocked would keep those behind it waiting.
+        // A completion that blocked would delay those behind it.
         let drive = || with_may_block(false, drive);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(drive)) {
             self.panics.note("completion", &panic_message(&*payload));
         }
     }
 
-    /// If something is in flight and no thread is seated, wakes one to drive. False if there is none to wake.
+    /// If something is in flight and no thread is seated, wakes one to drive. Returns false if
+    /// there is none to wake.
     pub(super) fn ensure_driven(self: &Arc<Self>) -> bool {
         if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {
             return true;
@@ -277,8 +287,8 @@ impl Crew {
         })
     }
 
-    /// A thread was woken to drive, and others wait. It polls its own future first, which may take long: after a while it is looked
-    /// whether any drives.
+    /// Called when a thread was woken to drive while others wait. That thread first polls its own
+    /// future, which may take long. So after a while `look` checks whether any thread drives.
     fn watch(self: &Arc<Self>) {
         let Some(timers) = self.timers.upgrade() else { return };
         let (now, set) = (timers.now(), self.looks_at.load(Ordering::SeqCst));
@@ -291,7 +301,7 @@ impl Crew {
         }
     }
 
-    /// Wakes all that wait if something is in flight and none of them drives.
+    /// Wakes all waiting threads if something is in flight and no thread drives.
     fn look(&self) {
         self.looks_at.store(0, Ordering::SeqCst);
         if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 && self.in_flight() {
@@ -306,14 +316,14 @@ impl Crew {
 impl Interrupt for Helm {
     fn interrupt(&self) {
         match &self.bell {
-            // It can only fail when the counter is full, and then it rings already.
+            // The write can only fail if the counter is full, and then the bell is ringing already.
             Some(bell) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
             None => self.drivers.iter().for_each(|driver| driver.interrupt()),
         }
     }
 }
 
-/// How long until what a driver could not start is tried again.
+/// How long to wait before retrying what a driver could not start.
 const AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl Helm {
@@ -329,7 +339,7 @@ impl Helm {
         let fds = self.drivers.iter().map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let again = self.drivers.iter().any(|driver| driver.is_held_up()).then_some(&AGAIN_AFTER);
-        // A system call cut short by a signal is an early return, which is allowed.
+        // A system call interrupted by a signal is an early return, which is allowed.
         let _ = poll(&mut fds, again);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);
@@ -356,9 +366,10 @@ impl Drop for LeaveSeat<'_> {
                 // We may have reaped the interrupt that was meant for the other one.
                 other.interrupt_again();
             }
-            // This thread's wait is over, and it may now be busy for long: another one that waits follows. A
-            // thread that was woken by another's completion comes back by itself, and with nobody waiting the
-            // next wait, or `ensure_driven` when this thread leaves for good, settles the succession.
+            // This thread's wait is over, and it may now be busy for long, so another waiting
+            // thread takes over. A thread whose completion was reaped by someone else comes back by
+            // itself. If no one waits, the next wait decides who drives, or `ensure_driven` when
+            // this thread leaves for good.
             None if self.parker.is_notified() => {
                 let next = seats.parked_callers.first().cloned();
                 let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;

@@ -1,4 +1,4 @@
-//! The real world: threads and the system's clock.
+//! The real world: threads and the system clock.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this is the one place that may
 
 mod blocking;
@@ -28,18 +28,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use timer::Timers;
 
-/// How the real world is set up.
+/// Settings of the real world.
 #[derive(Clone, Debug, Default)]
 pub struct RealConfig {
-    /// Threads that run tasks; one per processor if not given.
+    /// Threads that run tasks; default: one per processor.
     pub worker_threads: Option<usize>,
-    /// Most threads that run blocking work at once; four per processor if not given.
+    /// Most threads that run blocking work at once; default: four per processor.
     pub blocking_threads: Option<usize>,
-    /// Seed of [`rng`](crate::Rt::rng); the system's randomness if not given.
+    /// Seed of [`rng`](crate::Rt::rng); default: from the system's random source.
     pub seed: Option<u64>,
 }
 
-/// The real world's state; what threads need of it is shared, so that its drop can stop them.
+/// The real world's state. What the threads need is shared, so that dropping this can stop them.
 pub(crate) struct Real {
     origin: Instant,
     seed: u64,
@@ -53,9 +53,10 @@ pub(crate) struct Real {
     counters: Arc<Counters>,
 }
 
-/// The executor and the state that its workers share.
+/// The executor, and the state shared by its workers.
 struct Engine {
-    /// Taken out when the world ends: its drop drops the tasks, which hold handles to the world.
+    /// Taken when the world ends. Dropping the executor drops the tasks, which hold handles to the
+    /// world.
     executor: RwLock<Option<Arc<Executor<'static>>>>,
     crew: Arc<Crew>,
     stop: AtomicBool,
@@ -78,7 +79,7 @@ struct LiveState {
     closed: bool,
 }
 
-/// A task's entry among the living, and a value that lives as long.
+/// A task's entry among the live tasks, and a value that lives as long.
 struct Birth<K> {
     live: Arc<Live>,
     id: u64,
@@ -127,7 +128,7 @@ impl Real {
         Nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
-    /// Processor time that the calling thread has used.
+    /// Processor time used by the calling thread.
     pub(crate) fn processor_time(&self) -> Nanos {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Nanos(used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64)
@@ -142,7 +143,7 @@ impl Real {
         self.seed
     }
 
-    /// Threads are numbered as they first trace something.
+    /// Threads are numbered when they first trace something.
     pub(crate) fn origin(&self) -> Origin {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         thread_local! {
@@ -207,7 +208,7 @@ impl Real {
         }
     }
 
-    /// `None` where this thread must not wait, because it runs a task or a completion.
+    /// `None` if this thread must not wait, because it runs a task or a completion.
     pub(crate) fn block_on(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Option<()> {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
@@ -251,7 +252,7 @@ impl Real {
         park::may_block_once()
     }
 
-    /// The running task lets others go first: among them those whose I/O has completed.
+    /// Called when the running task lets others go first, including those whose I/O has completed.
     pub(crate) fn before_yield(&self) {
         self.engine.crew.reap_if_unattended();
     }
@@ -261,7 +262,8 @@ impl Real {
             self.engine.crew.enter_deferred();
         }
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
-            // Without workers nothing would happen until a thread waits. Busy ones look when they have done.
+            // Without workers nothing would happen until a thread waits. Busy workers look when
+            // they are done.
             self.start_workers();
         }
     }
@@ -296,21 +298,23 @@ impl Real {
             state.names.values().map(ToString::to_string).collect::<Vec<_>>()
         };
         self.engine.stop();
-        // A worker inside a task that never yields cannot be stopped: after the grace it is left to itself.
+        // A worker inside a task that never yields cannot be stopped; it is abandoned after the
+        // grace period.
         if self.engine.wait_until_left(deadline) {
             self.workers.lock().drain(..).for_each(|thread| join(Some(thread)));
         }
         let executor = self.engine.executor.write().take();
         drop(executor);
-        // The timers that are left are those of threads in `block_on`, and alarms.
+        // The remaining timers belong to threads in `block_on`, and to alarms.
         self.timers.stop();
-        // With work in flight a thread of the pool may block for ever.
+        // With work in flight, a thread of the pool may block forever.
         self.pool.stop(in_flight.is_empty());
         ShutdownReport { in_flight, panicked: Vec::new() }
     }
 }
 
-/// A thread that leaves [`Real::block_on`], by a panic, too: I/O that its future began needs another to drive it.
+/// A thread that leaves [`Real::block_on`], perhaps by a panic. Another thread must then drive the
+/// I/O that its future started.
 struct Leaving<'a>(&'a Real);
 
 impl Drop for Leaving<'_> {
@@ -351,7 +355,7 @@ impl Engine {
         let mut cx = Context::from_waker(&berth.waker);
         while running.as_mut().poll(&mut cx).is_pending() {
             if berth.parker.take_notice() {
-                // The executor comes up for air every 200 polls.
+                // The executor returns here every 200 polls.
                 self.crew.reap_if_unattended();
             } else {
                 self.crew.wait(&berth.parker, Role::Worker);
@@ -368,7 +372,7 @@ impl Engine {
         self.parkers.lock().iter().for_each(|parker| parker.notify());
     }
 
-    /// Whether all workers have left by the deadline, or soon after.
+    /// Whether all workers have left by the deadline, or within a short minimum time.
     fn wait_until_left(&self, deadline: Option<Instant>) -> bool {
         let soon = Instant::now() + Duration::from_millis(100);
         let deadline = deadline.map(|deadline| deadline.max(soon));
@@ -389,12 +393,12 @@ impl Engine {
     }
 }
 
-/// Waits for a thread, unless it is the one that asks.
+/// Joins a thread, unless it is the calling one.
 fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && thread.thread().id() != std::thread::current().id()
     {
-        // Threads of ours catch their tasks' panics; one of their own has been printed already.
+        // Our threads catch panics of their tasks; a panic of their own has already been printed.
         let _ = thread.join();
     }
 }

@@ -13,35 +13,36 @@ const PARKED: u32 = 1;
 const DRIVING: u32 = 2;
 const NOTIFIED: u32 = 3;
 
-/// Short system calls in which a thread may be blocked during one poll.
+/// Short blocking system calls allowed per poll.
 const SHORT_CALLS: u8 = 2;
 
 thread_local! {
-    /// Short calls that are left to a thread that may be blocked.
+    /// Short calls left, for a thread that may block.
     static MAY_BLOCK: Cell<Option<u8>> = const { Cell::new(None) };
-    /// The crew that this thread waits with when it has nothing to do, by its address; 0 for a thread of none.
+    /// Address of the crew this thread waits with when idle; 0 if none.
     static CREW: Cell<usize> = const { Cell::new(0) };
-    /// Whether a driver of that crew has something that the poll on this thread left for its end.
+    /// Whether a driver of that crew holds requests that this thread's poll deferred until its end.
     static DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread polls a future for which it waits with the crew at this address; then it has the crew's drivers entered
-/// after the poll.
+/// Whether this thread is polling a future it waits for with the crew at this address. If so, the
+/// crew's drivers start what they deferred after the poll.
 pub(super) fn defer(crew: usize) -> bool {
     may_block() && crew_of_thread() == crew && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
 }
 
-/// Whether [`defer`] was granted since the last call.
+/// Whether [`defer`] has been granted since the last call.
 pub(super) fn take_deferred() -> bool {
     DEFERRED.try_with(|deferred| deferred.replace(false)).unwrap_or(false)
 }
 
-/// The address of the crew that this thread belongs to now.
+/// Address of the crew this thread belongs to now.
 pub(super) fn crew_of_thread() -> usize {
     CREW.try_with(Cell::get).unwrap_or(0)
 }
 
-/// Does `work`, after whose steps this thread waits with the crew at this address. Not nested: a berth is lent once.
+/// Runs `work` on behalf of the crew at this address; the thread waits with that crew between its
+/// steps. Calls do not nest, since a berth is lent only once.
 pub(super) fn with_crew<T>(crew: usize, work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
@@ -54,18 +55,18 @@ pub(super) fn with_crew<T>(crew: usize, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether this thread may be blocked by a system call: see [`crate::Rt::may_block`].
+/// Whether a system call may block this thread: see [`crate::Rt::may_block`].
 pub(super) fn may_block() -> bool {
     MAY_BLOCK.try_with(Cell::get).is_ok_and(|calls| calls.is_some())
 }
 
-/// As [`may_block`], for one of the few short calls of a poll: see [`crate::Rt::may_block_once`].
+/// Like [`may_block`], for one of the few short calls of a poll: see [`crate::Rt::may_block_once`].
 pub(super) fn may_block_once() -> bool {
     let left = MAY_BLOCK.try_with(Cell::get).ok().flatten().unwrap_or(0);
     left > 0 && MAY_BLOCK.try_with(|calls| calls.set(Some(left - 1))).is_ok()
 }
 
-/// Does `work`, in which the thread may or may not be blocked.
+/// Runs `work`; `may` says whether the thread may block in it.
 pub(super) fn with_may_block<T>(may: bool, work: impl FnOnce() -> T) -> T {
     struct Before(Option<u8>);
     impl Drop for Before {
@@ -78,17 +79,17 @@ pub(super) fn with_may_block<T>(may: bool, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Something that a thread waits inside of and that another thread can make return.
+/// Something a thread waits in, and that another thread can make return.
 pub(super) trait Interrupt: Send + Sync {
     /// Makes the waiting thread return, or the next one that would wait.
     fn interrupt(&self);
 }
 
-/// One thread's place to wait. As a waker it ends the wait, wherever the thread waits.
+/// A thread's place to wait. As a waker it ends the wait, wherever the thread waits.
 pub(super) struct Parker {
     state: AtomicU32,
     thread: ThreadId,
-    /// The wait to interrupt while `DRIVING`.
+    /// What to interrupt while `DRIVING`.
     driven: Mutex<Option<Arc<dyn Interrupt>>>,
 }
 
@@ -100,7 +101,7 @@ impl Parker {
 
     /// Takes a pending notification.
     pub(super) fn take_notice(&self) -> bool {
-        // Looks before it writes: mostly there is none.
+        // Check before writing: usually there is none.
         self.is_notified()
             && self.state.compare_exchange(NOTIFIED, EMPTY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -109,26 +110,28 @@ impl Parker {
         self.state.load(Ordering::SeqCst) == NOTIFIED
     }
 
-    /// Waits for a notification and takes it. Does not spin first: measured, that made two threads that take turns three
-    /// times slower on two busy processors.
+    /// Waits for a notification and takes it. Does not spin first: in measurements, spinning made
+    /// two threads that take turns three times slower on two busy processors.
     pub(super) fn park(&self) {
         if self.state.compare_exchange(EMPTY, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             while self.state.load(Ordering::SeqCst) == PARKED {
-                // An early return, or none at all where the word has changed, is settled by looking again.
+                // Checking again handles an early return, and no wait at all if the word has
+                // changed.
                 let _ = futex::wait(&self.state, futex::Flags::PRIVATE, PARKED, None);
             }
         }
-        // A read-modify-write, so that what came before a second notification, which this takes as well, is seen.
+        // A read-modify-write, so that we see what preceded a second notification, which this takes
+        // as well.
         self.state.swap(EMPTY, Ordering::SeqCst);
     }
 
-    /// From here on a notification interrupts the drivers. False if one is pending already.
+    /// From here on a notification interrupts the drivers. Returns false if one is already pending.
     pub(super) fn begin_driving(&self, driven: Arc<dyn Interrupt>) -> bool {
         *self.driven.lock() = Some(driven);
         self.state.compare_exchange(EMPTY, DRIVING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// A notification that came meanwhile stays pending.
+    /// A notification that arrived meanwhile stays pending.
     pub(super) fn end_driving(&self) {
         let _ = self.state.compare_exchange(DRIVING, EMPTY, Ordering::SeqCst, Ordering::SeqCst);
         *self.driven.lock() = None;
@@ -137,7 +140,7 @@ impl Parker {
     pub(super) fn notify(&self) {
         match self.state.swap(NOTIFIED, Ordering::SeqCst) {
             PARKED => {
-                // It fails for a bad address only, and this one is good.
+                // It fails only for a bad address, and this one is good.
                 let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
             }
             // A completion reaped by this very thread: `drive` returns by itself.
@@ -147,7 +150,7 @@ impl Parker {
         }
     }
 
-    /// Interrupts once more a thread that was notified while driving and has not come back yet.
+    /// Interrupts again a thread that was notified while driving and has not returned yet.
     pub(super) fn interrupt_again(&self) {
         if self.is_notified() {
             self.interrupt();
@@ -172,7 +175,7 @@ impl Wake for Parker {
     }
 }
 
-/// A parker and the waker made of it.
+/// A parker, and the waker made from it.
 pub(super) struct Berth {
     pub(super) parker: Arc<Parker>,
     pub(super) waker: Waker,
@@ -185,8 +188,9 @@ impl Berth {
         Self { parker, waker }
     }
 
-    /// Lends this thread's berth: made once per thread, since `block_on` must cost no allocation. `None` while it is lent
-    /// out: this thread runs a task, or a completion, which must not wait.
+    /// Lends this thread's berth, which is created once per thread, since `block_on` must not
+    /// allocate. `None` while it is lent out: this thread is running a task or a completion, which
+    /// must not wait.
     pub(super) fn lend<T>(work: impl FnOnce(&Berth) -> T) -> Option<T> {
         enum Slot {
             Unused,
@@ -200,7 +204,7 @@ impl Berth {
         impl Drop for GiveBack {
             fn drop(&mut self) {
                 if let Some(berth) = self.0.take() {
-                    // At a thread's end there is nowhere to put it, and no need to.
+                    // At thread exit there is nowhere to put it, and no need to.
                     let _ = SLOT.try_with(|slot| slot.set(Slot::Free(berth)));
                 }
             }

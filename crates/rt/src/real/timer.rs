@@ -1,4 +1,4 @@
-//! Timers: one thread that sleeps until the next is due.
+//! Timers: one thread that sleeps until the next one is due.
 
 use crate::{Nanos, TimerId};
 use parking_lot::{Condvar, Mutex};
@@ -16,12 +16,12 @@ pub(super) struct Timers {
 
 #[derive(Default)]
 struct State {
-    /// In order of time, then of arming.
+    /// Ordered by time, then by order of arming.
     due: BTreeMap<(Nanos, u64), Waker>,
     times: BTreeMap<u64, Nanos>,
     next_id: u64,
     thread: Option<JoinHandle<()>>,
-    /// Threads that were stopped so far: each leaves when it is no longer the newest.
+    /// Number of threads stopped so far: a thread exits once it is no longer the newest.
     stopped: u64,
 }
 
@@ -80,9 +80,10 @@ impl Timers {
         }
     }
 
-    /// Stops the thread and rings all timers, since nobody would ring them later: a sleep that has time left is armed anew.
-    /// A later sleep starts a thread anew, even one that begins meanwhile; and the thread itself may be the caller, where a waker
-    /// drops the last handle to its world.
+    /// Stops the thread and fires all timers, since no thread would fire them later. A sleep with
+    /// time left re-arms its timer. A later sleep starts a new thread, even if it begins meanwhile.
+    /// The caller may be the timers' thread itself, when a waker drops the last handle to its
+    /// world.
     pub(super) fn stop(&self) {
         let (thread, wakers) = {
             let mut state = self.state.lock();

@@ -5,11 +5,11 @@ use crate::Nanos;
 use parking_lot::Mutex;
 use std::io::{self, Write};
 
-/// Writes events as they come, one a line, in the "JSON Array Format" of Chrome's trace viewer.
+/// Writes events as they arrive, one per line, in the "JSON Array Format" of Chrome's trace viewer.
 ///
-/// Tasks appear as threads; events that took time as bars, others as instants. The closing bracket is optional in that
-/// format, so the file of a run that was cut off opens as well. Call [`ChromeSink::finish`] to learn whether all of it
-/// was written.
+/// Tasks appear as threads. Events with a duration appear as bars, others as instants. The closing
+/// bracket is optional in this format, so the file of an interrupted run also opens. Call
+/// [`ChromeSink::finish`] to learn whether everything was written.
 pub struct ChromeSink<W>(Mutex<State<W>>);
 
 struct State<W> {
@@ -24,7 +24,7 @@ impl<W: Write + Send> ChromeSink<W> {
         Self(Mutex::new(State { out, started: false, error: None }))
     }
 
-    /// Ends the array and flushes; the first error that writing met comes out here.
+    /// Ends the array and flushes. Returns the first error met while writing.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         let open = if state.started { "" } else { "[" };
@@ -37,7 +37,7 @@ impl<W: Write + Send> ChromeSink<W> {
         }
     }
 
-    /// Gives the writer back.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.0.into_inner().out
     }
@@ -54,7 +54,7 @@ impl<W: Write + Send> ChromeSink<W> {
     }
 }
 
-/// Microseconds with three decimals, as the format counts time, without going through floating point.
+/// Microseconds with three decimals, as in this format, without going through floating point.
 fn micros(at: Nanos) -> String {
     format!("{}.{:03}", at.0 / 1_000, at.0 % 1_000)
 }
@@ -102,7 +102,7 @@ impl<W: Write + Send> Sink for ChromeSink<W> {
     }
 }
 
-/// As the inside of a JSON string (RFC 8259 §7).
+/// Escapes text for a JSON string (RFC 8259 §7).
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Events: declared by each layer, passed on to sinks that need not know them.
+//! Events: declared by each layer, and passed to sinks that need not know them.
 
 use crate::Nanos;
 use std::any::Any;
@@ -11,7 +11,7 @@ pub enum Value {
     Number(u64),
     /// A span of time.
     Span(Nanos),
-    /// A word from the program's text.
+    /// A word from the program's source.
     Word(&'static str),
 }
 
@@ -49,22 +49,22 @@ impl From<&'static str> for Value {
     }
 }
 
-/// An event that a layer traces: a value of an enum that [`events!`](crate::events) declares.
+/// An event that a layer traces: a value of an enum declared with [`events!`](crate::events).
 pub trait Event: Any + fmt::Debug + Send + Sync {
     /// Layer and event, such as `cache/pause`; the same for all events of a kind.
     fn name(&self) -> &'static str;
 
-    /// Calls `each` with every field's name and value, in the order of their declaration.
+    /// Calls `each` with the name and value of every field, in declaration order.
     fn fields(&self, each: &mut dyn FnMut(&'static str, Value));
 }
 
 impl dyn Event {
-    /// The event as its layer declared it, if it is one of that layer's.
+    /// The event as its layer declared it, if it is one of `E`'s.
     pub fn of<E: Event>(&self) -> Option<&E> {
         (self as &dyn Any).downcast_ref()
     }
 
-    /// How long it had been going on, for events with a field `took`.
+    /// The duration, for events with a field `took`.
     pub fn took(&self) -> Option<Nanos> {
         let mut took = None;
         self.fields(&mut |name, value| {
@@ -76,8 +76,8 @@ impl dyn Event {
     }
 }
 
-/// Declares the events of a layer, each with its name and its fields: numbers, [`Nanos`] and words of the program's text. A
-/// field `took` says how long the event had been going on.
+/// Declares the events of a layer, each with its name and fields: numbers, [`Nanos`], and words
+/// from the program's source. A field `took` is the event's duration.
 ///
 /// ```
 /// extant_rt::events! {
@@ -136,27 +136,27 @@ events! {
         Panicked = "task/panic" {},
         /// A task of the real world ran from one wait or yield to the next.
         Polled = "task/poll" {
-            /// The task's number, by which the sink was told its name.
+            /// The task's number; the sink has been told its name.
             task: u32,
-            /// Processor time: without that of other threads that had its processor meanwhile.
+            /// Processor time, without that of other threads that ran on its processor meanwhile.
             processor: Nanos,
-            /// How long it took by the clock.
+            /// Wall-clock duration.
             took: Nanos,
         },
         /// A task waited for a key of a wait table.
         Waited = "wait/key" {
             /// The key.
             key: u64,
-            /// How long.
+            /// How long it waited.
             took: Nanos,
-            /// Number of spurious wake-ups meanwhile.
+            /// Spurious wake-ups during the wait.
             spurious: u32,
         },
         /// A wake-up of a key's waiters.
         Woke = "wait/wake" {
             /// The key.
             key: u64,
-            /// Waiters looked at.
+            /// Waiters examined.
             examined: u32,
             /// Waiters woken.
             woken: u32,

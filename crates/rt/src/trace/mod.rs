@@ -1,4 +1,4 @@
-//! Typed events with time and place, and the sinks that they go to.
+//! Typed events with time and place, and the sinks they go to.
 
 mod chrome;
 mod event;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// An event with its time and place.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// When it happened; for an event that took time, when it ended.
+    /// When it happened; for an event with a duration, when it ended.
     pub at: Nanos,
     /// Where it happened.
     pub origin: Origin,
@@ -25,19 +25,20 @@ pub struct Record {
     pub event: Arc<dyn Event>,
 }
 
-/// Where events go.
+/// Receives events.
 ///
-/// A sink is called on the path, by any thread: it must be quick and must not wait for anything that is traced.
+/// Any thread may call a sink, in the middle of its work: a sink must be quick, and must not wait
+/// for anything that is traced.
 pub trait Sink: Send + Sync {
     /// Takes one event.
     fn record(&self, record: &Record);
-    /// An object of this kind ("task", "device") has a name; later records show it by its number.
+    /// Names an object of some kind ("task", "device"); later records identify it by its number.
     fn name(&self, kind: &'static str, number: u32, name: &str) {
         let _ = (kind, number, name);
     }
 }
 
-/// The switch between a world and its sink. Cloning gives another handle to the same switch.
+/// The switch between a world and its sink. A clone is another handle to the same switch.
 #[derive(Clone, Default)]
 pub struct Tracer(Arc<Switch>);
 
@@ -55,13 +56,13 @@ impl Tracer {
         self.0.on.store(on, Ordering::Release);
     }
 
-    /// Whether anybody listens.
+    /// Whether a sink is set.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.0.on.load(Ordering::Relaxed)
     }
 
-    /// Passes one event on.
+    /// Passes on one event.
     pub fn record(&self, at: Nanos, origin: Origin, event: impl Event) {
         if let Some(sink) = &*self.0.sink.read() {
             sink.record(&Record { at, origin, event: Arc::new(event) });

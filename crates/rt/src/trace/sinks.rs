@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-/// Counts events of each kind and keeps a histogram (HDR, two significant digits) of how long they took.
+/// Counts events by name and keeps a histogram (HDR, two significant digits) of their durations.
 #[derive(Default)]
 pub struct CountingSink(Mutex<BTreeMap<&'static str, Tally>>);
 
@@ -19,12 +19,13 @@ struct Tally {
 }
 
 impl CountingSink {
-    /// How many events of this name came.
+    /// How many events had this name.
     pub fn count(&self, name: &str) -> u64 {
         self.0.lock().get(name).map_or(0, |tally| tally.count)
     }
 
-    /// How long events of this name took, in nanoseconds; `None` where none came, or none took time.
+    /// Durations of events with this name, in nanoseconds; `None` if there were none, or none had a
+    /// duration.
     pub fn took(&self, name: &str) -> Option<Histogram<u64>> {
         self.0.lock().get(name)?.took.clone()
     }
@@ -59,14 +60,14 @@ impl fmt::Display for CountingSink {
     }
 }
 
-/// Keeps the last events.
+/// Keeps the most recent events.
 pub struct RingSink {
     capacity: usize,
     ring: Mutex<(VecDeque<Record>, u64)>,
 }
 
 impl RingSink {
-    /// Room for `capacity` events; when full, the oldest goes.
+    /// Keeps up to `capacity` events; when full, drops the oldest.
     pub fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "a ring without room keeps nothing");
         Self { capacity, ring: Mutex::new((VecDeque::with_capacity(capacity), 0)) }
@@ -77,7 +78,7 @@ impl RingSink {
         self.ring.lock().0.iter().cloned().collect()
     }
 
-    /// How many events had to go.
+    /// How many events were dropped.
     pub fn lost(&self) -> u64 {
         self.ring.lock().1
     }

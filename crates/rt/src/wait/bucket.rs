@@ -1,4 +1,4 @@
-//! The waiters of one bucket: queues of nodes in a slab. Knows nothing of threads.
+//! The waiters of one bucket: queues of nodes in a slab. Knows nothing about threads.
 
 use super::Discipline;
 use super::key::WaitKey;
@@ -10,19 +10,19 @@ use std::task::Waker;
 /// No node.
 const NIL: u32 = u32::MAX;
 
-/// The goal of a waiter.
+/// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// To hear that something happened, with everybody else.
+    /// Be told, like everyone else, that something happened.
     News,
-    /// To be given a lock, alone.
+    /// Get a lock, exclusively.
     Lock,
-    /// To be given a lock that readers share: they and those who want it alone are one queue.
+    /// Get a lock shared with other readers. Exclusive and shared waiters are in one queue.
     Share,
 }
 
 impl Want {
-    /// The waiters that are in one queue with it.
+    /// Identifies the queue that such a waiter is in.
     fn queue(self) -> Self {
         if self == Self::Share { Self::Lock } else { self }
     }
@@ -33,9 +33,10 @@ impl Want {
 pub(super) enum Fate {
     /// It is queued.
     Waiting,
-    /// Its event has happened; a lock is its own.
+    /// Its event has happened, or it owns the lock.
     Served,
-    /// Woken to look for itself (older disciplines); or it was given a lock, did not come for it, and others got it.
+    /// Woken to check for itself (older disciplines); or it was given a lock, did not pick it up,
+    /// and others got it.
     Poked,
 }
 
@@ -53,7 +54,7 @@ struct Node {
     key: WaitKey,
     want: Want,
     fate: Fate,
-    /// Order of queueing.
+    /// Position in the order of queueing.
     order: u64,
     previous: u32,
     /// The next in the queue, or the next free node.
@@ -61,7 +62,7 @@ struct Node {
     waker: Option<Waker>,
 }
 
-/// A doubly linked queue through the slab.
+/// A doubly linked queue within the slab.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     first: u32,
@@ -70,7 +71,7 @@ struct Queue {
 
 const EMPTY: Queue = Queue { first: NIL, last: NIL };
 
-/// The key and goal of a queue of the keyed discipline.
+/// The key and goal that identify a queue in the keyed discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Whole(WaitKey, Want);
 
@@ -81,7 +82,7 @@ impl Hash for Whole {
     }
 }
 
-/// Spreads a key's bits; keys are numbers chosen by the program, not by an adversary.
+/// Mixes a key's bits. Keys are numbers chosen by the program, not by an adversary.
 #[derive(Default)]
 pub(super) struct KeyHasher(u64);
 
@@ -99,7 +100,8 @@ impl Hasher for KeyHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The high bits of the product say which bucket of the table a key is in: here they are all alike. Fold.
+        // The table's bucket comes from the high bits of the product, which are all alike here. So
+        // fold.
         let product = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15_u128;
         (product >> 64) as u64 ^ product as u64
     }
@@ -107,13 +109,14 @@ impl Hasher for KeyHasher {
 
 #[derive(Debug)]
 enum Queues {
-    /// One for each key that is waited for, and another for each lock.
+    /// One per key that is waited for, and another per lock.
     ByKey(KeyQueues),
-    /// One for the bucket.
+    /// One for the whole bucket.
     One(Queue),
 }
 
-/// Queues by key. Mostly there is one at most: that is kept beside the bucket's lock, without hashing.
+/// Queues by key. Usually there is at most one; it is kept next to the bucket's lock, without
+/// hashing.
 #[derive(Debug, Default)]
 struct KeyQueues {
     one: Option<(Whole, Queue)>,
@@ -129,7 +132,7 @@ impl KeyQueues {
         }
     }
 
-    /// Adds a queue; there is none for this key.
+    /// Adds a queue for a key that has none.
     fn insert(&mut self, whole: Whole, queue: Queue) {
         if self.one.is_none() {
             self.one = Some((whole, queue));
@@ -150,16 +153,16 @@ impl KeyQueues {
     }
 }
 
-/// How far a wake-up has come.
+/// The progress of a wake-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    /// Waiters that were queued later are not concerned.
+    /// Only waiters queued up to this point are concerned.
     until: u64,
-    /// Waiters up to this one have been looked at.
+    /// Waiters up to this point have been examined.
     seen: u64,
-    /// Waiters looked at.
+    /// Waiters examined so far.
     pub(super) examined: u32,
-    /// Waiters woken.
+    /// Waiters woken so far.
     pub(super) woken: u32,
 }
 
@@ -185,7 +188,7 @@ impl Waiters {
         &mut self.nodes[slot as usize]
     }
 
-    /// Adds a waiter at the end of its queue.
+    /// Appends a waiter to its queue.
     pub(super) fn add(&mut self, key: WaitKey, want: Want, waker: Waker) -> u32 {
         let node =
             Node { key, want, fate: Fate::Waiting, order: 0, previous: NIL, next: NIL, waker: Some(waker) };
@@ -202,7 +205,7 @@ impl Waiters {
         slot
     }
 
-    /// Queues a waiter again, at the end.
+    /// Re-queues a waiter, at the end.
     pub(super) fn add_again(&mut self, slot: u32, waker: Waker) {
         let node = self.node(slot);
         node.fate = Fate::Waiting;
@@ -214,7 +217,7 @@ impl Waiters {
         self.nodes[slot as usize].fate
     }
 
-    /// Keeps the waiter's newest waker; the old one is returned, to be dropped outside.
+    /// Stores the waiter's newest waker. Returns the old one, to be dropped outside the lock.
     pub(super) fn set_waker(&mut self, slot: u32, waker: &Waker) -> Option<Waker> {
         match &mut self.node(slot).waker {
             Some(old) if old.will_wake(waker) => None,
@@ -222,7 +225,7 @@ impl Waiters {
         }
     }
 
-    /// Takes a waiter out, whatever has become of it.
+    /// Removes a waiter, whatever its state.
     pub(super) fn remove(&mut self, slot: u32) -> Option<Waker> {
         if self.fate(slot) == Fate::Waiting {
             self.unlink(slot);
@@ -234,7 +237,7 @@ impl Waiters {
         node.waker.take()
     }
 
-    /// Whether anybody is queued for this lock. Keyed discipline only.
+    /// Whether anyone is queued for this lock. Keyed discipline only.
     pub(super) fn is_locked_for(&mut self, key: WaitKey) -> bool {
         match &mut self.queues {
             Queues::ByKey(queues) => queues.get(Whole(key, Want::Lock)).is_some(),
@@ -242,7 +245,7 @@ impl Waiters {
         }
     }
 
-    /// The first waiter for this lock, and whether it would share it. Keyed discipline only.
+    /// The first waiter for this lock, and how it wants it. Keyed discipline only.
     pub(super) fn first_locked(&mut self, key: WaitKey) -> Option<(u32, Want)> {
         let Queues::ByKey(queues) = &mut self.queues else { return None };
         let slot = queues.get(Whole(key, Want::Lock))?.first;
@@ -254,14 +257,14 @@ impl Waiters {
         self.nodes[slot as usize].want
     }
 
-    /// A waiter that was served has to wait again, from when it is polled on.
+    /// A waiter that was served must wait again, starting with its next poll.
     pub(super) fn unserve(&mut self, slot: u32) {
         let node = self.node(slot);
         assert_eq!(node.fate, Fate::Served, "only what was given is taken back");
         node.fate = Fate::Poked;
     }
 
-    /// The wakers of those who wait for this lock, who stay in their places.
+    /// The wakers of those who wait for this lock. The waiters keep their places.
     pub(super) fn wakers_of(&mut self, key: WaitKey) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut next = self.first_locked(key).map_or(NIL, |(slot, _)| slot);
@@ -273,7 +276,8 @@ impl Waiters {
         wakers
     }
 
-    /// The first waiter for this lock gets it: its waker, if there is such a waiter. Keyed discipline only.
+    /// Gives the lock to its first waiter, if any; returns that waiter's waker. Keyed discipline
+    /// only.
     pub(super) fn hand_over(&mut self, key: WaitKey, progress: &mut Progress) -> Option<Waker> {
         let Queues::ByKey(queues) = &mut self.queues else { return None };
         let slot = queues.get(Whole(key, Want::Lock))?.first;
@@ -282,13 +286,14 @@ impl Waiters {
         self.serve(slot, Fate::Served)
     }
 
-    /// A wake-up that concerns who is queued now.
+    /// Begins a wake-up of everyone queued now.
     pub(super) fn begin(&self) -> Progress {
         Progress { until: self.order, seen: 0, examined: 0, woken: 0 }
     }
 
-    /// Wakes waiters until there is no room for more, or until everybody concerned is: then it says true. Each waker goes
-    /// to `to`, which says whether there is room for another.
+    /// Wakes waiters until everyone concerned is awake (returns true) or there is no room for more
+    /// wakers (returns false). Each waker goes to `to`, which returns whether there is room for
+    /// another.
     pub(super) fn wake(
         &mut self,
         key: WaitKey,
@@ -306,7 +311,7 @@ impl Waiters {
             if order > until {
                 break;
             }
-            // A wake-up that is resumed passes over those whom it has looked at.
+            // A resumed wake-up skips waiters it has already examined.
             if order > progress.seen {
                 progress.seen = order;
                 progress.examined += 1;
@@ -324,7 +329,7 @@ impl Waiters {
         true
     }
 
-    /// The keyed discipline's way: the key's queue is taken out whole, and what remains of it, if anything, put back.
+    /// For the keyed discipline: takes the key's whole queue out, and puts back what remains of it.
     fn serve_all(
         &mut self,
         key: WaitKey,
@@ -427,7 +432,7 @@ mod tests {
     use super::*;
     use crate::Rng;
 
-    /// All waiters of a bucket in order, by walking; checks the links on the way.
+    /// All waiters of a bucket in order, by walking the links and checking them.
     fn walk(waiters: &Waiters) -> Vec<u32> {
         let queues: Vec<Queue> = match &waiters.queues {
             Queues::One(queue) => vec![*queue],

@@ -1,4 +1,4 @@
-//! Those who wait.
+//! The waiting futures.
 
 use super::bucket::{Fate, Want};
 use super::key::{Flag, WaitKey};
@@ -10,22 +10,22 @@ use std::ops::DerefMut;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A place in a queue of the table, once there is need for one.
+/// A place in a queue of the table, once one is needed.
 pub(super) struct Ticket<'a> {
     table: &'a WaitTable,
     key: WaitKey,
     slot: Option<u32>,
-    /// Known only while a sink listens.
+    /// Set only while a trace is being recorded.
     since: Option<Nanos>,
     spurious: u32,
 }
 
-/// The meaning of having been served.
+/// What being served means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Served {
     /// The wait is over.
     IsFinal,
-    /// It is time to ask again.
+    /// The waiter checks again.
     IsNews,
 }
 
@@ -34,7 +34,8 @@ impl<'a> Ticket<'a> {
         Self { table, key, slot: None, since: None, spurious: 0 }
     }
 
-    /// Waits until `claim`, asked under the bucket's lock, succeeds; or until served, if that is final.
+    /// Waits until `claim`, called under the bucket's lock, returns true; or until served, if that
+    /// is final.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -113,7 +114,7 @@ impl<'a> Ticket<'a> {
         });
     }
 
-    /// Leaves the queue. Says whether the ticket had been served, unseen by its owner.
+    /// Leaves the queue. Returns whether the ticket had been served without its owner noticing.
     fn cancel(&mut self) -> bool {
         let Some(slot) = self.slot.take() else { return false };
         let bucket = self.table.bucket(self.key);
@@ -130,22 +131,27 @@ impl<'a> Ticket<'a> {
 }
 
 impl WaitTable {
-    /// Waits until `ready` says so. It is asked at once, again under the bucket's lock, where it must neither wait nor use
+    /// Waits until `ready` returns true.
+    ///
+    /// It is called at once, then again under the bucket's lock, where it must neither wait nor use
     /// the table, and then after each [`wake`](Self::wake) of the key.
     ///
-    /// The code that makes it true does that first, with an atomic or under a lock that `ready` takes, and wakes afterwards.
+    /// The code that makes the condition true does that first, with an atomic or under a lock that
+    /// `ready` takes, and wakes afterwards.
     pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: WaitKey, ready: F) -> Wait<'_, F> {
         Wait { ticket: Ticket::new(self, key), ready }
     }
 
-    /// Waits while the flag is set: until it is [cleared](Self::clear), even if it is set again by the time that the
-    /// waiter runs.
+    /// Waits while the flag is set: until it is [cleared](Self::clear), even if it has been set
+    /// again by the time the waiter runs.
     pub fn wait_while<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> WaitWhile<'a> {
         WaitWhile { ticket: Ticket::new(self, flag.key(object)), word, flag }
     }
 
-    /// Waits for the lock and takes it. Waiters get it one at a time, in order of arrival, handed over by the unlock.
-    /// A future that is dropped after it was given the lock, but before it was polled again, passes the lock on.
+    /// Waits for the lock and takes it.
+    ///
+    /// The unlock hands it to the waiters one at a time, in order of arrival. A future dropped
+    /// after it was given the lock, but before it was polled again, passes the lock on.
     pub fn lock<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> Lock<'a> {
         Lock { ticket: Ticket::new(self, flag.key(object)), word, flag }
     }
@@ -194,7 +200,8 @@ impl Future for WaitWhile<'_> {
             if word.fetch_or(flag.waited_mask(), Ordering::Acquire) & flag.mask() != 0 {
                 return false;
             }
-            // Nothing else waits for a flag that is not set, and no wait can begin before the bucket is unlocked.
+            // Nothing else waits for a flag that is not set, and no wait can begin before the
+            // bucket is unlocked.
             word.fetch_and(!flag.waited_mask(), Ordering::Relaxed);
             true
         })
@@ -223,7 +230,7 @@ impl Future for Lock<'_> {
             return Poll::Ready(());
         }
         self.ticket.poll(cx, Want::Lock, Served::IsFinal, || {
-            // If it was free, it is ours, and nobody waits for it yet.
+            // If the lock was free, it is now ours, and no one waits for it yet.
             let both = flag.mask() | flag.waited_mask();
             if word.fetch_or(both, Ordering::Acquire) & flag.mask() != 0 {
                 return false;

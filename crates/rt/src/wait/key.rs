@@ -1,25 +1,25 @@
-//! Keys and flags: the objects of waits.
+//! Keys and flags: what waits refer to.
 
 /// The key of a wait: an event of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WaitKey {
-    /// The object: a page's or a buffer's number, the same in every run.
+    /// The object: for example a page or buffer number, the same in every run.
     pub object: u64,
-    /// Which of the things that can happen to it. Flags use their bit's number.
+    /// Which event of the object. Flags use the number of their bit.
     pub event: u8,
 }
 
 impl WaitKey {
-    /// The only thing that happens to this object; not to be mixed with flags.
+    /// The only event of this object; do not mix with flags.
     pub const fn new(object: u64) -> Self {
         Self { object, event: u8::MAX }
     }
 }
 
-/// A bit of a word that can be waited for, and another that says that it has waiters.
+/// A bit of a word that can be waited for, and a second bit that says that it has waiters.
 ///
-/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that no wake looks
-/// into the table without a waiter.
+/// The word belongs to the object; its other bits are left alone. A waiter sets the second bit, so
+/// that a wake without waiters does not look into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     bit: u8,
@@ -27,7 +27,7 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// Two different bits of a word, by number. Each flag of a word has two of its own.
+    /// Two different bits of a word, by number. Each flag of a word has its own two bits.
     pub const fn new(bit: u8, waited_bit: u8) -> Self {
         assert!(bit < 32 && waited_bit < 32 && bit != waited_bit);
         Self { bit, waited: 1 << waited_bit }

@@ -1,8 +1,9 @@
-//! The keyed wait table: many things that can be waited for, few buckets, and no spurious wake-ups.
+//! The keyed wait table: many objects to wait for, few buckets, and no spurious wake-ups.
 //!
-//! A waiter names its [`WaitKey`]; a wake-up visits the waiters of its key and no others, however many share the
-//! bucket. A waiter occupies a node in its bucket's slab, so a wait costs no allocation once the slab has grown to the
-//! most waiters that there ever were at a time (some 80 bytes each). Futures may be dropped at any time.
+//! A waiter names its [`WaitKey`]. A wake-up visits only the waiters of its key, however many
+//! others share the bucket. A waiter occupies a node in its bucket's slab, so a wait does not
+//! allocate once the slab has grown to the largest number of concurrent waiters (some 80 bytes
+//! each). Futures may be dropped at any time.
 //!
 //! ```
 //! use extant_rt::{Flag, WaitKey, Rt, WaitConfig, WaitTable};
@@ -18,8 +19,9 @@
 //! assert_eq!(page.load(Ordering::Relaxed), 0);
 //! ```
 //!
-//! Its protocol is checked by loom in every interleaving of small cases: `RUSTFLAGS="--cfg extant_loom" cargo test
-//! -p extant-rt --release --test loom`. The crate has no `unsafe` code, so there is nothing in it for Miri to find.
+//! Loom checks the protocol in every interleaving of small cases:
+//! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-rt --release --test loom`. The crate has no
+//! `unsafe` code, so there is nothing for Miri to check.
 
 mod bucket;
 mod future;

@@ -1,4 +1,4 @@
-//! A value that one task at a time has, across waits.
+//! A value owned by one task at a time, across waits.
 
 use super::rwlock::{RwLock, WriteGuard};
 use super::table::WaitTable;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 /// A value under an [`RwLock`] that is only taken for writing.
 pub struct TaskMutex<T> {
     turn: RwLock,
-    /// Moved out while somebody has it; locked for that alone.
+    /// Moved out while a task has it; locked only for that move.
     value: Mutex<Option<T>>,
 }
 
 impl<T> TaskMutex<T> {
-    /// Free; those who wait for it do so in `table`.
+    /// An unlocked mutex, whose waiters use `table`.
     pub fn new(table: &Arc<WaitTable>, value: T) -> Self {
         Self { turn: RwLock::new(table), value: Mutex::new(Some(value)) }
     }
@@ -26,7 +26,7 @@ impl<T> TaskMutex<T> {
         self.take(turn)
     }
 
-    /// The value, if nobody has it or waits for it.
+    /// Takes the value, if no task has it or waits for it.
     pub fn try_lock(&self) -> Option<TaskMutexGuard<'_, T>> {
         self.turn.try_write().map(|turn| self.take(turn))
     }
@@ -43,12 +43,12 @@ impl<T> fmt::Debug for TaskMutex<T> {
     }
 }
 
-/// A value that its owner has for itself, until this is dropped.
+/// Exclusive access to the value, until this is dropped.
 #[must_use = "the value is given back when this is dropped"]
 pub struct TaskMutexGuard<'a, T> {
     mutex: &'a TaskMutex<T>,
     value: Option<T>,
-    /// Given back after the value.
+    /// Released after the value is put back.
     _turn: WriteGuard<'a>,
 }
 

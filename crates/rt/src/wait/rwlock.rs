@@ -1,4 +1,4 @@
-//! A lock for readers and writers that is held across waits.
+//! A reader-writer lock that may be held across waits.
 
 use super::bucket::{Fate, Given, Want};
 use super::key::WaitKey;
@@ -11,23 +11,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A writer has it.
+/// A writer holds the lock.
 const WRITER: u32 = 1 << 31;
-/// Somebody is queued. While it is set the word changes under the bucket's lock alone.
+/// A task is queued. While this is set, the word changes only under the bucket's lock.
 const WAITED: u32 = 1 << 30;
-/// How many readers have it.
+/// The number of readers that hold the lock.
 const READERS: u32 = WAITED - 1;
 
-/// What the waits for a lock are told apart by from other waits for the same number; flags have the numbers of bits.
+/// Distinguishes waits for a lock from other waits for the same number; flags use the numbers of
+/// bits.
 const LOCK_EVENT: u8 = u8::MAX - 1;
 
-/// A lock for readers and writers, held across waits, whose takers get it in the order in which they came: readers that came
-/// one after the other share it, and no later one overtakes a writer. Nobody is woken who does not get it.
+/// A reader-writer lock that may be held across waits.
 ///
-/// Free, it is taken by one compare-and-swap. A task that waits has a place in the table that the lock was made with, and is
-/// given the lock by whoever gives it back. A future that is dropped leaves its place, or passes on what it was given. One that
-/// was given the lock and is not polled, as a `select!` may keep it, has it taken back and given to the next after a while
-/// ([`WaitTable::with_patience`]), and queues again when it is polled. Only a guard is kept for as long as its owner likes.
+/// Tasks get the lock in order of arrival: consecutive readers share it, and no later reader
+/// overtakes a writer. A task is only woken when it gets the lock.
+///
+/// A free lock is taken with one compare-and-swap. A waiting task has a place in the table the lock
+/// was created with, and whoever releases the lock hands it over. A future that is dropped gives up
+/// its place, or passes the lock on. A future may have been given the lock and then not be polled,
+/// as in a `select!`. After a while the lock is taken from it and given to the next
+/// ([`WaitTable::with_patience`]); it queues again when it is polled. Only a guard can be kept as
+/// long as its owner likes.
 ///
 /// ```
 /// use extant_rt::{RwLock, Rt, WaitConfig, WaitTable};
@@ -78,7 +83,7 @@ impl Mode {
         }
     }
 
-    /// Whether the lock can be had beside those who have it.
+    /// Whether the lock can be taken next to its current holders.
     fn fits(self, word: u32) -> bool {
         match self {
             Self::Read => {
@@ -91,19 +96,19 @@ impl Mode {
 }
 
 impl RwLock {
-    /// Free; those who wait for it do so in `table`, which is of the keyed discipline.
+    /// An unlocked lock. Its waiters use `table`, which must have the keyed discipline.
     pub fn new(table: &Arc<WaitTable>) -> Self {
         assert_eq!(table.config.discipline, super::Discipline::Keyed, "locks are handed over in order");
         Self { table: table.clone(), number: table.next_lock(), word: AtomicU32::new(0) }
     }
 
-    /// Takes it for reading if it is free for that and nobody waits for it.
+    /// Takes it for reading if no writer holds it and no one waits for it.
     #[inline]
     pub fn try_read(&self) -> Option<ReadGuard<'_>> {
         self.try_take(Mode::Read).then(|| ReadGuard(self))
     }
 
-    /// Takes it for writing if it is free and nobody waits for it.
+    /// Takes it for writing if it is free and no one waits for it.
     #[inline]
     pub fn try_write(&self) -> Option<WriteGuard<'_>> {
         self.try_take(Mode::Write).then(|| WriteGuard(self))
@@ -142,7 +147,8 @@ impl RwLock {
         false
     }
 
-    /// As [`Self::try_take`]; else it counts as waited for from now on. Under the bucket's lock.
+    /// Like [`Self::try_take`]; if that fails, marks the lock as waited for. Called under the
+    /// bucket's lock.
     fn take_or_wait(&self, mode: Mode) -> bool {
         let mut seen = self.word.load(Ordering::Relaxed);
         loop {
@@ -176,16 +182,17 @@ impl RwLock {
         });
     }
 
-    /// A holder has gone. Under the bucket's lock, where somebody waits.
+    /// A holder has gone. Called under the bucket's lock if anyone waits.
     fn left(&self, mode: Mode) {
-        // Acquire, too: what holders did that went before is passed on to the next, through the bucket's lock.
+        // Acquire too: what earlier holders did is passed to the next one through the bucket's
+        // lock.
         let before = self.word.fetch_sub(mode.held(), Ordering::AcqRel);
         assert!(before & (WRITER | READERS) >= mode.held(), "only what is held is given back");
     }
 
-    /// Makes a change under the bucket's lock, and gives the lock to those who can have it after that.
+    /// Makes a change under the bucket's lock, then gives the lock to those who can now have it.
     fn change(&self, change: impl FnOnce(&mut State)) {
-        // Dropped last, without the bucket's lock.
+        // Dropped last, outside the bucket's lock.
         let mut batch = self.table.batch();
         let mut state = self.bucket().state.lock();
         change(&mut state);
@@ -202,7 +209,8 @@ impl RwLock {
         }
     }
 
-    /// Gives the lock to those who can have it, the first ones of the queue. False where the batch has no room for more.
+    /// Gives the lock to the first waiters in the queue, as far as they can have it. False if the
+    /// batch has no room for more.
     fn hand_on(&self, state: &mut State, batch: &mut WakeBatch<'_>) -> bool {
         let key = self.key();
         loop {
@@ -211,7 +219,7 @@ impl RwLock {
                 return true;
             };
             let mode = Mode::of(want);
-            // Nobody else changes it as long as somebody is queued.
+            // No one else changes the word while a task is queued.
             if !mode.fits(self.word.load(Ordering::Relaxed)) {
                 return true;
             }
@@ -226,7 +234,8 @@ impl RwLock {
         }
     }
 
-    /// Takes back what was given to others a while ago, who have not come for it, where somebody waits.
+    /// Takes the lock back from waiters that got it a while ago and have not picked it up, if
+    /// others wait.
     fn take_back(&self, state: &mut State) {
         if state.given.is_empty() {
             return;
@@ -245,7 +254,7 @@ impl RwLock {
         }
     }
 
-    /// Whether somebody waits for a lock that was given to another who has not come for it yet.
+    /// Whether others wait for a lock that a waiter was given but has not picked up yet.
     fn is_to_be_watched(&self, state: &mut State) -> bool {
         let key = self.key();
         let mut given = state.given.iter().filter(|given| given.key == key && !given.is_told);
@@ -259,7 +268,7 @@ impl fmt::Debug for RwLock {
     }
 }
 
-/// A lock that is held for reading, until it is dropped.
+/// The lock held for reading, until dropped.
 #[must_use = "it is given back when this is dropped"]
 #[derive(Debug)]
 pub struct ReadGuard<'a>(&'a RwLock);
@@ -271,7 +280,7 @@ impl Drop for ReadGuard<'_> {
     }
 }
 
-/// A lock that is held for writing, until it is dropped.
+/// The lock held for writing, until dropped.
 #[must_use = "it is given back when this is dropped"]
 #[derive(Debug)]
 pub struct WriteGuard<'a>(&'a RwLock);
@@ -283,7 +292,7 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// A wait for the lock, which is its owner's when this is ready.
+/// A wait for the lock; the owner holds the lock once this is ready.
 struct Taking<'a> {
     lock: &'a RwLock,
     mode: Mode,
@@ -295,7 +304,7 @@ impl Taking<'_> {
     #[cold]
     fn poll_slowly(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (lock, mode) = (self.lock, self.mode);
-        // Dropped without the bucket's lock, in this order.
+        // Dropped outside the bucket's lock, in this order.
         let mut batch = lock.table.batch();
         let mut replaced: Option<Waker> = None;
         let mut state = lock.bucket().state.lock();
@@ -312,7 +321,7 @@ impl Taking<'_> {
                         return Poll::Ready(());
                     }
                     Fate::Waiting => replaced = state.waiters.set_waker(slot, cx.waker()),
-                    // It was given the lock and came too late for it.
+                    // It was given the lock but picked it up too late.
                     Fate::Poked if lock.take_or_wait(mode) => {
                         self.leave(&mut state, slot);
                         return Poll::Ready(());
@@ -349,10 +358,10 @@ impl Taking<'_> {
         Poll::Pending
     }
 
-    /// Takes what it was given.
+    /// Takes the lock it was given.
     fn leave(&mut self, state: &mut State, slot: u32) {
         state.given.retain(|given| given.slot != slot);
-        // A waiter that was woken has no waker any more.
+        // A waiter that was woken no longer has a waker.
         state.waiters.remove(slot);
         self.slot = None;
     }
@@ -378,7 +387,7 @@ impl Drop for Taking<'_> {
         lock.change(|state| {
             state.stats.cancelled += 1;
             if state.waiters.fate(slot) == Fate::Served {
-                // The next one has it instead.
+                // The next waiter gets it instead.
                 state.given.retain(|given| given.slot != slot);
                 lock.left(self.mode);
             }

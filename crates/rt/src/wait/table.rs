@@ -1,4 +1,4 @@
-//! The table: buckets, and how wakers find waiters.
+//! The table: buckets, and how wake-ups find waiters.
 
 use super::bucket::{Given, Progress, Waiters};
 use super::key::{Flag, WaitKey};
@@ -16,15 +16,15 @@ pub struct WaitStats {
     pub waits: u64,
     /// Wake-ups that looked into the table.
     pub wakes: u64,
-    /// Waiters that these looked at.
+    /// Waiters those wake-ups examined.
     pub examined: u64,
-    /// Waiters that they woke.
+    /// Waiters those wake-ups woke.
     pub woken: u64,
-    /// Spurious wake-ups: the waiter looked for itself and had to go on waiting.
+    /// Spurious wake-ups: the waiter checked for itself and had to go on waiting.
     pub spurious: u64,
     /// Locks handed from holder to waiter.
     pub handed_over: u64,
-    /// Waiters that gave up.
+    /// Waits that were cancelled.
     pub cancelled: u64,
 }
 
@@ -33,22 +33,22 @@ pub struct WaitTable {
     pub(super) rt: Rt,
     pub(super) config: WaitConfig,
     pub(super) buckets: Box<[Bucket]>,
-    /// Locks so far.
+    /// Number of locks so far.
     locks: AtomicU64,
     pub(super) watchdog: Watchdog,
 }
 
-/// A line of its own for each: neighbours are used by different processors.
+/// Each on a cache line of its own: neighbours are used by different processors.
 #[repr(align(128))]
 pub(super) struct Bucket {
-    /// Tickets in the bucket, to spare wake-ups the lock where there are none.
+    /// Number of tickets in the bucket, so that a wake-up without waiters takes no lock.
     pub(super) tickets: AtomicU32,
     pub(super) state: Mutex<State>,
 }
 
 pub(super) struct State {
     pub(super) waiters: Waiters,
-    /// Locks that were given to waiters and that these have not come for.
+    /// Locks given to waiters that have not picked them up yet.
     pub(super) given: Vec<Given>,
     pub(super) stats: WaitStats,
 }
@@ -70,15 +70,16 @@ impl WaitTable {
         Self { rt: rt.clone(), config, buckets, locks: AtomicU64::new(0), watchdog }
     }
 
-    /// How long a waiter that was given an [`RwLock`](super::RwLock) may leave it unused while others wait, at least: longer than a
-    /// task waits for a processor as a rule. Then the lock goes to the next.
+    /// Sets how long, at least, a waiter that was given an [`RwLock`](super::RwLock) may leave it
+    /// unused while others wait: longer than a task usually waits for a processor. After that the
+    /// lock goes to the next waiter.
     #[must_use]
     pub fn with_patience(mut self, patience: Nanos) -> Self {
         self.watchdog = Watchdog::new(&self.rt, patience);
         self
     }
 
-    /// A number for a lock, which no other of this table has.
+    /// A lock number that is unique within this table.
     pub(super) fn next_lock(&self) -> u64 {
         self.locks.fetch_add(1, Ordering::Relaxed)
     }
@@ -87,7 +88,7 @@ impl WaitTable {
         &self.buckets[self.config.hash.bucket(key.object, self.config.bucket_bits)]
     }
 
-    /// Counts of the table so far, all buckets together.
+    /// Counts of the table so far, over all buckets.
     pub fn stats(&self) -> WaitStats {
         let mut sum = WaitStats::default();
         for bucket in &self.buckets {
@@ -103,12 +104,14 @@ impl WaitTable {
         sum
     }
 
-    /// Wakes all tasks that [wait](Self::wait_until) for the key. Costs a fence and a load if its bucket has no waiters.
+    /// Wakes all tasks that [wait](Self::wait_until) for the key. Costs a fence and a load if its
+    /// bucket has no waiters.
     pub fn wake(&self, key: WaitKey) {
         self.batch().wake(key);
     }
 
-    /// Clears the flag and wakes all who [wait](Self::wait_while) for that. Writes of the caller before this are seen by them.
+    /// Clears the flag and wakes all tasks that [wait](Self::wait_while) for that. They see
+    /// everything the caller wrote before.
     pub fn clear(&self, object: u64, word: &AtomicU32, flag: Flag) {
         self.batch().clear(object, word, flag);
     }
@@ -118,16 +121,16 @@ impl WaitTable {
         word.fetch_or(flag.mask(), Ordering::Acquire) & flag.mask() == 0
     }
 
-    /// Gives the lock back: to the first who waits for it, if anybody does. Those who wait
-    /// [while](Self::wait_while) it is locked are woken, all of them.
+    /// Releases the lock, handing it to the first task that waits for it, if any. Tasks that wait
+    /// [while](Self::wait_while) it is locked are all woken.
     ///
-    /// The caller holds the lock; that is asserted.
+    /// The caller must hold the lock; this is asserted.
     pub fn unlock(&self, object: u64, word: &AtomicU32, flag: Flag) {
         self.batch().unlock(object, word, flag);
     }
 
-    /// Several wake-ups in one go, as at the end of a bio with many pages: tasks are woken when the batch is dropped (or
-    /// has collected many), after the last lock of a bucket is released.
+    /// Combines several wake-ups, as at the end of a bio with many pages. Tasks are woken when the
+    /// batch is dropped, or has collected many, after the last bucket lock is released.
     pub fn batch(&self) -> WakeBatch<'_> {
         WakeBatch { table: self, woken: 0, wakers: [const { None }; ROOM], filled: 0 }
     }
@@ -139,7 +142,8 @@ impl fmt::Debug for WaitTable {
     }
 }
 
-/// Wakers that a batch collects before it lets go. Few, since a batch of one must be quick to make and to drop.
+/// Wakers a batch collects before it wakes them. Few, since a batch of one must be quick to create
+/// and drop.
 const ROOM: usize = 8;
 
 /// Collected wake-ups; see [`WaitTable::batch`].
@@ -155,8 +159,9 @@ impl WakeBatch<'_> {
     /// As [`WaitTable::wake`].
     pub fn wake(&mut self, key: WaitKey) {
         let bucket = self.table.bucket(key);
-        // Pairs with the fence in `Ticket::poll`: a waiter that is not seen here asks after this, and sees what our caller
-        // did. Else the lock decides: the waiter asks under it, and so either sees that, or is seen.
+        // Pairs with the fence in `Ticket::poll`: a waiter not seen here checks after this fence,
+        // and sees what our caller did. Otherwise the lock decides: the waiter checks under it, and
+        // so either sees the change or is seen.
         fence(Ordering::SeqCst);
         if bucket.tickets.load(Ordering::Relaxed) == 0 {
             return self.tell(key, 0, 0);
@@ -190,7 +195,7 @@ impl WakeBatch<'_> {
             });
         }
         self.wake_in(bucket, key, |state, progress| {
-            // The lock stays taken where there is an heir: it changes hands under the bucket's lock.
+            // With an heir the lock stays taken: it changes hands under the bucket's lock.
             let heir = state.waiters.hand_over(key, progress);
             let taken = if heir.is_some() { 0 } else { flag.mask() };
             state.stats.handed_over += u64::from(heir.is_some());
@@ -200,14 +205,15 @@ impl WakeBatch<'_> {
         });
     }
 
-    /// Wakes the waiters of a key after `change` was made under the bucket's lock, and the one that it returns.
+    /// Wakes the waiters of a key after `change` has run under the bucket's lock, and also wakes
+    /// the waker that it returns.
     fn wake_in(
         &mut self,
         bucket: &Bucket,
         key: WaitKey,
         change: impl FnOnce(&mut State, &mut Progress) -> Option<Waker>,
     ) {
-        // Room for what `change` returns and for one more.
+        // Room for what `change` returns, and for one more.
         if self.filled + 2 > ROOM {
             self.flush();
         }
@@ -241,14 +247,14 @@ impl WakeBatch<'_> {
         rt.trace(TaskEvent::Woke { key: key.object, examined, woken });
     }
 
-    /// Keeps a waker; false when there is no room for another.
+    /// Stores a waker; returns false when there is no room for another.
     pub(super) fn push(&mut self, waker: Waker) -> bool {
         self.wakers[self.filled] = Some(waker);
         self.filled += 1;
         self.filled < ROOM
     }
 
-    /// Wakes those that it has collected.
+    /// Wakes all collected wakers.
     pub(super) fn flush(&mut self) {
         let filled = std::mem::take(&mut self.filled);
         for waker in self.wakers[..filled].iter_mut().filter_map(Option::take) {
@@ -263,7 +269,7 @@ impl Drop for WakeBatch<'_> {
     }
 }
 
-/// Clears the flag if nobody waits for it.
+/// Clears the flag if no one waits for it.
 fn released_unwaited(word: &AtomicU32, flag: Flag) -> bool {
     let mut seen = word.load(Ordering::Relaxed);
     while seen & flag.waited == 0 {

@@ -1,10 +1,10 @@
-//! Locks that were given to waiters who do not come for them.
+//! Watches for locks that waiters were given but do not pick up.
 
 use super::table::WaitTable;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-/// Rings for a table.
+/// The watchdog's waker for a table.
 struct Ring(Weak<WaitTable>);
 
 impl Wake for Ring {
@@ -16,13 +16,15 @@ impl Wake for Ring {
 }
 
 impl WaitTable {
-    /// Has those who wait for a lock look again when it has been another's for a while who has not come for it.
+    /// Makes waiters for a lock check again if it was given to another waiter that has not picked
+    /// it up after a while.
     pub(super) fn watch(self: &Arc<Self>) {
         self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
     }
 
-    /// Wakes those who wait for a lock that was given to another a while ago: the first that is polled takes it back. Each
-    /// such lock once, for who waits later looks at the time itself.
+    /// Wakes the waiters for each lock that was given to another waiter a while ago; the first one
+    /// polled takes it back. Done once per such lock, since later waiters check the time
+    /// themselves.
     fn end_watch(self: &Arc<Self>) {
         self.watchdog.rang();
         let mut is_early = false;

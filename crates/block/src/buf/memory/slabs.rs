@@ -1,16 +1,18 @@
-//! Memory of blocks, cut out of larger pieces.
+//! Memory for blocks, cut from larger slabs.
 //!
-//! An allocator keeps its own record in front of what it gives out, so that of buffers of a page that are aligned to a page each
-//! takes two (malloc(3) of glibc): a cache of blocks would take twice its budget.
+//! An allocator keeps its own record in front of each allocation. A page-sized, page-aligned buffer
+//! therefore takes two pages (malloc(3) of glibc), and a cache of blocks would take twice its
+//! budget.
 
 use super::BUF_ALIGN;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Length of a piece, in bytes: that of most blocks. Shorter buffers have one, too, since they are aligned alike.
+/// Size of a piece, in bytes: that of most blocks. Shorter buffers also get one, because their
+/// alignment is the same.
 pub(super) const PIECE_BYTES: usize = 4096;
 const PIECES: usize = u64::BITS as usize;
-/// Free pieces that are kept, 16 MiB.
+/// Most free pieces kept, 16 MiB.
 const KEPT: usize = 4096;
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(BUF_ALIGN));
@@ -20,18 +22,18 @@ pub(super) struct Slabs {
     slabs: Vec<Slab>,
     /// Numbers of slabs with free pieces.
     open: Vec<u32>,
-    /// Numbers without a slab.
+    /// Unused slab numbers.
     vacant: Vec<u32>,
     free_pieces: usize,
 }
 
 struct Slab {
     start: NonNull<u8>,
-    /// A bit for each piece; none where the memory is given back.
+    /// One bit per free piece; 0 once the memory has been returned.
     free: u64,
 }
 
-// SAFETY: it owns its allocation; each piece that is not free belongs to one buffer.
+// SAFETY: it owns its allocation, and each piece in use belongs to one buffer.
 unsafe impl Send for Slab {}
 
 impl Slabs {
@@ -39,8 +41,9 @@ impl Slabs {
         Self { slabs: Vec::new(), open: Vec::new(), vacant: Vec::new(), free_pieces: 0 }
     }
 
-    /// A piece, with whatever contents the last user left, or zeroes, and the number of its slab: those that are taken one
-    /// after the other lie side by side where they can. Aborts when memory is exhausted, as `Vec` does.
+    /// Takes a piece, with the contents its last user left, or zeros. Also returns the number of
+    /// its slab. Pieces taken one after another are adjacent where possible. Aborts if memory is
+    /// exhausted, like `Vec`.
     pub(super) fn take(&mut self) -> (NonNull<u8>, u32) {
         let number = match self.open.last() {
             Some(&number) => number,
@@ -57,7 +60,7 @@ impl Slabs {
         (unsafe { slab.start.add(at * PIECE_BYTES) }, number)
     }
 
-    /// Takes a piece back.
+    /// Returns a piece.
     ///
     /// # Safety
     /// It was taken from the slab with this number, and nothing refers to it.
@@ -78,7 +81,7 @@ impl Slabs {
         }
     }
 
-    /// Makes a slab, the last of the open ones.
+    /// Creates a slab, and makes it the last of the open ones.
     fn grow(&mut self) -> u32 {
         // SAFETY: the layout has a non-zero size.
         let start = NonNull::new(unsafe { alloc_zeroed(layout()) });
@@ -116,7 +119,7 @@ mod tests {
             assert_eq!(places.len(), many, "no two are the same");
             assert!(places.iter().all(|place| place.is_multiple_of(BUF_ALIGN)));
             assert_eq!(slabs.slabs.len(), many / PIECES);
-            // One of each slab last: all of them stay open until then.
+            // One piece of each slab comes last: all slabs stay open until then.
             taken.sort_unstable_by_key(|(piece, _)| piece.addr().get() / PIECE_BYTES % 7);
             for (piece, number) in taken {
                 // SAFETY: taken above from this slab.

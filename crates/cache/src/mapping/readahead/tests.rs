@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 const END: u64 = 1 << 20;
 
-/// A reader over a cache that keeps everything; counts the misses.
+/// A reader over a cache that keeps everything; counts its misses.
 struct Reader {
     ahead: ReadAhead,
     cached: BTreeSet<u64>,

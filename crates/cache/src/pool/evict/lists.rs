@@ -1,9 +1,9 @@
-//! Doubly linked lists through an array: a frame is on one of them or on none.
+//! Doubly linked lists in an array: a frame is on one list or on none.
 
 use crate::page::FrameNo;
 use crate::pool::arena::{Table, Zeroable};
 
-/// A frame's neighbours; 0 is none.
+/// A frame's neighbours; 0 means none.
 #[derive(Debug)]
 #[repr(C)]
 struct Link {
@@ -11,7 +11,7 @@ struct Link {
     prev: u32,
 }
 
-// SAFETY: integers, whose zero is a value.
+// SAFETY: integers, for which zero is a valid value.
 unsafe impl Zeroable for Link {}
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,12 +24,13 @@ struct Ends {
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
     links: Table<Link>,
-    /// Which list, a byte each; 0 is none, else the list's number plus one.
+    /// The list each frame is on, one byte per frame: 0 for none, otherwise the list's number plus
+    /// one.
     on: Table<u8>,
     ends: [Ends; N],
 }
 
-// SAFETY: integers, whose zero is a value.
+// SAFETY: integers, for which zero is a valid value.
 unsafe impl Zeroable for u8 {}
 
 impl<const N: usize> Lists<N> {
@@ -46,7 +47,7 @@ impl<const N: usize> Lists<N> {
         self.ends[list].len
     }
 
-    /// The list that a frame is on.
+    /// The list a frame is on.
     pub(super) fn list_of(&self, frame: FrameNo) -> Option<usize> {
         usize::from(self.on[frame.slot()]).checked_sub(1)
     }
@@ -70,7 +71,7 @@ impl<const N: usize> Lists<N> {
         Some(frame)
     }
 
-    /// Takes a frame off its list; says which that was.
+    /// Takes a frame off its list; returns which list that was.
     pub(super) fn remove(&mut self, frame: FrameNo) -> Option<usize> {
         let list = self.list_of(frame)?;
         let &Link { next, prev } = &self.links[frame.slot()];

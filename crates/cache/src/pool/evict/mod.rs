@@ -1,4 +1,4 @@
-//! Which page leaves when a frame is needed.
+//! Eviction policies: which page leaves when a frame is needed.
 
 mod lists;
 mod s3fifo;
@@ -8,35 +8,37 @@ pub use s3fifo::S3Fifo;
 use crate::page::FrameNo;
 use std::fmt;
 
-/// A cache has up to so many frames more than its budget, for completions: numbers of frames reach that far.
+/// A cache may have this many frames beyond its budget, for completions. Frame numbers include
+/// them.
 pub const SPARE_FRAMES: u32 = 64;
 
-/// How often frames were used; a reader counts without asking the policy.
+/// Use counts of frames. Readers count uses without involving the policy.
 pub trait Uses {
     /// Uses since the last [`Uses::set`], at most 3.
     fn uses(&self, frame: FrameNo) -> u8;
-    /// Puts the count back.
+    /// Resets the count.
     fn set(&self, frame: FrameNo, uses: u8);
 }
 
-/// An eviction policy over clean frames: dirty ones are not its affair until they have been written back. Pure.
+/// An eviction policy for clean frames. Dirty frames enter once they have been written back. Pure.
 ///
-/// `page` is a number that tells pages apart.
+/// `page` is a number that identifies a page.
 pub trait Eviction: Send + fmt::Debug {
-    /// A frame holds a clean page from now on. Known frames stay where they are.
+    /// A frame now holds a clean page. Frames already known keep their place.
     fn insert(&mut self, frame: FrameNo, page: u64);
-    /// A frame is no candidate any more. Unknown ones are ignored.
+    /// A frame is no longer a candidate. Unknown frames are ignored.
     fn remove(&mut self, frame: FrameNo);
-    /// Chooses a frame and forgets it; `None` where there is no candidate. `page_of` names what a frame holds.
+    /// Chooses a frame and forgets it; `None` if there is no candidate. `page_of` returns the page
+    /// a frame holds.
     fn victim(&mut self, uses: &dyn Uses, page_of: &dyn Fn(FrameNo) -> u64) -> Option<FrameNo>;
-    /// A victim could not be taken, because it was in use at that moment.
+    /// A victim could not be taken, because it was in use just then.
     fn put_back(&mut self, frame: FrameNo);
-    /// Candidates.
+    /// Number of candidates.
     fn len(&self) -> usize;
     /// Whether there is no candidate.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Memory that the policy takes.
+    /// Memory used by the policy, in bytes.
     fn overhead_bytes(&self) -> usize;
 }

@@ -1,7 +1,9 @@
-//! S3-FIFO (Yang et al., SOSP 2023): a small queue on trial, a main queue, and a memory of who was just evicted.
+//! S3-FIFO (Yang et al., SOSP 2023): a small probation queue, a main queue, and a memory of recent
+//! evictions.
 //!
-//! New pages enter the small queue; those used again while there move to the main queue, the others leave after one pass,
-//! so that a scan displaces a tenth of the cache at most. A page that comes back soon after enters the main queue at once.
+//! New pages enter the small queue. Those used again while there move to the main queue; the others
+//! leave after one pass, so that a scan displaces at most a tenth of the cache. A page that returns
+//! soon after its eviction enters the main queue directly.
 
 use super::lists::Lists;
 use super::{Eviction, SPARE_FRAMES, Uses};
@@ -10,17 +12,17 @@ use crate::pool::arena::Table;
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// Share of the frames for pages on trial: one in ten, as in the paper.
+/// The small queue's share of the frames: one in ten, as in the paper.
 const SMALL_SHARE: usize = 10;
-/// A page counts its first use too, so two uses are one reuse.
+/// A page's first use is counted too, so two uses are one reuse.
 const USES_TO_STAY: u8 = 2;
-/// Looks at each frame that a search for a victim takes at most: a count has three steps.
+/// Most looks at each frame during one search for a victim: the count has three steps.
 const LOOKS_MAX: usize = 5;
-/// Places where a ghost may lie.
+/// Slots in which a page's ghost may lie.
 const WAYS: usize = 4;
-/// Pages whose ghosts lie in a row.
+/// Log2 of the number of pages whose ghosts are stored as a row.
 const GHOST_RUN_SHIFT: u32 = 6;
-/// Ticks that a ghost lives, of which a 16-bit stamp holds many.
+/// Lifetime of a ghost in ticks; a 16-bit stamp covers many lifetimes.
 const GHOST_TICKS: u16 = 1024;
 
 /// The policy's queues.
@@ -28,7 +30,7 @@ const GHOST_TICKS: u16 = 1024;
 pub struct S3Fifo {
     lists: Lists<2>,
     frames: usize,
-    /// Fingerprint above, tick of eviction below.
+    /// One ghost each: fingerprint in the high bits, tick of eviction in the low bits.
     ghosts: Table<u32>,
     evictions: u64,
     /// Evictions per tick, so that ghosts live for as many evictions as the main queue has frames.
@@ -39,7 +41,7 @@ impl S3Fifo {
     /// Queues for a budget of `frames` frames.
     ///
     /// # Errors
-    /// The system has no memory for them.
+    /// The system has no memory for the queues.
     pub fn new(frames: u32) -> std::io::Result<Self> {
         let main = frames as u64 - frames as u64 / SMALL_SHARE as u64;
         Ok(Self {
@@ -52,12 +54,13 @@ impl S3Fifo {
     }
 
     fn tick(&self) -> u16 {
-        // Zero is an empty place.
+        // Zero marks an empty slot.
         (self.evictions / self.evictions_per_tick % 0xfffe) as u16 + 1
     }
 
-    /// Neighbouring pages have their ghosts beside each other, since they come and go together: four to a cache line. Their row
-    /// begins anywhere, so that files of one page each use all of the memory.
+    /// Ghosts of neighbouring pages are stored next to each other, four to a cache line, since they
+    /// come and go together. A row may begin anywhere, so that files of one page each use all of
+    /// the memory.
     fn ghost_places(&self, page: u64) -> (std::ops::Range<usize>, u16) {
         let hash = mix(page >> GHOST_RUN_SHIFT ^ 0x5bf0_3635);
         let set = (hash as usize).wrapping_add(page as usize & ((1 << GHOST_RUN_SHIFT) - 1));
@@ -76,7 +79,7 @@ impl S3Fifo {
         self.ghosts[place] = u32::from(print) << 16 | u32::from(self.tick());
     }
 
-    /// Whether the page was evicted lately; forgets it.
+    /// Whether the page was evicted recently; forgets its ghost.
     fn recall(&mut self, page: u64) -> bool {
         let (mut places, print) = self.ghost_places(page);
         let ticks = (self.frames as u64 / self.evictions_per_tick).min(u64::from(GHOST_TICKS)) as u16;
@@ -102,8 +105,8 @@ impl Eviction for S3Fifo {
     }
 
     fn victim(&mut self, uses: &dyn Uses, page_of: &dyn Fn(FrameNo) -> u64) -> Option<FrameNo> {
-        // Readers raise counts while this lowers them: a frame is looked at so often at most as its count has steps, and one more
-        // time in the small queue.
+        // Readers raise counts while this lowers them. So each frame is looked at no more often
+        // than its count has steps, plus once in the small queue.
         let mut looks_left = LOOKS_MAX * self.len();
         loop {
             let is_last = looks_left == 0;
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Frames that are read as often as they are looked at.
+    /// Frames whose use count is raised as often as the search looks at them.
     struct Hot(Cell<u32>);
 
     impl Uses for Hot {

@@ -1,4 +1,4 @@
-//! The protocol under loom's model checker: every interleaving of two or three parties.
+//! The protocol under loom: every interleaving of two or three parties.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -30,14 +30,15 @@ impl Word for loom::sync::atomic::AtomicU32 {
     }
 }
 
-/// Every interleaving with at most three preemptions, which finds all but contrived errors (CHESS, PLDI 2007) in seconds.
+/// Every interleaving with at most three preemptions, which finds all but contrived errors (CHESS,
+/// PLDI 2007) within seconds.
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(test);
 }
 
-/// A frame whose bytes always equal its identity, or identity and version once a writer has been there.
+/// A frame whose bytes always equal its identity, or 77 once a writer has changed them.
 struct Frame {
     state: State<loom::sync::atomic::AtomicU32>,
     key: AtomicU64,
@@ -46,7 +47,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// Attached as page 1, up to date.
+    /// A frame attached as page 1, up to date.
     fn attached() -> Arc<Self> {
         let frame = Self {
             state: State::new(loom::sync::atomic::AtomicU32::new(0)),
@@ -66,11 +67,11 @@ impl Frame {
         }
     }
 
-    /// The value that a reader of page `key` sees, if any.
+    /// The value a reader of page `key` sees, if any.
     fn read(&self, key: u64) -> Option<u64> {
         match self.state.pin(|| self.key.load(Ordering::Relaxed) == key) {
             Ok(seen) => {
-                // SAFETY: loom checks what is claimed: a pin excludes every change.
+                // SAFETY: loom checks the claim: a pin excludes every change.
                 let bytes = self.bytes.with(|p| unsafe { *p });
                 self.state.used(seen);
                 self.note(self.state.unpin());
@@ -83,7 +84,7 @@ impl Frame {
         }
     }
 
-    /// Evicts as the pool does: claims, detaches, releases.
+    /// Evicts like the pool: claims, detaches, releases.
     fn evict(&self) -> bool {
         if self.state.claim().is_err() {
             return false;
@@ -98,7 +99,7 @@ impl Frame {
     fn reuse(&self) {
         self.state.take_free();
         self.key.store(2, Ordering::Relaxed);
-        // SAFETY: loom checks what is claimed: the owner of a free frame is alone.
+        // SAFETY: loom checks the claim: the owner of a free frame is alone.
         self.bytes.with_mut(|p| unsafe { *p = 2 });
         self.state.publish(0, 0);
     }
@@ -130,7 +131,7 @@ fn an_overwrite_in_place_is_seen_whole_or_not_at_all() {
         };
         let written = frame.state.claim().is_ok();
         if written {
-            // SAFETY: loom checks what is claimed: a claim excludes everybody.
+            // SAFETY: loom checks the claim: a claim excludes everyone else.
             frame.bytes.with_mut(|p| unsafe { *p = 77 });
             frame.state.set_dirty(0xf);
             assert_eq!(frame.state.release(), After::InUse);
@@ -168,7 +169,7 @@ fn write_back_and_a_writer_exclude_each_other_and_lose_nothing() {
             let frame = frame.clone();
             thread::spawn(move || {
                 frame.state.start_writeback().map(|mask| {
-                    // SAFETY: loom checks what is claimed: write-back is a pin.
+                    // SAFETY: loom checks the claim: write-back is a pin.
                     let bytes = frame.bytes.with(|p| unsafe { *p });
                     let (after, _) = frame.state.end_writeback(0);
                     assert_eq!((mask, after), (0xf, After::InUse));
@@ -178,7 +179,7 @@ fn write_back_and_a_writer_exclude_each_other_and_lose_nothing() {
         };
         let wrote = frame.state.claim().is_ok();
         if wrote {
-            // SAFETY: loom checks what is claimed: a claim excludes everybody.
+            // SAFETY: loom checks the claim: a claim excludes everyone else.
             frame.bytes.with_mut(|p| unsafe { *p = 77 });
             frame.state.set_dirty(0xf);
             assert_eq!(frame.state.release(), After::InUse);
@@ -208,7 +209,8 @@ fn a_page_cut_off_while_it_is_loaded_is_freed_once() {
     });
 }
 
-/// A frame for readers without a hold. Its bytes are atomics, each of which may be old or new, as in the copy by assembly.
+/// A frame for readers without a hold. Its bytes are atomics, each of which may be old or new, as
+/// in the assembly copy.
 struct Open {
     state: State<loom::sync::atomic::AtomicU32>,
     version: Version<loom::sync::atomic::AtomicU32>,
@@ -217,7 +219,7 @@ struct Open {
 }
 
 impl Open {
-    /// Attached as page 1, up to date.
+    /// A frame attached as page 1, up to date.
     fn attached() -> Arc<Self> {
         let word = || loom::sync::atomic::AtomicU32::new(0);
         let open = Self {
@@ -236,7 +238,7 @@ impl Open {
         self.bytes.iter().for_each(|byte| byte.store(value, Ordering::Relaxed));
     }
 
-    /// The contents that a reader of page `key` accepts, if any.
+    /// The contents a reader of page `key` accepts, if any.
     fn read(&self, key: u64) -> Option<[u64; 2]> {
         let mut copied = [0; 2];
         let copy = || copied = [0, 1].map(|n: usize| self.bytes[n].load(Ordering::Relaxed));
@@ -264,7 +266,7 @@ fn a_use_that_is_counted_late_leaves_a_freed_frame_blank() {
             })
         };
         assert_eq!(frame.state.detach(), After::Freed);
-        // Asserts that the frame is blank.
+        // `take_free` asserts that the frame is blank.
         frame.state.take_free();
         frame.state.give_back();
         reader.join().unwrap();
@@ -299,7 +301,7 @@ fn a_reader_without_a_hold_sees_no_other_page_while_the_frame_is_recycled() {
             };
             assert!(frame.state.claim().is_ok());
             assert_eq!((frame.state.detach(), frame.state.release()), (After::InUse, After::Freed));
-            // The order of `Frames::take_free` and `Fresh::publish`.
+            // In the order of `Frames::take_free` and `Fresh::publish`.
             frame.state.take_free();
             frame.version.announce_change();
             frame.key.store(2, Ordering::Relaxed);

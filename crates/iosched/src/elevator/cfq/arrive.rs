@@ -1,4 +1,4 @@
-//! A new request: it changes the habits noted of its stream, and perhaps whose turn it is.
+//! A new request updates the habits recorded for its stream, and may change whose turn it is.
 
 use super::Cfq;
 use super::idle_rule::Arrival;
@@ -9,7 +9,7 @@ use crate::elevator::{Request, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
 
-/// A page: a longer request is not held back to be merged with its successors.
+/// One page: a longer request is not held back to be merged with its successors.
 const PAGE_SECTORS: u64 = 8;
 
 impl Cfq {
@@ -51,7 +51,7 @@ impl Cfq {
         }
     }
 
-    /// A request joined the queue, or grew at its front: it may be the better one to serve next.
+    /// A request joined the queue or grew at its front, so it may be the better one to serve next.
     pub(super) fn reconsider_next(&mut self, id: QueueId, request: RequestId) {
         let queue = self.queues.get_mut(id.0);
         let head = Sector(self.last_position);
@@ -94,7 +94,8 @@ impl Cfq {
         self.set_idle_window(id, open);
     }
 
-    /// Whether the request is the first of a stream that uses little of the disk, while that works for streams with slices.
+    /// Whether the request is the first of a stream that uses little of the disk, while the disk
+    /// works for streams with slices.
     fn is_light(&mut self, id: QueueId, request: &Request) -> bool {
         let Some(active_id) = self.active else { return false };
         let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
@@ -104,7 +105,7 @@ impl Cfq {
         fits && self.tunables.rotational && self.rule.comes_between(request.stream, self.now)
     }
 
-    /// Serves the queue before the rest of the active one's slice, which that keeps.
+    /// Serves the queue before the rest of the active queue's slice, which the active queue keeps.
     fn come_between(&mut self, id: QueueId) {
         if !self.active.is_some_and(|active| self.queues.get(active.0).urgent) {
             self.expire_slice(true);
@@ -131,7 +132,8 @@ impl Cfq {
         if active.slice_used(self.tick) {
             return Claim::Turn;
         }
-        // The active queue idles for the sake of a tree without idling, and this is the first of the others there.
+        // The active queue idles on behalf of a tree without idling, and this is the first of the
+        // other queues there.
         let in_tree = queue.place.map_or(0, |(tree, _, _)| self.group.tree(tree).count());
         if self.turn.kind == Type::SyncNoIdle
             && queue.sync
@@ -147,14 +149,14 @@ impl Cfq {
         if active.is_empty() && !self.should_idle(active_id) {
             return Claim::Turn;
         }
-        // As good as the request that the disk is waiting for.
+        // As good as the request the disk is waiting for.
         let close = self.active_context.is_some()
             && active.wait_request
             && request.start.0.abs_diff(self.last_position) <= self.rule.close_sectors();
         if close { Claim::First } else { Claim::None }
     }
 
-    /// Cuts the active queue's slice short, keeping the rest for its next turn, and puts `id` first.
+    /// Cuts the active queue's slice short, keeps the rest for its next turn, and puts `id` first.
     fn preempt(&mut self, id: QueueId) {
         let active_tree = self.active.map(|active| self.queues.get(active.0).tree());
         self.expire_slice(true);
@@ -169,13 +171,13 @@ impl Cfq {
     }
 }
 
-/// The claim of a new request against the queue that is served.
+/// A new request's claim against the queue being served.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
-    /// Nothing.
+    /// No claim.
     None,
-    /// That the slice ends: it is used up, or the disk would do nothing in it.
+    /// The slice should end: it is used up, or the disk would have nothing to do in it.
     Turn,
-    /// To be served at once.
+    /// The request should be served at once.
     First,
 }

@@ -1,4 +1,4 @@
-//! Streams: which queue each one feeds, and how long it thinks.
+//! Streams: which queue each of them feeds, and how long it thinks.
 
 use super::ids::{ContextId, QueueId};
 use super::queue::Queue;
@@ -9,7 +9,7 @@ use extant_block::{Sector, StreamId};
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// CFQ's knowledge of a stream (the kernel's `cfq_io_cq`).
+/// What CFQ knows about a stream (the kernel's `cfq_io_cq`).
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) stream: StreamId,
@@ -18,30 +18,30 @@ pub(super) struct Context {
     pub(super) sync_queue: Option<QueueId>,
     async_queue: Option<QueueId>,
     pub(super) think: ThinkTime,
-    /// Not exited.
+    /// The stream has not exited.
     pub(super) alive: bool,
     /// Requests queued or in the device.
     requests: u32,
-    /// When the last synchronous request ended.
+    /// When the last synchronous request completed.
     pub(super) last_end: Option<Nanos>,
-    /// Where the last synchronous request ends.
+    /// End position of the last synchronous request.
     last_position: Option<Sector>,
 }
 
 impl Context {
-    /// A synchronous request has ended.
+    /// A synchronous request has completed.
     pub(super) fn ended(&mut self, tick: i64, now: Nanos) {
         self.think.last_end = tick;
         self.last_end = Some(now);
     }
 
-    /// How far a synchronous request that arrives is from the end of the last.
+    /// Distance of an arriving synchronous request from the end of the last one.
     pub(super) fn distance(&mut self, request: &Request) -> Option<u64> {
         self.last_position.replace(request.end()).map(|last| last.0.abs_diff(request.start.0))
     }
 
-    /// How long the stream thought before the request that was just admitted; `None` for its first, and while others
-    /// are queued or in the device.
+    /// How long the stream thought before the request that was just admitted; `None` for its first
+    /// request, and while others are queued or in the device.
     pub(super) fn thought(&self, now: Nanos) -> Option<Nanos> {
         self.last_end.filter(|_| self.requests == 1).map(|end| now.saturating_sub(end))
     }
@@ -49,7 +49,7 @@ impl Context {
 
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    // Looked up, never iterated; and the hasher has no random seed.
+    // Looked up, never iterated, and the hasher has no random seed.
     by_stream: FxHashMap<StreamId, ContextId>,
     slab: Slab<Context>,
 }
@@ -85,7 +85,8 @@ impl Contexts {
     }
 }
 
-/// Number of asynchronous queues: one per level of the two classes that have levels, and one for the idle class.
+/// Number of asynchronous queues: one per level of the two classes with levels, and one for the
+/// idle class.
 pub(super) const ASYNC_QUEUES: usize = 2 * Priority::LEVELS as usize + 1;
 
 fn async_slot(priority: Priority) -> usize {
@@ -97,7 +98,7 @@ fn async_slot(priority: Priority) -> usize {
 }
 
 impl Cfq {
-    /// The queue that `request` would join now; `None` where it would be a new one.
+    /// The queue that `request` would join now; `None` if it would need a new one.
     pub(super) fn find_queue(&self, request: &Request) -> Option<QueueId> {
         let context = self.contexts.get(self.contexts.of_stream(request.stream)?);
         if request.sync { context.sync_queue } else { context.async_queue }
@@ -108,8 +109,8 @@ impl Cfq {
         self.contexts.of_stream(stream).is_some_and(|id| self.contexts.get(id).sync_queue == Some(queue))
     }
 
-    /// The context and queue of a request that arrives. This is where a stream follows a pending merge of its queue,
-    /// gets a queue of its own after a split, and where a changed priority takes effect.
+    /// The context and queue of an arriving request. Here a stream follows a pending merge of its
+    /// queue or gets its own queue after a split, and a changed priority takes effect.
     pub(super) fn admit(&mut self, request: &Request) -> (ContextId, QueueId) {
         let tick = self.tick;
         let id = match self.contexts.of_stream(request.stream) {
@@ -143,7 +144,7 @@ impl Cfq {
             Some(queue) => queue,
             None => {
                 let queue = QueueId(self.queues.insert(Queue::new(false, false, request.priority)));
-                // Kept for good: it is everybody's.
+                // Never freed, since all streams share it.
                 self.queues.get_mut(queue.0).users = 1;
                 self.async_queues[slot] = Some(queue);
                 queue
@@ -167,7 +168,7 @@ impl Cfq {
         queue
     }
 
-    /// A request of this context has ended or was absorbed.
+    /// A request of this context has completed or was absorbed.
     pub(super) fn release_context(&mut self, id: ContextId) {
         let context = self.contexts.get_mut(id);
         context.requests -= 1;
@@ -182,7 +183,7 @@ impl Cfq {
         self.free_if_unused(id);
     }
 
-    /// Forgets a queue that nobody feeds and that has no requests queued or in the device.
+    /// Frees a queue that no stream feeds and that has no requests queued or in the device.
     pub(super) fn free_if_unused(&mut self, id: QueueId) {
         let queue = self.queues.get(id.0);
         if queue.users > 0 || queue.queued > 0 || queue.dispatched > 0 {

@@ -1,21 +1,23 @@
-//! Queues that work on the same part of the disk: finding them, making them one, and taking them apart again.
+//! Queues that work on the same part of the disk: finding them, merging them, and splitting them
+//! again.
 
 use super::Cfq;
 use super::ids::ContextId;
 use super::ids::QueueId;
 
-/// A queue beside the head.
+/// A queue next to the head.
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
     queue: QueueId,
-    /// When its place was taken, as a count.
+    /// Order in which its position was entered.
     entered: u64,
-    /// In sectors.
+    /// Distance from the head, in sectors.
     distance: u64,
 }
 
 impl Cfq {
-    /// Notes where a queue's next request lies. Of two queues with the same sector only the first is noted.
+    /// Records the position of a queue's next request. Of two queues with the same sector, only the
+    /// first is recorded.
     pub(super) fn update_position(&mut self, id: QueueId) {
         let queue = self.queues.get(id.0);
         let wanted = match queue.next {
@@ -25,7 +27,7 @@ impl Cfq {
         self.places_given += 1;
         let entered = self.places_given;
         if queue.position == wanted {
-            // The kernel takes the queue out of its tree and inserts it anew.
+            // The kernel removes the queue from its tree and reinserts it.
             if let Some((level, sector)) = wanted
                 && let Some(entry) = self.positions[usize::from(level)].get_mut(&sector)
             {
@@ -49,7 +51,8 @@ impl Cfq {
         }
     }
 
-    /// The neighbours of the head among the queues of `level`: at it or ahead of it, and behind it.
+    /// The neighbours of the head among the queues of `level`: the one at or ahead of the head, and
+    /// the one behind it.
     fn beside_head(&self, level: u8) -> [Option<Neighbour>; 2] {
         let (positions, head) = (&self.positions[usize::from(level)], self.last_position);
         let of = |(&sector, &(queue, entered)): (&u64, &(QueueId, u64))| Neighbour {
@@ -60,16 +63,17 @@ impl Cfq {
         [positions.range(head..).next().map(of), positions.range(..head).next_back().map(of)]
     }
 
-    /// The queue of `level` whose next request is nearest to the head, and how near.
+    /// The queue of `level` whose next request is nearest to the head, and its distance.
     pub(super) fn nearest(&self, level: u8) -> Option<(QueueId, u64)> {
         let nearest = self.beside_head(level).into_iter().flatten().min_by_key(|found| found.distance);
         nearest.map(|found| (found.queue, found.distance))
     }
 
-    /// The queue of `level` that a search in the kernel's red-black tree finds close to the head (`cfqq_close()`): the one at
-    /// the head, or the last node on the way down, or, if that is not close, its neighbour on the other side. The last node
-    /// is the deeper one of the head's two neighbours, and that is the one inserted later, unless a rotation has turned
-    /// them round, which is not modelled.
+    /// The queue of `level` that a search in the kernel's red-black tree finds close to the head
+    /// (`cfqq_close()`): the one at the head, or the last node on the way down, or, if that is not
+    /// close, its neighbour on the other side. The last node is the deeper one of the head's two
+    /// neighbours, which is the one inserted later, unless a rotation has swapped them; rotations
+    /// are not modelled.
     fn found_close(&self, level: u8) -> Option<QueueId> {
         let [ahead, behind] = self.beside_head(level);
         let close = |found: &Neighbour| found.distance <= self.rule.close_sectors();
@@ -81,8 +85,9 @@ impl Cfq {
         first.filter(close).or(second.filter(close)).map(|found| found.queue)
     }
 
-    /// A queue that has a request close to where the active queue `id`, which has none, left the head. Neither may be
-    /// seeky, both are synchronous, of one level, and real time or not alike.
+    /// A queue with a request close to where the active queue `id`, which has none, left the head.
+    /// Neither may be seeky; both must be synchronous, of the same level, and both or neither real
+    /// time.
     pub(super) fn close_cooperator(&self, id: QueueId) -> Option<QueueId> {
         let queue = self.queues.get(id.0);
         if queue.idle_class() || !queue.sync || queue.seeks.seeky() || self.group.queues == 1 {
@@ -95,8 +100,8 @@ impl Cfq {
         fits.then_some(other_id)
     }
 
-    /// Arranges that two cooperating queues become one: the streams of the one with fewer move to the other at their
-    /// next request.
+    /// Plans to merge two cooperating queues: the streams of the one with fewer streams move to the
+    /// other at their next request.
     pub(super) fn plan_merge(&mut self, id: QueueId, mut other: QueueId) {
         if self.queues.get(id.0).merge_into.is_some() || self.queues.get(other.0).users == 0 {
             return;
@@ -116,7 +121,8 @@ impl Cfq {
         self.queues.get_mut(to.0).users += moving;
     }
 
-    /// Where a stream's request goes, given the queue that it fed so far; `None` if it needs a new one.
+    /// Where a stream's request goes, given the queue it has fed so far; `None` if it needs a new
+    /// one.
     pub(super) fn follow_cooperation(&mut self, context: ContextId, id: QueueId) -> Option<QueueId> {
         let queue = self.queues.get_mut(id.0);
         if queue.shared && queue.split {
@@ -136,7 +142,7 @@ impl Cfq {
         Some(to)
     }
 
-    /// A stream of this queue leaves it: it will not move along the planned merges either.
+    /// A stream leaves this queue, so it will not follow the planned merges either.
     pub(super) fn drop_cooperators(&mut self, id: QueueId) {
         let mut next = self.queues.get(id.0).merge_into;
         while let Some(id) = next {

@@ -1,10 +1,10 @@
-//! Whether the device takes several commands at once, found by watching.
+//! Estimates whether the device takes several commands at once, by observation.
 
 use super::Cfq;
 
-/// A device that has had this many requests at once queues them.
+/// A device that has had this many requests at once queues commands.
 const QUEUEING_DEPTH: u32 = 5;
-/// Samples under load before a device is said not to queue.
+/// Samples under load before a device is considered not to queue.
 const SAMPLES: u32 = 50;
 
 /// The depth seen so far.
@@ -12,17 +12,17 @@ const SAMPLES: u32 = 50;
 pub(super) struct DepthEstimate {
     most: u32,
     samples: u32,
-    /// `None` until it is known; counts as queueing meanwhile, so that depth can show itself.
+    /// `None` until known. Counts as queueing meanwhile, so that the device's depth can show.
     queues: Option<bool>,
 }
 
 impl Cfq {
-    /// On a device without seeks that queues commands, idling only costs.
+    /// Whether the device has no seeks and queues commands, so that idling only costs time.
     pub(super) fn seekless_depth(&self) -> bool {
         !self.tunables.rotational && self.depth.queues != Some(false)
     }
 
-    /// Called at each completion, before it is counted.
+    /// Called at each completion, before the completion is counted.
     pub(super) fn update_depth_estimate(&mut self) {
         let depth = &mut self.depth;
         depth.most = depth.most.max(self.in_device);
@@ -32,7 +32,7 @@ impl Cfq {
         if self.queued <= QUEUEING_DEPTH as usize && self.in_device <= QUEUEING_DEPTH {
             return;
         }
-        // An active queue that idles with little queued does not put the device to the test.
+        // An active queue that idles with little queued does not test the device.
         if let Some(active) = self.active.map(|id| self.queues.get(id.0))
             && active.idle_window
             && active.dispatched + active.queued < QUEUEING_DEPTH

@@ -1,4 +1,4 @@
-//! From the queue that is served to the device, and back.
+//! Dispatch from the queue being served to the device, and completion.
 
 use super::Cfq;
 use super::idle_rule::Service;
@@ -40,7 +40,8 @@ impl Cfq {
             let context = self.table.get(request).note.context;
             self.active_context = self.contexts.get(context).alive.then_some(context);
         }
-        // An asynchronous queue gives way after its share of requests, an idle one after each.
+        // An asynchronous queue gives way after its share of requests, an idle-class queue after
+        // each request.
         let share = 2 * self.tunables.slice_async_rq * u32::from(Priority::LEVELS - queue.level);
         let done = (!queue.sync && queue.slice_dispatch >= share) || queue.idle_class();
         if done && self.busy_queues > 1 {
@@ -75,7 +76,8 @@ impl Cfq {
     /// Whether the selected queue may have one more request in the device.
     fn may_dispatch(&self, id: QueueId) -> bool {
         let queue = self.queues.get(id.0);
-        // Asynchronous requests drain before the disk idles for synchronous ones, and wait for those in flight.
+        // Asynchronous requests drain before the disk idles for synchronous ones, and wait for
+        // synchronous ones in flight.
         if self.in_flight[0] > 0 && self.should_idle(id) {
             return false;
         }
@@ -90,7 +92,8 @@ impl Cfq {
             if queue.idle_class() {
                 return false;
             }
-            // Asynchronous queues do not count against the only synchronous one: it would preempt them anyway.
+            // Asynchronous queues do not count against the only synchronous one: it would preempt
+            // them anyway.
             let sole = self.busy_queues == 1 || (queue.sync && self.busy_sync_queues == 1);
             if !sole && self.slice_ends_soon(id) {
                 return false;
@@ -98,7 +101,8 @@ impl Cfq {
             most = if sole { u32::MAX } else { self.tunables.quantum };
         }
         if !queue.sync && self.tunables.low_latency {
-            // After a synchronous request that took long, asynchronous depth is 1, and grows by one per sync slice.
+            // After a slow synchronous request, the asynchronous depth is 1, and grows by one per
+            // sync slice.
             let depth = (self.tick - self.last_delayed_sync) / self.tunables.slice[1];
             let depth = if depth == 0 && queue.dispatched == 0 { 1 } else { depth };
             most = most.min(u32::try_from(depth).unwrap_or(u32::MAX));
@@ -170,8 +174,8 @@ impl Cfq {
         }
     }
 
-    /// Whether the slice of the only queue of its group should be stretched, so that the group does not lose its place
-    /// for want of a request that is about to come.
+    /// Whether to stretch the slice of the only queue of its group, so that the group does not lose
+    /// its place just before its next request arrives.
     fn should_stay_busy(&self, id: QueueId) -> bool {
         let queue = self.queues.get(id.0);
         if !queue.is_empty()

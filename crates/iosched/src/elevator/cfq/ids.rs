@@ -1,4 +1,4 @@
-//! Names of queues, streams and trees.
+//! Identifiers of queues, streams and trees.
 
 /// Index of a [queue](super::queue).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -8,7 +8,7 @@ pub(super) struct QueueId(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContextId(pub(super) u32);
 
-/// Class whose turn it is.
+/// A class of queues, as used for turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     BestEffort = 0,
@@ -16,7 +16,7 @@ pub(super) enum Class {
     Idle = 2,
 }
 
-/// Kind of load, which decides whether to idle for a queue alone, for its tree, or not at all.
+/// Kind of load; decides whether to idle for a single queue, for its tree, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     Async = 0,

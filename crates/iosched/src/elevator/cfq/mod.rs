@@ -1,14 +1,15 @@
-//! CFQ: disk time shared fairly among streams, as Linux 3.10 had it, with the rule for idling as a policy.
+//! CFQ: shares disk time fairly among streams, as in Linux 3.10, with the idling rule as a policy.
 //!
-//! Every stream has a queue for its synchronous requests; asynchronous ones share a queue per priority level. Queues
-//! with requests stand in service trees, one for each class and kind of load; the kind whose queue has waited longest
-//! has its turn, in it the first queue has its time slice, and in the slice requests go by position. A queue that runs
-//! dry within its slice may keep the disk idle for a moment, because the next request of a sequential reader is cheap
-//! while the disk has not moved: that is what the [`IdleRule`] decides.
+//! Every stream has a queue for its synchronous requests; asynchronous ones share a queue per
+//! priority level. Queues with requests are in service trees, one for each class and kind of load.
+//! The kind whose queue has waited longest has its turn; within it the first queue has its time
+//! slice; and within the slice, requests are served by position. A queue that runs dry within its
+//! slice may keep the disk idle for a moment, because the next request of a sequential reader is
+//! cheap as long as the disk has not moved: the [`IdleRule`] decides that.
 //!
-//! Facts are from block/cfq-iosched.c and Documentation/block/cfq-iosched.txt of Linux 3.10. Times are counted in
-//! ticks ([`Tunables::hz`]), because the kernel's rounding to jiffies is part of its behaviour: with 1000 Hz and 500
-//! idle queues, `300 ms / 500` is no wait at all.
+//! Facts are from block/cfq-iosched.c and Documentation/block/cfq-iosched.txt of Linux 3.10. Times
+//! are counted in ticks ([`Tunables::hz`]), because the kernel's rounding to jiffies is part of its
+//! behaviour: with 1000 Hz and 500 idle queues, `300 ms / 500` is no wait at all.
 //!
 //! | file | what |
 //! |---|---|
@@ -69,14 +70,16 @@ pub struct Cfq {
     queues: Slab<Queue>,
     group: Group,
     async_queues: [Option<QueueId>; ASYNC_QUEUES],
-    /// Queues by the sector of their next request, for each level, each with the time of its entry as a count.
+    /// Per level, queues by the sector of their next request, each with a counter that orders the
+    /// entries in time.
     positions: [BTreeMap<u64, (QueueId, u64)>; Priority::LEVELS as usize],
     places_given: u64,
 
-    /// Requests queued: all, and those of synchronous queues.
+    /// Number of queued requests: all of them, and those of synchronous queues.
     queued: usize,
     queued_sync: u32,
-    /// Queues in service: all, synchronous, with open idle window.
+    /// Number of queues in service: all of them, synchronous ones, and those with an open idle
+    /// window.
     busy_queues: u32,
     busy_sync_queues: u32,
     busy_idle_queues: i64,
@@ -91,18 +94,18 @@ pub struct Cfq {
     claimant: Option<QueueId>,
     /// Queues that come next, before any slice, because they use little of the disk.
     urgent: VecDeque<QueueId>,
-    /// Queues taken by position since the oldest was looked at.
+    /// Requests served by position since the oldest one was last checked.
     swept: u32,
 
     /// Requests in the device: all, and \[async, sync\].
     in_device: u32,
     in_flight: [u32; 2],
     depth: DepthEstimate,
-    /// Where the last dispatched request ends.
+    /// End of the last dispatched request.
     last_position: u64,
-    /// When a synchronous request last ended that had waited for its expiry or longer.
+    /// When a synchronous request last completed that had waited for its expiry time or longer.
     last_delayed_sync: i64,
-    /// When a request last ended.
+    /// When a request last completed.
     last_end: Nanos,
 }
 
@@ -114,12 +117,12 @@ struct Turn {
 }
 
 impl Cfq {
-    /// With Linux's defaults at 1000 Hz.
+    /// CFQ with Linux's defaults at 1000 Hz.
     pub fn new(rule: impl IdleRule + 'static) -> Self {
         Self::with(Tunables::linux(1000), rule)
     }
 
-    /// With chosen knobs. Panics where one is outside the bounds that its documentation names.
+    /// CFQ with the given settings. Panics if one is outside its documented bounds.
     pub fn with(tunables: Tunables, rule: impl IdleRule + 'static) -> Self {
         assert!((1..=1_000_000_000).contains(&tunables.hz), "1 to 10^9 ticks a second, not {}", tunables.hz);
         assert!(tunables.slice.iter().all(|slice| *slice > 0), "a slice of nothing serves nobody");
@@ -159,7 +162,8 @@ impl Cfq {
         }
     }
 
-    /// With our own rule for idling, and ticks of 100 µs, before a disk on which seeks cost time if it is `rotational`.
+    /// CFQ with our own idling rule and ticks of 100 µs. `rotational` says whether seeks on the
+    /// disk cost time.
     pub fn extant(rotational: bool) -> Self {
         Self::with(Tunables { rotational, ..Tunables::linux(10_000) }, idle_rule::ExpectedGain::new())
     }
@@ -169,7 +173,7 @@ impl Cfq {
         self.rule.name()
     }
 
-    /// Time passes; if the idle timer was due meanwhile, it fires at its own tick.
+    /// Advances time; if the idle timer was due meanwhile, it fires at its own tick.
     fn advance(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         let tick = self.tick_length.of(self.now);

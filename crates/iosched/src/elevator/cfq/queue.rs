@@ -1,4 +1,5 @@
-//! One queue of requests: those of one stream, of several cooperating ones, or the asynchronous ones of a level.
+//! A queue of requests: those of one stream, of several cooperating streams, or the asynchronous
+//! ones of a level.
 
 use super::Tunables;
 use super::ids::{Class, ContextId, QueueId, TreeId, Type};
@@ -15,9 +16,10 @@ pub(super) struct Note {
     pub(super) context: ContextId,
     /// Tick of arrival.
     pub(super) added: i64,
-    /// Tick from which it is served before nearer ones.
+    /// Tick from which it is served before nearer requests.
     pub(super) expires: i64,
-    /// When it was dispatched, how far the head had to go, and what was in the device then, itself included.
+    /// When it was dispatched, how far the head had to move, and how many requests were then in the
+    /// device, including itself.
     pub(super) sent: Nanos,
     pub(super) distance: u64,
     pub(super) depth: u32,
@@ -32,56 +34,57 @@ pub(super) struct Queue {
 
     pub(super) sorted: Sorted,
     pub(super) arrivals: Arrivals,
-    /// The request to serve next, unless the oldest is past its expiry.
+    /// The request to serve next, unless the oldest one has expired.
     pub(super) next: Option<RequestId>,
     pub(super) queued: u32,
-    /// Queued requests with `prio`.
+    /// Queued requests with `prio` set.
     pub(super) prio_pending: u32,
-    /// In the device.
+    /// Requests in the device.
     pub(super) dispatched: u32,
 
-    /// Streams that feed it, plus those of queues that are to be merged into it.
+    /// Streams that feed this queue, plus those of queues about to be merged into it.
     pub(super) users: u32,
-    /// The queue that this one's streams move to at their next request.
+    /// The queue that this queue's streams move to at their next request.
     pub(super) merge_into: Option<QueueId>,
-    /// Fed by more than one stream.
+    /// Whether more than one stream feeds it.
     pub(super) shared: bool,
-    /// The streams go their own ways: give each its own queue again.
+    /// Whether the streams have diverged: give each its own queue again.
     pub(super) split: bool,
 
-    /// Place in a service tree while it has requests or is active.
+    /// Place in a service tree, while it has requests or is active.
     pub(super) place: Option<(TreeId, i64, u64)>,
-    /// The tree that it left with all it had in the device.
+    /// The tree it left while all its requests were in the device.
     pub(super) away: Option<TreeId>,
-    /// Place among the queues of its level by position.
+    /// Place among the queues of its level, by position.
     pub(super) position: Option<(u8, u64)>,
 
-    /// Waiting for its next request may pay.
+    /// Whether waiting for its next request may pay off.
     pub(super) idle_window: bool,
-    /// Had four or more requests queued at once: worth idling although seeky.
+    /// Whether it had four or more requests queued at once: worth idling for, even if seeky.
     pub(super) deep: bool,
     pub(super) seeks: SeekHistory,
 
-    /// Becoming active began.
+    /// Requests dispatched since it became active.
     pub(super) slice_dispatch: u32,
-    /// No request has ended since it became active, so the slice has not begun.
+    /// No request has completed since it became active, so the slice has not begun.
     pub(super) slice_new: bool,
     pub(super) slice_start: Option<i64>,
     pub(super) slice_end: i64,
-    /// The rest of the slice when it was cut short; negative for an overrun.
+    /// What was left of the slice when it was cut short; negative for an overrun.
     pub(super) slice_residual: i64,
-    /// The device idles for its next request.
+    /// Whether the device idles for its next request.
     pub(super) wait_request: bool,
-    /// The slice was stretched so that its group stays busy.
+    /// Whether the slice was stretched so that its group stays busy.
     pub(super) wait_busy: bool,
-    /// In this slice a request was let past the bound on requests, because the device idled for it
-    /// (kernel: `must_alloc_slice`).
+    /// Whether, in this slice, a request was let past the limit on requests because the device
+    /// idled for it (kernel: `must_alloc_slice`).
     pub(super) slot_granted: bool,
-    /// A request came while idling: one dispatch is due even if the slice is over.
+    /// A request arrived while idling: one dispatch is due even if the slice is over.
     pub(super) must_dispatch: bool,
-    /// The oldest request's expiry was looked at in this slice.
+    /// Whether the oldest request's expiry was checked in this slice.
     pub(super) fifo_checked: bool,
-    /// It came between the slices of others as one that uses little of the disk: nothing else is sent until it has what it wants.
+    /// It is served between the slices of others because it uses little of the disk. Nothing else
+    /// is sent until it is done.
     pub(super) urgent: bool,
 }
 
@@ -168,7 +171,7 @@ impl Queue {
         !self.slice_new && tick >= self.slice_end
     }
 
-    /// Ready for a new slice, which begins when its first request ends.
+    /// Prepares for a new slice, which begins when its first request completes.
     pub(super) fn activate(&mut self) {
         self.slice_start = None;
         self.slice_end = 0;
@@ -188,7 +191,8 @@ impl Queue {
         self.prio_pending += u32::from(request.prio);
     }
 
-    /// Takes a request out; the one to serve next is then the better of its neighbours.
+    /// Removes a request. If it was the next one to serve, the better of its neighbours replaces
+    /// it.
     pub(super) fn remove(&mut self, table: &mut Table<Note>, id: RequestId, tunables: &Tunables) {
         let request = table.get(id).request;
         if self.next == Some(id) {
@@ -200,7 +204,7 @@ impl Queue {
         self.prio_pending -= u32::from(request.prio);
     }
 
-    /// The better of the requests before and after `id`; beyond the last comes the first.
+    /// The better of the requests before and after `id`; after the last comes the first.
     pub(super) fn neighbour(
         &self,
         table: &Table<Note>,
@@ -213,7 +217,7 @@ impl Queue {
         better(table, after, before, request.start, tunables)
     }
 
-    /// The oldest request, if it is past its expiry; looked at once in a slice.
+    /// The oldest request, if it has expired; checked once per slice.
     pub(super) fn expired(&mut self, table: &Table<Note>, tick: i64) -> Option<RequestId> {
         if std::mem::replace(&mut self.fifo_checked, true) {
             return None;
@@ -222,8 +226,9 @@ impl Queue {
     }
 }
 
-/// Which of two requests to serve with the head at `head`: synchronous before asynchronous, `prio` before others, then
-/// the nearer, where a short way back counts `back_seek_penalty` times and a long one is a wrap to the far end.
+/// Which of two requests to serve with the head at `head`: synchronous before asynchronous, `prio`
+/// before others, then the nearer one. A short way back counts `back_seek_penalty` times; a long
+/// one counts as a wrap to the far end.
 pub(super) fn better(
     table: &Table<Note>,
     a: Option<RequestId>,
@@ -256,7 +261,7 @@ pub(super) fn better(
         (Some(da), Some(db)) => da < db,
         (Some(_), None) => true,
         (None, Some(_)) => false,
-        // Both lie far behind: from the lower one there is only one seek back.
+        // Both are far behind: starting from the lower one needs only one seek back.
         (None, None) => ra.start <= rb.start,
     };
     Some(if first { a } else { b })

@@ -6,19 +6,21 @@ use super::{Cfq, Turn};
 use crate::elevator::{Priority, RequestId};
 use extant_rt::Nanos;
 
-/// Requests by position between looks at the oldest, as deadline's `fifo_batch`.
+/// Requests served by position between checks of the oldest one, like deadline's `fifo_batch`.
 const SWEEP_BATCH: u32 = 16;
-/// Queues of other trees that a sweep looks past.
+/// How many queues a sweep examines, to skip those of other trees.
 const SWEEP_LOOK: usize = 16;
 
 impl Cfq {
-    /// Whose turn it is. The turn goes on until it is over or nothing of its kind is left; then the kind whose first
-    /// queue has waited longest follows. Real time comes before best effort, and that before idle.
+    /// Chooses whose turn it is. A turn lasts until it is over or nothing of its kind is left. Then
+    /// the kind whose first queue has waited longest follows. Real time comes before best effort,
+    /// and best effort before idle.
     fn choose_turn(&mut self) {
         if self.group.saved_turn == 0 {
             self.turn_ends = self.tick - 1;
         } else if !self.rule.waits_are_bounded() {
-            // The time since the last queue was put down, which passes while the device is full, is not counted.
+            // The time since the last queue expired, which passes while the device is full, does
+            // not count.
             self.turn_ends = self.tick + self.group.saved_turn;
         }
         let class = if self.group.busy(Class::RealTime) > 0 {
@@ -48,7 +50,7 @@ impl Cfq {
         self.turn_ends = self.tick + self.group.turn(class, kind, all, count_away, &self.tunables);
     }
 
-    /// The queue to dispatch from, `None` to send nothing now.
+    /// The queue to dispatch from; `None` to send nothing now.
     pub(super) fn select_queue(&mut self) -> Option<QueueId> {
         if self.queued == 0 {
             return None;
@@ -83,8 +85,9 @@ impl Cfq {
         next
     }
 
-    /// Among queues for which the disk does not idle: the next one ahead of the head, of the level of the `first` by
-    /// time. That one itself comes if it preempted, and after each batch if it has waited for its expiry.
+    /// Chooses among queues for which the disk does not idle: the next one ahead of the head with
+    /// the same level as `first`, which is the first by time. Returns `first` itself if it
+    /// preempted, and after each batch if it has waited for its expiry.
     fn sweep(&mut self, first: QueueId, tree: TreeId) -> QueueId {
         let level = self.queues.get(first.0).level;
         if self.claimant.take() == Some(first) {
@@ -113,7 +116,7 @@ impl Cfq {
             return Verdict::Leave;
         }
         if queue.urgent {
-            // One request at a time, and nothing beside it that the device might prefer.
+            // One request at a time, with nothing next to it that the device might prefer.
             return match (queue.dispatched > 0, empty) {
                 (true, _) => Verdict::Wait,
                 (false, false) => Verdict::Keep,
@@ -121,7 +124,8 @@ impl Cfq {
             };
         }
         if queue.slice_used(tick) && !queue.must_dispatch {
-            // Alone in its group, a queue whose request is in the device keeps the group busy.
+            // If a queue is alone in its group and has a request in the device, it keeps the group
+            // busy.
             if alone && empty && queue.dispatched > 0 && self.should_idle(id) {
                 return Verdict::Wait;
             }
@@ -140,7 +144,7 @@ impl Cfq {
             }
             return Verdict::Leave;
         }
-        // A seeky queue that was given the idle window for its depth, but leaves the device with little to do.
+        // A seeky queue that got the idle window for its depth but gives the device little to do.
         let queue = self.queues.get_mut(id.0);
         if queue.seeks.seeky()
             && queue.idle_window
@@ -156,7 +160,7 @@ impl Cfq {
         self.wait_for_group()
     }
 
-    /// With group idling, the last queue of a group stays until what it sent has ended.
+    /// With group idling, the last queue of a group stays until what it sent has completed.
     fn wait_for_group(&self) -> Verdict {
         let idle = self.tunables.group_idle;
         let waits = idle > 0
@@ -166,7 +170,7 @@ impl Cfq {
         if waits { Verdict::Wait } else { Verdict::Leave }
     }
 
-    /// Whether the disk should be kept for this queue when it runs dry.
+    /// Whether to keep the disk for this queue when it runs dry.
     pub(super) fn should_idle(&self, id: QueueId) -> bool {
         let queue = self.queues.get(id.0);
         if self.tunables.slice_idle == 0 || queue.idle_class() {
@@ -198,7 +202,8 @@ impl Cfq {
         }
     }
 
-    /// The active queue's last request has ended and nothing more of it is queued: starts to wait for the next.
+    /// The active queue's last request has completed and it has nothing queued: starts to wait for
+    /// its next one.
     pub(super) fn arm_idle_timer(&mut self, id: QueueId) {
         if self.seekless_depth() {
             return;
@@ -240,13 +245,13 @@ impl Cfq {
             if !queue.is_empty() {
                 return;
             }
-            // The depth counts as outlived only when the wait ended without a request.
+            // The queue loses its `deep` mark only if the wait ended without a request.
             queue.deep = false;
         }
         self.expire_slice(false);
     }
 
-    /// While the disk waits for the active queue: a request of another queue that lies near the head.
+    /// While the disk waits for the active queue: another queue's request near the head.
     pub(super) fn neighbour_of_head(&self) -> Option<(QueueId, RequestId)> {
         let active = self.queues.get(self.active?.0);
         if self.in_device > 0 || self.idle_timer.is_none() || !self.rule.serves_neighbours() {
@@ -261,12 +266,12 @@ impl Cfq {
 }
 
 enum Verdict {
-    /// Go on with the active queue.
+    /// Continue with the active queue.
     Keep,
-    /// Send nothing: the active queue will have something soon.
+    /// Send nothing: the active queue will soon have a request.
     Wait,
-    /// Put the active queue down and take this one.
+    /// Expire the active queue and take this one.
     SwitchTo(QueueId),
-    /// Put the active queue down.
+    /// Expire the active queue.
     Leave,
 }

@@ -1,4 +1,4 @@
-//! Numbered places; the one freed last is used first.
+//! Numbered slots; the one freed last is reused first.
 
 #[derive(Debug)]
 pub(super) struct Slab<T> {

@@ -3,11 +3,12 @@
 use super::ids::{Class, QueueId, TreeId};
 use super::{Cfq, Tunables};
 
-/// On how many others a place depends where waits are bounded.
+/// Most other queues that a queue's place depends on, if waits are bounded.
 const MOST_OTHERS: i64 = 8;
 
 impl Tunables {
-    /// Slice of a level: 100 ms at level 4 when synchronous, a fifth of that more or less per level.
+    /// Slice of a level: 100 ms at level 4 if synchronous, and a fifth of that more or less per
+    /// level.
     fn slice_of(&self, sync: bool, level: u8) -> i64 {
         let base = self.slice[usize::from(sync)];
         base + base / 5 * (4 - i64::from(level))
@@ -15,8 +16,8 @@ impl Tunables {
 }
 
 impl Cfq {
-    /// The slice of a queue, shortened so that all busy queues of its class have theirs within the target latency, but
-    /// not below twice the idle time (scaled by priority).
+    /// The slice of a queue, shortened so that all busy queues of its class get theirs within the
+    /// target latency, but not below twice the idle time (scaled by priority).
     pub(super) fn scaled_slice(&mut self, id: QueueId) -> i64 {
         let queue = self.queues.get(id.0);
         let slice = self.tunables.slice_of(queue.sync, queue.level);
@@ -38,7 +39,7 @@ impl Cfq {
         (slice * target / expected).max(low)
     }
 
-    /// The first request of the slice has ended: time runs from here.
+    /// The first request of the slice has completed: the slice's time starts here.
     pub(super) fn begin_slice(&mut self, id: QueueId) {
         let slice = self.scaled_slice(id);
         let tick = self.tick;
@@ -48,8 +49,8 @@ impl Cfq {
         queue.slice_end = tick + slice;
     }
 
-    /// Puts the active queue down. With `keep_rest`, what is left of its slice (or what it overran) moves its next
-    /// turn forward (or back).
+    /// Expires the active queue. With `keep_rest`, what is left of its slice (or its overrun) moves
+    /// its next turn forward (or back).
     pub(super) fn expire_slice(&mut self, keep_rest: bool) {
         let Some(id) = self.active else { return };
         if keep_rest {
@@ -88,19 +89,19 @@ impl Cfq {
         self.active = id;
     }
 
-    /// Puts a queue with requests among those to be served.
+    /// Adds a queue that has requests to those in service.
     pub(super) fn enter_service(&mut self, id: QueueId) {
         self.came_back(id);
         self.busy_queues += 1;
         let queue = self.queues.get(id.0);
         self.busy_sync_queues += u32::from(queue.sync);
         self.busy_idle_queues += i64::from(queue.idle_window);
-        // The kernel counts the queue after it computed its key.
+        // The kernel counts the queue after computing its key.
         self.resort(id);
         self.group.queues += 1;
     }
 
-    /// Takes a queue without requests away from those to be served.
+    /// Removes a queue without requests from those in service.
     pub(super) fn leave_service(&mut self, id: QueueId) {
         let queue = self.queues.get_mut(id.0);
         let (tree, key, order) = queue.place.take().expect("the queue is in service");
@@ -135,7 +136,7 @@ impl Cfq {
         }
     }
 
-    /// Counts a change of the idle window that was made.
+    /// Updates the counters after a change of the idle window.
     pub(super) fn idle_window_changed(&mut self, id: QueueId) {
         let queue = self.queues.get(id.0);
         if queue.in_service() {
@@ -143,7 +144,7 @@ impl Cfq {
         }
     }
 
-    /// Gives a queue its place by time and priority, and by position.
+    /// Assigns a queue its place by time and priority, and by position.
     pub(super) fn resort(&mut self, id: QueueId) {
         let queue = self.queues.get_mut(id.0);
         let tree = queue.tree();
@@ -167,7 +168,7 @@ impl Cfq {
         self.update_position(id);
     }
 
-    /// Puts a queue before all others of its tree.
+    /// Moves a queue before all others of its tree.
     pub(super) fn move_to_front(&mut self, id: QueueId) {
         let tree = self.queues.get(id.0).tree();
         let key = self.group.tree(tree).first_key().unwrap_or(self.tick) - self.tunables.hz;

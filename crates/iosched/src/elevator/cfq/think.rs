@@ -1,10 +1,11 @@
-//! Think time and seek history: what a stream's next request will be like.
+//! Think time and seek history: predict a stream's next request.
 
-/// Exponentially weighted mean of the time between the end of a request and the arrival of the next, in fixed point
-/// (8 bits of fraction), in ticks. The weight of a new sample is 1/8; a sample is clipped to twice the idle time.
+/// Exponentially weighted mean of the time between the end of a request and the arrival of the
+/// next, in ticks, in fixed point (8 fractional bits). A new sample weighs 1/8 and is clipped to
+/// twice the idle time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThinkTime {
-    /// When the last synchronous request ended.
+    /// When the last synchronous request completed.
     pub(super) last_end: i64,
     samples: u64,
     total: u64,
@@ -24,7 +25,8 @@ impl ThinkTime {
         self.mean = ((self.total + 128) / self.samples) as i64;
     }
 
-    /// Whether enough was seen: the count approaches 256, and passes 80 at the third arrival (32, 60, 84).
+    /// Whether enough samples were seen: the count approaches 256 and exceeds 80 at the third
+    /// arrival (32, 60, 84).
     pub(super) fn known(&self) -> bool {
         self.samples > 80
     }
@@ -33,13 +35,13 @@ impl ThinkTime {
         self.mean
     }
 
-    /// Whether it is known that nothing will come within `idle`.
+    /// Whether it is known that nothing will arrive within `idle`.
     pub(super) fn longer_than(&self, idle: i64) -> bool {
         self.known() && self.mean > idle
     }
 }
 
-/// Which of the last 32 requests were far from the one before.
+/// Which of the last 32 requests were far from their predecessors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SeekHistory {
     far: u32,
@@ -47,7 +49,7 @@ pub(super) struct SeekHistory {
     last: u64,
 }
 
-/// Farther than this many sectors is a seek.
+/// A distance of more than this many sectors is a seek.
 const SEEK_SECTORS: u64 = 8 * 100;
 /// On a device without seeks, a request shorter than this counts instead.
 const SMALL_SECTORS: u64 = 2 * 32;
@@ -60,7 +62,7 @@ impl SeekHistory {
         self.last = start + sectors;
     }
 
-    /// More than an eighth of them: such a queue gains nothing from idling.
+    /// More than an eighth of them were far: such a queue gains nothing from idling.
     pub(super) fn seeky(&self) -> bool {
         self.far.count_ones() > 32 / 8
     }
@@ -70,7 +72,8 @@ impl SeekHistory {
 mod tests {
     use super::*;
 
-    /// The consequence that the 500-reader job shows: a process pays the idle window twice before CFQ knows better.
+    /// As the 500-reader job shows, a process pays for the idle window twice before CFQ has
+    /// learned.
     #[test]
     fn think_time_is_known_at_the_third_request() {
         let mut think = ThinkTime::new(0);
@@ -82,7 +85,8 @@ mod tests {
         }
         assert_eq!(known, [(32, false), (60, false), (84, true), (105, true)]);
         assert!(think.longer_than(8));
-        // Clipped to twice the idle time; the rounding of the fixed point adds one while samples are few.
+        // Clipped to twice the idle time; fixed-point rounding adds one while there are few
+        // samples.
         assert_eq!(think.mean(), 17);
     }
 

@@ -1,18 +1,18 @@
-//! The service trees: who comes next within a class and a kind of load.
+//! The service trees: who is next within a class and a kind of load.
 
 use super::Tunables;
 use super::ids::{Class, QueueId, TreeId, Type};
 use super::think::ThinkTime;
 use std::collections::BTreeSet;
 
-/// Queues in the order in which they are served: by key (a tick, moved by priority and by what is left of the last
-/// slice), equal keys in order of arrival.
+/// Queues in the order in which they are served: by key (a tick, shifted by priority and by the
+/// rest of the last slice), then by order of arrival.
 #[derive(Debug)]
 pub(super) struct ServiceTree {
     order: BTreeSet<(i64, u64, QueueId)>,
-    /// Of all streams on it together.
+    /// Think time of all streams in the tree together.
     pub(super) think: ThinkTime,
-    /// Queues that left it because all they had is in the device.
+    /// Queues that left because all their requests are in the device.
     pub(super) away: i64,
 }
 
@@ -47,26 +47,26 @@ impl ServiceTree {
     }
 }
 
-/// Fixed point of `fraction`: 12 bits.
+/// Fractional bits of `fraction`: 12.
 const FRACTION_SHIFT: u32 = 12;
 
 /// The queues that share one allotment of disk time.
 ///
-/// There is one group, the root; its fraction of the disk is therefore all of it. Weights and virtual time between
-/// groups would have nothing to compare.
+/// There is only one group, the root, so its fraction is the whole disk. Weights and virtual time
+/// between groups would have nothing to compare.
 #[derive(Debug)]
 pub(super) struct Group {
     trees: [ServiceTree; 7],
-    /// Share of disk time, in 1/4096.
+    /// Share of disk time, in units of 1/4096.
     fraction: i64,
-    /// Decaying average of busy queues, by class: best effort, real time.
+    /// Decaying average of busy queues, per class: best effort, real time.
     busy_average: [i64; 2],
     /// Queues in service.
     pub(super) queues: u32,
     /// Requests in the device.
     pub(super) dispatched: u32,
     pub(super) think: ThinkTime,
-    /// The rest of the load's turn when the last queue was put down.
+    /// What was left of the load's turn when the last queue expired.
     pub(super) saved_turn: i64,
 }
 
@@ -91,7 +91,7 @@ impl Group {
         &mut self.trees[usize::from(id.0)]
     }
 
-    /// Queues in service, of a class.
+    /// Queues of a class in service.
     pub(super) fn busy(&self, class: Class) -> i64 {
         match class {
             Class::Idle => self.tree(TreeId::IDLE).count(),
@@ -109,7 +109,8 @@ impl Group {
         self.busy_average[class as usize]
     }
 
-    /// Takes the present number of busy queues into the average, which rises quickly and falls slowly, and returns it.
+    /// Updates the average with the current number of busy queues and returns it. It rises quickly
+    /// and falls slowly.
     pub(super) fn sample_busy(&mut self, class: Class) -> i64 {
         let (busy, average) = (self.busy(class), self.busy_average[class as usize]);
         let next = (3 * average.max(busy) + average.min(busy) + 2) / 4;
@@ -117,14 +118,15 @@ impl Group {
         next
     }
 
-    /// The group's part of the target latency.
+    /// The group's share of the target latency.
     pub(super) fn slice(&self, tunables: &Tunables) -> i64 {
         (tunables.target_latency * self.fraction) >> FRACTION_SHIFT
     }
 
-    /// How long a load of `class` and `kind` may run before another has its turn. `busy_all` counts the queues of
-    /// every class. With `count_away`, queues count whose requests are all in the device: a random reader that has one
-    /// request at a time is rarely in its tree when turns are dealt out.
+    /// How long a load of `class` and `kind` may run before another has its turn. `busy_all` counts
+    /// the queues of all classes. With `count_away`, queues whose requests are all in the device
+    /// count too: a random reader with one request at a time is rarely in its tree when turns are
+    /// assigned.
     pub(super) fn turn(
         &self,
         class: Class,
@@ -152,7 +154,7 @@ impl Group {
     }
 }
 
-/// Two ticks: below that, think time counts as none.
+/// The shortest turn, in ticks. Below two ticks, the kernel takes think time for immediate.
 const MIN_TURN: i64 = 2;
 
 #[cfg(test)]

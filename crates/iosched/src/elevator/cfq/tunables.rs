@@ -1,40 +1,41 @@
-//! The knobs of CFQ, in ticks.
+//! CFQ's settings, in ticks.
 
 use extant_rt::Nanos;
 
-/// The tunables that Linux keeps under `/sys/block/*/queue/iosched`, converted to ticks as the kernel does it: integer division, so
-/// that at a coarse tick the short times round to one tick or none.
+/// The tunables under `/sys/block/*/queue/iosched`, converted to ticks as the kernel does: by
+/// integer division, so that with a coarse tick the short times round to one tick or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunables {
     /// Ticks per second (the kernel's `HZ`), 1 to 10⁹.
     pub hz: i64,
     /// Most requests of one queue in the device while others wait (`quantum`).
     pub quantum: u32,
-    /// A request waiting this long is served next in its queue's slice, \[async, sync\].
+    /// A request that has waited this long is served next in its queue's slice, \[async, sync\].
     pub fifo_expire: [i64; 2],
-    /// Longest seek backwards that is considered, in sectors.
+    /// Longest backward seek considered, in sectors.
     pub back_seek_max: u64,
-    /// How much a sector backwards costs, in sectors forwards.
+    /// Cost of a sector backward, in sectors forward.
     pub back_seek_penalty: u64,
     /// Time slice of a queue at level 4, \[async, sync\]; at least 1.
     pub slice: [i64; 2],
     /// Requests per asynchronous slice, scaled by level.
     pub slice_async_rq: u32,
-    /// How long to wait for the next request of a queue; 0 never.
+    /// How long to wait for a queue's next request; 0 means never.
     pub slice_idle: i64,
-    /// How long to wait for the next request of a group; 0 never.
+    /// How long to wait for a group's next request; 0 means never.
     pub group_idle: i64,
-    /// In how much time every queue of a class should have had its slice.
+    /// The time within which every queue of a class should get its slice.
     pub target_latency: i64,
-    /// Whether to scale slices to `target_latency`, and hold asynchronous depth down after slow synchronous requests.
+    /// Whether to scale slices to `target_latency`, and to limit asynchronous depth after slow
+    /// synchronous requests.
     pub low_latency: bool,
     /// Whether seeks cost time.
     pub rotational: bool,
 }
 
 impl Tunables {
-    /// Linux 3.10's defaults on a kernel built with `HZ` = `hz`: 100, 250, 300 or 1000 on Linux; higher values, up to
-    /// 10⁹, give finer times.
+    /// Linux 3.10's defaults for a kernel built with `HZ` = `hz`: 100, 250, 300 or 1000 on Linux.
+    /// Higher values, up to 10⁹, give finer times.
     pub fn linux(hz: u32) -> Self {
         let hz = i64::from(hz.clamp(1, 1_000_000_000));
         Self {
@@ -68,7 +69,7 @@ impl Tick {
         Nanos(self.0)
     }
 
-    /// The tick that `now` lies in.
+    /// The tick that contains `now`.
     pub(super) fn of(self, now: Nanos) -> i64 {
         (now.0 / self.0) as i64
     }

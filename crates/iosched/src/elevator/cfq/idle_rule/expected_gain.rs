@@ -1,4 +1,4 @@
-//! Ours: idle if, and as long as, it is expected to pay.
+//! Our rule: idle if, and as long as, it is expected to pay off.
 
 use super::{Arrival, IdleRule, Lull, Service};
 use crate::elevator::ProgramId;
@@ -6,75 +6,80 @@ use extant_block::StreamId;
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// Upper bounds of the think times that are told apart, in microseconds. A request that comes later than the last is not
-/// worth waiting for.
+/// Upper bounds of the think-time classes, in microseconds. A request that arrives later than the
+/// last bound is not worth waiting for.
 const BOUNDS_US: [f64; 8] = [125.0, 250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0];
 
-/// How much an observation outweighs the one before it.
+/// Decay of an observation's weight with each newer one.
 const DECAY: f64 = 7.0 / 8.0;
 
-/// The sum that the weights of many observations approach.
+/// The limit of the sum of weights over many observations.
 const SETTLED: f64 = 1.0 / (1.0 - DECAY);
 
-/// With how many observations the program's habit counts beside the stream's own.
+/// The program's habit counts as this many observations alongside the stream's own.
 const PRIOR: f64 = 2.0;
 
-/// A request that begins within this many sectors of the end of the last one goes on where that stopped (64 KiB).
+/// A request that begins within this many sectors of the end of the last one continues it (64 KiB).
 const NEAR_SECTORS: u64 = 128;
 
-/// Times that a sequential request and one elsewhere take on a disk that nothing is known of yet: a 7200 rpm one.
+/// Assumed times of a sequential request and of one elsewhere on an unknown disk: a 7200 rpm one.
 const NEAR_US: f64 = 500.0;
 const FAR_US: f64 = 8_000.0;
 
-/// How many programs' habits are kept; beyond that all are learned anew.
+/// Most programs whose habits are kept; beyond that, all are learned anew.
 const MOST_PROGRAMS: usize = 1 << 16;
 
-/// Depths that are told apart: 1, 2–3, 4–7, 8–15, 16–31, 32 and more.
+/// Number of depth classes: 1, 2–3, 4–7, 8–15, 16–31, 32 and more.
 const DEPTHS: usize = 6;
 
-/// How much less a request elsewhere takes when the disk may choose among twice as many: 2^-0.3, about what shortest
-/// positioning time first gains. Used for depths not seen yet.
+/// How much a request elsewhere gets cheaper when the disk can choose among twice as many: 2^-0.3,
+/// roughly the initial gain of shortest-positioning-time-first. Used for depths not observed yet.
 const PER_DOUBLING: f64 = 0.81;
 
-/// The part of the disk's time that streams may use and still come between the slices of others, each of them and all of them
-/// together.
+/// Share of the disk's time that light streams may use while still being served between the slices
+/// of others; applies to each such stream and to all of them together.
 const LIGHT_SHARE: f64 = 0.2;
 
-/// How far such a stream, or all of them, may be ahead of that part, and how far behind it is remembered.
+/// How far a light stream, or all of them together, may run ahead of that share, and how far behind
+/// is remembered.
 const MOST_CREDIT_US: f64 = 200_000.0;
 
-/// Waits for the next request of a stream iff that is expected to save the disk more time than it loses.
+/// Waits for a stream's next request if and only if that is expected to save the disk more time
+/// than it loses.
 ///
-/// *Saved* is the probability that the next request comes within τ, and goes on where the last one stopped, times what
-/// a request elsewhere takes longer. That is measured, at the depth to which others wait: the more of them, the less
-/// the disk loses by going away, and at some depth waiting never pays. *Lost* is the expected wait, at most τ. The best
-/// τ is taken.
+/// *Saved* is the probability that the next request arrives within τ and continues where the last
+/// one stopped, times the extra cost of a request elsewhere. That cost is measured at the depth of
+/// the waiting requests: the more of them there are, the less the disk loses by moving away, and at
+/// some depth waiting never pays. *Lost* is the expected wait, at most τ. The rule takes the best
+/// τ.
 ///
-/// A stream that is new inherits the habits of its program, and a program that is new is trusted with nothing: a
-/// sequential reader earns its window with its second request, and its successors begin with it.
+/// A new stream inherits the habits of its program. A new program gets no advance trust: a
+/// sequential reader earns its window with its second request, and its later streams start with the
+/// window open.
 ///
-/// Without a saving, the disk still waits for a stream that would otherwise lose its share, as long as what that costs
-/// all who wait is small beside the work itself: a slice only means something if its queue has something to serve in
-/// it.
+/// Even if waiting saves nothing, the disk still waits for a stream that would otherwise lose its
+/// share, as long as the total cost to all waiting requests is small compared with the work itself:
+/// a slice only means something if its queue has something to serve in it.
 ///
-/// A stream that uses little of the disk, as a program does that starts or that a person waits for, comes between the slices of
-/// others: its request, and the way back from it, cost them less than a turn of all slices costs it.
+/// A stream that uses little of the disk, such as a program that is starting or that a person waits
+/// for, is served between the slices of others: its request, and the seek back, cost them less than
+/// a full round of slices would cost it.
 #[derive(Debug)]
 pub struct ExpectedGain {
-    // Looked up, never iterated; and the hasher has no random seed.
+    // Looked up, never iterated, and the hasher has no random seed.
     streams: FxHashMap<StreamId, Stream>,
     programs: FxHashMap<ProgramId, Habit>,
     near_us: f64,
     far_us: [f64; DEPTHS],
-    /// Deepest that the device was seen.
+    /// The greatest depth at which the device was observed.
     depth: u32,
-    /// Of all requests that come between slices.
+    /// Credit for all requests served between slices.
     between: Credit,
-    /// When one last did.
+    /// When such a request was last served.
     came_between: Option<Nanos>,
 }
 
-/// Time that may be used: a part of the time that passes, less what was used.
+/// Time that may be used: a share of the time that passes, minus what was used.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     us: f64,
@@ -88,7 +93,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// What is left now.
+    /// The credit left at `now`.
     fn at(&mut self, now: Nanos) -> f64 {
         let passed_us = now.saturating_sub(self.at).0 as f64 / 1e3;
         self.us = (self.us + passed_us * LIGHT_SHARE).min(MOST_CREDIT_US);
@@ -101,7 +106,7 @@ impl Credit {
     }
 }
 
-/// A stream's habit, and what was expected of it at its last request.
+/// A stream's habit, and the outlook at its last request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     habit: Habit,
@@ -112,7 +117,7 @@ struct Stream {
 /// Habits of a stream, or of a program's streams; older requests weigh less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
-    /// Weight of think times up to each bound.
+    /// Weight of the think times up to each bound.
     within: [f64; BOUNDS_US.len()],
     thoughts: f64,
     near: f64,
@@ -134,10 +139,10 @@ impl Habit {
         }
     }
 
-    /// This habit, with that of the program as if it had been observed [`PRIOR`] times; less the more is known of the
-    /// stream itself, and nothing once that is settled.
+    /// Combines this habit with the program's, as if that had been observed [`PRIOR`] times. The
+    /// program's weight shrinks as more is known about the stream itself, down to zero.
     fn with_prior(&self, program: &Habit) -> Outlook {
-        // The weight of each observation of either.
+        // The weight of each observation, for either habit.
         let shares = |own_total: f64, their_total: f64| {
             let prior = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
             let weight = prior * (1.0 - own_total / SETTLED).max(0.0);
@@ -151,28 +156,28 @@ impl Habit {
     }
 }
 
-/// The expectation of the next request.
+/// What to expect of the next request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outlook {
-    /// Chance that it comes up to each bound.
+    /// Probability that it arrives within each bound.
     within: [f64; BOUNDS_US.len()],
-    /// Chance that it is near.
+    /// Probability that it is near.
     near: f64,
 }
 
-/// A wait that was weighed.
+/// A possible wait, with its odds.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    /// Until how long after the last request ended.
+    /// How long after the end of the last request to wait.
     until_us: f64,
-    /// Chance that the request comes by then, not having come so far.
+    /// Probability that the request arrives by then, given that it has not arrived so far.
     chance: f64,
-    /// How long the disk is then expected to idle.
+    /// Expected idle time of the disk for this wait.
     expected_us: f64,
 }
 
 impl Outlook {
-    /// The ways to wait on, `waited_us` after the last request ended.
+    /// The possible waits, `waited_us` after the last request completed.
     fn plans(&self, waited_us: f64) -> impl Iterator<Item = Plan> + '_ {
         let passed = BOUNDS_US.iter().position(|bound| waited_us < *bound).unwrap_or(BOUNDS_US.len());
         let so_far = if passed == 0 { 0.0 } else { self.within[passed - 1] };
@@ -180,7 +185,7 @@ impl Outlook {
         let (mut idle_us, mut from, mut missing) = (0.0, waited_us, 1.0);
         (passed..BOUNDS_US.len()).map(move |i| {
             let chance = ((self.within[i] - so_far) / open).clamp(0.0, 1.0);
-            // Arrivals within a step come in its middle.
+            // Arrivals within a step are assumed to come at its middle.
             idle_us += (BOUNDS_US[i] - from) * (missing + 1.0 - chance) / 2.0;
             from = BOUNDS_US[i];
             missing = 1.0 - chance;
@@ -195,7 +200,7 @@ fn step(depth: u32) -> usize {
 }
 
 impl ExpectedGain {
-    /// Knows nothing yet.
+    /// A rule without observations.
     pub fn new() -> Self {
         let mut far_us = [FAR_US; DEPTHS];
         for i in 1..DEPTHS {
@@ -212,15 +217,18 @@ impl ExpectedGain {
         }
     }
 
-    /// Time that a wait is expected to save the disk with `waiting` others queued, less what it costs.
+    /// Time a wait is expected to save the disk while `waiting` other requests are queued, minus
+    /// its cost.
     fn gain(&self, outlook: &Outlook, waiting: u32) -> impl Fn(&Plan) -> f64 {
-        // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
+        // A smaller choice cannot be faster, so what was observed at greater depths bounds the
+        // rarely observed ones.
         let far_us = self.far_us[step(waiting.min(self.depth))..].iter().fold(0.0_f64, |a, b| a.max(*b));
         let saving_us = outlook.near * (far_us - self.near_us);
         move |plan| plan.chance * saving_us - plan.expected_us
     }
 
-    /// Whether a wait keeps a stream its share: it likely succeeds, and all who wait lose at most half a seek.
+    /// Whether a wait preserves a stream's share: it is likely to succeed, and all waiting requests
+    /// together lose at most half a seek.
     fn fair(&self, waiting: u32) -> impl Fn(&Plan) -> bool {
         let most_us = self.far_us[0] / 2.0;
         move |plan| plan.chance >= 0.5 && f64::from(waiting) * plan.expected_us <= most_us
@@ -233,7 +241,7 @@ impl ExpectedGain {
         Some(&self.streams.get(&lull.stream?)?.outlook)
     }
 
-    /// The wait that gains most, or else the longest that is fair.
+    /// The wait with the largest gain, or else the longest fair one.
     fn plan(&self, lull: &Lull) -> Option<Plan> {
         let outlook = self.outlook(lull)?;
         let plans = || outlook.plans(lull.waited.0 as f64 / 1e3);
@@ -243,14 +251,15 @@ impl ExpectedGain {
         best.or_else(|| plans().filter(self.fair(lull.waiting)).last())
     }
 
-    /// Whether there is a [plan](Self::plan): asked several times for each request, and only of few is it used.
+    /// Whether there is a [plan](Self::plan). This is asked several times per request, and few
+    /// plans are used.
     fn waits(&self, lull: &Lull) -> bool {
         let Some(outlook) = self.outlook(lull) else { return false };
         let (gain, fair) = (self.gain(outlook, lull.waiting), self.fair(lull.waiting));
         outlook.plans(lull.waited.0 as f64 / 1e3).any(|plan| (lull.open && gain(&plan) > 0.0) || fair(&plan))
     }
 
-    /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
+    /// Whether a stream is worth waiting for when only one other request is queued.
     fn opens(&self, outlook: &Outlook) -> bool {
         let (gain, fair) = (self.gain(outlook, 1), self.fair(1));
         outlook.plans(0.0).any(|plan| gain(&plan) > 0.0 || (outlook.near >= 0.5 && fair(&plan)))
@@ -280,7 +289,7 @@ impl IdleRule for ExpectedGain {
         let stream = self.streams.entry(arrival.stream).or_default();
         stream.habit.note(arrival);
         stream.outlook = if arrival.program == ProgramId::default() {
-            // Nobody knows which streams belong together.
+            // It is unknown which streams belong together.
             stream.habit.with_prior(&Habit::default())
         } else {
             let program = self.programs.entry(arrival.program).or_default();
@@ -297,7 +306,7 @@ impl IdleRule for ExpectedGain {
 
     fn wait_ticks(&self, lull: &Lull) -> i64 {
         let left_us = self.plan(lull).map_or(0.0, |plan| plan.until_us - lull.waited.0 as f64 / 1e3);
-        // The present tick has partly passed; a request on the bound should still be in time.
+        // The current tick has partly passed; a request at the bound should still be in time.
         (left_us * 1e3 / lull.tick.0 as f64).ceil() as i64 + 1
     }
 
@@ -323,11 +332,11 @@ impl IdleRule for ExpectedGain {
 
     fn comes_between(&mut self, stream: StreamId, now: Nanos) -> bool {
         let Some(state) = self.streams.get_mut(&stream) else { return false };
-        // A stream that nothing is known of may be the next sequential one.
+        // A stream of which nothing is known may turn out to be sequential.
         let is_elsewhere = state.habit.distances >= 1.0 && state.outlook.near < 0.5;
         let comes = is_elsewhere && state.credit.at(now) > 0.0 && self.between.at(now) > 0.0;
         if comes {
-            // There, and back.
+            // The seek there, and the seek back.
             self.between.use_up(2.0 * self.far_us[0]);
             self.came_between = Some(now);
         }
@@ -347,7 +356,7 @@ impl IdleRule for ExpectedGain {
         }
         let mean = match (near, service.depth) {
             (true, 1) => &mut self.near_us,
-            // Deep in a queue, only the device knows in what order it served.
+            // Deep in a queue, only the device knows the order in which it served requests.
             (true, _) => return,
             (false, depth) => &mut self.far_us[step(depth)],
         };
