@@ -52,6 +52,15 @@ impl Destination {
         let of_source = args.place.file_name().map(|name| name.as_bytes().to_vec());
         let host = |error| Failure::host(&args.to, error);
         let refuse = |text: &str| Err(host(std::io::Error::other(text)));
+        if args.to.as_os_str() == "-" {
+            if source != Some(FileKind::Regular) {
+                let told = "-: standard output takes the contents of a regular file only; extant export writes an archive";
+                return Err(Failure::Usage(told.into()));
+            }
+            let to =
+                rustix::io::dup(rustix::stdio::stdout()).map_err(|error| Failure::Stdout(error.into()))?;
+            return Ok(Self::Special(to.into()));
+        }
         // /dev/stdout and the like are links to devices and pipes.
         if let Ok(there) = args.to.metadata() {
             let kind = there.file_type();

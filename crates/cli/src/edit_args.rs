@@ -120,7 +120,16 @@ pub(crate) struct PutArgs {
     /// Everything belongs to root
     #[arg(long)]
     pub(crate) all_root: bool,
-    /// Files of the host, and where to put them: a directory of the image, or (for one file) its new name
+    /// Permissions of files, in octal; by default those of the source, and 644 for standard input
+    #[arg(short, long, value_parser = mode)]
+    pub(crate) mode: Option<u32>,
+    /// The owner, in numbers: UID, UID:GID or :GID
+    #[arg(long, value_parser = owner, conflicts_with = "all_root")]
+    pub(crate) owner: Option<Owner>,
+    /// The time of change, in seconds since 1970
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub(crate) mtime: Option<i64>,
+    /// Files of the host, and where to put them: a directory of the image, or (for one file) its new name; - is standard input
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", TARGETS], value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
@@ -372,6 +381,9 @@ impl EditCommand {
     pub(crate) fn check_in_batch(&self) -> Result<(), &'static str> {
         match self {
             Self::Rm(_) | Self::Ln(_) => Ok(()),
+            Self::Put(PutArgs { paths, .. }) if paths[..paths.len() - 1].iter().any(|path| path == "-") => {
+                Err("standard input cannot be put here; name a file")
+            }
             _ if self.lock().force => Err("--force is an option of the command that opens the image"),
             _ => Ok(()),
         }

@@ -2,11 +2,13 @@
 
 use crate::image_path::ImagePath;
 use extant_block::IoErrorKind;
+use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
 use extant_fs::quote;
 use extant_image::BuildError;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use thiserror::Error;
@@ -62,6 +64,9 @@ pub(crate) enum Failure {
     /// There is no superblock to begin with.
     #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
     NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
+    /// The file is something else.
+    #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, foreign.advice)]
+    Foreign { image: String, foreign: Foreign },
     /// The user named a place for the superblock, and there is none.
     #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
     NoBackup { image: String, at: u64, error: extant_fs::Error },
@@ -164,23 +169,29 @@ impl Failure {
     }
 
     /// Why an image could not be opened for reading; `superblock` is the place that the user named for it.
-    pub(crate) fn open(image: String, superblock: Option<u64>, error: extant_fs::Error) -> Self {
+    pub(crate) fn open(image: &Path, superblock: Option<u64>, error: extant_fs::Error) -> Self {
         match superblock {
-            Some(at) if lacks_superblock(&error) => Self::NoBackup { image, at, error },
+            Some(at) if lacks_superblock(&error) => {
+                Self::NoBackup { image: quote(image.as_os_str().as_bytes()), at, error }
+            }
             _ => Self::open_whole(image, ", which --superblock may get round", error),
         }
     }
 
     /// Why an image could not be opened for writing.
-    pub(crate) fn open_to_change(image: String, error: extant_fs::Error) -> Self {
+    pub(crate) fn open_to_change(image: &Path, error: extant_fs::Error) -> Self {
         Self::open_whole(image, ", which e2fsck -b can repair", error)
     }
 
     /// Why an image could not be opened; `advice` is what may help against a damaged superblock.
-    fn open_whole(image: String, advice: &'static str, error: extant_fs::Error) -> Self {
+    fn open_whole(path: &Path, advice: &'static str, error: extant_fs::Error) -> Self {
+        let image = quote(path.as_os_str().as_bytes());
         match error {
             extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
-            error if lacks_superblock(&error) => Self::NoVolume { image, advice, error },
+            error if lacks_superblock(&error) => match identify(path) {
+                Some(foreign) => Self::Foreign { image, foreign },
+                None => Self::NoVolume { image, advice, error },
+            },
             error => Self::Volume { place: image, error },
         }
     }
@@ -197,6 +208,13 @@ impl Failure {
             _ => Exit::Failed,
         }
     }
+}
+
+/// What a file is that has no superblock, if its first bytes tell.
+fn identify(path: &Path) -> Option<Foreign> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(FOREIGN_HEAD_BYTES as u64).read_to_end(&mut head).ok()?;
+    Foreign::identify(&head)
 }
 
 /// Whether there is nothing at the superblock's place that could be one.

@@ -14,7 +14,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let device = session.device(&place, Access::Metadata)?;
     let at = args.open.superblock.unwrap_or(1024);
-    let in_image = |error| Failure::open(place.image_quoted(), args.open.superblock, error);
+    let in_image = |error| Failure::open(&place.image, args.open.superblock, error);
     // Shown even where the volume cannot be opened.
     let lying = session.rt.block_on(extant_fs::read_superblock(&*device, at))?.map_err(in_image)?;
     drop(device);

@@ -82,7 +82,7 @@ impl Session {
             ignore_journal: args.ignore_journal,
         };
         let opened = self.rt.block_on(Volume::open(device, options))?;
-        let volume = opened.map_err(|error| Failure::open(place.image_quoted(), args.superblock, error))?;
+        let volume = opened.map_err(|error| Failure::open(&place.image, args.superblock, error))?;
         self.volumes.push((place.image.clone(), volume.clone()));
         Ok(volume)
     }

@@ -22,7 +22,7 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     let opened = session
         .rt
         .block_on(Volume::open(device, OpenOptions { ignore_journal: true, ..Default::default() }))?;
-    let volume = opened.map_err(|error| Failure::open(place.image_quoted(), None, error))?;
+    let volume = opened.map_err(|error| Failure::open(&place.image, None, error))?;
     let output = args.output.as_ref().unwrap_or(&args.image);
     let progress = Progress::new(0, session.quiet);
     let told = progress.to_callback();

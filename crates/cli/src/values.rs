@@ -10,10 +10,36 @@ use std::path::PathBuf;
 /// The name of an image to write.
 pub(crate) fn image_output() -> ValueParser {
     let parse = |path: OsString| match path.as_bytes() {
-        b"-" => Err("an image cannot be written to standard output; for a file of that name write ./-"),
-        _ => Ok(PathBuf::from(path)),
+        b"-" => {
+            Err("an image cannot be written to standard output; for a file of that name write ./-".into())
+        }
+        name => match other_format(name) {
+            Some(format) => Err(format!(
+                "images are written raw, and the name says {format}; name it .img, then convert or compress that"
+            )),
+            None => Ok(PathBuf::from(path)),
+        },
     };
     OsStringValueParser::new().try_map(parse).into()
+}
+
+/// The format that a name's ending promises, if it is another one than raw bytes.
+fn other_format(name: &[u8]) -> Option<&'static str> {
+    const ENDINGS: [(&str, &str); 11] = [
+        (".qcow2", "qcow2"),
+        (".qcow", "qcow"),
+        (".vmdk", "VMDK"),
+        (".vhd", "VHD"),
+        (".vhdx", "VHDX"),
+        (".vdi", "VDI"),
+        (".simg", "Android sparse"),
+        (".gz", "gzip"),
+        (".zst", "zstd"),
+        (".xz", "xz"),
+        (".bz2", "bzip2"),
+    ];
+    let name = name.to_ascii_lowercase();
+    ENDINGS.into_iter().find(|(ending, _)| name.ends_with(ending.as_bytes())).map(|(_, format)| format)
 }
 
 /// Bytes, perhaps with a binary unit, as in 64K.

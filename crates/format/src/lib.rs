@@ -29,6 +29,7 @@ mod dirent;
 mod error;
 mod extent;
 mod features;
+mod foreign;
 mod group_desc;
 mod htree;
 mod ids;
@@ -64,6 +65,7 @@ pub use extent::{
     ExtentNode, UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
 };
 pub use features::{Compat, Incompat, RoCompat};
+pub use foreign::{FOREIGN_HEAD_BYTES, Foreign};
 pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
 pub use htree::{
     DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,

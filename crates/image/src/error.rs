@@ -98,6 +98,14 @@ pub enum BuildError {
         /// Whether the volume has the feature `large_dir`.
         large_dir: bool,
     },
+    /// An access list in text that cannot be turned into numbers.
+    #[error("the access control list of {path}: {problem}")]
+    AccessList {
+        /// Path, quoted.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// An attribute with a name that Linux cannot have.
     #[error(
         "the extended attribute {name} of {path} cannot be stored: names have at most 255 bytes, none of them 0"

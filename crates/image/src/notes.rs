@@ -34,6 +34,12 @@ pub enum Note {
         /// How many there are.
         names: u64,
     },
+    /// Access lists of archives name users or groups whose numbers no source tells; they were taken
+    /// from this host.
+    NamesOfHost {
+        /// Each as `user NAME = NUMBER` or `group NAME = NUMBER`.
+        names: Vec<String>,
+    },
     /// Zero blocks within an archive, which ends with two of them, were passed over.
     LoneZeros {
         /// The archive.
@@ -75,6 +81,13 @@ impl fmt::Display for Note {
             }
             Self::Whiteouts { archive, path, names } => {
                 write!(f, "{archive}: whiteout {path}{} taken as a file, not applied", More(*names))
+            }
+            Self::NamesOfHost { names } => {
+                write!(
+                    f,
+                    "access lists: numbers taken from this host's /etc/passwd and /etc/group: {}",
+                    names.join(", ")
+                )
             }
             Self::LoneZeros { archive, at, blocks } => {
                 write!(

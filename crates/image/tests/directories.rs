@@ -175,6 +175,9 @@ fn room_that_was_asked_for_is_there() {
     assert_clean(&made.image());
     let used = report.image_bytes - report.free_bytes;
     assert!(report.free_bytes >= used / 5 && report.free_bytes < used / 4, "{report:?}");
+    // Room is for files, too.
+    let needed = report.used_inodes;
+    assert!(report.free_inodes >= 64 && report.free_inodes >= needed / 5, "{report:?}");
     for mib in [16, 200, 1500] {
         let volume = VolumeOptions { size: SizePolicy::Fixed(mib << 20), ..Default::default() };
         made.check(volume);

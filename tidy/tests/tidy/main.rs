@@ -6,3 +6,4 @@ mod gate;
 mod licences;
 mod modules;
 mod tree;
+mod width;

@@ -193,10 +193,9 @@ fn batch(
 /// Opens the volume of an image for a batch of changes.
 pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Volume, Failure> {
     let device = session.device_to_change(image, lock.foreign_locks())?;
-    let name = quote(image.as_os_str().as_bytes());
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
-    Volume::open_device(&session.rt, device, &options).map_err(|error| Failure::open_to_change(name, error))
+    Volume::open_device(&session.rt, device, &options).map_err(|error| Failure::open_to_change(image, error))
 }
 
 /// Closes it, and tells the damage that did not stop the changes.

@@ -12,8 +12,9 @@ use extant_image::Note;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -31,6 +32,18 @@ impl Edit<'_> {
         let target = self.place(target);
         let mut put = Put { edit: self, args, links: BTreeMap::new(), clamped: None, chunk: Vec::new() };
         for source in sources {
+            if let Some(mut stream) = Stream::of(source, args.recursive)? {
+                if self.is_dir(&target.path) {
+                    let told = format!(
+                        "{}: is a directory; name the file that {} becomes",
+                        target.quoted(),
+                        stream.name
+                    );
+                    return Err(Failure::Usage(told));
+                }
+                put.stream(&mut stream, &target)?;
+                continue;
+            }
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
             // As cp: without -r what a link leads to is copied.
@@ -45,6 +58,35 @@ impl Edit<'_> {
             self.session.summary(&note.to_string());
         }
         Ok(())
+    }
+}
+
+/// A source that can only be read once, from its beginning.
+struct Stream {
+    from: fs::File,
+    /// For messages.
+    name: String,
+}
+
+impl Stream {
+    /// Standard input for `-`; what a link such as `/dev/stdin` or `/dev/fd/63` leads to, if that is a pipe or a device and
+    /// links are followed. `None` for everything else.
+    fn of(source: &OsStr, recursive: bool) -> Result<Option<Self>, Failure> {
+        if source == "-" {
+            let failed = |error: Errno| Failure::host(Path::new("standard input"), error);
+            let from = rustix::io::dup(rustix::stdio::stdin()).map_err(failed)?.into();
+            return Ok(Some(Self { from, name: "standard input".into() }));
+        }
+        let path = Path::new(source);
+        let is_stream = |file: Metadata| {
+            let kind = file.file_type();
+            kind.is_fifo() || kind.is_char_device() || kind.is_socket()
+        };
+        if recursive || !path.is_symlink() || !path.metadata().is_ok_and(is_stream) {
+            return Ok(None);
+        }
+        let from = fs::File::open(path).map_err(|error| Failure::host(path, error))?;
+        Ok(Some(Self { from, name: quote(source.as_bytes()) }))
     }
 }
 
@@ -97,13 +139,55 @@ impl Put<'_> {
             }
             let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(&target, error))?;
             self.attributes(&source, &target, &inode, &metadata)?;
-            self.count_clamped(&target, &metadata)?;
+            self.count_clamped(&target, self.modified(&metadata)?);
             dirs.push((target, metadata));
         }
         dirs.iter().rev().try_for_each(|(target, metadata)| {
             let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(target, error))?;
             self.times(target, &inode, metadata)
         })
+    }
+
+    /// Makes a file of all that comes from a stream.
+    fn stream(&mut self, stream: &mut Stream, target: &ImagePath) -> Result<(), Failure> {
+        let root = &self.edit.root;
+        let failed = |error| Failure::at(target, error);
+        let (path, there) = find_resolved(root, &target.path).map_err(failed)?;
+        let target = &ImagePath { image: target.image.clone(), path };
+        let failed = |error| Failure::at(target, error);
+        if there.is_some_and(|there| there.file_type() != FileType::File) {
+            return Err(failed(Error::Special(quote(&target.path))));
+        }
+        let mode = self.args.mode.unwrap_or(0o644);
+        let made =
+            root.unnamed(directory_of(&target.path), NewFile::Regular, mode & !SET_ID).map_err(failed)?;
+        let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
+        let chunk = &mut self.chunk;
+        chunk.resize(CHUNK_BYTES, 0);
+        let (mut at, mut end) = (0, false);
+        while !end {
+            let mut filled = 0;
+            while filled < CHUNK_BYTES && !end {
+                match stream.from.read(&mut chunk[filled..]) {
+                    Ok(n) => (filled, end) = (filled + n, n == 0),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(Failure::host(Path::new(&stream.name), error)),
+                }
+            }
+            file.write_all_at(at, &chunk[..filled]).map_err(failed)?;
+            file.write_back().map_err(failed)?;
+            at += filled as u64;
+        }
+        let (uid, gid) = self.owner((rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()));
+        made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
+        made.set_mode(mode).map_err(failed)?;
+        let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
+        if let Some(seconds) = self.args.mtime.or(latest) {
+            let time = Time { seconds, nanos: 0 };
+            self.count_clamped(target, time);
+            made.set_times(Some(time), Some(time)).map_err(failed)?;
+        }
+        made.link_over(root, &target.path).map_err(failed)
     }
 
     fn file(&mut self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
@@ -136,7 +220,7 @@ impl Put<'_> {
             }
             _ => {}
         }
-        self.count_clamped(target, metadata)?;
+        self.count_clamped(target, self.modified(metadata)?);
         let device = (major(metadata.rdev()), minor(metadata.rdev()));
         let link;
         let new = if kind.is_file() {
@@ -156,8 +240,7 @@ impl Put<'_> {
             })
         };
         // It gets its name once all of it is there: a failure, or a power cut, leaves what has the name.
-        let made =
-            root.unnamed(directory_of(path), new, metadata.mode() & 0o7777 & !SET_ID).map_err(failed)?;
+        let made = root.unnamed(directory_of(path), new, self.mode(metadata) & !SET_ID).map_err(failed)?;
         if new == NewFile::Regular {
             self.contents(source, &made, target, metadata)?;
         }
@@ -220,7 +303,7 @@ impl Put<'_> {
         metadata: &Metadata,
     ) -> Result<(), Failure> {
         let failed = |error| Failure::at(target, error);
-        let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
+        let (uid, gid) = self.owner((metadata.uid(), metadata.gid()));
         // Each change takes the log's time: what is right already stays.
         let there = made.metadata().map_err(failed)?;
         if (there.uid(), there.gid()) != (uid, gid) {
@@ -233,12 +316,14 @@ impl Put<'_> {
                 made.remove_xattr(name).map_err(failed)?;
             }
         }
-        let mode = metadata.mode() & 0o7777;
+        let mode = self.mode(metadata);
         if !metadata.is_symlink() && made.metadata().map_err(failed)?.mode() != mode {
             made.set_mode(mode).map_err(failed)?;
         }
         for (name, mut value) in xattrs {
-            if self.args.all_root && name == CAPABILITY_XATTR {
+            if (self.args.all_root || self.args.owner.is_some_and(|owner| owner.uid == Some(0)))
+                && name == CAPABILITY_XATTR
+            {
                 value = with_capability_root(&value, 0).unwrap_or(value);
             }
             made.set_xattr(&name, &value, XattrMode::Any).map_err(failed)?;
@@ -247,29 +332,46 @@ impl Put<'_> {
     }
 
     fn times(&self, target: &ImagePath, made: &Inode, metadata: &Metadata) -> Result<(), Failure> {
-        let modified = modified(metadata)?;
+        let modified = self.modified(metadata)?;
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
         let done = made.set_times(Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
     }
 
     /// Counts a file whose time the volume cannot store.
-    fn count_clamped(&mut self, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
+    fn count_clamped(&mut self, target: &ImagePath, time: Time) {
         let (first, last) = self.edit.volume.time_range();
-        if !(first..=last).contains(&modified(metadata)?) {
+        if !(first..=last).contains(&time) {
             self.clamped.get_or_insert_with(|| (quote(&target.path), 0)).1 += 1;
         }
-        Ok(())
     }
-}
 
-/// A source's time of change, none later than `SOURCE_DATE_EPOCH`.
-fn modified(metadata: &Metadata) -> Result<Time, Failure> {
-    let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
-    Ok(match latest {
-        Some(latest) if metadata.mtime() >= latest => Time { seconds: latest, nanos: 0 },
-        _ => Time { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 },
-    })
+    /// The permissions of a copy. The option is for files: without the right to search it, a directory is of no use.
+    fn mode(&self, metadata: &Metadata) -> u32 {
+        let own = metadata.mode() & 0o7777;
+        if metadata.is_dir() { own } else { self.args.mode.unwrap_or(own) }
+    }
+
+    /// The owner and group of a copy whose source has these.
+    fn owner(&self, (uid, gid): (u32, u32)) -> (u32, u32) {
+        match self.args.owner {
+            _ if self.args.all_root => (0, 0),
+            Some(owner) => (owner.uid.unwrap_or(uid), owner.gid.unwrap_or(gid)),
+            None => (uid, gid),
+        }
+    }
+
+    /// The time of change of a copy: the one that the user gave, or the source's, none later than `SOURCE_DATE_EPOCH`.
+    fn modified(&self, metadata: &Metadata) -> Result<Time, Failure> {
+        if let Some(seconds) = self.args.mtime {
+            return Ok(Time { seconds, nanos: 0 });
+        }
+        let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
+        Ok(match latest {
+            Some(latest) if metadata.mtime() >= latest => Time { seconds: latest, nanos: 0 },
+            _ => Time { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 },
+        })
+    }
 }
 
 /// The data that come next, at or after byte `at` of a file of `len` bytes. Bytes behind that length count as data, and so does

@@ -19,5 +19,6 @@ mod replacing;
 mod shell;
 mod shrinking;
 mod space;
+mod streams;
 mod testbed;
 mod usage;

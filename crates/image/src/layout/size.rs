@@ -26,20 +26,41 @@ pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildEr
     Ok(plan)
 }
 
-/// Inodes that the contents need, and a few more.
+/// Inodes that the contents need.
 fn inodes_needed(contents: &Contents) -> u64 {
     u64::from(contents.orphan_inode.0)
 }
 
-fn inodes_wanted(contents: &Contents, params: &Params, bytes: Option<u64>) -> Result<u64, BuildError> {
+/// Room that a volume has, apart from its contents.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Up to a size in bytes, contents included.
+    Bytes(u64),
+    /// So many percent of what is in use.
+    Percent(u64),
+}
+
+/// Bytes of free space for which a volume with room in percent has an inode more.
+const FREE_BYTES_PER_INODE: u64 = 8192;
+/// Inodes that a volume with room in percent has at least for new files.
+const LEAST_FREE_INODES: u64 = 64;
+
+/// Inodes for the contents, and for the files that the room may be used for.
+fn inodes_wanted(contents: &Contents, params: &Params, room: Room) -> Result<u64, BuildError> {
     let needed = inodes_needed(contents);
-    match (params.inodes, bytes) {
+    let few = needed + needed / 32 + 16;
+    match (params.inodes, room) {
         (Some(given), _) if u64::from(given) < needed => {
             Err(BuildError::TooFewInodes { needed, given: given.into() })
         }
         (Some(given), _) => Ok(given.into()),
-        (None, Some(bytes)) => Ok((bytes / params.bytes_per_inode).max(needed + 1)),
-        (None, None) => Ok(needed + needed / 32 + 16),
+        (None, Room::Bytes(bytes)) => Ok((bytes / params.bytes_per_inode).max(needed + 1)),
+        (None, Room::Percent(0)) => Ok(few),
+        (None, Room::Percent(percent)) => {
+            let free_bytes = (contents.all_blocks << params.block.log2()) * percent / 100;
+            let by_files = needed * percent / 100;
+            Ok(few + by_files.max(free_bytes / FREE_BYTES_PER_INODE).max(LEAST_FREE_INODES))
+        }
     }
 }
 
@@ -59,7 +80,7 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
     if blocks == 1 << 32 && !params.incompat.contains(Incompat::BIT64) {
         blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
-    let mut wanted = inodes_wanted(contents, params, Some(bytes))?;
+    let mut wanted = inodes_wanted(contents, params, Room::Bytes(bytes))?;
     // A plan with a last group so small that it is given up if the contents fit without it.
     let mut with_crumb = None;
     loop {
@@ -130,7 +151,7 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
     let mut best = smallest_of_groups(contents, params, percent)?;
     // Where files have less than a block on average, full groups for all their inodes would leave most blocks free.
     // Smaller groups need less for themselves, so the right size is found in a few steps.
-    let inodes = inodes_wanted(contents, params, None)?;
+    let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
     let groups = inodes.div_ceil(max_inodes_per_group(params).into());
     for _ in 0..16 {
         let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
@@ -149,7 +170,7 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
 }
 
 fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
-    let inodes = inodes_wanted(contents, params, None)?;
+    let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
     let lay_out = |blocks| Plan::lay_out(contents, params, blocks, inodes);
     smallest_for(params, contents.all_blocks, percent, lay_out)
 }

@@ -1,8 +1,21 @@
 //! Access control lists as tar archives spell them (`SCHILY.acl.access`): `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
-/// The value of `system.posix_acl_*` for a list in text. The number behind a name counts; a name without one must be a
-/// number itself, since names mean nothing on another machine.
-pub(crate) fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
+/// Whose users and groups a list names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NameOf {
+    User,
+    Group,
+}
+
+/// The value of `system.posix_acl_*` for a list in text. A number that follows a name counts;
+/// `number_of` looks up a name without one, unless it is a number itself.
+///
+/// # Errors
+/// A malformed list, and what `number_of` says.
+pub(crate) fn acl_from_text(
+    text: &[u8],
+    mut number_of: impl FnMut(NameOf, &str) -> Result<u32, String>,
+) -> Result<Vec<u8>, String> {
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
     let text = std::str::from_utf8(text).map_err(|_| "an access control list is not text")?;
@@ -29,13 +42,13 @@ pub(crate) fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
             ("other" | "o", true) => 0x20,
             _ => return Err(malformed()),
         };
-        let id = if name.is_empty() {
-            NO_ID
-        } else {
-            let number = rest.get(1).copied().unwrap_or(name);
-            number.parse().map_err(|_| {
-                format!("an access control list names {name:?} without its number; pack with --numeric-owner")
-            })?
+        let id = match (rest.get(1), name.is_empty()) {
+            (_, true) => NO_ID,
+            (Some(number), false) => number.parse().map_err(|_| malformed())?,
+            (None, false) => match name.parse() {
+                Ok(number) => number,
+                Err(_) => number_of(if tag == 0x02 { NameOf::User } else { NameOf::Group }, name)?,
+            },
         };
         entries.push((tag, permissions, id));
     }
@@ -64,6 +77,10 @@ mod tests {
     use super::*;
     use extant_format::{Acl, InodeNumber};
 
+    fn unknown(_: NameOf, name: &str) -> Result<u32, String> {
+        Err(format!("who is {name}?"))
+    }
+
     #[test]
     fn lists_of_both_spellings() {
         let expected = "user::rw-,user:1000:r--,group::r--,group:33:r-x,mask::rwx,other::---";
@@ -71,11 +88,19 @@ mod tests {
             "user::rw-,user:joe:r--:1000,group::r--,group:33:r-x,mask::rwx,other::---",
             "other:---\nmask:rwx\nuser::rw-\ngroup:www:r-x:33\ngroup::r--\nuser:1000:r--\n",
         ] {
-            let value = acl_from_text(text.as_bytes()).unwrap();
+            let value = acl_from_text(text.as_bytes(), unknown).unwrap();
             assert_eq!(Acl::parse_xattr(&value, InodeNumber(2)).unwrap().to_string(), expected);
         }
-        assert!(acl_from_text(b"user:joe:rw-").unwrap_err().contains("--numeric-owner"));
-        assert!(acl_from_text(b"user").is_err());
-        assert!(acl_from_text(b"user::rwz").is_err());
+        for text in ["user", "user::rwz", "user:joe:rw-:x", "user:joe:rw-"] {
+            assert!(acl_from_text(text.as_bytes(), unknown).is_err(), "{text}");
+        }
+        let known = |of, name: &str| match (of, name) {
+            (NameOf::User, "joe") => Ok(1000),
+            (NameOf::Group, "www") => Ok(33),
+            other => Err(format!("{other:?}")),
+        };
+        let text = b"user::rw-,user:joe:r--,group::r--,group:www:r-x,mask::rwx,other::---";
+        let value = acl_from_text(text, known).unwrap();
+        assert_eq!(Acl::parse_xattr(&value, InodeNumber(2)).unwrap().to_string(), expected);
     }
 }

@@ -7,6 +7,7 @@ mod images;
 mod lay;
 mod layer_name;
 mod marks;
+mod named_acls;
 mod pax;
 mod place;
 mod reader;
@@ -75,6 +76,7 @@ pub(crate) fn load(
             }
         }
     }
+    named_acls::resolve(&mut tree, &mut stores, notes)?;
     settle::follow_access_lists(&mut tree);
     Ok((tree, stores))
 }

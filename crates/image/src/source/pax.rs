@@ -2,7 +2,7 @@
 //!
 //! Records are taken apart by their length, not by line ends: the values of binary attributes hold any byte.
 
-use super::acl_text::acl_from_text;
+use super::named_acls::{ACCESS_TEXT, DEFAULT_TEXT};
 use crate::base64::base64_decoded;
 use crate::tree::Xattr;
 use extant_format::Timestamp;
@@ -15,6 +15,8 @@ pub(crate) struct Pax {
     pub(crate) size: Option<u64>,
     pub(crate) uid: Option<u64>,
     pub(crate) gid: Option<u64>,
+    pub(crate) user_name: Option<Vec<u8>>,
+    pub(crate) group_name: Option<Vec<u8>>,
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) dev_major: Option<u64>,
     pub(crate) dev_minor: Option<u64>,
@@ -53,6 +55,8 @@ impl Pax {
             b"size" => self.size = number(key, value)?,
             b"uid" => self.uid = number(key, value)?,
             b"gid" => self.gid = number(key, value)?,
+            b"uname" => self.user_name = text(value),
+            b"gname" => self.group_name = text(value),
             b"mtime" => self.mtime = time(value)?,
             b"SCHILY.devmajor" => self.dev_major = number(key, value)?,
             b"SCHILY.devminor" => self.dev_minor = number(key, value)?,
@@ -83,10 +87,9 @@ impl Pax {
                 value.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
             let value = base64_decoded(&digits).ok_or("attribute value is not base64")?;
             (percent_decoded(name), value)
-        } else if key == b"SCHILY.acl.access" {
-            (b"system.posix_acl_access".to_vec(), acl_from_text(value)?)
-        } else if key == b"SCHILY.acl.default" {
-            (b"system.posix_acl_default".to_vec(), acl_from_text(value)?)
+        } else if key == ACCESS_TEXT || key == DEFAULT_TEXT {
+            // Text until all sources are read: it may name users and groups.
+            (key.to_vec(), value.to_vec())
         } else if key == b"RHT.security.selinux" {
             // Written without the final zero that the kernel stores.
             (b"security.selinux".to_vec(), [value, b"\0"].concat())

@@ -1,6 +1,7 @@
 //! Stores that file contents are read from when the volume is written.
 
 use super::layer_name::may_be_layer;
+use super::named_acls::Owners;
 use crate::tree::{NodeId, Payload, Tree};
 use crate::{BuildError, quoted, quoted_path};
 use rustix::fs::{Mode, OFlags};
@@ -31,6 +32,8 @@ pub(crate) struct Archive {
 pub(crate) struct Stores {
     pub(crate) roots: Vec<HostRoot>,
     pub(crate) archives: Vec<Archive>,
+    /// Names of owners that archives tell with their numbers.
+    pub(crate) owners: Owners,
     spool: Option<Spool>,
     spool_dir: PathBuf,
     room: Room,
@@ -87,7 +90,14 @@ impl Stores {
     /// With at most so many bytes for the volume, if there is a limit.
     pub(crate) fn new(spool_dir: PathBuf, volume: Option<u64>) -> Self {
         let room = Room { volume, spooled: 0, is_last_source: true, is_last: true, tree: 0, layers: 0 };
-        Self { roots: Vec::new(), archives: Vec::new(), spool: None, spool_dir, room }
+        Self {
+            roots: Vec::new(),
+            archives: Vec::new(),
+            owners: Owners::default(),
+            spool: None,
+            spool_dir,
+            room,
+        }
     }
 
     /// Another source begins, perhaps the last one.

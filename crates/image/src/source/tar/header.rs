@@ -48,6 +48,12 @@ impl<'a> Header<'a> {
         self.number(116, 8)
     }
 
+    /// Names of the owner and the group; empty in archives that have none.
+    pub(crate) fn owner_names(&self) -> (&'a [u8], &'a [u8]) {
+        let is_ustar = self.0[257..262] == *b"ustar";
+        if is_ustar { (self.text(265, 32), self.text(297, 32)) } else { (b"", b"") }
+    }
+
     pub(crate) fn size(&self) -> Option<i64> {
         self.number(124, 12)
     }

@@ -9,6 +9,7 @@ mod input;
 
 pub(crate) use input::Input;
 
+use super::acl_text::NameOf;
 use super::marks::{self, Mark};
 use super::pax::Pax;
 use super::sparse::{SparseMap, TextMap};
@@ -146,6 +147,9 @@ impl Entry<'_> {
             flag = b'5'; // how v7 wrote directories
         }
         let meta = self.meta(tree, input)?;
+        let (user, group) = self.header.owner_names();
+        stores.owners.note(NameOf::User, self.pax.user_name.as_deref().unwrap_or(user), meta.uid);
+        stores.owners.note(NameOf::Group, self.pax.group_name.as_deref().unwrap_or(group), meta.gid);
         let Some((parent, name)) = place::split(&self.path) else {
             if flag == b'5' {
                 tree.set_meta(NodeId::ROOT, meta);

@@ -1,0 +1,166 @@
+//! Access lists of archives that name users and groups (`SCHILY.acl.*`, as GNU tar writes them).
+//!
+//! The names are those of the machine that packed the archive. Its headers may tell their numbers;
+//! else the sources' own `/etc/passwd` and `/etc/group` do, else those of this host, with a note.
+
+use super::acl_text::{NameOf, acl_from_text};
+use super::{Origin, Reader, Stores, place};
+use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
+use crate::{BuildError, Note, quoted};
+use extant_fs::quote;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Under these names an attribute's value is a list in text. No attribute of a volume has them.
+pub(crate) const ACCESS_TEXT: &[u8] = b"SCHILY.acl.access";
+pub(crate) const DEFAULT_TEXT: &[u8] = b"SCHILY.acl.default";
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Most names that are remembered: a hostile archive may have a new one in each header.
+const MOST_NAMES: usize = 1 << 16;
+/// A longer `/etc/passwd` or `/etc/group` is cut off here.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Numbers of users and groups by name. The first number of a name counts.
+#[derive(Debug, Default)]
+pub(crate) struct Owners(BTreeMap<(NameOf, Vec<u8>), u32>);
+
+impl Owners {
+    pub(crate) fn note(&mut self, of: NameOf, name: &[u8], number: u32) {
+        if !name.is_empty() && self.0.len() < MOST_NAMES {
+            self.0.entry((of, name.to_vec())).or_insert(number);
+        }
+    }
+
+    fn get(&self, of: NameOf, name: &str) -> Option<u32> {
+        self.0.get(&(of, name.as_bytes().to_vec())).copied()
+    }
+
+    /// Adds the lines of a file in the format of passwd(5) or group(5): name, password, number.
+    fn read(&mut self, of: NameOf, file: &[u8]) {
+        for line in file.split(|&byte| byte == b'\n') {
+            let mut fields = line.split(|&byte| byte == b':');
+            let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+            if let (Some(name), Some(number)) = (fields.next(), fields.nth(1).and_then(number)) {
+                self.note(of, name, number);
+            }
+        }
+    }
+}
+
+/// Turns all lists in text into what inodes store.
+///
+/// # Errors
+/// A malformed list, or one with a name that nobody knows.
+pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note>) -> Result<(), BuildError> {
+    let is_text = |set: &[Xattr]| set.iter().any(|xattr| binary_name(&xattr.name).is_some());
+    if !tree.xattr_sets().any(is_text) {
+        return Ok(());
+    }
+    stores.finish()?;
+    let mut known = Known::of(tree, stores)?;
+    let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
+    for id in (0..tree.node_slots() as u32).map(NodeId) {
+        let (old, names) = (tree.node(id).xattrs, tree.node(id).names);
+        if id != NodeId::ROOT && names == 0 || !is_text(tree.xattrs(old)) {
+            continue;
+        }
+        let new = match sets.get(&old) {
+            Some(&new) => new,
+            None => {
+                let resolved = known.resolve_set(tree.xattrs(old)).map_err(|problem| {
+                    let path = if id == NodeId::ROOT { b"/".to_vec() } else { tree.any_path(id) };
+                    BuildError::AccessList { path: quoted(&path), problem }
+                })?;
+                let new = tree.intern_xattrs(resolved);
+                sets.insert(old, new);
+                new
+            }
+        };
+        tree.node_mut(id).xattrs = new;
+    }
+    if !known.of_host.is_empty() {
+        notes.push(Note::NamesOfHost { names: known.of_host.into_iter().collect() });
+    }
+    Ok(())
+}
+
+/// The attribute that a list in text stands for.
+fn binary_name(name: &[u8]) -> Option<&'static [u8]> {
+    match name {
+        ACCESS_TEXT => Some(ACCESS),
+        DEFAULT_TEXT => Some(DEFAULT),
+        _ => None,
+    }
+}
+
+struct Known<'a> {
+    headers: &'a Owners,
+    sources: Owners,
+    host: Owners,
+    /// Names that only the host knew, with their numbers, as text.
+    of_host: BTreeSet<String>,
+}
+
+impl<'a> Known<'a> {
+    fn of(tree: &Tree, stores: &'a Stores) -> Result<Self, BuildError> {
+        let (mut sources, mut host) = (Owners::default(), Owners::default());
+        for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
+            sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
+            // A host without the file knows nobody.
+            host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
+        }
+        Ok(Self { headers: &stores.owners, sources, host, of_host: BTreeSet::new() })
+    }
+
+    fn resolve_set(&mut self, set: &[Xattr]) -> Result<Vec<Xattr>, String> {
+        let mut resolved = Vec::with_capacity(set.len());
+        for xattr in set {
+            match binary_name(&xattr.name) {
+                None => resolved.push(xattr.clone()),
+                // The list is there as an inode stores it, with numbers.
+                Some(name) if set.iter().any(|other| *other.name == *name) => {}
+                Some(name) => {
+                    let value = acl_from_text(&xattr.value, |of, name| self.number_of(of, name))?;
+                    resolved.push(Xattr { name: name.into(), value: value.into() });
+                }
+            }
+        }
+        Ok(resolved)
+    }
+
+    fn number_of(&mut self, of: NameOf, name: &str) -> Result<u32, String> {
+        if let Some(number) = self.headers.get(of, name).or(self.sources.get(of, name)) {
+            return Ok(number);
+        }
+        let (who, file) = match of {
+            NameOf::User => ("user", "passwd"),
+            NameOf::Group => ("group", "group"),
+        };
+        let name_quoted = quote(name.as_bytes());
+        match self.host.get(of, name) {
+            Some(number) => {
+                self.of_host.insert(format!("{who} {name_quoted} = {number}"));
+                Ok(number)
+            }
+            None => Err(format!(
+                "it names the {who} {name_quoted}, which neither the archive nor /etc/{file} of the sources or of this \
+                 host knows; pack with tar --no-acls, or with bsdtar, which writes numbers"
+            )),
+        }
+    }
+}
+
+/// The contents of a regular file in the tree's `/etc`; empty where there is none.
+fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
+    let Some(etc) = place::directory(tree, b"etc")? else { return Ok(Vec::new()) };
+    let Some(entry) = tree.lookup(etc, name) else { return Ok(Vec::new()) };
+    let node = tree.node(tree.entry_node(entry));
+    if node.kind != Kind::File {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; node.size.min(MOST_BYTES) as usize];
+    let from = Origin { tree, stores, clamp: None, time_range: (i64::MIN, i64::MAX) };
+    Reader::default().read(from, entry, 0, &mut bytes)?;
+    Ok(bytes)
+}
