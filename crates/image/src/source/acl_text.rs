@@ -1,7 +1,9 @@
-//! Access control lists as tar archives spell them (`SCHILY.acl.access`): `user::rw-,user:joe:r--:1000,mask::rw-,…`.
+//! Access control lists in tar archives' text form (`SCHILY.acl.access`):
+//! `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
-/// The value of `system.posix_acl_*` for a list in text. The number behind a name counts; a name without one must be a
-/// number itself, since names mean nothing on another machine.
+/// Converts a text list to the value of `system.posix_acl_*`. If an id follows a name, the id is
+/// used; a name without one must itself be a number, since user names mean nothing on another
+/// machine.
 pub(crate) fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
@@ -14,7 +16,7 @@ pub(crate) fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
         let mut parts = line.split(':');
         let (Some(kind), Some(name)) = (parts.next(), parts.next()) else { return Err(malformed()) };
         let rest: Vec<_> = parts.collect();
-        // "mask::rw-" and "other::r--" may come with one colon.
+        // "mask::rw-" and "other::r--" may also be written with one colon.
         let (name, rest) = match (kind, &rest[..]) {
             ("mask" | "m" | "other" | "o", []) => ("", vec![name]),
             _ => (name, rest),
