@@ -1,4 +1,4 @@
-//! Values of options.
+//! Parsers for option values.
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
@@ -16,7 +16,7 @@ pub(crate) fn image_output() -> ValueParser {
     OsStringValueParser::new().try_map(parse).into()
 }
 
-/// Bytes, perhaps with a binary unit, as in 64K.
+/// Bytes, optionally with a binary unit, as in 64K.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -83,7 +83,7 @@ pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(id)
 }
 
-/// A range of ids and whom it is about.
+/// A range of ids, and whether it applies to users, groups or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdRule {
     range: IdRange,
@@ -112,7 +112,7 @@ pub(crate) fn owner_map(rules: &[IdRule]) -> OwnerMap {
     OwnerMap { users: of(|rule| rule.users), groups: of(|rule| rule.groups) }
 }
 
-/// A feature and whether the volume is to have it.
+/// A feature, and whether the volume should have it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Feature {
     field: fn(&mut FeatureChoices) -> &mut Option<bool>,
