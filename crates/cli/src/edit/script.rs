@@ -79,8 +79,8 @@ fn escaped(bytes: &mut (impl Iterator<Item = u8> + Clone), word: &mut Vec<u8>) -
     }
 }
 
-/// Parses up to `most` digits, which continue `value`, as a byte. `None` if a hexadecimal escape has
-/// no digits, or the result exceeds a byte.
+/// Parses up to `most` digits, which continue `value`, as a byte. `None` if a hexadecimal escape
+/// has no digits, or the result exceeds a byte.
 fn number(bytes: &mut (impl Iterator<Item = u8> + Clone), base: u32, most: usize, value: u32) -> Option<u8> {
     let digits: Vec<u32> =
         bytes.clone().map_while(|byte| char::from(byte).to_digit(base)).take(most).collect();
