@@ -77,6 +77,7 @@ impl Dir {
 
     /// Opens a file for writing: creates it with mode 0644, not subject to a umask, or truncates
     /// it.
+    ///
     /// # Errors
     /// Same as [`Dir::open_with`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File> {
@@ -85,13 +86,14 @@ impl Dir {
 
     /// Copies a file's contents and permissions to another path, like `std::fs::copy`, and returns
     /// its length. Holes stay holes.
+    ///
     /// # Errors
     /// Those of [`Dir::open_with`] and [`File::copy_range`]; both paths lead to the same file.
     pub fn copy(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<u64> {
         self.world.wait(self.inner.copy(from, to))
     }
 
-    /// Opens a file as the options say.
+    /// Opens a file with the given options.
     ///
     /// # Errors
     /// Same as `open(2)`: not found and not to be created; exists although a new file was
@@ -137,6 +139,7 @@ impl Dir {
     }
 
     /// Lists this directory in on-disk order, without `.` and `..`.
+    ///
     /// # Errors
     /// The directory may not be read, or is damaged.
     pub fn entries(&self) -> Result<Vec<DirEntry>> {
@@ -152,6 +155,7 @@ impl Dir {
     }
 
     /// Creates a directory with mode 0755, not subject to a umask.
+    ///
     /// # Errors
     /// The name exists; no permission; no space.
     pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
@@ -167,6 +171,7 @@ impl Dir {
     }
 
     /// Creates a directory and any missing parents.
+    ///
     /// # Errors
     /// Those of [`Dir::create_dir`], except that the directory may exist.
     pub fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
@@ -190,6 +195,7 @@ impl Dir {
     }
 
     /// Links a file under another name. A symbolic link is itself linked, not followed.
+    ///
     /// # Errors
     /// The new name exists; the file is a directory, or has the maximum number of links.
     pub fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
@@ -198,6 +204,7 @@ impl Dir {
 
     /// Unlinks anything except a directory. The contents are freed with the last name and the last
     /// open file.
+    ///
     /// # Errors
     /// Not found; is a directory; no permission.
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
@@ -232,6 +239,7 @@ impl Dir {
     }
 
     /// Like [`Dir::rename`], but to a path below another directory of the same volume.
+    ///
     /// # Errors
     /// Those of [`Dir::rename`]; [`CrossDevice`](crate::Error::CrossDevice) if the volumes differ.
     pub fn rename_to(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<()> {
@@ -247,6 +255,7 @@ impl Dir {
     }
 
     /// Sets the permission bits, setuid, setgid and sticky of the file at a path.
+    ///
     /// # Errors
     /// The caller is not its owner.
     pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
@@ -263,6 +272,7 @@ impl Dir {
 
     /// Sets access and modification times; `None` leaves either unchanged. Changes a symbolic link
     /// itself.
+    ///
     /// # Errors
     /// The caller is not its owner.
     pub fn set_times(
@@ -275,6 +285,7 @@ impl Dir {
     }
 
     /// Sets the flags that `chattr` can change to their values in `flags`. Follows symbolic links.
+    ///
     /// # Errors
     /// The caller is not its owner or lacks a capability; not a regular file or directory; or an
     /// unsupported flag.
@@ -283,6 +294,7 @@ impl Dir {
     }
 
     /// Sets the project that a file belongs to. Follows symbolic links.
+    ///
     /// # Errors
     /// [`NotSupported`](crate::Error::NotSupported) on a volume without the `project` feature; the
     /// caller is not its owner.
@@ -292,6 +304,7 @@ impl Dir {
 
     /// Returns an access control list; `None` if the mode alone expresses it. Follows symbolic
     /// links.
+    ///
     /// # Errors
     /// The attributes are damaged.
     pub fn acl(&self, path: impl AsRef<[u8]>, kind: AclKind) -> Result<Option<Acl>> {
@@ -300,6 +313,7 @@ impl Dir {
 
     /// Sets an access control list, updating the mode to match, or removes one. Follows symbolic
     /// links.
+    ///
     /// # Errors
     /// The caller is not its owner; or a default list for something other than a directory.
     pub fn set_acl(&self, path: impl AsRef<[u8]>, kind: AclKind, list: Option<&Acl>) -> Result<()> {
@@ -312,6 +326,7 @@ impl Dir {
     }
 
     /// Sets the size of a file: truncates, or extends with zeros.
+    ///
     /// # Errors
     /// Not a regular file, or not writable.
     pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
@@ -320,6 +335,7 @@ impl Dir {
 
     /// Returns the value of an extended attribute; the name has a prefix such as `user.`. Does not
     /// follow symbolic links.
+    ///
     /// # Errors
     /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
@@ -327,6 +343,7 @@ impl Dir {
     }
 
     /// Names of the extended attributes visible to the caller. Does not follow symbolic links.
+    ///
     /// # Errors
     /// The attributes are damaged.
     pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>> {
@@ -348,6 +365,7 @@ impl Dir {
     }
 
     /// Removes an extended attribute. Does not follow symbolic links.
+    ///
     /// # Errors
     /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {

@@ -73,6 +73,7 @@ impl File {
     }
 
     /// Reads from byte `at` until `to` is full or the file ends; returns the number of bytes read.
+    ///
     /// # Errors
     /// The file is not open for reading, or nothing could be read.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
@@ -90,6 +91,7 @@ impl File {
 
     /// Writes at byte `at`, or at the end of a file open for appending. Returns the number of bytes
     /// written, which is short if space ran out. Durable after [`File::sync_all`].
+    ///
     /// # Errors
     /// The file is not open for writing, or nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
@@ -185,6 +187,7 @@ impl File {
     }
 
     /// Sets the size: truncates, or extends with zeros.
+    ///
     /// # Errors
     /// The file is not open for writing, or the size exceeds the largest possible file.
     pub fn set_len(&self, size: u64) -> Result<()> {
@@ -194,6 +197,7 @@ impl File {
     /// Copies up to `len` bytes, starting at `at`, to byte `to_at` of `to`, a file on the same
     /// volume (`copy_file_range(2)`). Returns the number of bytes copied, which is short if this
     /// file ends or space runs out. Holes stay holes.
+    ///
     /// # Errors
     /// This file is not open for reading; the other is not open for writing, or is open for
     /// appending; the files are on different volumes; the ranges overlap in one file; or nothing
@@ -205,6 +209,7 @@ impl File {
     /// Changes the allocation of `len` bytes from `offset`, like `fallocate(2)`: preallocates,
     /// punches or zeroes the range, or removes it from or inserts it into the file. Durable after
     /// [`File::sync_all`]; after an earlier power cut the change may be partial.
+    ///
     /// # Errors
     /// The file is not open for writing; it is mapped by block pointers (ext2, ext3), where only
     /// [`Fallocate::PunchHole`] works; the range is empty, too far out, or cannot be collapsed or
@@ -216,6 +221,7 @@ impl File {
     /// Moves the file's blocks into as few extents as free space allows; contents and times stay.
     /// Durable after [`File::sync_all`]; after an earlier power cut the file is whole, with part of
     /// it moved.
+    ///
     /// # Errors
     /// The file is not open for writing, is mapped by block pointers (ext2, ext3), or may not
     /// change; or free space cannot hold a second copy of its longest stretch without a hole.
@@ -225,6 +231,7 @@ impl File {
 
     /// Returns the first byte at or after `from` that is data (`SEEK_DATA`), on the device or in
     /// memory; `None` if there is none before the end of the file.
+    ///
     /// # Errors
     /// The file's map is damaged or cannot be read.
     pub fn seek_data(&self, from: u64) -> Result<Option<u64>> {
@@ -233,6 +240,7 @@ impl File {
 
     /// Returns the first byte at or after `from` that lies in a hole (`SEEK_HOLE`); the end of the
     /// file counts as a hole. `None` if `from` is at or past the end.
+    ///
     /// # Errors
     /// Same as [`File::seek_data`].
     pub fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
@@ -242,6 +250,7 @@ impl File {
     /// Returns the file's extents within a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent
     /// ones merged, clipped to the blocks of the range. Includes extents allocated past the end of
     /// the file.
+    ///
     /// # Errors
     /// Same as [`File::seek_data`].
     pub fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
@@ -257,6 +266,7 @@ impl File {
     }
 
     /// Sets owner and group; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller may not.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
@@ -264,6 +274,7 @@ impl File {
     }
 
     /// Sets access and modification times; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller is not the file's owner.
     pub fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {
@@ -273,6 +284,7 @@ impl File {
     /// Writes dirty data to the device, without making it durable. Blocks are allocated here, or
     /// whenever the cache writes back; a program that wants identical bytes on every run calls this
     /// after each file.
+    ///
     /// # Errors
     /// Something could not be written.
     pub fn write_back(&self) -> Result<()> {
@@ -288,6 +300,7 @@ impl File {
     }
 
     /// Makes durable whatever is needed to read the contents back.
+    ///
     /// # Errors
     /// Same as [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {

@@ -117,6 +117,7 @@ impl Inode {
     }
 
     /// Sets owner and group; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller may not.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
@@ -124,6 +125,7 @@ impl Inode {
     }
 
     /// Sets access and modification times; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller is not its owner.
     pub fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {

@@ -154,7 +154,7 @@ impl DxEntry {
     }
 }
 
-/// Entries of a root or inner node: at least one, with hashes in ascending order.
+/// Entries of a root or inner node: at least one, with hashes that never descend.
 #[derive(Clone, Copy, Debug)]
 pub struct DxEntries<'a> {
     raw: &'a [RawDxEntry],

@@ -378,7 +378,7 @@ impl Superblock {
         VolumeBlock(self.first_data_block().0 + u64::from(group.0) * u64::from(self.blocks_per_group()))
     }
 
-    /// Number of blocks in a group; the last one has fewer.
+    /// Number of blocks in a group; the last one may have fewer.
     pub fn group_blocks(&self, group: Group) -> u32 {
         let left = self.blocks_count().saturating_sub(self.group_first_block(group).0);
         left.min(self.blocks_per_group().into()) as u32

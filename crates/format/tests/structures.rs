@@ -412,8 +412,8 @@ fn descriptors_have_copies_behind_backups_and_in_meta_groups() {
         raw.s_backup_bgs = [1.into(), 10.into()];
     });
     assert_eq!(copies(&two, 0), [2, 8194, 81922]);
-    // A meta group of 16 groups has the block in its first, second and last group, after a
-    // superblock if there is one.
+    // In a meta group of 16 groups, the block is in the first, second and last group; it follows
+    // the superblock if that group has one.
     let meta = bare(8192 * 20, &|raw| {
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
     });

@@ -17,9 +17,8 @@ pub enum Source {
     /// A container image, as an OCI layout or as written by `docker save`: a directory, or a tar of
     /// one.
     Oci(PathBuf),
-    /// Detects the type from the path. A directory that contains a container image is that image,
-    /// any other directory is a plain one, and a file is a tar (or the container image inside it);
-    /// `-` is standard input.
+    /// Detects the type. A directory is a container image if it contains one, otherwise a plain
+    /// directory. A file is a tar, or a tar of a container image. `-` is standard input.
     Guess(PathBuf),
 }
 

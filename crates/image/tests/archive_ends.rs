@@ -78,7 +78,7 @@ fn a_lone_zero_block_drops_nothing() {
             .ends_with("a.tar\": a lone zero block at byte 1024 and 1 more passed over; two end an archive"),
         "{notes:?}"
     );
-    // At the end of the archive a single one is enough.
+    // At the end of an archive, one zero block is enough.
     assert_eq!(build(&[&a, ZEROS]).unwrap(), (1, vec![]));
 }
 

@@ -161,7 +161,7 @@ fn a_refused_command_leaves_no_name() {
     refused(extant(["fallocate", "-l", "30M", &place(&small, "/new")]), "no space is left");
     assert_eq!(names(&small), Vec::<String>::new());
     fsck(&small);
-    // A directory of the volume does not interfere.
+    // A directory elsewhere on the volume does not interfere.
     extant(["truncate", "-s", "5000", &at("/dangling")]).clean();
     assert!(ask(&image, "stat /made").contains("Size: 5000"));
     fsck(&image);

@@ -21,6 +21,7 @@ pub struct Inode {
 
 impl Dir {
     /// The inode at a path; a symbolic link in the last component is not followed.
+    ///
     /// # Errors
     /// Not found, or a directory on the way may not be searched.
     pub async fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
@@ -31,6 +32,7 @@ impl Dir {
     /// Creates a file without a name, to be linked in the directory at `path` later: it is placed
     /// near that directory and inherits from it. Once complete, [`Inode::link`] or
     /// [`Inode::link_over`] gives it a name; a power cut before that leaves no trace of it.
+    ///
     /// # Errors
     /// No such directory; no permission; no space; or a symlink target that is empty or does not
     /// fit in a block.
@@ -72,6 +74,7 @@ impl Inode {
     }
 
     /// Opens a regular file for I/O; options that create a file are ignored.
+    ///
     /// # Errors
     /// Not a regular file, or no permission.
     pub async fn open(&self, options: &FileOptions) -> Result<File> {
@@ -80,6 +83,7 @@ impl Inode {
     }
 
     /// Links it under a name: its first, once its data is written, or another one.
+    ///
     /// # Errors
     /// The name exists; it is a directory, or has the maximum number of links; or its data cannot
     /// be written.
@@ -92,6 +96,7 @@ impl Inode {
     /// after a power cut the name refers to the old file, or to the new one with its data. A
     /// symbolic link is replaced, not followed. A name that already refers to this inode is left
     /// alone.
+    ///
     /// # Errors
     /// Those of [`Inode::link`]; the name is a directory's.
     pub async fn link_over(&self, dir: &Dir, to: impl AsRef<[u8]>) -> Result<()> {
@@ -107,6 +112,7 @@ impl Inode {
     }
 
     /// Sets owner and group; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller may not.
     pub async fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
@@ -114,6 +120,7 @@ impl Inode {
     }
 
     /// Sets access and modification times; `None` leaves either unchanged.
+    ///
     /// # Errors
     /// The caller is not its owner.
     pub async fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {
@@ -121,6 +128,7 @@ impl Inode {
     }
 
     /// Returns the value of an extended attribute; the name has a prefix such as `user.`.
+    ///
     /// # Errors
     /// [`Error::NoData`] if there is none.
     pub async fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
@@ -128,6 +136,7 @@ impl Inode {
     }
 
     /// Names of the extended attributes visible to the caller.
+    ///
     /// # Errors
     /// The attributes are damaged.
     pub async fn xattrs(&self) -> Result<Vec<Vec<u8>>> {

@@ -8,9 +8,10 @@ use extant_rt::Rt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A volume, open for reading or writing. Cheap to clone; clones are the same volume.
-/// Dropping the last clone without [`Volume::close`] acts like a power cut: synced changes stay,
-/// others may be lost.
+/// A volume, open for reading or writing.
+///
+/// Cheap to clone; clones are the same volume. Dropping the last clone without [`Volume::close`]
+/// acts like a power cut: synced changes stay, others may be lost.
 #[derive(Clone, Debug)]
 pub struct Volume {
     pub(crate) sys: Sys,
@@ -40,6 +41,7 @@ impl Volume {
     /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks
     /// become holes. Runs shorter than `min_bytes` are left alone. The block in which the range
     /// begins is included. Returns the number of bytes discarded.
+    ///
     /// # Errors
     /// The range contains no whole block of the volume; or the device does not support discard, or
     /// fails.
@@ -48,6 +50,7 @@ impl Volume {
     }
 
     /// Makes everything done before the call durable.
+    ///
     /// # Errors
     /// Something could not be written.
     pub async fn sync(&self) -> Result<()> {
@@ -84,6 +87,7 @@ impl Volume {
     /// through clones, directories and files fail; a concurrent write is either kept or fails. The
     /// image may be opened again while those handles live, but a host block device stays claimed,
     /// and the cache keeps its memory, until the last of them is dropped.
+    ///
     /// # Errors
     /// Something could not be written. If that was file data, the volume is clean and the file
     /// lacks it; otherwise the volume is as after a power cut.

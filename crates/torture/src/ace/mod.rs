@@ -48,8 +48,8 @@ impl fmt::Display for Workload {
 pub struct Ace {
     length: usize,
     cores: Vec<Core>,
-    /// Sequences of core operations, by index into `cores`: the index of the first workload of
-    /// each.
+    /// Index of the first workload of each sequence of core operations; a sequence is encoded by
+    /// indices into `cores`.
     starts: Vec<u64>,
     total: u64,
 }

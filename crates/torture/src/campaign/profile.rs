@@ -188,7 +188,7 @@ pub const BIGALLOC_DATA_JOURNAL: Profile =
 pub const DATA_JOURNAL: Profile =
     Profile { name: "ext4-data-journal", ..EXT4 }.tuned(&["-o", "journal_data"]);
 
-/// Values of attributes may lie in inodes of their own.
+/// Attribute values may be stored in separate inodes.
 pub const EA_INODE: Profile = Profile::new(
     "ext4-ea-inode",
     &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "ea_inode,orphan_file"],

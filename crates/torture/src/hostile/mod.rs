@@ -150,8 +150,8 @@ pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, Strin
     Ok(end)
 }
 
-/// Whether, without checksums, the damage undetectably makes a file system write to blocks or
-/// inodes in use.
+/// Whether the damage misleads a file system into writing to blocks or inodes in use, in a way that
+/// only checksums could reveal.
 fn is_misleading(fsck: &Fsck, image: &Image) -> Result<bool, String> {
     const WORDS: [&str; 5] = [
         "Multiply-claimed",

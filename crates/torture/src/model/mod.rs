@@ -111,8 +111,8 @@ impl Model {
         self
     }
 
-    /// A write-back may have failed: files with delayed data may end with any block that was
-    /// allocated.
+    /// A write-back may have failed: a file with delayed data may then end after any of the blocks
+    /// allocated for it.
     #[must_use]
     pub fn after_failed_writes(mut self, block_bytes: u64) -> Self {
         self.limits.failed = Some(block_bytes);

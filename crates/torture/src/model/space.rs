@@ -451,7 +451,7 @@ impl Node {
         if found.target.as_deref() != target {
             differ("target", &found.target, &target);
         }
-        // A tree has those of files and directories only.
+        // A tree has extended attributes of files and directories only.
         if matches!(self.body, Body::File | Body::Dir(_)) && found.xattrs != self.xattrs {
             let short = |all: &BTreeMap<String, Vec<u8>>| {
                 all.iter().map(|(name, value)| (name.clone(), value.len())).collect::<Vec<_>>()

@@ -194,7 +194,6 @@ impl Input {
     /// bsdtar, nothing after those blocks belongs to the archive. Two cases are errors because data
     /// was lost: zeros without any entry before them, as in a disk image, and zeros followed by a
     /// piece of an archive.
-    /// them are errors: there something was lost.
     pub(crate) fn finish(&mut self, is_checked: bool) -> Result<Vec<Note>, BuildError> {
         match (self.ended, self.at) {
             (true, _) => self.look_behind()?,
