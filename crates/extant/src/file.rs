@@ -98,11 +98,12 @@ impl File {
         self.world.wait(self.inner.write_at(at, bytes))
     }
 
-    /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`). Returns the number of
-    /// bytes read, which is short at the end of the file. Requests whose offset and length are
-    /// multiples of 4,096 bytes are direct on every device; smaller multiples are direct if the
-    /// device's sectors allow it. Other reads go through the cache. Dirty pages in the range are
-    /// written back first.
+    /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`).
+    ///
+    /// Returns the number of bytes read, which is short at the end of the file. Requests whose
+    /// offset and length are multiples of 4,096 bytes are direct on every device; smaller multiples
+    /// are direct if the device's sectors allow it. Other reads go through the cache. Dirty pages
+    /// in the range are written back first.
     ///
     /// # Errors
     /// The file is not open for reading, or nothing could be read.
@@ -116,11 +117,12 @@ impl File {
     }
 
     /// Writes a buffer at byte `at`, or at the end of a file open for appending, bypassing the
-    /// cache (`O_DIRECT`). Returns the number of bytes written. They are on the device when this
-    /// returns, and survive a power cut after [`File::sync_all`]. Requests whose offset and length
-    /// are multiples of the volume's block size are direct; smaller ones are direct if they
-    /// overwrite existing bytes and the device's sectors allow it. Other writes go through the
-    /// cache and are written back.
+    /// cache (`O_DIRECT`).
+    ///
+    /// Returns the number of bytes written. They are on the device when this returns, and survive a
+    /// power cut after [`File::sync_all`]. Requests whose offset and length are multiples of the
+    /// volume's block size are direct; smaller ones are direct if they overwrite existing bytes and
+    /// the device's sectors allow it. Other writes go through the cache and are written back.
     ///
     /// # Errors
     /// The file is not open for writing; or the device failed, and the range holds a mix of old and
@@ -135,8 +137,10 @@ impl File {
     }
 
     /// Like [`File::read_direct`], but into the caller's memory: in place if it starts at a
-    /// multiple of 4,096 bytes, through a copy otherwise. Bytes past those read are undefined. By
-    /// the time this returns, even with an error, the device no longer uses the memory.
+    /// multiple of 4,096 bytes, through a copy otherwise.
+    ///
+    /// Bytes past those read are undefined. By the time this returns, even with an error, the
+    /// device no longer uses the memory.
     ///
     /// # Errors
     /// Same as [`File::read_direct`].
@@ -154,8 +158,9 @@ impl File {
     }
 
     /// Like [`File::write_direct`], but from the caller's memory: in place if it starts at a
-    /// multiple of 4,096 bytes, through a copy otherwise. By the time this returns, even with an
-    /// error, the device no longer uses the memory.
+    /// multiple of 4,096 bytes, through a copy otherwise.
+    ///
+    /// By the time this returns, even with an error, the device no longer uses the memory.
     ///
     /// # Errors
     /// Same as [`File::write_direct`].
@@ -195,8 +200,10 @@ impl File {
     }
 
     /// Copies up to `len` bytes, starting at `at`, to byte `to_at` of `to`, a file on the same
-    /// volume (`copy_file_range(2)`). Returns the number of bytes copied, which is short if this
-    /// file ends or space runs out. Holes stay holes.
+    /// volume (`copy_file_range(2)`).
+    ///
+    /// Returns the number of bytes copied, which is short if this file ends or space runs out.
+    /// Holes stay holes.
     ///
     /// # Errors
     /// This file is not open for reading; the other is not open for writing, or is open for
@@ -219,6 +226,7 @@ impl File {
     }
 
     /// Moves the file's blocks into as few extents as free space allows; contents and times stay.
+    ///
     /// Durable after [`File::sync_all`]; after an earlier power cut the file is whole, with part of
     /// it moved.
     ///
@@ -248,8 +256,9 @@ impl File {
     }
 
     /// Returns the file's extents within a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent
-    /// ones merged, clipped to the blocks of the range. Includes extents allocated past the end of
-    /// the file.
+    /// ones merged, clipped to the blocks of the range.
+    ///
+    /// Includes extents allocated past the end of the file.
     ///
     /// # Errors
     /// Same as [`File::seek_data`].
@@ -281,9 +290,10 @@ impl File {
         self.world.wait(self.inner.set_times(accessed, modified))
     }
 
-    /// Writes dirty data to the device, without making it durable. Blocks are allocated here, or
-    /// whenever the cache writes back; a program that wants identical bytes on every run calls this
-    /// after each file.
+    /// Writes dirty data to the device, without making it durable.
+    ///
+    /// Blocks are allocated here, or whenever the cache writes back; a program that wants identical
+    /// bytes on every run calls this after each file.
     ///
     /// # Errors
     /// Something could not be written.

@@ -43,8 +43,10 @@ pub struct Inode {
 
 impl Dir {
     /// Creates a file without a name, to be linked in the directory at `path` later: it is placed
-    /// near that directory and inherits from it. Once complete, [`Inode::link`] or
-    /// [`Inode::link_over`] gives it a name; a power cut before that leaves no trace of it.
+    /// near that directory and inherits from it.
+    ///
+    /// Once complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before
+    /// that leaves no trace of it.
     ///
     /// # Errors
     /// No such directory; no permission; no space; or a symlink target that is empty or does not

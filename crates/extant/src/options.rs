@@ -110,8 +110,9 @@ impl OpenOptions {
     }
 
     /// How a volume open for writing reacts to a damaged structure; by default as its superblock
-    /// says (`tune2fs -e`). Either way the error is recorded in the superblock, and the next e2fsck
-    /// does a full check.
+    /// says (`tune2fs -e`).
+    ///
+    /// Either way the error is recorded in the superblock, and the next e2fsck does a full check.
     #[must_use]
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);

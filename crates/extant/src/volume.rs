@@ -143,16 +143,19 @@ impl Volume {
     }
 
     /// Damage found so far that did not stop an operation, and what the operation could not do
-    /// because of it. For example, a file with a damaged map loses its name, and its blocks stay in
-    /// use until e2fsck frees them. Each problem is listed once. To get those found by
-    /// [`Volume::close`], ask a clone afterwards.
+    /// because of it.
+    ///
+    /// For example, a file with a damaged map loses its name, and its blocks stay in use until
+    /// e2fsck frees them. Each problem is listed once. To get those found by [`Volume::close`], ask
+    /// a clone afterwards.
     pub fn problems(&self) -> Vec<Error> {
         self.inner.problems()
     }
 
     /// The underlying `extant-fs` volume, for reading what this crate does not expose: inodes,
-    /// maps, structures as text. It shows the latest changes, and fails like other clones once the
-    /// volume is closed.
+    /// maps, structures as text.
+    ///
+    /// It shows the latest changes, and fails like other clones once the volume is closed.
     pub fn stored(&self) -> &extant_fs::Volume {
         self.inner.stored()
     }
@@ -168,10 +171,12 @@ impl Volume {
         self.inner.statfs()
     }
 
-    /// Writes everything, leaves an empty journal and closes the volume. Afterwards operations
-    /// through clones, directories and files fail; a concurrent write is either kept or fails. The
-    /// image may be opened again while those handles live, but a host block device stays claimed,
-    /// and the cache keeps its memory, until the last of them is dropped.
+    /// Writes everything, leaves an empty journal and closes the volume.
+    ///
+    /// Afterwards operations through clones, directories and files fail; a concurrent write is
+    /// either kept or fails. The image may be opened again while those handles live, but a host
+    /// block device stays claimed, and the cache keeps its memory, until the last of them is
+    /// dropped.
     ///
     /// # Errors
     /// Something could not be written. If that was file data, the volume is clean and the file
@@ -181,8 +186,10 @@ impl Volume {
     }
 
     /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks
-    /// become holes. Runs shorter than `min_bytes` are left alone. The block in which the range
-    /// begins is included. Returns the number of bytes discarded.
+    /// become holes.
+    ///
+    /// Runs shorter than `min_bytes` are left alone. The block in which the range begins is
+    /// included. Returns the number of bytes discarded.
     ///
     /// # Errors
     /// The range contains no whole block of the volume; or the device does not support discard, or

@@ -13,8 +13,9 @@ const VERSION_1: u32 = 0x0100_0000;
 const VERSION_2: u32 = 0x0200_0000;
 const VERSION_3: u32 = 0x0300_0000;
 /// Length of a version 2 value in bytes: the first word, and two words each of permitted and
-/// inheritable capabilities. A version 1 value has one word each, and a version 3 value adds the
-/// root's id.
+/// inheritable capabilities.
+///
+/// A version 1 value has one word each, and a version 3 value adds the root's id.
 const VERSION_2_BYTES: usize = 20;
 const VERSION_1_BYTES: usize = 12;
 const ID_BYTES: usize = 4;

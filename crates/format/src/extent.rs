@@ -179,12 +179,13 @@ impl ExtentNode {
     }
 
     /// Like [`Self::parse`], for a reader that continues past damage: a bad entry loses only what
-    /// it maps. Also returns, in order, the file blocks whose location the node does not give, and
-    /// why.
+    /// it maps.
     ///
-    /// In a leaf, extents that lie outside the volume, contradict each other or are empty are
-    /// dropped; the range lost to them is empty if their neighbours leave no gap. In an inner node,
-    /// children outside the volume stay among the entries, because they bound their neighbours.
+    /// Also returns, in order, the file blocks whose location the node does not give, and why.
+    ///
+    /// A leaf loses extents that are empty, lie outside the volume, or contradict each other; the
+    /// range lost with them is empty if their neighbours leave no gap. An inner node keeps children
+    /// outside the volume, because they bound their neighbours.
     ///
     /// # Errors
     /// Nothing in the node is reliable.

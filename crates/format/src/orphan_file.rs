@@ -90,8 +90,9 @@ pub fn set_orphan(block: &mut [u8], slot: usize, inode: InodeNumber) {
     block[slot * 4..slot * 4 + 4].copy_from_slice(&inode.0.to_le_bytes());
 }
 
-/// Writes the tail of an orphan file block; an empty block is all zeros before the tail. `number`
-/// is the block's number on the volume; `seed` is the orphan file's, if the volume has
+/// Writes the tail of an orphan file block; an empty block is all zeros before the tail.
+///
+/// `number` is the block's number on the volume; `seed` is the orphan file's, if the volume has
 /// `metadata_csum`.
 ///
 /// # Panics

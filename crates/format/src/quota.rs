@@ -240,9 +240,10 @@ impl<'a> QuotaTreeNode<'a> {
         Some(FileBlock(self.children[usize::from(byte)].get())).filter(|block| block.0 != 0)
     }
 
-    /// All child blocks. Ids share leaves, so a block may occur more than once. A walk must visit
-    /// each block only once; otherwise a damaged tree can keep it busy as long as a tree of 2^32
-    /// ids.
+    /// All child blocks. Ids share leaves, so a block may occur more than once.
+    ///
+    /// A walk must visit each block only once; otherwise a damaged tree can keep it busy as long as
+    /// a tree of 2^32 ids.
     pub fn children(&self) -> impl Iterator<Item = FileBlock> + use<'a> {
         self.children.iter().map(|child| FileBlock(child.get())).filter(|block| block.0 != 0)
     }
@@ -357,8 +358,9 @@ impl<'a> QuotaLeaf<'a> {
     }
 }
 
-/// The block after block `index` in the list of free blocks of the quota file `inode`. Nothing else
-/// in a free block may be used: Linux leaves the last entry of a former leaf in it
+/// The block after block `index` in the list of free blocks of the quota file `inode`.
+///
+/// Nothing else in a free block may be used: Linux leaves the last entry of a former leaf in it
 /// (`free_dqentry`).
 pub fn next_free_quota_block(
     block: &[u8],

@@ -186,7 +186,7 @@ pub enum BuildError {
     SeveralImages {
         /// Path of the layout or archive.
         image: String,
-        /// The images, by what can be used to select them.
+        /// Names or platforms that select the images.
         images: String,
     },
     /// An image layer that cannot be applied by itself.

@@ -134,8 +134,9 @@ fn forged(sequence: u32, shift: usize) -> Vec<u8> {
 }
 
 /// File data in the log that looks like a log, after the end of a later, shorter log: it must not
-/// be taken for transactions. Here an empty log starts at its first block, as with Linux before
-/// 6.1.
+/// be taken for transactions.
+///
+/// Here an empty log starts at its first block, as with Linux before 6.1.
 ///
 /// # Errors
 /// Synced data is lost.

@@ -50,9 +50,10 @@ pub struct Stat {
 /// data=journal, synchronous directory.
 pub(crate) const FLAGS: u32 = 0x1_40f8;
 
-/// A file system under test. Paths are relative to its root, which is the empty path. Symbolic
-/// links in the last component are not followed, except by `chmod`, `truncate`, `write` and other
-/// calls that open the file.
+/// A file system under test.
+///
+/// Paths are relative to its root, which is the empty path. Symbolic links in the last component
+/// are not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.
 #[allow(missing_docs)] // same as the system calls of these names
 pub trait Subject {
     fn create(&mut self, path: &str, mode: u32, exclusive: bool) -> Outcome<()>;

@@ -81,9 +81,10 @@ impl Crew {
         Self::of(Vec::new(), (0..tasks).map(&mut task).collect(), seed)
     }
 
-    /// Tasks with these operations; the first one works in `task0`. The `prepared` operations run
-    /// before, when the tasks' directories exist; they are durable, and not cached, when the tasks
-    /// begin.
+    /// Tasks with these operations; the first one works in `task0`.
+    ///
+    /// The `prepared` operations run before, when the tasks' directories exist; they are durable,
+    /// and not cached, when the tasks begin.
     pub fn of(prepared: Vec<Op>, tasks: Vec<Vec<Op>>, seed: u64) -> Self {
         Self { prepared, tasks, seed, short_steps: false, lingers: false }
     }

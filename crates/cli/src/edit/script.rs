@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// Splits a line into words. Blanks separate words; `'…'` quotes everything, `"…"` and `\` quote
-/// the next character; `$'…'` has POSIX escapes for bytes that cannot be typed; `#` at the start of
-/// a word begins a comment.
+/// Splits a line into words.
+///
+/// Blanks separate words; `'…'` quotes everything, `"…"` and `\` quote the next character; `$'…'`
+/// has POSIX escapes for bytes that cannot be typed; `#` at the start of a word begins a comment.
 ///
 /// # Errors
 /// An unterminated quotation, or an unknown escape.

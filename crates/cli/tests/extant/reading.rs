@@ -1,6 +1,8 @@
 //! Volumes made by mke2fs, debugfs and the kernel are read path by path; contents, attributes and
-//! extended attributes must match. A copy by `extant cp` is compared with the directory that mke2fs
-//! copied in, or with the kernel's view.
+//! extended attributes must match.
+//!
+//! A copy by `extant cp` is compared with the directory that mke2fs copied in, or with the kernel's
+//! view.
 
 use crate::testbed::{
     Seen, assert_same, debugfs, extant, have, is_root, look, mke2fs, mounted, noise, place, run,

@@ -71,11 +71,12 @@ impl File {
         self.open.write(at, bytes).await
     }
 
-    /// Reads from byte `at`, bypassing the cache (`O_DIRECT`). Returns the buffer and the number of
-    /// bytes read, which is short at the end of the file. Requests whose offset and length are
-    /// multiples of 4,096 bytes are direct on every device; smaller multiples are direct if the
-    /// device's sectors allow it. Other reads go through the cache. Dirty pages in the range are
-    /// written back first.
+    /// Reads from byte `at`, bypassing the cache (`O_DIRECT`).
+    ///
+    /// Returns the buffer and the number of bytes read, which is short at the end of the file.
+    /// Requests whose offset and length are multiples of 4,096 bytes are direct on every device;
+    /// smaller multiples are direct if the device's sectors allow it. Other reads go through the
+    /// cache. Dirty pages in the range are written back first.
     ///
     /// # Errors
     /// The file is not open for reading, or nothing could be read.
@@ -84,10 +85,12 @@ impl File {
     }
 
     /// Writes at byte `at`, or at the end of a file open for appending, bypassing the cache
-    /// (`O_DIRECT`). Returns the buffer and the number of bytes written. They are on the device
-    /// when this returns, and survive a power cut once the file is synced. Requests whose offset
-    /// and length are multiples of the volume's block size are direct; smaller ones are direct if
-    /// they overwrite existing bytes and the device's sectors allow it. Other writes go through the
+    /// (`O_DIRECT`).
+    ///
+    /// Returns the buffer and the number of bytes written. They are on the device when this
+    /// returns, and survive a power cut once the file is synced. Requests whose offset and length
+    /// are multiples of the volume's block size are direct; smaller ones are direct if they
+    /// overwrite existing bytes and the device's sectors allow it. Other writes go through the
     /// cache and are written back.
     ///
     /// # Errors
@@ -139,8 +142,10 @@ impl File {
     }
 
     /// Copies up to `len` bytes, starting at `at`, to byte `to_at` of `to`, a file on the same
-    /// volume (`copy_file_range(2)`). Returns the number of bytes copied, which is short if this
-    /// file ends or space runs out. Holes stay holes.
+    /// volume (`copy_file_range(2)`).
+    ///
+    /// Returns the number of bytes copied, which is short if this file ends or space runs out.
+    /// Holes stay holes.
     ///
     /// # Errors
     /// This file is not open for reading; the other is not open for writing, or is open for
@@ -163,6 +168,7 @@ impl File {
     }
 
     /// Moves the file's blocks into as few extents as free space allows; contents and times stay.
+    ///
     /// Durable after [`File::sync_all`]; after an earlier power cut the file is whole, with part of
     /// it moved.
     ///
@@ -192,8 +198,9 @@ impl File {
     }
 
     /// Returns the file's extents within a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent
-    /// ones merged, clipped to the blocks of the range. Includes extents allocated past the end of
-    /// the file.
+    /// ones merged, clipped to the blocks of the range.
+    ///
+    /// Includes extents allocated past the end of the file.
     ///
     /// # Errors
     /// Same as [`File::seek_data`].
@@ -225,9 +232,10 @@ impl File {
         self.open.set(of_times(accessed, modified)?).await
     }
 
-    /// Writes dirty data to the device, without making it durable. Blocks are allocated here, or
-    /// whenever the cache writes back; a program that wants identical bytes on every run calls this
-    /// after each file.
+    /// Writes dirty data to the device, without making it durable.
+    ///
+    /// Blocks are allocated here, or whenever the cache writes back; a program that wants identical
+    /// bytes on every run calls this after each file.
     ///
     /// # Errors
     /// Something could not be written.

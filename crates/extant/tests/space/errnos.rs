@@ -22,9 +22,11 @@ fn commit(mount: &Mount) {
     rustix::fs::syncfs(std::fs::File::open(mount.at("")).unwrap()).unwrap();
 }
 
-/// Writes a new file on the kernel's mount. The previous file may have held all blocks, and the
-/// kernel's journal thread may only free them after the sync that waited for the commit has
-/// returned (`T_COMMIT_CALLBACK` in fs/jbd2/commit.c).
+/// Writes a new file on the kernel's mount.
+///
+/// The previous file may have held all blocks, and the kernel's journal thread may only free them
+/// after the sync that waited for the commit has returned (`T_COMMIT_CALLBACK` in
+/// fs/jbd2/commit.c).
 fn fill(mount: &Mount, name: &str, contents: &[u8]) {
     const ROUNDS: u32 = 1000;
     for _ in 0..ROUNDS {

@@ -43,8 +43,9 @@ impl Superblock {
     }
 
     /// Upgrades a volume from revision 0 to the dynamic revision (kernel:
-    /// `ext4_update_dynamic_rev`): sets the fields that revision 0 implies. Feature words stay as
-    /// they are.
+    /// `ext4_update_dynamic_rev`): sets the fields that revision 0 implies.
+    ///
+    /// Feature words stay as they are.
     pub fn raise_revision(&mut self) {
         if self.rev_level() < DYNAMIC_REVISION {
             self.raw.s_first_ino = self.first_inode().0.into();

@@ -11,8 +11,10 @@ const BACKUPS_MAX: usize = 64;
 const USUAL_CLUSTER_BLOCKS: u64 = 16;
 
 /// Byte offsets on a device where a backup superblock may be if the primary one is damaged, best
-/// guesses first. They are based on group sizes that `mke2fs` chooses or is usually given, and on
-/// what the bytes of the damaged superblock, `primary`, still say.
+/// guesses first.
+///
+/// They are based on group sizes that `mke2fs` chooses or is usually given, and on what the bytes
+/// of the damaged superblock, `primary`, still say.
 ///
 /// ```
 /// `mke2fs -n -b 4096` for 200 MiB lists block 32768 first, `-b 1024` block 8193.
@@ -125,9 +127,10 @@ impl Superblock {
         VolumeBlock(first + u64::from(self.has_backup(group)))
     }
 
-    /// All copies of block `index` of the group descriptor table, the primary one first. The others
-    /// follow backups of the superblock or, with `meta_bg`, are in the second and last group of the
-    /// meta block group.
+    /// All copies of block `index` of the group descriptor table, the primary one first.
+    ///
+    /// The others follow backups of the superblock or, with `meta_bg`, are in the second and last
+    /// group of the meta block group.
     pub fn descriptor_copies(&self, index: u32) -> Vec<DescriptorCopy> {
         let meta = self.is_in_meta_group(index);
         let first = if meta { index.saturating_mul(self.descriptors_per_block()) } else { 0 };

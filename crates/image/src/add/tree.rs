@@ -280,6 +280,7 @@ impl<'a> Adder<'a> {
     }
 
     /// Sets the source's owner, extended attributes and mode, and removes other attributes.
+    ///
     /// Changing the owner clears the set-ID bits and an access list changes the mode, so the mode
     /// comes last.
     async fn attributes(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {

@@ -1,9 +1,10 @@
 //! Access control lists in tar archives' text form (`SCHILY.acl.access`):
 //! `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
-/// Converts a text list to the value of `system.posix_acl_*`. If an id follows a name, the id is
-/// used; a name without one must itself be a number, since user names mean nothing on another
-/// machine.
+/// Converts a text list to the value of `system.posix_acl_*`.
+///
+/// If an id follows a name, the id is used; a name without one must itself be a number, since user
+/// names mean nothing on another machine.
 pub(crate) fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;

@@ -228,8 +228,9 @@ fn leaves_nothing(fsck: &Fsck, recovered: &Recovered, tally: &mut Tally) -> Resu
 }
 
 /// Checks that e2fsck finds nothing wrong after our recovery, and that it can repair the crashed
-/// disk itself. Returns the tree after that repair, or `None` if it is one of e2fsck's known wrong
-/// repairs.
+/// disk itself.
+///
+/// Returns the tree after that repair, or `None` if it is one of e2fsck's known wrong repairs.
 fn ask_fsck(
     fsck: &Fsck,
     filesystem: &dyn Filesystem,

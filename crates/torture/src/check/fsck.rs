@@ -86,8 +86,9 @@ impl Fsck {
     }
 
     /// Like [`Fsck::repair`], for a volume without a journal: complains about any repair that
-    /// removes something, and checks the result with `-fn`. A crash may leave unused space, wrong
-    /// counts, and inodes without a name.
+    /// removes something, and checks the result with `-fn`.
+    ///
+    /// A crash may leave unused space, wrong counts, and inodes without a name.
     pub fn repair_unlogged(&self, image: &Image) -> io::Result<(Image, Verdict)> {
         self.repair_with(image, is_harmless, true)
     }
@@ -109,9 +110,11 @@ impl Fsck {
     }
 
     /// Whether the output results from a repair that e2fsck 1.47.0 gets wrong, for the kernel's
-    /// volumes too. When truncating an orphan on a volume with `bigalloc`, it frees the clusters
-    /// but leaves the blocks mapped, and then takes them for the file's. When deleting an orphan,
-    /// it keeps attribute values in separate inodes, and then finds these without a name.
+    /// volumes too.
+    ///
+    /// When truncating an orphan on a volume with `bigalloc`, it frees the clusters but leaves the
+    /// blocks mapped, and then takes them for the file's. When deleting an orphan, it keeps
+    /// attribute values in separate inodes, and then finds these without a name.
     pub(crate) fn is_wrong_repair(words: &str, image: &Image) -> bool {
         const INCOMPAT_AT: usize = 1024 + 0x60;
         const RO_COMPAT_AT: usize = 1024 + 0x64;
@@ -195,8 +198,10 @@ fn is_expected(line: &str) -> bool {
 }
 
 /// The line that e2fsck 1.47.0 prints for an inode whose attribute block it has just dropped
-/// itself. It also does so for inodes on the orphan list that only need truncation, and still
-/// counts the block. Our recovery keeps both, and `-fn` checks that.
+/// itself.
+///
+/// It also does so for inodes on the orphan list that only need truncation, and still counts the
+/// block. Our recovery keeps both, and `-fn` checks that.
 fn is_of_dropped_attributes(line: &str, text: &str) -> bool {
     let counts = || {
         let (inode, counts) = line.strip_prefix("Inode ")?.split_once(", i_blocks is ")?;

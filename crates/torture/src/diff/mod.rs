@@ -1,6 +1,7 @@
 //! Runs the same long random sequence of operations on two subjects, which must return the same
-//! results, errno by errno, and hold the same tree at the end. A failing sequence is shrunk to a
-//! short one.
+//! results, errno by errno, and hold the same tree at the end.
+//!
+//! A failing sequence is shrunk to a short one.
 
 mod generate;
 

@@ -13,9 +13,11 @@ pub(super) fn has_errors(image: &Image) -> bool {
         .is_ok_and(|sb| sb.raw().s_state.get() & STATE_ERROR != 0)
 }
 
-/// The same volume without its error record. With it, e2fsck would handle orphans in a full check,
-/// which may repair anything; without it, what a failure leaves can be judged like what a crash
-/// leaves. `journal_at`: offset of the journal's superblock, in bytes.
+/// The same volume without its error record.
+///
+/// With it, e2fsck would handle orphans in a full check, which may repair anything; without it,
+/// what a failure leaves can be judged like what a crash leaves. `journal_at`: offset of the
+/// journal's superblock, in bytes.
 pub(super) fn without_record(image: &Image, journal_at: Option<u64>) -> Image {
     let mut bytes = image.to_vec();
     if let Ok(mut sb) = Superblock::parse(&bytes[SUPERBLOCK_AT..]) {

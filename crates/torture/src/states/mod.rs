@@ -69,9 +69,10 @@ enum Fate {
     Torn(Vec<bool>),
 }
 
-/// Calls `visit` for every state of `log` over `base`, until it returns false. At the events in
-/// `promises` more is promised than before, so all states are visited there, even those seen
-/// before.
+/// Calls `visit` for every state of `log` over `base`, until it returns false.
+///
+/// At the events in `promises` more is promised than before, so all states are visited there, even
+/// those seen before.
 pub fn each(
     log: &Log,
     base: &Image,

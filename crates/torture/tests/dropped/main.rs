@@ -1,6 +1,7 @@
 //! Operations whose callers leave at any moment: futures dropped half done, on devices that are
-//! healthy, fail, or lose power meanwhile. Afterwards files must hold what was acknowledged, and
-//! e2fsck must find nothing.
+//! healthy, fail, or lose power meanwhile.
+//!
+//! Afterwards files must hold what was acknowledged, and e2fsck must find nothing.
 //!
 //! `EXTANT_SEED` is the first seed, `EXTANT_ROUNDS` the number of seeds; `EXTANT_ONLY` selects one
 //! kind of volume by number.
