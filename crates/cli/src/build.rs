@@ -142,7 +142,8 @@ impl VolumeArgs {
     }
 }
 
-/// `SOURCE_DATE_EPOCH`, as <https://reproducible-builds.org/specs/source-date-epoch/> defines it.
+/// Value of `SOURCE_DATE_EPOCH`, as defined by
+/// <https://reproducible-builds.org/specs/source-date-epoch/>.
 pub(crate) fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
     let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|value| !value.is_empty()) else {
         return Ok(None);
@@ -180,7 +181,7 @@ struct JsonAdded {
     directories: u32,
     free_bytes: u64,
     free_inodes: u32,
-    /// Differences between the volume and its sources, in words.
+    /// Human-readable differences between volume and sources.
     notes: Vec<String>,
 }
 
@@ -194,7 +195,7 @@ struct JsonReport {
     files: u32,
     directories: u32,
     uuid: String,
-    /// Differences between the volume and its sources, in words.
+    /// Human-readable differences between volume and sources.
     notes: Vec<String>,
 }
 

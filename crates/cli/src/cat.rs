@@ -8,7 +8,7 @@ use extant_format::FileKind;
 use extant_fs::{Chunk, Error, Follow, Volume, quote};
 use std::sync::LazyLock;
 
-/// Zeroes to print for holes, which are not laid down in the binary.
+/// Zeros to print for holes; allocated at run time to keep them out of the binary.
 static ZEROES: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 256 << 10]);
 
 pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> {
@@ -30,7 +30,7 @@ pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Prints one file, up to the first byte that cannot be read: what followed would be in the wrong place.
+/// Prints a file up to its first unreadable byte: anything after it would be at the wrong offset.
 async fn print(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
     let inode = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;

@@ -39,11 +39,12 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where a copy goes.
+/// Destination of a copy.
 enum Destination {
-    /// A directory to copy into, and the name there; none for what is in an image's root, into a directory that is there.
+    /// A directory, and the name to create in it; `None` to copy the image's root into an existing
+    /// directory.
     Name { directory: PathBuf, name: Option<Vec<u8>> },
-    /// A device or named pipe, which takes a file's contents as `cp` of coreutils would write them.
+    /// A device or named pipe, which receives the file's contents, as with `cp` from coreutils.
     Special(File),
 }
 
@@ -61,7 +62,7 @@ impl Destination {
                 rustix::io::dup(rustix::stdio::stdout()).map_err(|error| Failure::Stdout(error.into()))?;
             return Ok(Self::Special(to.into()));
         }
-        // /dev/stdout and the like are links to devices and pipes.
+        // /dev/stdout and similar are links to devices and pipes.
         if let Ok(there) = args.to.metadata() {
             let kind = there.file_type();
             if kind.is_socket() {
@@ -74,7 +75,7 @@ impl Destination {
                 return Ok(Self::Special(OpenOptions::new().write(true).open(&args.to).map_err(host)?));
             }
         }
-        // With a slash behind it the user says that a symbolic link there is meant to be followed.
+        // A trailing slash means that the user wants a symbolic link there followed.
         let slash = args.to.as_os_str().as_bytes().ends_with(b"/");
         let there = if slash { args.to.metadata() } else { args.to.symlink_metadata() };
         match (there, of_source) {
@@ -92,18 +93,18 @@ impl Destination {
                 let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();
                 let parent = args.to.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let parent = parent.unwrap_or(Path::new("."));
-                // The directory is what is missing then, not the name in it.
+                // The missing file is then the directory, not the name in it.
                 if let Err(error) = parent.metadata() {
                     return Err(Failure::host(parent, error));
                 }
-                // The parent may be reached through links: the user wrote it.
+                // The parent may be reached through links, because the user named it.
                 Ok(Self::Name { directory: parent.join(""), name: Some(name) })
             }
         }
     }
 }
 
-/// As many open files as the user may have.
+/// Raises the limit on open files to the maximum allowed.
 fn raise_open_files() -> rustix::io::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -19,10 +19,10 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of an attribute's value that are printed.
+/// Bytes of an attribute value to print.
 const VALUE_BYTES: usize = 64;
 
-/// No failure must look like a difference.
+/// Runs the command. A failure must not be mistaken for a difference.
 pub(crate) fn run(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
     show(session, args).map_err(|failure| match failure {
         Failure::Closed => Failure::Closed,
@@ -30,13 +30,13 @@ pub(crate) fn run(session: &mut Session, args: &DiffArgs) -> Result<(), Failure>
     })
 }
 
-/// A place that an argument names.
+/// A place named by an argument.
 enum Place {
     Image(ImagePath),
     Host(PathBuf),
 }
 
-/// A place that was opened.
+/// A place after opening.
 enum Opened {
     Image(Volume, Box<Inode>),
     Host(PathBuf),
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// The failure of something below this place.
+    /// The failure for an error at `path` below this place.
     fn failure(&self, path: &[u8], error: Unreadable) -> Failure {
         match (self, error) {
             (Self::Image(place), Unreadable::Volume(error)) => {
@@ -172,7 +172,7 @@ struct Printer<'a> {
     labels: [String; 2],
     progress: Progress,
     first: bool,
-    /// Files and directories that could not be read as a whole, and the last of them.
+    /// Number of files and directories not read completely, and the last of them.
     unread: u64,
     last_unread: Option<(Side, Vec<u8>)>,
     /// Why printing ended.
@@ -180,7 +180,7 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    /// Prints in which fields the volumes differ; gives how many differences that is.
+    /// Prints the fields in which the volumes differ; returns the number of differences.
     fn volumes(&mut self, differences: &[VolumeDifference]) -> Result<u64, Failure> {
         if self.args.brief && !self.args.json {
             return match differences.is_empty() {
@@ -201,7 +201,7 @@ impl Printer<'_> {
         Ok(differences.len() as u64)
     }
 
-    /// Begins the next difference of the array.
+    /// Starts the next element of the JSON array.
     fn next(&mut self) -> Result<(), Failure> {
         self.session.out.write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })
     }
@@ -238,7 +238,7 @@ impl Report for Printer<'_> {
     }
 
     fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable) {
-        // A file may lack several parts.
+        // A file may lack several parts; count it once.
         if self.last_unread.as_ref().is_none_or(|(last, of)| (*last, &of[..]) != (side, path)) {
             self.unread += 1;
             self.last_unread = Some((side, path.to_vec()));
@@ -291,7 +291,7 @@ fn describe(difference: &Difference) -> String {
     format!("{name}: {a} -> {b}")
 }
 
-/// The value of an attribute, as far as it is printed.
+/// Formats an attribute value, truncated for printing.
 fn value(bytes: &Option<Vec<u8>>) -> String {
     let Some(bytes) = bytes else { return "none".into() };
     let shown = &bytes[..bytes.len().min(VALUE_BYTES)];
@@ -303,7 +303,7 @@ fn value(bytes: &Option<Vec<u8>>) -> String {
     }
 }
 
-/// The value of a field of a volume.
+/// Formats a field of a volume.
 fn volume_value(value: &VolumeValue) -> String {
     match value {
         VolumeValue::Number(number) => number.to_string(),
@@ -331,7 +331,7 @@ fn time_name(which: TimeOf) -> &'static str {
 
 #[derive(Serialize)]
 struct JsonDifference<'a> {
-    /// Not of the volumes as a whole.
+    /// Absent for differences between the volumes as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<Bytes<'a>>,
     /// The property that differs.
@@ -352,7 +352,7 @@ struct JsonUnread<'a> {
     path: Bytes<'a>,
     what: &'static str,
     side: &'static str,
-    /// Of contents: where the part begins that could not be read.
+    /// For contents: start of the unreadable part.
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Shell completions and man pages, made from the command line's definition.
+//! Shell completions and man pages, generated from the command line's definition.
 
 use crate::args::Args;
 use crate::failure::Failure;

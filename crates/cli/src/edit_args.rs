@@ -1,4 +1,4 @@
-//! Arguments of the commands that change a volume. A script's lines have the same ones.
+//! Arguments of the commands that change a volume; also used for lines of scripts.
 
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -12,8 +12,8 @@ const TARGETS: &str = "IMAGE:/PATH";
 /// What to do about an image that is in use.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct LockArgs {
-    /// Write the image although another program, such as a virtual machine, holds a lock on it; what the kernel has mounted is
-    /// refused all the same
+    /// Write the image although another program, such as a virtual machine, holds a lock on it;
+    /// what the kernel has mounted is refused all the same
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -43,11 +43,12 @@ pub(crate) enum EditCommand {
     Copy(CopyArgs),
 }
 
-/// Make the changes of a script in one batch, each line a command without the image: put notes.txt /etc/motd
+/// Make the changes of a script in one batch, each line a command without the image: put notes.txt
+/// /etc/motd
 ///
-/// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the beginning of a word ends the
-/// line. The script is read to its end, and its mistakes are told, before anything is changed. The first command that fails
-/// ends it; those before it stay done.
+/// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the
+/// beginning of a word ends the line. The script is read to its end, and its mistakes are told,
+/// before anything is changed. The first command that fails ends it; those before it stay done.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// The image to change
@@ -60,7 +61,8 @@ pub(crate) struct EditArgs {
     pub(crate) lock: LockArgs,
 }
 
-/// Give the free space of an image back to the host: free blocks of a file become holes, those of a disk are discarded
+/// Give the free space of an image back to the host: free blocks of a file become holes, those of a
+/// disk are discarded
 #[derive(Debug, Args)]
 pub(crate) struct TrimArgs {
     /// The image or disk, which must not be mounted
@@ -84,9 +86,10 @@ pub(crate) struct TrimArgs {
 
 /// Move the blocks of files to as few runs as free space allows
 ///
-/// Each file is copied on the volume and its map is exchanged in transactions, so that a crash finds all of it. There must be
-/// space for a second copy. A file that cannot get fewer runs stays as it is. Files with maps of pointers, as on ext2 and ext3, are
-/// refused. Prints how many runs of adjacent blocks each file had, and has now.
+/// Each file is copied on the volume and its map is exchanged in transactions, so that a crash
+/// finds all of it. There must be space for a second copy. A file that cannot get fewer runs stays
+/// as it is. Files with maps of pointers, as on ext2 and ext3, are refused. Prints how many runs of
+/// adjacent blocks each file had, and has now.
 #[derive(Debug, Args)]
 pub(crate) struct DefragArgs {
     /// Files of one image
@@ -107,11 +110,12 @@ pub(crate) struct ScriptLine {
     pub(crate) command: EditCommand,
 }
 
-/// Copy files and directories of the host into an image, with their modes, owners, times and attributes
+/// Copy files and directories of the host into an image, with their modes, owners, times and
+/// attributes
 ///
-/// A file gets its name once it is whole: a failure leaves what had the name, and other names of that keep it. Where the name
-/// is that of a symbolic link of the image, contents and attributes of a file or directory go to what the link leads to;
-/// links, devices, pipes and sockets replace it.
+/// A file gets its name once it is whole: a failure leaves what had the name, and other names of
+/// that keep it. Where the name is that of a symbolic link of the image, contents and attributes of
+/// a file or directory go to what the link leads to; links, devices, pipes and sockets replace it.
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Copy directories with everything in them
@@ -129,7 +133,8 @@ pub(crate) struct PutArgs {
     /// The time of change, in seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(crate) mtime: Option<i64>,
-    /// Files of the host, and where to put them: a directory of the image, or (for one file) its new name; - is standard input
+    /// Files of the host, and where to put them: a directory of the image, or (for one file) its
+    /// new name; - is standard input
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", TARGETS], value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
@@ -160,7 +165,8 @@ pub(crate) struct RmArgs {
     /// Be content where there is no such file
     #[arg(short = 'f')]
     pub(crate) is_content: bool,
-    /// As -f; and write the image although another program, such as a virtual machine, holds a lock on it
+    /// As -f; and write the image although another program, such as a virtual machine, holds a lock
+    /// on it
     #[arg(long)]
     pub(crate) force: bool,
     #[arg(required = true, value_name = TARGETS)]
@@ -192,7 +198,8 @@ pub(crate) struct LnArgs {
     /// Replace what has the new name
     #[arg(short = 'f')]
     pub(crate) replaces: bool,
-    /// As -f; and write the image although another program, such as a virtual machine, holds a lock on it
+    /// As -f; and write the image although another program, such as a virtual machine, holds a lock
+    /// on it
     #[arg(long)]
     pub(crate) force: bool,
     /// The file in the image; with -s any text
@@ -234,12 +241,14 @@ pub(crate) struct ChownArgs {
 
 /// Set or remove extended attributes
 ///
-/// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as getfattr prints them; any other is
-/// taken as it is written, and cannot hold NUL. Access control lists (system.posix_acl_*) and file capabilities
-/// (security.capability) have the binary form that `getfattr -e hex` prints, and are refused where Linux would refuse them.
+/// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as
+/// getfattr prints them; any other is taken as it is written, and cannot hold NUL. Access control
+/// lists (system.posix_acl_*) and file capabilities (security.capability) have the binary form that
+/// `getfattr -e hex` prints, and are refused where Linux would refuse them.
 #[derive(Debug, Args)]
 pub(crate) struct XattrArgs {
-    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in base64
+    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in
+    /// base64
     #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
@@ -266,10 +275,12 @@ pub(crate) struct TruncateArgs {
     pub(crate) lock: LockArgs,
 }
 
-/// Allocate a range of files ahead of writes, free or zero it, or take it out of or put it into them
+/// Allocate a range of files ahead of writes, free or zero it, or take it out of or put it into
+/// them
 ///
-/// Without another mode the range is allocated: what it did not hold reads as zeroes. A file that does not exist is created
-/// then. Files of ext2 and ext3, which have maps of pointers, can have holes punched only.
+/// Without another mode the range is allocated: what it did not hold reads as zeroes. A file that
+/// does not exist is created then. Files of ext2 and ext3, which have maps of pointers, can have
+/// holes punched only.
 #[derive(Debug, Args)]
 pub(crate) struct FallocateArgs {
     /// Free the range: it becomes a hole
@@ -300,7 +311,7 @@ pub(crate) struct FallocateArgs {
 }
 
 impl FallocateArgs {
-    /// The mode that the options name.
+    /// The mode selected by the options.
     pub(crate) fn mode(&self) -> Fallocate {
         let keep_size = self.keep_size;
         match self {
@@ -315,8 +326,9 @@ impl FallocateArgs {
 
 /// Copy files within an image, with their permissions and holes
 ///
-/// A copy gets its name once it is whole, and belongs to root: a failure leaves what had the name, and other names of that keep
-/// it. Where the name is that of a symbolic link, the copy takes the place of what the link leads to.
+/// A copy gets its name once it is whole, and belongs to root: a failure leaves what had the name,
+/// and other names of that keep it. Where the name is that of a symbolic link, the copy takes the
+/// place of what the link leads to.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
     /// Files, and a directory to copy them into or (for one file) the name of the copy
@@ -344,7 +356,7 @@ fn owner(text: &str) -> Result<Owner, String> {
     let number = |text: &str| match text {
         "" => Ok(None),
         text => match text.parse() {
-            // Linux's system calls have it for "as it is".
+            // Linux's system calls use it for "unchanged".
             Ok(u32::MAX) => Err(format!("{text} is no id that a file can have")),
             Ok(id) => Ok(Some(id)),
             Err(_) => Err(format!("{text} is no number: names mean nothing here")),
@@ -361,7 +373,7 @@ fn owner(text: &str) -> Result<Owner, String> {
 }
 
 impl EditCommand {
-    /// What to do about an image that is in use.
+    /// How to treat an image that is in use.
     pub(crate) fn lock(&self) -> LockArgs {
         match self {
             Self::Put(PutArgs { lock, .. })
@@ -377,7 +389,7 @@ impl EditCommand {
         }
     }
 
-    /// Refuses what means nothing where the image is open already.
+    /// Refuses options that make no sense when the image is already open.
     pub(crate) fn check_in_batch(&self) -> Result<(), &'static str> {
         match self {
             Self::Rm(_) | Self::Ln(_) => Ok(()),
@@ -389,7 +401,7 @@ impl EditCommand {
         }
     }
 
-    /// The paths in the image that the command names.
+    /// The command's paths in the image.
     pub(crate) fn targets_mut(&mut self) -> Vec<&mut OsString> {
         match self {
             Self::Put(args) => args.paths.last_mut().into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Why a command failed, and what it exits with.
+//! Failures of commands, and their exit codes.
 
 use crate::image_path::ImagePath;
 use extant_block::IoErrorKind;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use thiserror::Error;
 
-/// Exit codes, as `--help` documents them.
+/// Exit codes, as documented in `--help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Done,
@@ -35,7 +35,7 @@ impl Exit {
     }
 }
 
-/// Exit code once the reader of standard output has closed it: 128 and the number of SIGPIPE.
+/// Exit code when the reader of standard output has closed it: 128 plus the number of SIGPIPE.
 pub(crate) const EXIT_CLOSED: u8 = 128 + 13;
 
 #[derive(Debug, Error)]
@@ -47,40 +47,40 @@ pub(crate) enum Failure {
     Stdout(io::Error),
     #[error("{path}: {error}")]
     Host { path: String, error: io::Error },
-    /// There is no such image, but one whose name ends before a colon.
+    /// No such image, but one exists whose name ends before a colon.
     #[error("{place}: no such file; a path in an image begins with a slash: {meant}")]
     Misspelt { place: String, meant: String },
-    /// The image's name was parted, because it holds what parts image and path.
+    /// The image's name contains the separator of image and path, and was split there.
     #[error("{image}: there is no such image; the image {whole} is named {whole}:/")]
     Split { image: String, whole: String },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
-    /// The image is not written, since another program uses it.
+    /// The image is not written because another program uses it.
     #[error("{image}: in use by {by}, which holds a lock on it; {}", UNLOCK_ADVICE)]
     Locked { image: String, by: String },
-    /// As `Volume`, in words that do not name the end of the place again.
+    /// Like `Volume`, with a message that does not repeat the last part of the place.
     #[error("{told}")]
     Named { told: String, error: extant_fs::Error },
-    /// There is no superblock to begin with.
+    /// No superblock was found.
     #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
     NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
     /// The file is something else.
     #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, foreign.advice)]
     Foreign { image: String, foreign: Foreign },
-    /// The user named a place for the superblock, and there is none.
+    /// There is no superblock at the offset given by the user.
     #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
     NoBackup { image: String, at: u64, error: extant_fs::Error },
     #[error(transparent)]
     Build(BuildError),
-    /// A failed build, with advice to its user.
+    /// A failed build, with advice for the user.
     #[error("{error}; {advice}")]
     Advised { error: BuildError, advice: &'static str },
     #[error("{0}")]
     Usage(String),
-    /// A command of a script failed; those before it were done.
+    /// A command of a script failed; those before it took effect.
     #[error("line {number}: {failure}")]
     Line { number: usize, failure: Box<Failure> },
-    /// A comparison met this, which must not look like a difference.
+    /// A failure during a comparison; must not be mistaken for a difference.
     #[error("{0}")]
     Compare(Box<Failure>),
     #[error("{place} {loss}")]
@@ -91,10 +91,10 @@ pub(crate) enum Failure {
     World(#[from] extant_rt::RtError),
 }
 
-/// What to do about a lock of another program.
+/// What to do about another program's lock.
 const UNLOCK_ADVICE: &str = "end that first, or use --force if it does not write to the image";
 
-/// The program that has a lock on a file, where that is why the file was refused.
+/// The program that holds a lock on a file, if that is why the file was refused.
 fn locked_by(error: &io::Error) -> Option<&str> {
     match error.get_ref()?.downcast_ref()? {
         IoErrorKind::Locked { by } => Some(by),
@@ -123,7 +123,7 @@ impl From<LabError> for Failure {
 }
 
 impl Failure {
-    /// [`Failure::Split`] where there is no volume of the image's name, and the whole names a file.
+    /// [`Failure::Split`] if no volume has the image's name, but the whole argument names a file.
     pub(crate) fn of_split(place: &ImagePath) -> Result<(), Self> {
         match place.whole_file() {
             Some(whole) => Err(Self::Split { image: place.image_quoted(), whole }),
@@ -135,7 +135,7 @@ impl Failure {
         Self::Host { path: quote(path.as_os_str().as_bytes()), error: error.into() }
     }
 
-    /// Why an image could not be claimed.
+    /// The failure for an image that could not be claimed.
     pub(crate) fn to_claim(image: &Path, error: io::Error) -> Self {
         match locked_by(&error) {
             Some(by) => Self::Locked { image: quote(image.as_os_str().as_bytes()), by: by.into() },
@@ -150,7 +150,7 @@ impl Failure {
         }
     }
 
-    /// An error met below a place; what names its own path already is not told it twice.
+    /// An error below a place. Errors that include a path do not repeat it.
     pub(crate) fn at(place: &ImagePath, error: extant_fs::Error) -> Self {
         use extant_fs::Error as E;
         let whole = matches!(
@@ -168,7 +168,8 @@ impl Failure {
         }
     }
 
-    /// Why an image could not be opened for reading; `superblock` is the place that the user named for it.
+    /// The failure for an image that could not be opened for reading; `superblock` is the offset
+    /// given by the user.
     pub(crate) fn open(image: &Path, superblock: Option<u64>, error: extant_fs::Error) -> Self {
         match superblock {
             Some(at) if lacks_superblock(&error) => {
@@ -178,12 +179,13 @@ impl Failure {
         }
     }
 
-    /// Why an image could not be opened for writing.
+    /// The failure for an image that could not be opened for writing.
     pub(crate) fn open_to_change(image: &Path, error: extant_fs::Error) -> Self {
         Self::open_whole(image, ", which e2fsck -b can repair", error)
     }
 
-    /// Why an image could not be opened; `advice` is what may help against a damaged superblock.
+    /// The failure for an image that could not be opened; `advice` may help with a damaged
+    /// superblock.
     fn open_whole(path: &Path, advice: &'static str, error: extant_fs::Error) -> Self {
         let image = quote(path.as_os_str().as_bytes());
         match error {
@@ -210,14 +212,14 @@ impl Failure {
     }
 }
 
-/// What a file is that has no superblock, if its first bytes tell.
+/// Names the format of a file that has no superblock, if its first bytes tell.
 fn identify(path: &Path) -> Option<Foreign> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(FOREIGN_HEAD_BYTES as u64).read_to_end(&mut head).ok()?;
     Foreign::identify(&head)
 }
 
-/// Whether there is nothing at the superblock's place that could be one.
+/// Whether nothing at the superblock's offset looks like one.
 fn lacks_superblock(error: &extant_fs::Error) -> bool {
     use extant_format::{Corrupt, Place, Problem};
     matches!(
@@ -229,13 +231,14 @@ fn lacks_superblock(error: &extant_fs::Error) -> bool {
     )
 }
 
-/// Exit code for an error in a volume.
+/// Exit code for a volume's error.
 pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
     use extant_block::Op;
     use extant_fs::Error as E;
     match error {
         E::Corrupt(_) | E::Lost(_) | E::LostMore { .. } | E::Replaced { .. } => Exit::Corrupt,
-        // The volume points beyond its own end, or its medium has a bad sector: EIO, or ENODATA of a disk that is certain of it.
+        // The volume refers past its own end, or the medium has a bad sector: EIO, or ENODATA from
+        // a disk that is certain.
         E::Io(error) if error.kind == IoErrorKind::OutOfRange => Exit::Corrupt,
         E::Io(error) if error.op == Op::Read && matches!(error.kind, IoErrorKind::Os(5 | 61)) => {
             Exit::Corrupt

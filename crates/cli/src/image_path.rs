@@ -5,11 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A path in an image: `IMAGE:/path`, split at the last `:/`; without one, the image's root.
+/// A path in an image: `IMAGE:/path`, split at the last `:/`; if there is none, the image's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImagePath {
     pub(crate) image: PathBuf,
-    /// Begins with a slash.
+    /// Starts with a slash.
     pub(crate) path: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ impl ImagePath {
         Self { image: OsString::from_vec(image).into(), path }
     }
 
-    /// The whole place, fit to print.
+    /// The whole place in printable form.
     pub(crate) fn quoted(&self) -> String {
         format!("{}:{}", self.image_quoted(), quote(&self.path))
     }
@@ -33,7 +33,7 @@ impl ImagePath {
         quote(self.image.as_os_str().as_bytes())
     }
 
-    /// The place that was probably meant where there is no such image: `IMAGE:path` lacks a slash.
+    /// The place that was probably meant if there is no such image: `IMAGE:path` lacks a slash.
     pub(crate) fn misspelt(&self, error: &std::io::Error) -> Option<String> {
         if error.kind() != std::io::ErrorKind::NotFound {
             return None;
@@ -45,7 +45,7 @@ impl ImagePath {
         Some(format!("{}:/{}", quote(&bytes[..at]), quote(&bytes[at + 1..])))
     }
 
-    /// The name of a file that the whole is, quoted, where there is no volume of the image's name.
+    /// The whole argument, quoted, if it names a file and no volume has the image's name.
     pub(crate) fn whole_file(&self) -> Option<String> {
         let whole = [self.image.as_os_str().as_bytes(), b":", &self.path].concat();
         let may_be_volume = |file: std::fs::Metadata| !(file.is_dir() || file.is_file() && file.len() < 2048);
@@ -54,7 +54,7 @@ impl ImagePath {
         is_one.then(|| quote(&whole))
     }
 
-    /// Path of something below this place, from the image's root, with a leading slash.
+    /// Path from the image's root, with a leading slash, of something below this place.
     pub(crate) fn below(&self, relative: &[u8]) -> Vec<u8> {
         let mut path = self.path.clone();
         while path.last() == Some(&b'/') {
@@ -67,7 +67,7 @@ impl ImagePath {
         path
     }
 
-    /// The last component, if the place is not the root.
+    /// The last component, unless the place is the root.
     pub(crate) fn file_name(&self) -> Option<&OsStr> {
         let name = self.path.split(|&b| b == b'/').rfind(|name| !name.is_empty())?;
         Some(OsStr::from_bytes(name))

@@ -15,7 +15,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     let device = session.device(&place, Access::Metadata)?;
     let at = args.open.superblock.unwrap_or(1024);
     let in_image = |error| Failure::open(&place.image, args.open.superblock, error);
-    // Shown even where the volume cannot be opened.
+    // Shown even if the volume cannot be opened.
     let lying = session.rt.block_on(extant_fs::read_superblock(&*device, at))?.map_err(in_image)?;
     drop(device);
     let volume = match session.volume(&place, &args.open, Access::Metadata) {
@@ -51,7 +51,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// In what state the volume as it lies there leaves its journal.
+/// The journal's state, from the superblock as it is on disk.
 fn journal_state(sb: &Superblock) -> &'static str {
     match (sb.compat().contains(Compat::HAS_JOURNAL), sb.incompat().contains(Incompat::RECOVER)) {
         (false, _) => "none",
@@ -72,7 +72,7 @@ fn read_groups(
             Err(error) => {
                 let ends = matches!(error, extant_fs::Error::Io(_));
                 session.fail(Failure::Volume { place: place.image_quoted(), error });
-                // Beyond the end of the image there is nothing more.
+                // Past the end of the image there is nothing more.
                 if ends {
                     break;
                 }

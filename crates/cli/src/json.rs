@@ -1,4 +1,4 @@
-//! Answers for programs.
+//! Machine-readable output.
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -8,13 +8,13 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter};
 use std::io;
 
-/// Prints one value, over several lines.
+/// Prints one value, on several lines.
 pub(crate) fn print(out: &mut Output, value: &impl Serialize) -> Result<(), Failure> {
     write(out, value, PrettyFormatter::new())?;
     out.write(b"\n")
 }
 
-/// Prints one value without a line end.
+/// Prints one value without a newline.
 pub(crate) fn print_compact(out: &mut Output, value: &impl Serialize) -> Result<(), Failure> {
     write(out, value, CompactFormatter)
 }
@@ -24,7 +24,8 @@ fn write(out: &mut Output, value: &impl Serialize, formatter: impl Formatter) ->
     value.serialize(&mut serializer).map_err(|error| Failure::stdout(error.into()))
 }
 
-/// Escapes characters that JSON allows and a terminal obeys: `DEL`, the C1 controls, and marks that reorder text.
+/// Escapes characters that JSON allows but that control a terminal: `DEL`, the C1 controls, and
+/// marks that reorder text.
 struct Harmless<F>(F);
 
 macro_rules! forward {
@@ -60,13 +61,13 @@ impl<F: Formatter> Formatter for Harmless<F> {
     }
 }
 
-/// All of these are in the first plane, so that one escape is enough.
+/// All of these are in the basic plane, so one escape is enough.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A name or value of any bytes: the text, or where the bytes are not UTF-8, `{"hex": …}`.
+/// A name or value of arbitrary bytes: a string, or `{"hex": …}` if it is not UTF-8.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Serialize for Bytes<'_> {
@@ -87,13 +88,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// As `blkid` prints it.
+/// Formats a UUID like `blkid`.
 pub(crate) fn uuid(id: &[u8; 16]) -> String {
     let id = hex(id);
     [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
 }
 
-/// A part of a file that cannot be read.
+/// An unreadable part of a file.
 #[derive(Serialize)]
 pub(crate) struct JsonLost {
     offset: u64,
@@ -120,7 +121,7 @@ impl From<Timestamp> for Time {
     }
 }
 
-/// The kind of a file in one word.
+/// A file's kind as one word.
 pub(crate) fn kind_name(kind: Option<FileKind>) -> &'static str {
     match kind {
         None => "unknown",

@@ -14,19 +14,23 @@ use std::path::{Path, PathBuf};
 pub(crate) enum LabCommand {
     /// Run fio jobs on a modelled machine or on files, or run an experiment
     Run(Box<RunArgs>),
-    /// List machines, I/O schedulers, controllers of dirty memory, and all keys and options with their ranges and defaults
+    /// List machines, I/O schedulers, controllers of dirty memory, and all keys and options with
+    /// their ranges and defaults
     List(ListArgs),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
-    /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in parts, or on a cluster
+    /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in
+    /// parts, or on a cluster
     Sweep(Box<SweepArgs>),
-    /// Fit the constants of an experiment's machine to the rows before the change, and say how far each is determined
+    /// Fit the constants of an experiment's machine to the rows before the change, and say how far
+    /// each is determined
     Calibrate(CalibrateArgs),
     /// Run all experiments and print each published figure beside the reproduced one
     Reproduce(ReproduceArgs),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),
-    /// Summarise and draw a recorded run of the page cache: dirty memory over time, and each writer's pauses with their cause
+    /// Summarise and draw a recorded run of the page cache: dirty memory over time, and each
+    /// writer's pauses with their cause
     Report(ReportArgs),
 }
 
@@ -38,14 +42,15 @@ pub(crate) struct RunArgs {
     /// I/O scheduler of the modelled machine's disks [default: none]
     #[arg(long, value_name = "NAME", value_parser = elevator, requires = "machine")]
     pub(crate) elevator: Option<String>,
-    /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O scheduler; the report names it]
+    /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O
+    /// scheduler; the report names it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
     pub(crate) requests: Option<u64>,
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub(crate) seed: Option<u64>,
-    /// Give a key of the machine's file another value, such as hz=250, disk.queue_depth=1 or dirty_expire_centisecs=500; may be
-    /// given several times; `lab list` has all keys
+    /// Give a key of the machine's file another value, such as hz=250, disk.queue_depth=1 or
+    /// dirty_expire_centisecs=500; may be given several times; `lab list` has all keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
     /// Record the page cache's events for `lab report`; as .json, all events for ui.perfetto.dev
@@ -62,10 +67,12 @@ pub(crate) struct RunArgs {
     /// Run each workload of an experiment for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
-    /// Write a blktrace of each modelled disk, BASE.DISK.blktrace.0, for blkparse and btt; of several runs, that of the last
+    /// Write a blktrace of each modelled disk, BASE.DISK.blktrace.0, for blkparse and btt; of
+    /// several runs, that of the last
     #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
     pub(crate) blktrace: Option<PathBuf>,
-    /// Write a report of an experiment into this folder: its tables, and a drawing (SVG) for each workload
+    /// Write a report of an experiment into this folder: its tables, and a drawing (SVG) for each
+    /// workload
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
     /// An experiment (its folder or .toml file), or job files and options as fio takes them
@@ -79,10 +86,12 @@ pub(crate) struct MemoryArgs {
     /// Memory for cached pages, such as 256m [default: the machine's, or 256m]
     #[arg(long = "cache", value_name = "SIZE", value_parser = values::size)]
     pub(crate) cache_bytes: Option<u64>,
-    /// Hard limit on dirty memory, write-back included [default: the machine's, or a fifth of the cache]
+    /// Hard limit on dirty memory, write-back included [default: the machine's, or a fifth of the
+    /// cache]
     #[arg(long = "dirty-limit", value_name = "SIZE", value_parser = values::size)]
     pub(crate) dirty_limit_bytes: Option<u64>,
-    /// Amount of dirty memory above which flushers work [default: the machine's, or half of the limit]
+    /// Amount of dirty memory above which flushers work [default: the machine's, or half of the
+    /// limit]
     #[arg(long = "dirty-background", value_name = "SIZE", value_parser = values::size)]
     pub(crate) dirty_background_bytes: Option<u64>,
     /// Controller of dirty memory [default: extant]
@@ -140,7 +149,8 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
-    /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every combination is run
+    /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every
+    /// combination is run
     #[arg(long = "set", value_name = "KEY=VALUE,VALUE")]
     pub(crate) axes: Vec<Axis>,
     /// Seeds, such as 1,2,3 or 1-10 [default: the experiment's, or 1]
@@ -170,13 +180,15 @@ pub(crate) struct SweepArgs {
     /// Run each workload of an experiment for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
-    /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on, and several share it
+    /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on,
+    /// and several share it
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) results: Option<PathBuf>,
     /// Make only this part of the runs, such as 2/8
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<(usize, usize)>,
-    /// Make the runs on this Ray cluster, such as auto or ray://head:10001, and collect their results
+    /// Make the runs on this Ray cluster, such as auto or ray://head:10001, and collect their
+    /// results
     #[arg(long, value_name = "ADDRESS", requires = "results")]
     pub(crate) on: Option<String>,
     /// Print the job array of a scheduler that makes the runs, and make none
@@ -194,18 +206,18 @@ pub(crate) struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The seeds that were given.
+    /// The given seeds.
     pub(crate) fn seeds(&self) -> Vec<u64> {
         self.seeds.clone().map(|seeds| seeds.0).unwrap_or_default()
     }
 
-    /// Whether something is given that only jobs take.
+    /// Whether any option is given that only applies to jobs.
     pub(crate) fn is_of_jobs(&self) -> bool {
         !(self.elevators.is_empty() && self.controls.is_empty() && self.options.is_empty())
             || self.requests.is_some()
     }
 
-    /// Whether more is asked for than the table of an experiment at each point.
+    /// Whether more is requested than an experiment's table at each point.
     pub(crate) fn is_new(&self) -> bool {
         let asked =
             [self.json, self.count, self.results.is_some(), self.shard.is_some(), self.emit.is_some()];
@@ -273,13 +285,15 @@ pub(crate) struct ReproduceArgs {
     /// Run only this experiment, by the name of its folder; may be given several times
     #[arg(long = "only", value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Run each experiment over its ranges, and print intervals; this may take two hours, and goes on where it was stopped
+    /// Run each experiment over its ranges, and print intervals; this may take two hours, and goes
+    /// on where it was stopped
     #[arg(long)]
     pub(crate) bands: bool,
     /// Folder that keeps the results of --bands
     #[arg(long, value_name = "FOLDER", default_value = "lab-results", requires = "bands", value_hint = ValueHint::DirPath)]
     pub(crate) results: PathBuf,
-    /// Write a report of each experiment into a folder of its name in this one: its tables and drawings (SVG)
+    /// Write a report of each experiment into a folder of its name in this one: its tables and
+    /// drawings (SVG)
     #[arg(long, value_name = "FOLDER", conflicts_with = "bands", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
     /// Shape of the report
@@ -322,12 +336,13 @@ pub(crate) struct ReportArgs {
     /// Draw dirty memory of each device over time, and the pauses, into this file (SVG)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
-    /// List every pause: when, how long, where, why, and the state of the controller that decided it
+    /// List every pause: when, how long, where, why, and the state of the controller that decided
+    /// it
     #[arg(long)]
     pub(crate) pauses: bool,
 }
 
-/// Whether a word is an experiment and no job file: a `.toml` file, or a folder.
+/// Whether a word names an experiment (a `.toml` file or a folder) and not a job file.
 pub(crate) fn names_experiment(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml") || path.is_dir()
 }

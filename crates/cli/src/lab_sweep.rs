@@ -1,4 +1,4 @@
-//! `extant lab sweep`: one run for each combination, here, a part of them, or on a cluster.
+//! `extant lab sweep`: one run per combination; all here, a part of them, or on a cluster.
 
 use crate::failure::Failure;
 use crate::lab_args::{Emit, SweepArgs, names_experiment};
@@ -11,10 +11,10 @@ use extant_rt::Nanos;
 use std::path::Path;
 use std::process::Command;
 
-/// Parts of a sweep that a cluster is given, for each of its processors a few.
+/// Parts into which a sweep is split for a cluster: a few per processor.
 const PARTS: usize = 256;
 
-/// The driver that `--on` runs.
+/// The driver script for `--on`.
 const ON_RAY: &str = include_str!("on_ray.py");
 
 pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure> {
@@ -90,7 +90,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
     session.out.write(text.as_bytes())
 }
 
-/// The words of this command without those that say where its runs are made.
+/// This command's words, without the options that say where the runs are made.
 fn own_words() -> Vec<String> {
     let mut words = Vec::new();
     let mut given = std::env::args();
@@ -110,7 +110,7 @@ fn own_words() -> Vec<String> {
     words
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -120,12 +120,12 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The job array of a scheduler, with a part of the runs for each element.
+/// A scheduler's job array; each element makes a part of the runs.
 fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     let parts = runs.clamp(1, PARTS);
     let results = args.results.as_deref().unwrap_or(Path::new("lab-results")).display().to_string();
     let mut words = own_words();
-    // The options come before the jobs, which take all that follows.
+    // Options must come before the jobs, which take all remaining words.
     words.splice(3..3, ["--results".to_owned(), results]);
     let shell: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     match emit {
@@ -158,7 +158,7 @@ fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     }
 }
 
-/// Has Ray make the runs; their results are in the folder afterwards.
+/// Makes the runs on Ray; afterwards their results are in the folder.
 fn on_ray(args: &SweepArgs, address: &str, runs: usize) -> Result<(), Failure> {
     let Some(results) = &args.results else {
         return Err(Failure::Usage("--on keeps results in a folder; name it with --results".to_owned()));

@@ -45,7 +45,7 @@ struct Listing<'a> {
     first: bool,
 }
 
-/// One name as it is listed.
+/// A name to list.
 struct Item<'a> {
     path: &'a [u8],
     number: InodeNumber,
@@ -106,7 +106,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// The target of a symbolic link, where it is going to be shown.
+    /// Target of a symbolic link, if it will be shown.
     async fn target(
         &self,
         session: &mut Session,
@@ -142,7 +142,7 @@ impl Listing<'_> {
     }
 }
 
-/// Mode, links, owner, size or device number, and time of change, in columns.
+/// Mode, links, owner, size or device number, and modification time, in columns.
 fn long_line(inode: &Inode) -> String {
     let size = match inode.device() {
         Some(device) => format!("{}, {}", device.major, device.minor),
@@ -153,7 +153,7 @@ fn long_line(inode: &Inode) -> String {
     format!("{} {:3} {owner:>11} {size:>11} {time}", mode_string(inode), inode.links())
 }
 
-/// As `ls -l` prints it.
+/// Mode and type in `ls -l` form.
 pub(crate) fn mode_string(inode: &Inode) -> String {
     let mode = inode.mode();
     let mut text = String::with_capacity(10);

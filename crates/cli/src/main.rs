@@ -1,4 +1,4 @@
-//! The `extant` command: arguments in, answers out. The work is done by the libraries below it.
+//! The `extant` command: parses arguments, prints results. The libraries do the work.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -73,13 +73,13 @@ fn main() -> ExitCode {
     session.finish()
 }
 
-/// Prints help, or what is wrong with the command line, and ends.
+/// Prints help or a usage error, and returns the exit code.
 fn tell(told: &clap::Error) -> ExitCode {
     if told.use_stderr() {
         let text = told.render().to_string();
-        // A closed standard error is the user's choice.
+        // If standard error is closed, that is the user's choice.
         let _ = match extant_fs::printable(&text) {
-            // In colours, where the terminal has them.
+            // With colours, if the terminal supports them.
             Cow::Borrowed(_) => told.print(),
             Cow::Owned(text) => std::io::stderr().write_all(text.as_bytes()),
         };

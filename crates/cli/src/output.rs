@@ -28,12 +28,12 @@ impl Output {
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         match &mut self.to {
             Ok(to) => to.flush().map_err(Failure::stdout),
-            // Never written to: commands without output do not mind.
+            // Never written to: fine for commands without output.
             Err(_) => Ok(()),
         }
     }
 
-    /// A descriptor of its own.
+    /// A duplicate of the descriptor.
     pub(crate) fn duplicate(&mut self) -> Result<File, Failure> {
         self.as_write()?.get_ref().try_clone().map_err(Failure::stdout)
     }
@@ -43,7 +43,7 @@ impl Output {
     }
 }
 
-/// One line of output.
+/// Prints one line of output.
 macro_rules! outln {
     ($out:expr, $($arg:tt)*) => { $out.line(format_args!($($arg)*)) };
 }

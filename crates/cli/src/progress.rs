@@ -4,11 +4,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-/// A bar over bytes on standard error; nothing where that is no terminal, or with `--quiet`.
+/// A progress bar in bytes on standard error; hidden if that is not a terminal, or with `--quiet`.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// For an estimated total of bytes.
+    /// A bar for an estimated total of bytes.
     pub(crate) fn new(total_bytes: u64, quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -20,7 +20,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// For the runs of a sweep, with the time that is left.
+    /// A bar for the runs of a sweep, with the remaining time.
     pub(crate) fn of_runs(runs: u64, quiet: bool) -> Self {
         let progress = Self::new(runs, quiet);
         let style = "{elapsed_precise} {wide_bar} {pos} of {len} runs, {msg}, {eta} left";
@@ -30,7 +30,8 @@ impl Progress {
         progress
     }
 
-    /// The bar as a function of the runs that are over, those of them that were kept before, and all.
+    /// The bar as a callback that takes the finished runs, how many of those were kept from
+    /// earlier, and the total.
     pub(crate) fn of_sweep(&self) -> extant_lab::sweep::Progress {
         let bar = self.0.clone();
         Arc::new(move |done, kept, all| {
@@ -44,7 +45,7 @@ impl Progress {
         self.0.inc(bytes);
     }
 
-    /// The bar as a function of what is done and how much there is.
+    /// The bar as a callback that takes the amount done and the total.
     pub(crate) fn to_callback(&self) -> extant_image::Progress {
         let bar = self.0.clone();
         Arc::new(move |done, of| {
@@ -53,7 +54,7 @@ impl Progress {
         })
     }
 
-    /// Runs a function that prints, with the bar hidden.
+    /// Hides the bar while a function prints.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
         self.0.suspend(print);
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failure> {
     let device = session.device_to_change(&args.image, args.lock.foreign_locks())?;
     let image = ImagePath { image: args.image.clone(), path: Vec::new() }.image_quoted();
-    // A damaged superblock or journal must not be made worse: the first problem ends it.
+    // Stop at the first problem: damage to the superblock or journal must not get worse.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
     let done = done.map_err(|error| Failure::open_to_change(&args.image, error))?;
     if args.json {
@@ -58,7 +58,7 @@ struct JsonRecovery {
     revoked: u64,
     orphans: u32,
     has_orphans: bool,
-    /// Damage that kept such files from being finished, in words.
+    /// Human-readable descriptions of damage that kept such files from being finished.
     problems: Vec<String>,
 }
 

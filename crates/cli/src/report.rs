@@ -35,7 +35,7 @@ impl Watch for Reporter<'_> {
     }
 }
 
-/// The failure that ended an export to `output`.
+/// The failure for an export to `output` that ended early.
 pub(crate) fn failure(place: &ImagePath, output: &str, error: ExportError) -> Failure {
     match error {
         ExportError::Output(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Closed,

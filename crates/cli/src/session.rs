@@ -1,4 +1,4 @@
-//! One run of the command: the world, the open volume, and what went wrong so far.
+//! A single run of the command: its world, open volumes, and failures so far.
 
 use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How the image will be read.
+/// How an image will be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Here and there: through the host's page cache.
+    /// Scattered reads, through the host's page cache.
     Metadata,
-    /// Much of it, once: around the host's page cache.
+    /// Mostly sequential, once: bypasses the host's page cache.
     Contents,
 }
 
@@ -42,7 +42,7 @@ impl Session {
         }
     }
 
-    /// Opens an image's file for reading.
+    /// Opens an image file for reading.
     pub(crate) fn device(&self, place: &ImagePath, access: Access) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: false, direct: access == Access::Contents };
         let failure = |error: std::io::Error| match place.misspelt(&error) {
@@ -54,7 +54,7 @@ impl Session {
         Ok(Arc::new(device.driven_by(&self.rt)))
     }
 
-    /// Opens an image's file, which must exist, for reading and writing.
+    /// Opens an existing image file for reading and writing.
     pub(crate) fn device_to_change(
         &self,
         image: &Path,
@@ -65,7 +65,7 @@ impl Session {
         Ok(Arc::new(device.with_foreign_locks(foreign).driven_by(&self.rt)))
     }
 
-    /// The volume in an image, opened once.
+    /// The volume in an image; opened once.
     pub(crate) fn volume(
         &mut self,
         place: &ImagePath,
@@ -87,27 +87,27 @@ impl Session {
         Ok(volume)
     }
 
-    /// Has commands read a volume that is open already.
+    /// Lets commands read a volume that is already open.
     pub(crate) fn lend(&mut self, image: &Path, volume: &Volume) {
         self.volumes.push((image.to_owned(), volume.clone()));
     }
 
-    /// Ends what [`Self::lend`] began.
+    /// Undoes [`Self::lend`].
     pub(crate) fn forget(&mut self, image: &Path) {
         self.volumes.retain(|(open, _)| open != image);
     }
 
-    /// Whether the exit code is that of a failure by now.
+    /// Whether the exit code already indicates a failure.
     pub(crate) fn has_failed(&self) -> bool {
         self.worst != Exit::Done
     }
 
-    /// Has the exit code not tell the failures so far.
+    /// Ignores failures so far in the exit code.
     pub(crate) fn forgive(&mut self) {
         self.worst = Exit::Done;
     }
 
-    /// Prints a failure and remembers it for the exit code; the command may go on.
+    /// Prints a failure and records it for the exit code; the command may continue.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.worst = self.worst.max(failure.exit());
         match failure {
@@ -116,12 +116,12 @@ impl Session {
         }
     }
 
-    /// Remembers an exit code for something that is no failure.
+    /// Records an exit code for something that is not a failure.
     pub(crate) fn exit_with(&mut self, exit: Exit) {
         self.worst = self.worst.max(exit);
     }
 
-    /// As [`Self::fail`], for a path that a walk could not read.
+    /// Like [`Self::fail`], for a path that a walk could not read.
     pub(crate) fn fail_walk(&mut self, place: &ImagePath, WalkError { path, error }: WalkError) {
         let place = ImagePath { image: place.image.clone(), path: place.below(&path) };
         self.fail(Failure::at(&place, error));
@@ -135,19 +135,19 @@ impl Session {
     }
 
     pub(crate) fn complain(&self, message: &str) {
-        // Most names in it are quoted where it is made; what a server or an archive says may not be. A closed standard error is
-        // the user's choice.
+        // Most names in the message are already quoted, but text from a server or an archive may
+        // not be. If standard error is closed, that is the user's choice.
         let _ = writeln!(std::io::stderr(), "extant: {}", shortened(&printable(message)));
     }
 
-    /// Prints problems that did not stop the command, and remembers them for the exit code.
+    /// Prints problems that did not stop the command, and records them for the exit code.
     pub(crate) fn problems(&mut self, image: &str, problems: Vec<extant_fs::Error>) {
         for error in problems {
             self.fail(Failure::Volume { place: image.to_owned(), error });
         }
     }
 
-    /// Prints the problems met in the volumes, and ends.
+    /// Prints the volumes' problems, and returns the exit code.
     pub(crate) fn finish(mut self) -> ExitCode {
         if !self.closed
             && let Err(failure) = self.out.flush()
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-/// A message without the middle of names and lines that would fill a screen.
+/// Drops the middle of a message whose names or lines would fill the screen.
 fn shortened(message: &str) -> std::borrow::Cow<'_, str> {
     const MAX: usize = 1500;
     const FRONT: usize = 1000;
@@ -180,7 +180,7 @@ fn shortened(message: &str) -> std::borrow::Cow<'_, str> {
     format!("{}[... {left_out} characters ...]{}", &message[..at(FRONT)], &message[at(count - BACK)..]).into()
 }
 
-/// Bytes in use on a volume: about as many as reading all of it moves.
+/// Bytes in use on a volume; roughly what reading all of it transfers.
 pub(crate) fn used_bytes(volume: &Volume) -> u64 {
     let sb = volume.superblock();
     sb.blocks_count().saturating_sub(sb.free_blocks()) << sb.block_size().log2()

@@ -13,12 +13,12 @@ use serde::Serialize;
 
 pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: Vec::new() };
-    // From here on no other command writes to it, since what is read twice must be the same.
+    // From here on no other command may write to it: what is read twice must not change.
     let foreign = args.lock.foreign_locks();
     let claim = FileDevice::claim_to_replace(&args.image, foreign)
         .map_err(|error| Failure::to_claim(&args.image, error))?;
     let device = session.device(&place, Access::Contents)?;
-    // Damage ends it: what is not read whole must not be lost.
+    // Any damage is fatal: whatever cannot be read completely must not be lost.
     let opened = session
         .rt
         .block_on(Volume::open(device, OpenOptions { ignore_journal: true, ..Default::default() }))?;

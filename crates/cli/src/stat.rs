@@ -11,7 +11,7 @@ use extant_format::{FileKind, Inode, InodeFlags};
 use extant_fs::{Attribute, Follow, Lost, Run, RunState, Volume, quote};
 use serde::Serialize;
 
-/// Most runs of a file that are shown.
+/// Maximum runs of a file to show.
 const RUNS_MAX: usize = 1000;
 
 pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure> {
@@ -38,14 +38,14 @@ pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// Everything that `stat` shows of a file.
+/// Everything that `stat` shows about a file.
 struct Examined {
     inode: Inode,
     target: Option<Vec<u8>>,
     xattrs: Vec<Attribute>,
     runs: Vec<Run>,
     more_runs: bool,
-    /// Parts of which the map tells nothing.
+    /// Parts not described by the map because of damage.
     lost: Vec<Lost>,
 }
 
@@ -171,10 +171,10 @@ struct JsonFile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<Bytes<'a>>,
     xattrs: Vec<JsonXattr<'a>>,
-    /// Holes left out.
+    /// Excluding holes.
     runs: Vec<JsonRun>,
     runs_complete: bool,
-    /// Parts of the file of which its map tells nothing.
+    /// Parts of the file not described by its map because of damage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<JsonLost>,
 }

@@ -45,12 +45,12 @@ trait Drawing {
     fn end(&mut self, out: &mut Output, quiet: bool) -> Result<(), Failure>;
 }
 
-/// For people.
+/// Human-readable output.
 #[derive(Default)]
 struct Lines {
-    /// The branches in front of the names of each depth.
+    /// Branches before the names, for all depths.
     indent: String,
-    /// Lengths of `indent` by depth.
+    /// Length of `indent` at each depth.
     lengths: Vec<usize>,
     directories: u64,
     others: u64,
@@ -87,10 +87,11 @@ impl Drawing for Lines {
     }
 }
 
-/// For programs: `{"name": …, "inode": …, "kind": …, "contents": […]}`, written as it is met.
+/// Machine-readable output: `{"name": …, "inode": …, "kind": …, "contents": […]}`, written
+/// incrementally.
 #[derive(Default)]
 struct Nested {
-    /// For each open directory, whether something is in it already.
+    /// For each open directory, whether it already has an element.
     filled: Vec<bool>,
 }
 
@@ -120,7 +121,7 @@ impl Drawing for Nested {
             out.write(b",")?;
         }
         out.write(b"\n")?;
-        // The object is left open for what may be in it.
+        // The object is left open for its contents.
         let kind = kind_name(entry.kind);
         out.write(b"{\"name\":")?;
         json::print_compact(out, &Bytes(&entry.name))?;

@@ -1,4 +1,4 @@
-//! Values of options.
+//! Parsers for option values.
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
@@ -23,7 +23,7 @@ pub(crate) fn image_output() -> ValueParser {
     OsStringValueParser::new().try_map(parse).into()
 }
 
-/// The format that a name's ending promises, if it is another one than raw bytes.
+/// The format that a file name promises, unless it is raw bytes.
 fn other_format(name: &[u8]) -> Option<&'static str> {
     const ENDINGS: [(&str, &str); 11] = [
         (".qcow2", "qcow2"),
@@ -42,7 +42,7 @@ fn other_format(name: &[u8]) -> Option<&'static str> {
     ENDINGS.into_iter().find(|(ending, _)| name.ends_with(ending.as_bytes())).map(|(_, format)| format)
 }
 
-/// Bytes, perhaps with a binary unit, as in 64K.
+/// Bytes, optionally with a binary unit, as in 64K.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -109,7 +109,7 @@ pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(id)
 }
 
-/// A range of ids and whom it is about.
+/// A range of ids, and whether it applies to users, groups or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdRule {
     range: IdRange,
@@ -138,7 +138,7 @@ pub(crate) fn owner_map(rules: &[IdRule]) -> OwnerMap {
     OwnerMap { users: of(|rule| rule.users), groups: of(|rule| rule.groups) }
 }
 
-/// A feature and whether the volume is to have it.
+/// A feature, and whether the volume should have it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Feature {
     field: fn(&mut FeatureChoices) -> &mut Option<bool>,

@@ -10,20 +10,23 @@ use std::collections::BTreeMap;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Lays everything in `from` over `to`: directories are merged, other files replace those of their names. Modes, owners,
-/// times, extended attributes, hard links and holes come along. A file takes its name when it is whole: until then, and after an
-/// error or a power cut, the name keeps the file that it had.
+/// Copies everything in `from` into `to`: directories are merged, other files replace those of the
+/// same name.
+///
+/// Modes, owners, times, extended attributes, hard links and holes are kept. A file gets its name
+/// once it is complete: until then, and after an error or a power cut, the name refers to the old
+/// file.
 ///
 /// # Errors
-/// A file of `from` cannot be read, or not be made in `to`; a file and a directory have the same name. The files copied
-/// before stay. `to` is `from`, or a directory below it.
+/// A file of `from` cannot be read, or cannot be created in `to`; a name is a file in one and a
+/// directory in the other. Files already copied stay. `to` is `from`, or a directory below it.
 pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
     if from.asynch().sys.is_same(&to.asynch().sys) {
         refuse_below(from, to)?;
     }
     let mut copy = Copy { from, to, links: BTreeMap::new(), piece: vec![0; PIECE_BYTES] };
     let root = from.metadata(".")?;
-    // Directories get their times last: filling them changes those.
+    // Directories get their times last, because filling them changes those.
     let mut dirs = vec![(b".".to_vec(), root)];
     let mut todo = vec![b".".to_vec()];
     let mut visited = Visited::default();
@@ -55,7 +58,7 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
     })
 }
 
-/// Fails where `to` is `from` or lies below it.
+/// Fails if `to` is `from` or lies below it.
 fn refuse_below(from: &Dir, to: &Dir) -> Result<()> {
     let source = from.metadata(".")?.inode();
     let (mut here, mut visited) = (to.clone(), Visited::default());
@@ -81,7 +84,7 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 struct Copy<'a> {
     from: &'a Dir,
     to: &'a Dir,
-    /// The first path of each inode with several names.
+    /// The first path of each inode that has several names.
     links: BTreeMap<u32, Vec<u8>>,
     piece: Vec<u8>,
 }
@@ -155,11 +158,12 @@ impl Copy<'_> {
         to.write_back()
     }
 
-    /// Owner, extended attributes and mode. A change of owner takes set-ID bits away, so the mode comes after it.
+    /// Copies owner, extended attributes and mode. Changing the owner clears the set-ID bits, so
+    /// the mode comes after it.
     fn attributes(&self, path: &[u8], made: &Inode, metadata: &Metadata) -> Result<()> {
         made.set_owner(Some(metadata.uid()), Some(metadata.gid()))?;
-        // A new file inherits from its directory's list, which is not the source's. Default lists are copied last, so that a
-        // directory has none while it is filled.
+        // A new file inherits its directory's default list, which the source may not have. Default
+        // lists are copied last, so a directory has none while it is being filled.
         let names = self.from.xattrs(path)?;
         for kind in [AclKind::Access, AclKind::Default] {
             let name = kind.attribute();

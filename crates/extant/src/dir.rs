@@ -6,17 +6,22 @@ use crate::{
     XattrMode, asynch,
 };
 
-/// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
+/// A directory. Paths are relative to it; a path that begins with a slash is relative to the
+/// volume's root.
 ///
-/// Paths are bytes, as volumes keep them: anything but NUL and, within a name, `/`.
+/// Paths are bytes, as on the volume: anything except NUL and, within a name, `/`.
 ///
 /// ```
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let options = extant_image::VolumeOptions {
+/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+/// #     ..Default::default()
+/// # };
+/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+/// #     std::sync::Arc::new(|_, _| {})).unwrap();
 /// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
 /// let root = volume.root();
 /// root.create_dir_all("etc/init.d")?;
@@ -40,23 +45,24 @@ impl Dir {
         Self { world, inner }
     }
 
-    /// The same directory for code that awaits.
+    /// The same directory, for async code.
     pub fn asynch(&self) -> &asynch::Dir {
         &self.inner
     }
 
-    /// Gives a file that has none a name, or any open file another one.
+    /// Links an open file, which may have no name yet, under a name.
     ///
     /// # Errors
-    /// As [`Dir::hard_link`].
+    /// Same as [`Dir::hard_link`].
     pub fn link_file(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.link_file(file.asynch(), to))
     }
 
-    /// As [`Dir::link_file`], in place of what has the name: see [`Inode::link_over`](crate::Inode::link_over).
+    /// Like [`Dir::link_file`], but replaces an existing name: see
+    /// [`Inode::link_over`](crate::Inode::link_over).
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Inode::link_over`](crate::Inode::link_over).
     pub fn link_file_over(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.link_file_over(file.asynch(), to))
     }
@@ -64,73 +70,75 @@ impl Dir {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// There is none, it is a directory, or it may not be read.
+    /// Not found, is a directory, or may not be read.
     pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.open(path))?))
     }
 
-    /// Opens a file for writing; creates it with mode 0644 without the umask, or empties it.
+    /// Opens a file for writing: creates it with mode 0644, not subject to a umask, or truncates
+    /// it.
     ///
     /// # Errors
-    /// As [`Dir::open_with`].
+    /// Same as [`Dir::open_with`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.create(path))?))
     }
 
-    /// Copies a file's contents and permissions to another path, as `std::fs::copy`, and returns its length; holes stay holes.
+    /// Copies a file's contents and permissions to another path, like `std::fs::copy`, and returns
+    /// its length. Holes stay holes.
     ///
     /// # Errors
-    /// As [`Dir::open_with`] and [`File::copy_range`]; both paths lead to one file.
+    /// Those of [`Dir::open_with`] and [`File::copy_range`]; both paths lead to the same file.
     pub fn copy(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<u64> {
         self.world.wait(self.inner.copy(from, to))
     }
 
-    /// Opens a file as the options say.
+    /// Opens a file with the given options.
     ///
     /// # Errors
-    /// As `open(2)`: there is no such file and none is to be created; there is one and a new one was asked for; it is a
-    /// directory or no regular file; permissions; no space.
+    /// Same as `open(2)`: not found and not to be created; exists although a new file was
+    /// requested; a directory or not a regular file; no permission; no space.
     pub fn open_with(&self, path: impl AsRef<[u8]>, options: &FileOptions) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.open_with(path, options))?))
     }
 
-    /// A directory below this one.
+    /// Opens a directory below this one.
     ///
     /// # Errors
-    /// There is none, or the path leads to something else.
+    /// Not found, or not a directory.
     pub fn open_dir(&self, path: impl AsRef<[u8]>) -> Result<Self> {
         Ok(Self::new(self.world.clone(), self.world.wait(self.inner.open_dir(path))?))
     }
 
-    /// Attributes of the file that a path leads to, symbolic links followed.
+    /// Returns the attributes of the file at a path, following symbolic links.
     ///
     /// # Errors
-    /// There is none, or a directory on the way may not be searched.
+    /// Not found, or a directory on the way may not be searched.
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         self.world.wait(self.inner.metadata(path))
     }
 
-    /// As [`Dir::metadata`], of the symbolic link itself where the path names one.
+    /// Like [`Dir::metadata`], but does not follow a symbolic link in the last component.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Dir::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        // Most are answered here and now.
+        // Most are answered from memory.
         match self.inner.known_metadata(path.as_ref()) {
             Some(known) => Ok(known),
             None => self.world.wait(self.inner.symlink_metadata(path)),
         }
     }
 
-    /// Whether a path leads to anything.
+    /// Whether a path leads to an existing file.
     ///
     /// # Errors
-    /// Anything but its absence.
+    /// Any error except not found.
     pub fn try_exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
         self.world.wait(self.inner.try_exists(path))
     }
 
-    /// The names in this directory, without the dots, in the volume's order.
+    /// Lists this directory in on-disk order, without `.` and `..`.
     ///
     /// # Errors
     /// The directory may not be read, or is damaged.
@@ -138,15 +146,15 @@ impl Dir {
         self.world.wait(self.inner.entries())
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// The path leads to something else.
+    /// The path is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.world.wait(self.inner.read_link(path))
     }
 
-    /// Makes a directory with mode 0755 without the umask.
+    /// Creates a directory with mode 0755, not subject to a umask.
     ///
     /// # Errors
     /// The name exists; no permission; no space.
@@ -154,50 +162,51 @@ impl Dir {
         self.world.wait(self.inner.create_dir(path))
     }
 
-    /// Makes a directory with this mode without the umask.
+    /// Creates a directory with the given mode, not subject to a umask.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`].
+    /// Same as [`Dir::create_dir`].
     pub fn create_dir_with(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
         self.world.wait(self.inner.create_dir_with(path, mode))
     }
 
-    /// Makes a directory and those above it that are missing.
+    /// Creates a directory and any missing parents.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`], except that the directory may exist.
+    /// Those of [`Dir::create_dir`], except that the directory may exist.
     pub fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.create_dir_all(path))
     }
 
-    /// Makes a symbolic link at `path` that leads to `target`.
+    /// Creates a symbolic link at `path` that points to `target`.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`]; a target that is empty or does not fit a block.
+    /// Those of [`Dir::create_dir`]; a target that is empty or does not fit in a block.
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.symlink(target, path))
     }
 
-    /// Makes a device node, named pipe or socket.
+    /// Creates a device node, named pipe or socket.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`].
+    /// Same as [`Dir::create_dir`].
     pub fn create_special(&self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
         self.world.wait(self.inner.create_special(path, special, mode))
     }
 
-    /// Gives a file another name. A symbolic link is linked itself, not followed.
+    /// Links a file under another name. A symbolic link is itself linked, not followed.
     ///
     /// # Errors
-    /// The new name exists; the file is a directory, or has as many links as an inode can have.
+    /// The new name exists; the file is a directory, or has the maximum number of links.
     pub fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.hard_link(from, to))
     }
 
-    /// Removes a name of anything but a directory. The contents go with the last name and the last open file.
+    /// Unlinks anything except a directory. The contents are freed with the last name and the last
+    /// open file.
     ///
     /// # Errors
-    /// There is none; it is a directory; no permission.
+    /// Not found; is a directory; no permission.
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_file(path))
     }
@@ -205,17 +214,18 @@ impl Dir {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is none; it is not empty, or no directory; no permission.
+    /// Not found; not empty, or not a directory; no permission.
     pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_dir(path))
     }
 
-    /// Removes a directory and everything below it. Symbolic links are removed, not followed, also where one takes a
-    /// directory's place meanwhile.
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed, even
+    /// if one replaces a directory during the call.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is. A
-    /// directory that gets new names meanwhile is not empty.
+    /// Those of [`Dir::remove_dir`] and [`Dir::remove_file`]; whatever was removed before the error
+    /// stays removed. The root cannot be removed. Fails as not empty if a directory gets new names
+    /// during the call.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_dir_all(path))
     }
@@ -223,28 +233,28 @@ impl Dir {
     /// Renames; an existing target is replaced.
     ///
     /// # Errors
-    /// As `rename(2)`.
+    /// Same as `rename(2)`.
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.rename(from, to))
     }
 
-    /// As [`Dir::rename`], to a path below another directory of the same volume.
+    /// Like [`Dir::rename`], but to a path below another directory of the same volume.
     ///
     /// # Errors
-    /// As there; [`CrossDevice`](crate::Error::CrossDevice) where the volumes differ.
+    /// Those of [`Dir::rename`]; [`CrossDevice`](crate::Error::CrossDevice) if the volumes differ.
     pub fn rename_to(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.rename_to(from, &to_dir.inner, to))
     }
 
-    /// Renames as the flags say.
+    /// Renames with the given flags.
     ///
     /// # Errors
-    /// As `renameat2(2)`.
+    /// Same as `renameat2(2)`.
     pub fn rename_with(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
         self.world.wait(self.inner.rename_with(from, to, mode))
     }
 
-    /// Sets the permission bits, setuid, setgid and sticky of the file that a path leads to.
+    /// Sets the permission bits, setuid, setgid and sticky of the file at a path.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -252,15 +262,16 @@ impl Dir {
         self.world.wait(self.inner.set_mode(path, mode))
     }
 
-    /// Sets owner and group; `None` leaves one as it is. A symbolic link is changed itself.
+    /// Sets owner and group; `None` leaves either unchanged. Changes a symbolic link itself.
     ///
     /// # Errors
-    /// The caller may not.
+    /// The caller lacks permission.
     pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.world.wait(self.inner.set_owner(path, uid, gid))
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is. A symbolic link is changed itself.
+    /// Sets access and modification times; `None` leaves either unchanged. Changes a symbolic link
+    /// itself.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -273,23 +284,26 @@ impl Dir {
         self.world.wait(self.inner.set_times(path, accessed, modified))
     }
 
-    /// Sets the flags that `chattr` changes to those of `flags`. Symbolic links are followed.
+    /// Sets the flags that `chattr` can change to their values in `flags`. Follows symbolic links.
     ///
     /// # Errors
-    /// The caller is not its owner or lacks a capability; it is no file or directory; a flag that is not supported.
+    /// The caller is not its owner or lacks a capability; not a regular file or directory; or an
+    /// unsupported flag.
     pub fn set_flags(&self, path: impl AsRef<[u8]>, flags: InodeFlags) -> Result<()> {
         self.world.wait(self.inner.set_flags(path, flags))
     }
 
-    /// Sets the project that a file belongs to. Symbolic links are followed.
+    /// Sets the project that a file belongs to. Follows symbolic links.
     ///
     /// # Errors
-    /// [`NotSupported`](crate::Error::NotSupported) on a volume without the feature `project`; the caller is not its owner.
+    /// [`NotSupported`](crate::Error::NotSupported) on a volume without the `project` feature; the
+    /// caller is not its owner.
     pub fn set_project(&self, path: impl AsRef<[u8]>, project: u32) -> Result<()> {
         self.world.wait(self.inner.set_project(path, project))
     }
 
-    /// An access control list; `None` where the mode says it all. Symbolic links are followed.
+    /// Returns an access control list; `None` if the mode alone expresses it. Follows symbolic
+    /// links.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -297,36 +311,38 @@ impl Dir {
         self.world.wait(self.inner.acl(path, kind))
     }
 
-    /// Sets an access control list, which changes the mode with it, or removes one. Symbolic links are followed.
+    /// Sets an access control list, updating the mode to match, or removes one. Follows symbolic
+    /// links.
     ///
     /// # Errors
-    /// The caller is not its owner; a list for what is inherited belongs to a directory only.
+    /// The caller is not its owner; or a default list for something other than a directory.
     pub fn set_acl(&self, path: impl AsRef<[u8]>, kind: AclKind, list: Option<&Acl>) -> Result<()> {
         self.world.wait(self.inner.set_acl(path, kind, list))
     }
 
-    /// Everything below this directory, one after the other; see [`Walk`].
+    /// Walks everything below this directory; see [`Walk`].
     pub fn walk(&self) -> Walk {
         Walk::new(self.world.clone(), self.inner.walk())
     }
 
-    /// Sets the size of a file: what lies beyond is gone, what is new reads as zeroes.
+    /// Sets the size of a file: truncates, or extends with zeros.
     ///
     /// # Errors
-    /// It is no regular file, or may not be written.
+    /// Not a regular file, or not writable.
     pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
         self.world.wait(self.inner.set_len(path, size))
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`. Symbolic links are not followed.
+    /// Returns the value of an extended attribute; the name has a prefix such as `user.`. Does not
+    /// follow symbolic links.
     ///
     /// # Errors
-    /// [`NoData`](crate::Error::NoData) where there is none.
+    /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.world.wait(self.inner.xattr(path, name))
     }
 
-    /// Names of the extended attributes that the caller may see. Symbolic links are not followed.
+    /// Names of the extended attributes visible to the caller. Does not follow symbolic links.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -334,10 +350,10 @@ impl Dir {
         self.world.wait(self.inner.xattrs(path))
     }
 
-    /// Sets an extended attribute. Symbolic links are not followed.
+    /// Sets an extended attribute. Does not follow symbolic links.
     ///
     /// # Errors
-    /// As `lsetxattr(2)`.
+    /// Same as `lsetxattr(2)`.
     pub fn set_xattr(
         &self,
         path: impl AsRef<[u8]>,
@@ -348,10 +364,10 @@ impl Dir {
         self.world.wait(self.inner.set_xattr(path, name, value, mode))
     }
 
-    /// Removes an extended attribute. Symbolic links are not followed.
+    /// Removes an extended attribute. Does not follow symbolic links.
     ///
     /// # Errors
-    /// [`NoData`](crate::Error::NoData) where there is none.
+    /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_xattr(path, name))
     }
@@ -364,10 +380,10 @@ impl Dir {
         self.world.wait(self.inner.sync())
     }
 
-    /// A file without a name, open for reading and writing.
+    /// Creates a file without a name, open for reading and writing.
     ///
     /// # Errors
-    /// As [`Dir::create`].
+    /// Same as [`Dir::create`].
     pub fn tempfile(&self, mode: u32) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.tempfile(mode))?))
     }
@@ -375,7 +391,7 @@ impl Dir {
     /// The whole contents of a file.
     ///
     /// # Errors
-    /// As [`Dir::open`].
+    /// Same as [`Dir::open`].
     pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.world.wait(self.inner.read(path))
     }
@@ -383,7 +399,7 @@ impl Dir {
     /// Creates or replaces a file with these contents.
     ///
     /// # Errors
-    /// As [`Dir::create`]; [`NoSpace`](crate::Error::NoSpace), with what fits written.
+    /// Those of [`Dir::create`]; [`NoSpace`](crate::Error::NoSpace), with as much written as fits.
     pub fn write(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.write(path, contents))
     }

@@ -8,18 +8,24 @@ use std::ops::Range;
 
 /// An open regular file, with a position for [`Read`], [`Write`] and [`Seek`].
 ///
-/// Clones share the open file, each with a position of its own.
+/// Clones share the open file; each has its own position.
 ///
 /// ```
 /// use std::io::{Read, Seek, Write};
 /// # fn main() -> std::io::Result<()> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let options = extant_image::VolumeOptions {
+/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+/// #     ..Default::default()
+/// # };
+/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+/// #     std::sync::Arc::new(|_, _| {})).unwrap();
 /// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
-/// let mut file = volume.root().open_with("log", extant::FileOptions::new().read(true).write(true).create(true))?;
+/// let mut file = volume
+///     .root()
+///     .open_with("log", extant::FileOptions::new().read(true).write(true).create(true))?;
 /// file.write_all(b"one\ntwo\n")?;
 /// file.sync_all()?;
 /// file.rewind()?;
@@ -43,7 +49,7 @@ impl File {
         Self { world, inner, position: 0 }
     }
 
-    /// The same open file for code that awaits.
+    /// The same open file, for async code.
     pub fn asynch(&self) -> &asynch::File {
         &self.inner
     }
@@ -66,10 +72,10 @@ impl File {
         self.inner.metadata()
     }
 
-    /// Reads from byte `at` on until `to` is full or the file ends; returns how many bytes that was.
+    /// Reads from byte `at` until `to` is full or the file ends; returns the number of bytes read.
     ///
     /// # Errors
-    /// The file is not open for reading; nothing could be read.
+    /// The file is not open for reading, or nothing could be read.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         // Cached bytes need neither the executor nor another thread.
         let (done, is_all) = self.inner.read_cached(at, to);
@@ -83,21 +89,24 @@ impl File {
         }
     }
 
-    /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than
-    /// asked for where space ended. Durable after [`File::sync_all`].
+    /// Writes at byte `at`, or at the end of a file open for appending. Returns the number of bytes
+    /// written, which is short if space ran out. Durable after [`File::sync_all`].
     ///
     /// # Errors
-    /// The file is not open for writing; nothing could be written.
+    /// The file is not open for writing, or nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.world.wait(self.inner.write_at(at, bytes))
     }
 
-    /// Reads from byte `at` on past the cache (`O_DIRECT`) into a buffer; returns how many bytes there were before the end of
-    /// the file. Offset and length in multiples of 4,096 bytes are direct on every device, and smaller ones as far as its
-    /// sectors allow; other reads go through the cache. Dirty pages of the range are written back first.
+    /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`).
+    ///
+    /// Returns the number of bytes read, which is short at the end of the file. Requests whose
+    /// offset and length are multiples of 4,096 bytes are direct on every device; smaller multiples
+    /// are direct if the device's sectors allow it. Other reads go through the cache. Dirty pages
+    /// in the range are written back first.
     ///
     /// # Errors
-    /// The file is not open for reading; nothing could be read.
+    /// The file is not open for reading, or nothing could be read.
     pub fn read_direct(&self, at: u64, buf: &mut Buf) -> Result<usize> {
         let own = std::mem::replace(buf, Buf::zeroed(0));
         self.world.wait(async {
@@ -107,13 +116,17 @@ impl File {
         })
     }
 
-    /// Writes a buffer from byte `at` on, or at the end of a file open for appending, past the cache (`O_DIRECT`); returns how
-    /// many bytes were written. They are on the device when it returns, and survive a power cut after [`File::sync_all`]. Offset
-    /// and length in multiples of the volume's blocks are direct; smaller ones where bytes are overwritten, as far as the
-    /// device's sectors allow. Other writes go through the cache and are written back.
+    /// Writes a buffer at byte `at`, or at the end of a file open for appending, bypassing the
+    /// cache (`O_DIRECT`).
+    ///
+    /// Returns the number of bytes written. They are on the device when this returns, and survive a
+    /// power cut after [`File::sync_all`]. Requests whose offset and length are multiples of the
+    /// volume's block size are direct; smaller ones are direct if they overwrite existing bytes and
+    /// the device's sectors allow it. Other writes go through the cache and are written back.
     ///
     /// # Errors
-    /// The file is not open for writing; the device failed, and the range holds old and new bytes.
+    /// The file is not open for writing; or the device failed, and the range holds a mix of old and
+    /// new bytes.
     pub fn write_direct(&self, at: u64, buf: &mut Buf) -> Result<usize> {
         let own = std::mem::replace(buf, Buf::zeroed(0));
         self.world.wait(async {
@@ -123,12 +136,14 @@ impl File {
         })
     }
 
-    /// As [`File::read_direct`], into memory of the caller's: in place where that begins at a multiple of 4,096 bytes, with a copy
-    /// elsewhere. Bytes of it behind those that were read are undefined. It returns when the device no longer knows the memory, also
-    /// after an error.
+    /// Like [`File::read_direct`], but into the caller's memory: in place if it starts at a
+    /// multiple of 4,096 bytes, through a copy otherwise.
+    ///
+    /// Bytes past those read are undefined. By the time this returns, even with an error, the
+    /// device no longer uses the memory.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`File::read_direct`].
     pub fn read_direct_into(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         if is_lendable(to) {
             return lend(to, |mut buf| {
@@ -142,11 +157,13 @@ impl File {
         Ok(read)
     }
 
-    /// As [`File::write_direct`], from memory of the caller's: in place where that begins at a multiple of 4,096 bytes, with a copy
-    /// elsewhere. It returns when the device no longer knows the memory, also after an error.
+    /// Like [`File::write_direct`], but from the caller's memory: in place if it starts at a
+    /// multiple of 4,096 bytes, through a copy otherwise.
+    ///
+    /// By the time this returns, even with an error, the device no longer uses the memory.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`File::write_direct`].
     pub fn write_direct_from(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         match is_lendable(bytes) {
             true => lend_to_read(bytes, |mut buf| {
@@ -157,64 +174,71 @@ impl File {
         }
     }
 
-    /// As [`File::read_at`], until `to` is full.
+    /// Like [`File::read_at`], until `to` is full.
     ///
     /// # Errors
-    /// As there; the file ends before, an [`Error::Range`](crate::Error::Range).
+    /// Those of [`File::read_at`], and [`Error::Range`](crate::Error::Range) if the file ends
+    /// first.
     pub fn read_exact_at(&self, at: u64, to: &mut [u8]) -> Result<()> {
         self.world.wait(self.inner.read_exact_at(at, to))
     }
 
-    /// As [`File::write_at`], of all bytes.
+    /// Like [`File::write_at`], of all bytes.
     ///
     /// # Errors
-    /// As there, with some bytes written.
+    /// Those of [`File::write_at`]; some bytes may have been written.
     pub fn write_all_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.world.wait(self.inner.write_all_at(at, bytes))
     }
 
-    /// Sets the size: what lies beyond is gone, what is new reads as zeroes.
+    /// Sets the size: truncates, or extends with zeros.
     ///
     /// # Errors
-    /// The file is not open for writing; the size is beyond the largest of a file.
+    /// The file is not open for writing, or the size exceeds the largest possible file.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.world.wait(self.inner.set_len(size))
     }
 
-    /// Copies up to `len` bytes from `at` on to `to`, a file of the same volume, from its byte `to_at` on; returns how many that
-    /// was, fewer where this file or space ends (`copy_file_range(2)`). Holes stay holes.
+    /// Copies up to `len` bytes, starting at `at`, to byte `to_at` of `to`, a file on the same
+    /// volume (`copy_file_range(2)`).
+    ///
+    /// Returns the number of bytes copied, which is short if this file ends or space runs out.
+    /// Holes stay holes.
     ///
     /// # Errors
-    /// This file is not open for reading, or the other not for writing at an offset; they are of two volumes; the ranges are of
-    /// one file and overlap; nothing could be copied.
+    /// This file is not open for reading; the other is not open for writing, or is open for
+    /// appending; the files are on different volumes; the ranges overlap in one file; or nothing
+    /// could be copied.
     pub fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
         self.world.wait(self.inner.copy_range(at, &to.inner, to_at, len))
     }
 
-    /// Changes the space of `len` bytes from `offset` on, as `fallocate(2)`: allocates it ahead of writes, frees or zeroes it,
-    /// or takes it out of or puts it into the file. Durable after [`File::sync_all`]; after a power cut before that it may be
-    /// there in part.
+    /// Changes the allocation of `len` bytes from `offset`, like `fallocate(2)`: preallocates,
+    /// punches or zeroes the range, or removes it from or inserts it into the file. Durable after
+    /// [`File::sync_all`]; after an earlier power cut the change may be partial.
     ///
     /// # Errors
-    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3, where only
-    /// [`Fallocate::PunchHole`] is possible; the range is empty, too far out, or not one that can be taken out or put in; space
-    /// ends.
+    /// The file is not open for writing; it is mapped by block pointers (ext2, ext3), where only
+    /// [`Fallocate::PunchHole`] works; the range is empty, too far out, or cannot be collapsed or
+    /// inserted; or space runs out.
     pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.world.wait(self.inner.fallocate(mode, offset, len))
     }
 
-    /// Moves the file's blocks to as few runs as free space allows; contents and times stay. Durable after
-    /// [`File::sync_all`]; a power cut before that finds all of the file, part of it moved.
+    /// Moves the file's blocks into as few extents as free space allows; contents and times stay.
+    ///
+    /// Durable after [`File::sync_all`]; after an earlier power cut the file is whole, with part of
+    /// it moved.
     ///
     /// # Errors
-    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3; it may not change; there is no space
-    /// for a second copy of its longest stretch without a hole.
+    /// The file is not open for writing, is mapped by block pointers (ext2, ext3), or may not
+    /// change; or free space cannot hold a second copy of its longest stretch without a hole.
     pub fn defragment(&self) -> Result<Defragmented> {
         self.world.wait(self.inner.defragment())
     }
 
-    /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up
-    /// to the end of the file.
+    /// Returns the first byte at or after `from` that is data (`SEEK_DATA`), on the device or in
+    /// memory; `None` if there is none before the end of the file.
     ///
     /// # Errors
     /// The file's map is damaged or cannot be read.
@@ -222,20 +246,22 @@ impl File {
         self.world.wait(self.inner.seek_data(from))
     }
 
-    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the end of the file counts as one. `None` for `from`
-    /// at the end or behind.
+    /// Returns the first byte at or after `from` that lies in a hole (`SEEK_HOLE`); the end of the
+    /// file counts as a hole. `None` if `from` is at or past the end.
     ///
     /// # Errors
-    /// As [`File::seek_data`].
+    /// Same as [`File::seek_data`].
     pub fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
         self.world.wait(self.inner.seek_hole(from))
     }
 
-    /// The file's extents with bytes in a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent ones joined, cut to the
-    /// range's blocks. Those that are allocated behind the file's end are among them.
+    /// Returns the file's extents within a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent
+    /// ones merged, clipped to the blocks of the range.
+    ///
+    /// Includes extents allocated past the end of the file.
     ///
     /// # Errors
-    /// As [`File::seek_data`].
+    /// Same as [`File::seek_data`].
     pub fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         self.world.wait(self.inner.extents(range))
     }
@@ -248,7 +274,7 @@ impl File {
         self.world.wait(self.inner.set_mode(mode))
     }
 
-    /// Sets owner and group; `None` leaves one as it is.
+    /// Sets owner and group; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller may not.
@@ -256,7 +282,7 @@ impl File {
         self.world.wait(self.inner.set_owner(uid, gid))
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is.
+    /// Sets access and modification times; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller is not the file's owner.
@@ -264,8 +290,10 @@ impl File {
         self.world.wait(self.inner.set_times(accessed, modified))
     }
 
-    /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a
-    /// program that wants the same bytes in every run calls this after each file.
+    /// Writes dirty data to the device, without making it durable.
+    ///
+    /// Blocks are allocated here, or whenever the cache writes back; a program that wants identical
+    /// bytes on every run calls this after each file.
     ///
     /// # Errors
     /// Something could not be written.
@@ -281,10 +309,10 @@ impl File {
         self.world.wait(self.inner.sync_all())
     }
 
-    /// Makes durable what is needed to read the contents back.
+    /// Makes durable whatever is needed to read the contents back.
     ///
     /// # Errors
-    /// As [`File::sync_all`].
+    /// Same as [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
         self.world.wait(self.inner.sync_data())
     }
@@ -301,12 +329,13 @@ impl Read for File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.write_at(self.position, bytes)?;
-        // The end also covers what another writer has appended since: the file does not tell the two apart.
+        // This also skips what other writers have appended since; the file cannot tell whose bytes
+        // are whose.
         self.position = if self.inner.open.appends() { self.len() } else { self.position + n as u64 };
         Ok(n)
     }
 
-    /// Nothing is kept back here; see [`File::sync_all`] for what a power cut takes.
+    /// Does nothing: nothing is buffered here. See [`File::sync_all`] for durability.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -1,20 +1,26 @@
-//! Inodes by themselves, for code that blocks.
+//! Inodes as such, for code that blocks.
 
 use crate::world::World;
 use crate::{Dir, File, FileOptions, Metadata, NewFile, Result, Time, XattrMode, asynch};
 
-/// A file of any kind without being open for its contents, as a descriptor of `O_PATH`. It stays what it is when names change,
-/// and while it has none. An inode that has no name is gone with the last `Inode` or [`File`] of it.
+/// A file of any kind, not open for I/O, like an `O_PATH` descriptor.
 ///
-/// One that is made without a name can be filled and given its attributes before anybody sees it:
+/// It refers to the same inode when names change, and while it has none. An inode without names is
+/// freed with the last `Inode` or [`File`] that refers to it.
+///
+/// An inode created without a name can be filled and given its attributes before anyone sees it:
 ///
 /// ```
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let options = extant_image::VolumeOptions {
+/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+/// #     ..Default::default()
+/// # };
+/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+/// #     std::sync::Arc::new(|_, _| {})).unwrap();
 /// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
 /// # let root = volume.root();
 /// # root.write("config", "old")?;
@@ -36,19 +42,23 @@ pub struct Inode {
 }
 
 impl Dir {
-    /// Makes a file without a name, which belongs where `path` leads: near that directory, and with what that hands down. Once
-    /// it is complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before that leaves nothing of it.
+    /// Creates a file without a name, to be linked in the directory at `path` later: it is placed
+    /// near that directory and inherits from it.
+    ///
+    /// Once complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before
+    /// that leaves no trace of it.
     ///
     /// # Errors
-    /// There is no such directory; no permission; no space; a target that is empty or does not fit a block.
+    /// No such directory; no permission; no space; or a symlink target that is empty or does not
+    /// fit in a block.
     pub fn unnamed(&self, path: impl AsRef<[u8]>, new: NewFile<'_>, mode: u32) -> Result<Inode> {
         Ok(Inode::new(self.world.clone(), self.world.wait(self.asynch().unnamed(path, new, mode))?))
     }
 
-    /// The inode that a path leads to; a symbolic link in the last place is not followed.
+    /// The inode at a path; a symbolic link in the last component is not followed.
     ///
     /// # Errors
-    /// There is none, or a directory on the way may not be searched.
+    /// Not found, or a directory on the way may not be searched.
     pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
         Ok(Inode::new(self.world.clone(), self.world.wait(self.asynch().inode(path))?))
     }
@@ -59,7 +69,7 @@ impl Inode {
         Self { world, inner }
     }
 
-    /// The same inode for code that awaits.
+    /// The same inode, for async code.
     pub fn asynch(&self) -> &asynch::Inode {
         &self.inner
     }
@@ -72,27 +82,30 @@ impl Inode {
         self.world.wait(self.inner.metadata())
     }
 
-    /// Opens the contents of a regular file; the options that create one mean nothing here.
+    /// Opens a regular file for I/O; options that create a file are ignored.
     ///
     /// # Errors
-    /// It is no regular file; permissions.
+    /// Not a regular file, or no permission.
     pub fn open(&self, options: &FileOptions) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.open(options))?))
     }
 
-    /// Gives it a name: its first, once its data are written, or another one.
+    /// Links it under a name: its first, once its data is written, or another one.
     ///
     /// # Errors
-    /// The name exists; it is a directory, or has as many links as an inode can have; data cannot be written.
+    /// The name exists; it is a directory, or has the maximum number of links; or its data cannot
+    /// be written.
     pub fn link(&self, dir: &Dir, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.link(dir.asynch(), to))
     }
 
-    /// As [`Inode::link`], in place of whatever but a directory has the name, in one step: after a power cut the name leads to
-    /// the old file or the new one, with its data. A symbolic link is replaced, not followed; a name of this inode itself stays.
+    /// Like [`Inode::link`], but atomically replaces anything except a directory at that name:
+    /// after a power cut the name refers to the old file, or to the new one with its data. A
+    /// symbolic link is replaced, not followed. A name that already refers to this inode is left
+    /// alone.
     ///
     /// # Errors
-    /// As there; a directory has the name.
+    /// Those of [`Inode::link`]; the name is a directory's.
     pub fn link_over(&self, dir: &Dir, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.link_over(dir.asynch(), to))
     }
@@ -100,12 +113,12 @@ impl Inode {
     /// Sets the permission bits, setuid, setgid and sticky.
     ///
     /// # Errors
-    /// The caller is not its owner; it is a symbolic link.
+    /// The caller is not its owner, or it is a symbolic link.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         self.world.wait(self.inner.set_mode(mode))
     }
 
-    /// Sets owner and group; `None` leaves one as it is.
+    /// Sets owner and group; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller may not.
@@ -113,7 +126,7 @@ impl Inode {
         self.world.wait(self.inner.set_owner(uid, gid))
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is.
+    /// Sets access and modification times; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -121,15 +134,15 @@ impl Inode {
         self.world.wait(self.inner.set_times(accessed, modified))
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`.
+    /// Returns the value of an extended attribute; the name has a prefix such as `user.`.
     ///
     /// # Errors
-    /// [`NoData`](crate::Error::NoData) where there is none.
+    /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.world.wait(self.inner.xattr(name))
     }
 
-    /// Names of the extended attributes that the caller may see.
+    /// Names of the extended attributes visible to the caller.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -140,7 +153,7 @@ impl Inode {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As `lsetxattr(2)`.
+    /// Same as `lsetxattr(2)`.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>, mode: XattrMode) -> Result<()> {
         self.world.wait(self.inner.set_xattr(name, value, mode))
     }
@@ -148,7 +161,7 @@ impl Inode {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`NoData`](crate::Error::NoData) where there is none.
+    /// [`NoData`](crate::Error::NoData) if there is none.
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_xattr(name))
     }

@@ -1,16 +1,22 @@
-//! Volumes for programs: ext2, ext3 and ext4 with the shape of `std::fs`, without mounting and without root.
+//! A library for ext2, ext3 and ext4 volumes, shaped like `std::fs`. It needs neither a mount nor
+//! root.
 //!
-//! [`Volume`], [`Dir`] and [`File`] block the calling thread; their twins in [`asynch`] await instead. All are cheap to
-//! clone and may be used from many threads at once. Paths belong to a [`Dir`], as in cap-std. Every error has the errno that
-//! Linux would give ([`Error::errno`]) and becomes an [`std::io::Error`] of the same kind.
+//! [`Volume`], [`Dir`] and [`File`] block the calling thread; their counterparts in [`asynch`] are
+//! awaited instead. All are cheap to clone and can be used from many threads at once. Paths are
+//! resolved relative to a [`Dir`], as in cap-std. Every error carries the errno that Linux would
+//! return ([`Error::errno`]) and converts to an [`std::io::Error`] of the same kind.
 //!
 //! ```
 //! # fn main() -> Result<(), extant::Error> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("disk.img");
-//! # let (volume, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-//! #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-//! # extant_image::mkfs(&path, &volume, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+//! # let volume = extant_image::VolumeOptions {
+//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
+//! #     ..Default::default()
+//! # };
+//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+//! # extant_image::mkfs(&path, &volume, created, &extant_rt::Rt::real(Default::default()),
+//! #     std::sync::Arc::new(|_, _| {})).unwrap();
 //! use extant::{OpenOptions, Volume};
 //!
 //! let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
@@ -23,19 +29,22 @@
 //! # }
 //! ```
 //!
-//! Calls that block are for ordinary threads. Inside a task, or a future that `block_on` of any world runs, they panic: await
-//! those of [`asynch`] there.
+//! Blocking calls are for ordinary threads. They panic inside a task, or inside a future run by the
+//! `block_on` of any world; await the [`asynch`] counterparts there.
 //!
-//! A volume has one writer at a time: a second one, in this process or another, is refused with [`Error::Busy`].
+//! A volume has one writer at a time. A second writer, in this process or another, gets
+//! [`Error::Busy`].
 //!
 //! # Durability
-//! After a power cut names, links, modes, owners, attributes, explicit times and sizes of a volume with a journal are as after
-//! some prefix of the operations, no shorter than what was synced. Contents written since the last sync read old, new or
-//! zero, never as those of another file. Without a journal (ext2, `^has_journal`) there is no such prefix and e2fsck has to
-//! run: what was synced is there afterwards, at worst in `lost+found` if it was moved. `docs/crash-safety.md` of the project
-//! says how this is tested.
+//! On a volume with a journal, names, links, modes, owners, attributes, explicit times and sizes
+//! after a power cut match the state after some prefix of the operations, and that prefix includes
+//! everything synced. Contents written since the last sync may read as old, new or zero, but never
+//! as another file's data. Without a journal (ext2, `^has_journal`) there is no such prefix and
+//! e2fsck has to run: synced files survive, at worst in `lost+found` if they had been moved. The
+//! project's `docs/crash-safety.md` describes how this is tested.
 //!
-//! This crate has no structures, journal or cache of its own: those are of `extant-fs`, `extant-format` and `extant-cache`.
+//! This crate has no on-disk structures, journal or cache of its own; those live in
+//! `extant-format`, `extant-fs` and `extant-cache`.
 #![forbid(unsafe_code)]
 
 pub mod asynch;

@@ -55,7 +55,7 @@ impl FileType {
     }
 }
 
-/// A point in time as volumes keep it; may lie before 1970.
+/// A point in time as stored on a volume; it may lie before 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds since 1970.
@@ -77,7 +77,7 @@ impl From<Time> for Timestamp {
 }
 
 impl From<Duration> for Time {
-    /// The time so long after the beginning of 1970.
+    /// The time this long after the start of 1970.
     fn from(since: Duration) -> Self {
         Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
     }
@@ -93,7 +93,7 @@ mod system_time {
             match time.duration_since(SystemTime::UNIX_EPOCH) {
                 Ok(since) => since.into(),
                 Err(before) => {
-                    // Nanoseconds count forwards, before 1970 too.
+                    // Nanoseconds count forward, even before 1970.
                     let (before, nanos) = (Self::from(before.duration()), before.duration().subsec_nanos());
                     match nanos {
                         0 => Self { seconds: -before.seconds, nanos: 0 },
@@ -118,7 +118,7 @@ mod system_time {
     }
 }
 
-/// Attributes of a file, as they were when it was asked for them.
+/// A snapshot of a file's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata(Attributes);
 
@@ -129,7 +129,7 @@ impl From<Attributes> for Metadata {
 }
 
 impl Metadata {
-    /// Number of the inode.
+    /// Inode number.
     pub fn inode(&self) -> InodeNumber {
         self.0.inode
     }
@@ -154,7 +154,7 @@ impl Metadata {
         self.file_type().is_symlink()
     }
 
-    /// Size in bytes, with bytes that are written and not yet recorded.
+    /// Size in bytes, including bytes that are written but not yet recorded in the inode.
     pub fn len(&self) -> u64 {
         self.0.size
     }
@@ -184,7 +184,7 @@ impl Metadata {
         self.0.gid
     }
 
-    /// Names that lead to the inode; of a directory with more than 64,999 subdirectories, 1.
+    /// Number of names of the inode; 1 for a directory with more than 64,999 subdirectories.
     pub fn links(&self) -> u32 {
         self.0.links.into()
     }
@@ -194,7 +194,7 @@ impl Metadata {
         self.0.flags
     }
 
-    /// The project that it belongs to, on volumes with the feature `project`.
+    /// Project ID, on volumes with the `project` feature.
     pub fn project(&self) -> Option<u32> {
         self.0.project
     }
@@ -204,7 +204,7 @@ impl Metadata {
         self.0.modified.into()
     }
 
-    /// Time of the last read, as far as it is kept.
+    /// Time of the last read, as far as the volume keeps it.
     pub fn accessed(&self) -> Time {
         self.0.accessed.into()
     }
@@ -214,12 +214,12 @@ impl Metadata {
         self.0.changed.into()
     }
 
-    /// Time of creation, where the volume's inodes have room for it.
+    /// Creation time, if the volume's inodes have room for it.
     pub fn created(&self) -> Option<Time> {
         self.0.created.map(Time::from)
     }
 
-    /// Major and minor number of a device node.
+    /// Major and minor number, for a device node.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.0.device.map(|DeviceNumber { major, minor }| (major, minor))
     }
@@ -231,9 +231,9 @@ impl Metadata {
 pub struct DirEntry {
     /// The name.
     pub name: Vec<u8>,
-    /// Number of its inode.
+    /// Its inode number.
     pub inode: InodeNumber,
-    /// Its kind, where the directory says it.
+    /// Its kind, if the directory records it.
     pub file_type: Option<FileType>,
 }
 

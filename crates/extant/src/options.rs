@@ -3,7 +3,7 @@
 use crate::{Caller, ErrorPolicy, RemovalStep};
 use crate::{Error, Result};
 
-/// How a volume is opened. The default reads, and changes nothing.
+/// How to open a volume. The default only reads.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) write: bool,
@@ -36,82 +36,90 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Reading only, 64 MiB of cache, no permission checks.
+    /// Read-only, 64 MiB of cache, no permission checks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens for writing: a dirty journal is replayed first, and the volume is marked as in use until it is closed.
+    /// Opens for writing: replays a dirty journal first, and marks the volume as in use until it is
+    /// closed.
     #[must_use]
     pub fn write(mut self, write: bool) -> Self {
         self.write = write;
         self
     }
 
-    /// Memory for contents and metadata, in bytes.
+    /// Memory for file contents and metadata, in bytes.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Opens an image for writing although another program holds a lock on it, as a virtual machine does ([`Error::Locked`]): where
-    /// it is known that this program only reads, or does not run any more. What the host's kernel has mounted, and what another
-    /// writer of this crate has open, is refused all the same. For [`Volume::open`](crate::Volume::open).
+    /// Opens an image for writing although another program, such as a virtual machine, holds a lock
+    /// on it ([`Error::Locked`]).
+    ///
+    /// For use when that program is known to only read, or to have ended. An image mounted by the
+    /// host's kernel, or opened by another writer of this crate, is still refused. Applies to
+    /// [`Volume::open`](crate::Volume::open).
     #[must_use]
     pub fn override_locks(mut self, override_locks: bool) -> Self {
         self.override_locks = override_locks;
         self
     }
 
-    /// Bypasses the host's page cache where the image lies on a file system or disk that allows it (`O_DIRECT`): for a
-    /// volume that stays open with a cache of its own. Then a sync of one file does not wait for data of others that the
-    /// host holds back, and nothing is cached twice.
+    /// Bypasses the host's page cache (`O_DIRECT`) if the image's file system or disk allows it.
+    ///
+    /// For a volume that stays open with its own cache: a sync of one file then does not wait for
+    /// other files' data that the host has buffered, and nothing is cached twice.
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// Checks permissions as for this caller, also on a volume that is open for reading; without one nothing is checked and new files
-    /// belong to root.
+    /// Checks permissions for this caller, even on a volume open for reading. Without a caller
+    /// nothing is checked, and new files belong to root.
     #[must_use]
     pub fn caller(mut self, caller: Caller) -> Self {
         self.caller = Some(caller);
         self
     }
 
-    /// Discards space that is freed, once it is free for good: the blocks of a file that holds the volume become holes.
+    /// Discards freed blocks once the freeing is durable; in an image file they become holes.
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
     }
 
-    /// For a batch of edits: nothing is committed because of its age, so that the same edits of the same volume give the
-    /// same bytes.
+    /// For a batch of edits: never commits because of age, so that the same edits to the same
+    /// volume produce the same bytes.
     #[must_use]
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
     }
 
-    /// Time stamps are this, in seconds since 1970, instead of the clock's; what `SOURCE_DATE_EPOCH` asks for.
+    /// Uses this time, in seconds since 1970, for all time stamps instead of the clock's
+    /// (`SOURCE_DATE_EPOCH`).
     #[must_use]
     pub fn fixed_time(mut self, seconds: Option<i64>) -> Self {
         self.fixed_time = seconds;
         self
     }
 
-    /// The answer of a volume that is open for writing to a damaged structure; without this, the one that its superblock
-    /// names (`tune2fs -e`). The error is recorded there in any case, and the next e2fsck looks at everything.
+    /// How a volume open for writing reacts to a damaged structure; by default as its superblock
+    /// says (`tune2fs -e`).
+    ///
+    /// Either way the error is recorded in the superblock, and the next e2fsck does a full check.
     #[must_use]
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);
         self
     }
 
-    /// For tests: what one step of freeing a file's blocks takes.
+    /// For tests: the size of one step of freeing a file's blocks.
     #[doc(hidden)]
     #[must_use]
     pub fn removal_step(mut self, step: RemovalStep) -> Self {
@@ -120,7 +128,7 @@ impl OpenOptions {
     }
 }
 
-/// How a file is opened, as `std::fs::OpenOptions`.
+/// How to open a file, like `std::fs::OpenOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
     pub(crate) read: bool,
@@ -147,7 +155,7 @@ macro_rules! setters {
 }
 
 impl FileOptions {
-    /// Nothing is allowed yet.
+    /// Options that allow nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -157,27 +165,27 @@ impl FileOptions {
         read,
         /// For writing.
         write,
-        /// Every write goes to the end (`O_APPEND`).
+        /// Every write appends (`O_APPEND`).
         append,
         /// Empties the file (`O_TRUNC`).
         truncate,
-        /// Creates the file if there is none (`O_CREAT`).
+        /// Creates the file if it does not exist (`O_CREAT`).
         create,
-        /// Creates the file, and fails if there is one (`O_EXCL`).
+        /// Creates the file; fails if it exists (`O_EXCL`).
         create_new,
-        /// A write returns when it is durable (`O_SYNC`).
+        /// A write returns once it is durable (`O_SYNC`).
         sync,
-        /// A write returns when it can be read back after a power cut (`O_DSYNC`).
+        /// A write returns once it can be read back after a power cut (`O_DSYNC`).
         datasync
     }
 
-    /// Mode of a file that is created, without the umask; 0644 by default.
+    /// Mode of a newly created file, not subject to a umask; 0644 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Refuses what `std::fs::OpenOptions` refuses.
+    /// Refuses the combinations that `std::fs::OpenOptions` refuses.
     pub(crate) fn check(&self) -> Result<()> {
         let Self { read, write, append, truncate, create, create_new, .. } = *self;
         let sentence = match (write, append) {
@@ -213,12 +221,12 @@ impl FileOptions {
     }
 }
 
-/// Which of the two access control lists of an inode.
+/// Selects one of an inode's two access control lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
-    /// The one that is checked.
+    /// The list that access checks use.
     Access,
-    /// The one that files made in a directory begin with.
+    /// The list that new files in a directory inherit.
     Default,
 }
 

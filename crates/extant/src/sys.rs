@@ -1,5 +1,5 @@
-//! The calls to `fs` that this crate is made of: on a volume that is open for writing those with permissions, on one that is
-//! open for reading those that see through a dirty journal.
+//! All calls from this crate to `fs`. A volume open for writing uses the calls that check
+//! permissions; one open for reading uses those that see through a dirty journal.
 
 use crate::{
     Caller, Defragmented, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata,
@@ -18,13 +18,13 @@ mod create;
 
 pub use create::{NewFile, Special};
 
-/// An open volume as a caller sees it.
+/// An open volume, as seen by one caller.
 #[derive(Clone)]
 pub(crate) struct Sys {
     volume: Volume,
     root: Node,
     caller: Arc<Caller>,
-    /// Its frames hold contents of files.
+    /// Its frames hold file contents.
     cache: Arc<PageCache>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Sys {
 #[derive(Clone)]
 pub(crate) enum Node {
     Live(extant_fs::Node),
-    /// Of a volume that is open for reading.
+    /// On a volume open for reading.
     Still(Arc<Inode>),
 }
 
@@ -52,7 +52,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::live`], of a directory in which `name` is to be made.
+    /// Like [`Node::live`], for a directory in which `name` is to be created.
     async fn live_without(&self, sys: &Sys, name: &[u8]) -> Result<&extant_fs::Node> {
         match self {
             Self::Live(node) => Ok(node),
@@ -83,7 +83,7 @@ impl fmt::Debug for Sys {
     }
 }
 
-/// Attributes that only the administrator knows of.
+/// Attributes that only an administrator sees.
 const TRUSTED: &[u8] = b"trusted.";
 
 fn no_checks() -> Caller {
@@ -111,7 +111,8 @@ impl Sys {
             removal_step: options.removal_step,
             ..WriteOptions::default()
         };
-        // Large directories want their blocks in memory, and large transactions write a block once for many changes.
+        // Large directories need their blocks in memory, and large transactions write a block once
+        // for many changes.
         write.metadata_bytes = write.metadata_bytes.max(options.cache_bytes / 2).min(options.cache_bytes);
         if options.offline {
             write.commit_interval = None;
@@ -125,7 +126,7 @@ impl Sys {
         Self { caller: Arc::new(caller), ..self.clone() }
     }
 
-    /// Whether the two see one open volume; false for volumes that are open for reading.
+    /// Whether both are the same open volume; false for volumes open for reading.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.is_writable() && Arc::ptr_eq(&self.cache, &other.cache)
     }
@@ -151,8 +152,8 @@ impl Sys {
         }
     }
 
-    /// The attributes of what a name in a directory leads to, if nothing must be read or waited for to tell; a symbolic link
-    /// is not followed.
+    /// Attributes of a name in a directory, if they are known without I/O or waiting. Does not
+    /// follow a symbolic link.
     pub(crate) fn known_metadata(&self, dir: &Node, name: &[u8]) -> Option<Metadata> {
         match dir {
             Node::Live(dir) => dir.known_attributes(&self.caller, name).map(Metadata::from),
@@ -201,7 +202,7 @@ impl Sys {
         dir.live()?.unlink(&self.caller, name).await
     }
 
-    /// Fails if a directory that is to be emptied has another name than this.
+    /// Fails if a directory about to be emptied has any other name.
     pub(crate) async fn check_only_name(&self, dir: &Node, name: &[u8]) -> Result<()> {
         dir.live()?.check_only_name(&self.caller, name).await
     }
@@ -294,7 +295,7 @@ impl Sys {
         node.live()?.remove_xattr(&self.caller, name).await
     }
 
-    /// Opens a regular file; `fresh` if the caller has just created it and may do anything with it.
+    /// Opens a regular file. `fresh`: the caller has just created it, so every access is allowed.
     pub(crate) async fn open_file(
         &self,
         node: &Node,
@@ -341,7 +342,8 @@ impl Sys {
         })
     }
 
-    /// Does what needs a permission on an inode of a volume that is open for reading.
+    /// Runs an operation if the caller has the permissions `want` on an inode of a volume open for
+    /// reading.
     async fn permit<T>(
         &self,
         inode: &Inode,
@@ -371,10 +373,11 @@ impl Sys {
         let Self { volume, root, cache, .. } = self;
         drop(root);
         let closed = volume.close().await;
-        // With its last user the cache ends, and the device is released.
+        // The cache is closed, and the device released, by the last user.
         let Some(cache) = Arc::into_inner(cache) else { return closed };
         match cache.close().await {
-            // Errors of files were returned when the volume was closed; the device may fail at its last flush.
+            // Errors of files were already returned when the volume was closed; the device's last
+            // flush may still fail.
             Err(CacheError::Io(error)) => closed.and(Err(Error::Io(error))),
             _ => closed,
         }
@@ -406,7 +409,7 @@ pub(crate) fn of_owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
     SetAttributes { uid, gid, ..Default::default() }
 }
 
-/// A time with a thousand million nanoseconds and more is refused, as by `utimensat(2)`.
+/// Refuses times with a thousand million nanoseconds or more, like `utimensat(2)`.
 pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> Result<SetAttributes> {
     if let Some(time) = [accessed, modified].into_iter().flatten().find(|time| time.nanos >= 1_000_000_000) {
         return Err(Error::Invalid(format!("{} nanoseconds are more than a second", time.nanos)));
@@ -424,7 +427,7 @@ fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
 
 /// An open file.
 pub(crate) struct OpenNode {
-    // In this order: the cache goes last.
+    // The order matters: the cache is dropped last.
     contents: Contents,
     node: Node,
     volume: Volume,
@@ -435,7 +438,7 @@ pub(crate) struct OpenNode {
 
 enum Contents {
     Live(extant_fs::OpenFile),
-    /// Of a volume that is open for reading.
+    /// On a volume open for reading.
     Still(Box<extant_fs::File>),
 }
 
@@ -477,7 +480,8 @@ impl OpenNode {
         }
     }
 
-    /// As [`Self::read`], from memory alone: what was there of the file, and whether that was all of it.
+    /// Like [`Self::read`], but from memory only: how much of it was cached, and whether that was
+    /// all.
     pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
         let read = match &self.contents {
             _ if !self.options.read => return (0, false),

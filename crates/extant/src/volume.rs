@@ -8,22 +8,27 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A volume that has a writer is tried again for a second, because one that was dropped releases its device in the
+/// Opening a busy volume is retried for a second: a dropped volume releases its device in the
 /// background.
 const CLAIM_TRIES: u32 = 20;
 const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 
-/// A volume, open for reading or writing. Cheap to clone; clones are the same volume, from any thread.
+/// A volume, open for reading or writing.
 ///
-/// Dropping the last clone without [`Volume::close`] is what a power cut is: synced changes stay, others may be lost.
+/// Cheap to clone; clones are the same volume and can be used from any thread. Dropping the last
+/// clone without [`Volume::close`] acts like a power cut: synced changes stay, others may be lost.
 ///
 /// ```
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let options = extant_image::VolumeOptions {
+/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+/// #     ..Default::default()
+/// # };
+/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+/// #     std::sync::Arc::new(|_, _| {})).unwrap();
 /// use extant::{OpenOptions, Volume};
 ///
 /// let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
@@ -42,12 +47,13 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume in a file or on a disk of the host.
+    /// Opens the volume in a file or on a block device of the host.
     ///
     /// # Errors
-    /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
-    /// [`Error::Busy`] for writing where there is a writer already, and still is after a second, or the host's kernel has the image
-    /// mounted, under whatever name; [`Error::Locked`] where another program, such as a virtual machine, says that it uses it.
+    /// The file cannot be opened; or its contents are damaged, are not a volume, or use an
+    /// unsupported feature. For writing, [`Error::Busy`] if another writer still has the volume
+    /// after a second, or the host's kernel has the image mounted, under whatever name;
+    /// [`Error::Locked`] if another program, such as a virtual machine, holds a lock on it.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_path(path.as_ref(), options)
     }
@@ -75,14 +81,15 @@ impl Volume {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// The device fails; what lies on it is damaged, is no volume, or uses a feature that is not supported.
+    /// The device fails; or its contents are damaged, are not a volume, or use an unsupported
+    /// feature.
     pub fn open_device(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         let world = World::new(rt);
         let inner = world.wait(asynch::Volume::open(rt, device, options))?;
         Ok(Self { world, inner })
     }
 
-    /// The same volume for code that awaits.
+    /// The same volume, for async code.
     pub fn asynch(&self) -> &asynch::Volume {
         &self.inner
     }
@@ -92,94 +99,106 @@ impl Volume {
         Dir::new(self.world.clone(), self.inner.root())
     }
 
-    /// Opens a file for reading; see [`Dir::open`] for files of a directory.
+    /// Opens a file for reading. See [`Dir::open`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Dir::open`].
     pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
         self.root().open(path)
     }
 
-    /// The whole contents of a file.
+    /// Returns the whole contents of a file.
     ///
     /// # Errors
-    /// As [`Dir::open`].
+    /// Same as [`Dir::open`].
     pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.root().read(path)
     }
 
-    /// The names in a directory, without the dots, in the volume's order.
+    /// Lists a directory in on-disk order, without `.` and `..`.
     ///
     /// # Errors
-    /// As [`Dir::open_dir`] and [`Dir::entries`].
+    /// Those of [`Dir::open_dir`] and [`Dir::entries`].
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
         self.root().open_dir(path)?.entries()
     }
 
-    /// Attributes of the file that a path leads to, symbolic links followed.
+    /// Returns the attributes of the file at a path, following symbolic links.
     ///
     /// # Errors
-    /// As [`Dir::metadata`].
+    /// Same as [`Dir::metadata`].
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         self.root().metadata(path)
     }
 
-    /// Everything on the volume, one after the other; see [`Walk`].
+    /// Walks everything on the volume; see [`Walk`].
     pub fn walk(&self) -> Walk {
         self.root().walk()
     }
 
-    /// The same volume as another caller sees it.
+    /// The same volume as seen by another caller.
     #[must_use]
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { world: self.world.clone(), inner: self.inner.as_caller(caller) }
     }
 
-    /// Damage met so far that did not stop an operation, and what the operation could not do because of it: a file whose
-    /// map is damaged loses its name, and its blocks stay in use until e2fsck frees them. Each problem once. To hear of
-    /// those that [`Volume::close`] meets, ask a clone after it.
+    /// Damage found so far that did not stop an operation, and what the operation could not do
+    /// because of it.
+    ///
+    /// For example, a file with a damaged map loses its name, and its blocks stay in use until
+    /// e2fsck frees them. Each problem is listed once. To get those found by [`Volume::close`], ask
+    /// a clone afterwards.
     pub fn problems(&self) -> Vec<Error> {
         self.inner.problems()
     }
 
-    /// The volume of `extant-fs` below, for reading what has no form here: inodes, maps, structures as text. It shows what was
-    /// changed last, and fails like other clones once the volume is closed.
+    /// The underlying `extant-fs` volume, for reading what this crate does not expose: inodes,
+    /// maps, structures as text.
+    ///
+    /// It shows the latest changes, and fails like other clones once the volume is closed.
     pub fn stored(&self) -> &extant_fs::Volume {
         self.inner.stored()
     }
 
-    /// The first and the last time that an inode of this volume stores; of times beyond them the nearest is stored.
+    /// Earliest and latest time that an inode of this volume can store. Times beyond them are
+    /// clamped.
     pub fn time_range(&self) -> (Time, Time) {
         self.inner.time_range()
     }
 
-    /// Sizes and what is free.
+    /// Sizes and free space.
     pub fn statfs(&self) -> Statfs {
         self.inner.statfs()
     }
 
-    /// Writes everything, leaves an empty journal and ends. Operations through clones, directories and files fail from then on;
-    /// a write beside this is kept, or fails. The image may be opened again while those live; a block device of the host is
-    /// claimed, and the cache keeps its memory, until the last of them is dropped.
+    /// Writes everything, leaves an empty journal and closes the volume.
+    ///
+    /// Afterwards operations through clones, directories and files fail; a concurrent write is
+    /// either kept or fails. The image may be opened again while those handles live, but a host
+    /// block device stays claimed, and the cache keeps its memory, until the last of them is
+    /// dropped.
     ///
     /// # Errors
-    /// Something could not be written. Where that is data of a file, the volume is clean, and the file lacks them; otherwise the
-    /// volume is as after a power cut.
+    /// Something could not be written. If that was file data, the volume is clean and the file
+    /// lacks it; otherwise the volume is as after a power cut.
     pub fn close(self) -> Result<()> {
         self.world.wait(self.inner.close())
     }
 
-    /// Gives free space in a range of the volume's bytes back to its device (`FITRIM`): the blocks of a file that holds the
-    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. The block in which the range begins goes
-    /// with it. Returns how many bytes that was.
+    /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks
+    /// become holes.
+    ///
+    /// Runs shorter than `min_bytes` are left alone. The block in which the range begins is
+    /// included. Returns the number of bytes discarded.
     ///
     /// # Errors
-    /// The range has no whole block of the volume; the device cannot, or fails.
+    /// The range contains no whole block of the volume; or the device does not support discard, or
+    /// fails.
     pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         self.world.wait(self.inner.trim(range, min_bytes))
     }
 
-    /// Makes durable all that was done before the call.
+    /// Makes everything done before the call durable.
     ///
     /// # Errors
     /// Something could not be written.
@@ -188,7 +207,7 @@ impl Volume {
     }
 }
 
-/// Why a file of the host cannot be opened, as an error of this crate.
+/// Converts the host's error for opening a file to an error of this crate.
 fn host_error(path: &Path, error: &std::io::Error) -> Error {
     use std::io::ErrorKind as Kind;
     use std::os::unix::ffi::OsStrExt;

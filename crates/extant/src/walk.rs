@@ -3,17 +3,23 @@
 use crate::world::World;
 use crate::{Metadata, Result, asynch};
 
-/// A walk over everything below a directory: directories before their contents, the names of each in the order of their
-/// bytes, symbolic links not followed. Names that come or go meanwhile may or may not be met. After an error the walk goes
-/// on with what does not lie below the path that failed.
+/// Iterates over everything below a directory.
+///
+/// Directories come before their contents, the names in each in byte order; symbolic links are not
+/// followed. Names added or removed during the walk may or may not be seen. After an error the walk
+/// continues with everything that is not below the failed path.
 ///
 /// ```
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let options = extant_image::VolumeOptions {
+/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+/// #     ..Default::default()
+/// # };
+/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+/// #     std::sync::Arc::new(|_, _| {})).unwrap();
 /// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
 /// let root = volume.root();
 /// root.create_dir_all("etc/init.d")?;

@@ -13,7 +13,8 @@ impl World {
         Self(rt.clone())
     }
 
-    /// Runs an operation to its end. One that needs no disk meets neither the executor nor another thread.
+    /// Runs an operation to completion. One that needs no disk uses neither the executor nor
+    /// another thread.
     ///
     /// # Panics
     /// The operation panicked, or the caller is a task of the same world, which must await instead.

@@ -1,10 +1,10 @@
-//! Offsets and lengths come from callers: any of them gets an answer.
+//! Callers may pass any offset and length; each must be handled.
 
 use extant::{Buf, Fallocate, FileOptions, OpenOptions, Volume};
 use extant_rt::Rng;
 use std::process::Command;
 
-/// Offsets around a file's size, within it, and as far away as there are.
+/// Offsets near a file's size, within it, and up to the largest possible.
 fn any_offset(rng: &mut Rng, size: u64) -> u64 {
     match rng.below(8) {
         0 => size.saturating_add(rng.below(3)).saturating_sub(1),
@@ -80,7 +80,7 @@ fn any_offset_and_length_get_an_answer() {
                     6 => drop(file.fallocate(Fallocate::CollapseRange, at, len)),
                     7 => drop(file.fallocate(Fallocate::InsertRange, at, len)),
                     8 => drop(file.read_at(at, &mut [0; 100])),
-                    // No larger than the volume holds: what is written next would be all of it.
+                    // Bounded by what the volume can hold: the next write would fill it.
                     _ => drop(file.set_len(at.min(1 << 20))),
                 }
                 if file.len() > 1 << 20 {

@@ -1,4 +1,5 @@
-//! The library as programs use it, on volumes that this project makes; e2fsck, where it is installed, is the judge.
+//! The library as programs use it, on volumes created by this project and checked by e2fsck where
+//! installed.
 
 mod bed;
 
@@ -231,7 +232,8 @@ fn a_volume_that_is_dropped_is_as_after_a_power_cut() {
     root.write("synced", "kept").unwrap();
     root.write("emptied", vec![1; 20_000]).unwrap();
     root.open("synced").unwrap().sync_all().unwrap();
-    // As Linux has lost it: the name of a file that was created, or emptied, by the open file that then writes durably.
+    // Linux has lost these names: a file created, or truncated, by the same open that then writes
+    // durably.
     for name in ["new", "emptied"] {
         let options = *FileOptions::new().write(true).create(true).truncate(true).sync(true);
         root.open_with(name, &options).unwrap().write_all_at(0, b"durable").unwrap();

@@ -1,4 +1,4 @@
-//! The habits of programs that know `std::fs`, and of executors other than the library's own.
+//! Usage patterns of programs that know `std::fs`, and of executors other than the library's own.
 
 mod bed;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Polls on a thread that knows nothing of the library's worlds.
+/// Polls on a thread outside the library's worlds.
 fn elsewhere<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let (done, wait) = mpsc::channel();
     #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
@@ -193,7 +193,8 @@ fn copies_keep_their_permissions_and_not_into_themselves() {
     let volume = writable(&image(dir.path()));
     let root = volume.root();
     root.create_dir_all("from/below").unwrap();
-    // user::rwx,user:1000:rwx,group::r-x,mask::rwx,other::r-x: a version, then tag, permissions and id of each.
+    // user::rwx,user:1000:rwx,group::r-x,mask::rwx,other::r-x: a version, then tag, permissions and
+    // id of each entry.
     let mut list = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in [(1, 7, !0), (2, 7, 1000), (4, 5, !0), (0x10, 7, !0), (0x20, 5, !0_u32)] {
         list.extend([tag, 0, permissions, 0]);
@@ -219,7 +220,7 @@ fn copies_keep_their_permissions_and_not_into_themselves() {
     volume.close().unwrap();
 }
 
-/// Makes the same names with `std` and in a volume, then asks both about many paths: the host is the judge.
+/// Creates the same names with `std` and on a volume, then compares many lookups with the host's.
 #[test]
 fn paths_lead_where_those_of_the_host_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,7 +279,7 @@ fn paths_lead_where_those_of_the_host_do() {
         }
     };
     compare(&volume);
-    // A creation through links of which the last one dangles.
+    // Creation through links, the last of them dangling.
     for path in ["new-40", "new-41", "to-none-slash", "d/file/new", "none/new", "to-dir/new"] {
         let made = root.create(path).map(drop).map_err(|error| error.errno());
         let expected =
@@ -328,7 +329,7 @@ fn a_copy_that_fails_leaves_the_file_that_was_there() {
     assert_eq!(target.read("big").unwrap(), b"old");
     target.remove_file("filler").unwrap();
     copy_tree(&source, &target).unwrap();
-    // And once more over itself, names of one file included.
+    // Copy again over the result, including names of the same file.
     copy_tree(&source, &target).unwrap();
     assert_eq!(target.read("big").unwrap().len(), 12 << 20);
     assert_eq!(target.read("small").unwrap(), b"new");

@@ -1,4 +1,4 @@
-//! Volumes that are open for reading: what was read is kept, and each byte is the one that the volume holds.
+//! Volumes open for reading: data read stays cached, and each byte matches the volume.
 
 mod bed;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the bytes that are read from a device.
+/// Counts bytes read from a device.
 #[derive(Debug)]
 struct Counted {
     below: FileDevice,
@@ -45,7 +45,7 @@ impl Device for Counted {
     }
 }
 
-/// Bytes that differ from place to place, without a run of zeroes.
+/// Bytes that differ from place to place and are never zero.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|at| ((at ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 | 1).collect()
 }
@@ -101,7 +101,7 @@ fn data_in_the_journal_is_read_from_there() {
     let volume = writable(&path);
     let file = volume.root().open_with("f", FileOptions::new().read(true).write(true).create(true)).unwrap();
     volume.root().set_flags("f", InodeFlags::JOURNAL_DATA).unwrap();
-    // The second block begins with the journal's own magic number, which the log replaces.
+    // The second block begins with the journal's magic number, which the log escapes.
     let mut bytes = pattern(3 * 4096, 2);
     bytes[4096..4100].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
     file.write_all_at(0, &bytes).unwrap();

@@ -1,14 +1,17 @@
-//! POSIX access control lists, as ext4 stores them (version 1) and as programs see them (`system.posix_acl_*`, version 2).
+//! POSIX access control lists, as stored by ext4 (version 1) and as seen by programs
+//! (`system.posix_acl_*`, version 2).
 //!
-//! Kernel sources: fs/ext4/acl.h for the stored form, include/uapi/linux/posix_acl_xattr.h for the other. The stored form
-//! leaves out the id of entries that have none.
+//! Kernel sources: fs/ext4/acl.h for the stored form, include/uapi/linux/posix_acl_xattr.h for the
+//! other. The stored form omits the id of entries that have none.
 //!
-//! The content of both is the same:
+//! Both have the same content:
 //!
 //! ```
 //! use extant_format::{Acl, InodeNumber};
 //!
-//! let stored = [1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xe8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 6, 0, 0x20, 0, 0, 0];
+//! let stored = [
+//!     1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xe8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 6, 0, 0x20, 0, 0, 0,
+//! ];
 //! let acl = Acl::parse_stored(&stored, InodeNumber(12))?;
 //! assert_eq!(acl.to_string(), "user::rw-,user:1000:r--,group::r--,mask::rw-,other::---");
 //! assert_eq!(acl.to_stored(), stored);
@@ -24,7 +27,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawAclEntryShort {
-    /// 0x0: whom it is about.
+    /// 0x0: the subject.
     pub e_tag: U16,
     /// 0x2: `rwx`.
     pub e_perm: U16,
@@ -36,7 +39,7 @@ pub struct RawAclEntryShort {
 pub struct RawAclEntry {
     /// 0x0: tag and permissions.
     pub short: RawAclEntryShort,
-    /// 0x4: the user's or group's number.
+    /// 0x4: user or group id.
     pub e_id: U32,
 }
 
@@ -45,7 +48,7 @@ const XATTR_VERSION: u32 = 2;
 /// `ACL_UNDEFINED_ID`.
 const NO_ID: u32 = u32::MAX;
 
-/// The subject of an entry. The order is that of a list.
+/// The subject of an entry, in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclTag {
     /// The file's owner, `ACL_USER_OBJ`.
@@ -56,7 +59,7 @@ pub enum AclTag {
     OwningGroup,
     /// A group, `ACL_GROUP`.
     Group(u32),
-    /// The most that users, groups and the file's group get, `ACL_MASK`.
+    /// Upper bound for users, groups and the file's group, `ACL_MASK`.
     Mask,
     /// Everybody else, `ACL_OTHER`.
     Other,
@@ -94,24 +97,24 @@ impl AclTag {
     }
 }
 
-/// One line of a list.
+/// An entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
     /// The entry's subject.
     pub tag: AclTag,
-    /// Permissions of the subject: 4 read, 2 write, 1 execute.
+    /// Permissions: 4 read, 2 write, 1 execute.
     pub permissions: u8,
 }
 
-/// An access control list: one owner, then users, one owning group, then groups, a mask if a user or group is named,
-/// one entry for the others.
+/// An access control list: one owner, then users, one owning group, then groups, a mask if a user
+/// or group is named, and one entry for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
 impl Acl {
-    /// From the value that a volume stores.
+    /// Parses the value stored on a volume.
     pub fn parse_stored(bytes: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Acl(inode);
         let mut rest = version(bytes, STORED_VERSION, place)?;
@@ -131,7 +134,8 @@ impl Acl {
         Self::check(entries, place)
     }
 
-    /// From the value of `system.posix_acl_access` or `system.posix_acl_default` as programs give it.
+    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default` as passed by
+    /// programs.
     pub fn parse_xattr(bytes: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Acl(inode);
         let mut rest = version(bytes, XATTR_VERSION, place)?;
@@ -144,7 +148,7 @@ impl Acl {
         Self::check(entries, place)
     }
 
-    /// The rules of `posix_acl_valid`.
+    /// Applies the rules of `posix_acl_valid`.
     fn check(entries: Vec<AclEntry>, place: Place) -> Result<Self, Corrupt> {
         let bad = |tag: AclTag, rule| Err(Corrupt::field(place, "e_tag", tag.number().into(), rule));
         let single = |tag: AclTag| tag.id().is_none();
@@ -171,8 +175,8 @@ impl Acl {
         &self.entries
     }
 
-    /// The same list with the permissions that `permissions` makes of each entry's tag and permissions; of those only the
-    /// lower three bits count.
+    /// Returns the list with permissions mapped by `permissions`, which gets each entry's tag and
+    /// current permissions; only the low three bits of its result are used.
     pub fn with_permissions(&self, permissions: impl Fn(AclTag, u8) -> u8) -> Self {
         let entry = |&AclEntry { tag, permissions: old }: &AclEntry| AclEntry {
             tag,
@@ -181,7 +185,7 @@ impl Acl {
         Self { entries: self.entries.iter().map(entry).collect() }
     }
 
-    /// The value that a volume stores.
+    /// The value to store on a volume.
     pub fn to_stored(&self) -> Vec<u8> {
         let mut bytes = STORED_VERSION.to_le_bytes().to_vec();
         for AclEntry { tag, permissions } in &self.entries {
@@ -192,7 +196,7 @@ impl Acl {
         bytes
     }
 
-    /// The value that programs see.
+    /// The value as seen by programs.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = XATTR_VERSION.to_le_bytes().to_vec();
         for AclEntry { tag, permissions } in &self.entries {
@@ -282,7 +286,7 @@ mod tests {
     const INODE: InodeNumber = InodeNumber(13);
     const PLACE: Place = Place::Acl(INODE);
 
-    /// The value that Linux stored, and the one that it was given, for the same list.
+    /// The value stored by Linux, and the one it was given, for the same list.
     fn kernel_pair() -> (Vec<u8>, Vec<u8>) {
         let block = include_bytes!("../tests/data/xattr_block_kernel.bin");
         let given = "0200000001000600ffffffff02000400e803000002000700e903000004000400ffffffff080005002100000010000700ff\

@@ -1,13 +1,14 @@
-//! Block and inode bitmaps (kernel document: *Block and Inode Bitmaps*): bit n is byte n / 8, bit n % 8.
+//! Block and inode bitmaps (kernel document: *Block and Inode Bitmaps*): bit n is byte n / 8, bit n
+//! % 8.
 
 use crate::{ChecksumSeed, Corrupt, Group, GroupDescriptor, Place, Superblock};
 
-/// Whether bit `n` is set; bits beyond the end count as set.
+/// Whether bit `n` is set; bits past the end count as set.
 pub fn bit(bitmap: &[u8], n: u32) -> bool {
     bitmap.get(n as usize / 8).is_none_or(|byte| byte & 1 << (n % 8) != 0)
 }
 
-/// Sets bits `start..end`. Panics when they lie beyond the bitmap.
+/// Sets bits `start..end`. Panics if they are out of bounds.
 pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     let mut n = start;
     while n < end {
@@ -22,7 +23,7 @@ pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     }
 }
 
-/// Clears bits `start..end`. Panics when they lie beyond the bitmap.
+/// Clears bits `start..end`. Panics if they are out of bounds.
 pub fn clear_bits(bitmap: &mut [u8], start: u32, end: u32) {
     let mut n = start;
     while n < end {
@@ -37,7 +38,7 @@ pub fn clear_bits(bitmap: &mut [u8], start: u32, end: u32) {
     }
 }
 
-/// Number of clear bits among the first `bits`; bits beyond the end count as set.
+/// Number of clear bits among the first `bits`; bits past the end count as set.
 pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
     let bits = bits.min((bitmap.len() * 8) as u32);
     let whole = bits as usize / 8;
@@ -45,12 +46,12 @@ pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
     clear + (whole as u32 * 8..bits).filter(|&n| !bit(bitmap, n)).count() as u32
 }
 
-/// Checksum of a block bitmap; the descriptor keeps its low 16 bits without `64bit`.
+/// Checksum of a block bitmap; without `64bit`, the descriptor holds its low 16 bits.
 pub fn block_bitmap_checksum(seed: ChecksumSeed, bitmap: &[u8], sb: &Superblock) -> u32 {
     checksum(seed, bitmap, sb.clusters_per_group(), sb)
 }
 
-/// Checksum of an inode bitmap; the descriptor keeps its low 16 bits without `64bit`.
+/// Checksum of an inode bitmap; without `64bit`, the descriptor holds its low 16 bits.
 pub fn inode_bitmap_checksum(seed: ChecksumSeed, bitmap: &[u8], sb: &Superblock) -> u32 {
     checksum(seed, bitmap, sb.inodes_per_group(), sb)
 }
@@ -61,7 +62,7 @@ fn checksum(seed: ChecksumSeed, bitmap: &[u8], bits: u32, sb: &Superblock) -> u3
     if sb.descriptor_size() >= 64 { sum } else { sum & 0xffff }
 }
 
-/// Compares a group's block bitmap with the checksum in its descriptor.
+/// Checks a group's block bitmap against the checksum in its descriptor.
 pub fn verify_block_bitmap(
     bitmap: &[u8],
     sb: &Superblock,
@@ -72,7 +73,7 @@ pub fn verify_block_bitmap(
     compare(Place::BlockBitmap(group), gd.block_bitmap_csum, computed)
 }
 
-/// Compares a group's inode bitmap with the checksum in its descriptor.
+/// Checks a group's inode bitmap against the checksum in its descriptor.
 pub fn verify_inode_bitmap(
     bitmap: &[u8],
     sb: &Superblock,

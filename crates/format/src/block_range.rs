@@ -4,8 +4,8 @@ use crate::FileBlock;
 use std::fmt;
 use std::ops::Range;
 
-/// A half-open range of a file's blocks. Its end may lie one behind the last [`FileBlock`], and so do the bounds of ranges
-/// that no map can address, which are larger still.
+/// A half-open range of a file's blocks. Its end may be one past the last [`FileBlock`], or even
+/// larger for a range that no map can address.
 ///
 /// ```
 /// use extant_format::BlockRange;
@@ -19,52 +19,52 @@ use std::ops::Range;
 pub struct BlockRange {
     /// The first block.
     pub start: u64,
-    /// The block behind the last.
+    /// One past the last block.
     pub end: u64,
 }
 
 impl BlockRange {
-    /// One behind the last block that any map can address.
+    /// One past the last block that any map can address.
     pub const MAP_END: u64 = 1 << u32::BITS;
     /// Every block that any map can address.
     pub const ALL: Self = Self { start: 0, end: Self::MAP_END };
 
-    /// From `start` to `end`, which is not part of it.
+    /// The range `start..end`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
 
-    /// `blocks` blocks from `start` on.
+    /// `blocks` blocks starting at `start`.
     pub const fn at(start: u64, blocks: u64) -> Self {
         Self { start, end: start + blocks }
     }
 
-    /// One block.
+    /// A single block.
     pub const fn one(block: u64) -> Self {
         Self::at(block, 1)
     }
 
-    /// From `start` to the end of every map.
+    /// From `start` to the end of the addressable range.
     pub const fn from_block(start: u64) -> Self {
         Self { start, end: Self::MAP_END }
     }
 
-    /// Number of blocks; 0 for a range that ends before it begins.
+    /// Number of blocks; 0 if the range ends before it begins.
     pub const fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether there is no block in it.
+    /// Whether the range contains no block.
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
-    /// Whether `block` is in it.
+    /// Whether the range contains `block`.
     pub const fn contains(self, block: u64) -> bool {
         self.start <= block && block < self.end
     }
 
-    /// Whether the ranges have a block in common.
+    /// Whether the ranges share a block.
     pub const fn overlaps(self, other: Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
     }

@@ -1,9 +1,10 @@
-//! Capabilities of a program, the value of `security.capability` (linux/capability.h: `vfs_cap_data`, `vfs_ns_cap_data`).
+//! File capabilities: the value of `security.capability` (linux/capability.h: `vfs_cap_data`,
+//! `vfs_ns_cap_data`).
 //!
-//! A version 3 value holds for user namespaces whose root is the user that it names, and for those below them; older ones mean
-//! the root of the volume's own namespace, 0.
+//! A version 3 value applies to user namespaces whose root is the user it names, and to those below
+//! them. Older versions imply root 0, that of the volume's own namespace.
 
-/// The extended attribute that they are kept in.
+/// The extended attribute that holds them.
 pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
 /// The version in the first word (`VFS_CAP_REVISION_MASK`).
@@ -11,13 +12,15 @@ const VERSION_MASK: u32 = 0xff00_0000;
 const VERSION_1: u32 = 0x0100_0000;
 const VERSION_2: u32 = 0x0200_0000;
 const VERSION_3: u32 = 0x0300_0000;
-/// Bytes of a version 2 value: the first word, and two of permitted and inheritable capabilities. A version 1 value has one of
-/// those, and a version 3 value the root's id behind them.
+/// Length of a version 2 value in bytes: the first word, and two words each of permitted and
+/// inheritable capabilities.
+///
+/// A version 1 value has one word each, and a version 3 value adds the root's id.
 const VERSION_2_BYTES: usize = 20;
 const VERSION_1_BYTES: usize = 12;
 const ID_BYTES: usize = 4;
 
-/// The user whose namespaces a value is for; `None` for one that is no version known.
+/// The user whose namespaces a value applies to; `None` for an unknown version.
 pub fn capability_root(value: &[u8]) -> Option<u32> {
     match (version(value)?, value.len()) {
         (VERSION_1, VERSION_1_BYTES) | (VERSION_2, VERSION_2_BYTES) => Some(0),
@@ -29,8 +32,8 @@ pub fn capability_root(value: &[u8]) -> Option<u32> {
     }
 }
 
-/// The same capabilities for the namespaces of another user, in the oldest version that can name it; `None` as for
-/// [`capability_root`].
+/// Returns the same capabilities for the namespaces of `root`: as version 2 for 0, otherwise as
+/// version 3. `None` as for [`capability_root`].
 pub fn with_capability_root(value: &[u8], root: u32) -> Option<Vec<u8>> {
     if capability_root(value)? == root {
         return Some(value.to_vec());
@@ -58,10 +61,10 @@ fn version(value: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// `cap_net_raw=ep`, as `setcap` writes it.
+    /// `cap_net_raw=ep`, as written by `setcap`.
     const PLAIN: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-    /// The same with `setcap -n 100000`.
+    /// As written by `setcap -n 100000`.
     fn in_namespace() -> Vec<u8> {
         let mut value = PLAIN.to_vec();
         value[3] = 3;

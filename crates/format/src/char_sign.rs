@@ -1,12 +1,12 @@
-//! How a hash read C's `char`.
+//! The sign of C's `char` in hashes.
 
-/// Whether a hash took name bytes past 0x7f as negative: C leaves the sign of `char` to the processor, and both kinds of
-/// hashes are on disks.
+/// Whether a hash treats name bytes above 0x7f as negative. C leaves the sign of `char` to the
+/// platform, so both kinds of hashes exist on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CharSign {
     /// As on x86: 0x80 to 0xff are -128 to -1.
     Signed,
-    /// As on Arm, and wherever Linux decides today.
+    /// As on Arm; also what current Linux chooses where it has a choice.
     Unsigned,
 }
 

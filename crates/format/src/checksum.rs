@@ -2,19 +2,21 @@
 
 use crate::InodeNumber;
 
-/// CRC-32C over `bytes`, continuing from `seed`, without the final inversion: the form that ext4 and jbd2 store.
+/// CRC-32C over `bytes`, continuing from `seed`, without the final inversion, as stored by ext4 and
+/// jbd2.
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// CRC-16 (polynomial 0x8005, reflected) over `bytes`, continuing from `seed`: group descriptors under `uninit_bg`.
+/// CRC-16 (polynomial 0x8005, reflected) over `bytes`, continuing from `seed`; used for group
+/// descriptors under `uninit_bg`.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte), |crc, _| if crc & 1 != 0 { (crc >> 1) ^ 0xa001 } else { crc >> 1 })
     })
 }
 
-/// The value that metadata checksums start from: CRC-32C of the volume's UUID, or `s_checksum_seed`.
+/// Initial value of metadata checksums: CRC-32C of the volume's UUID, or `s_checksum_seed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumSeed(pub u32);
 
@@ -29,7 +31,8 @@ impl ChecksumSeed {
         Self(crc32c(self.0, bytes))
     }
 
-    /// The seed of everything that belongs to one inode: its extent nodes, directory blocks and the inode itself.
+    /// The seed for everything that belongs to an inode: its extent nodes, its directory blocks,
+    /// and the inode itself.
     pub fn for_inode(self, number: InodeNumber, generation: u32) -> Self {
         self.over(&number.0.to_le_bytes()).over(&generation.to_le_bytes())
     }

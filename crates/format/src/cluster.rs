@@ -1,11 +1,13 @@
-//! Clusters: the units in which a volume with `bigalloc` allocates blocks (Documentation/filesystems/ext4/bigalloc.rst).
+//! Clusters, the allocation unit of a volume with `bigalloc`
+//! (Documentation/filesystems/ext4/bigalloc.rst).
 
 use crate::BlockRange;
 
 /// The number of blocks in a cluster, a power of two: 1 without `bigalloc`.
 ///
-/// The blocks of a file are in logical clusters as those of the volume are in physical ones: two blocks of one logical cluster
-/// lie in one physical cluster, at the same offsets. So the methods take blocks of either kind.
+/// A file's blocks form logical clusters just as a volume's blocks form physical ones: blocks of a
+/// logical cluster are stored in one physical cluster, at the same offsets. So the methods accept
+/// blocks of either kind.
 ///
 /// ```
 /// use extant_format::{BlockRange, ClusterSize};
@@ -22,10 +24,10 @@ pub struct ClusterSize {
 }
 
 impl ClusterSize {
-    /// Of volumes without `bigalloc`.
+    /// The size on volumes without `bigalloc`.
     pub const BLOCK: Self = Self { log_blocks: 0 };
 
-    /// 2 to the power of `log_blocks` blocks, at most 2^20.
+    /// A size of 2^`log_blocks` blocks, at most 2^20.
     pub const fn from_log_blocks(log_blocks: u32) -> Self {
         Self { log_blocks: if log_blocks < 20 { log_blocks as u8 } else { 20 } }
     }
@@ -35,37 +37,37 @@ impl ClusterSize {
         self.log_blocks == 0
     }
 
-    /// Logarithm of [`Self::blocks`].
+    /// Base-2 logarithm of [`Self::blocks`].
     pub const fn log2(self) -> u32 {
         self.log_blocks as u32
     }
 
-    /// Blocks in a cluster.
+    /// Number of blocks in a cluster.
     pub const fn blocks(self) -> u64 {
         1 << self.log_blocks
     }
 
-    /// The first block of the cluster that holds `block`.
+    /// First block of the cluster that contains `block`.
     pub const fn start(self, block: u64) -> u64 {
         block & !(self.blocks() - 1)
     }
 
-    /// The block behind the cluster that ends with or behind block `block - 1`: `block`, rounded up.
+    /// `block` rounded up to a cluster boundary.
     pub const fn end(self, block: u64) -> u64 {
         self.start(block.saturating_add(self.blocks() - 1))
     }
 
-    /// The place of a block in its cluster.
+    /// Offset of a block in its cluster.
     pub const fn offset(self, block: u64) -> u64 {
         block - self.start(block)
     }
 
-    /// The clusters that have a block in a range.
+    /// The blocks of all clusters that overlap a range.
     pub const fn around(self, range: BlockRange) -> BlockRange {
         BlockRange::new(self.start(range.start), self.end(range.end))
     }
 
-    /// How many clusters have a block in a range.
+    /// Number of clusters that overlap a range.
     pub const fn count(self, range: BlockRange) -> u64 {
         if range.is_empty() { 0 } else { self.around(range).len() >> self.log_blocks }
     }

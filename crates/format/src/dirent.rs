@@ -4,9 +4,9 @@ use crate::{ChecksumSeed, Corrupt, FileBlock, FileKind, InodeNumber, Place};
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
-/// Bytes of an entry in front of its name.
+/// Bytes of an entry before its name.
 pub const DIRENT_HEADER_BYTES: usize = 8;
-/// Bytes of the pseudo-entry at a block's end that holds the checksum.
+/// Size of the pseudo-entry at the end of a block that holds the checksum.
 pub const DIRENT_TAIL_BYTES: usize = 12;
 
 const TAIL_FILE_TYPE: u8 = 0xde;
@@ -16,9 +16,9 @@ const TAIL_FILE_TYPE: u8 = 0xde;
 pub struct DirEntry<'a> {
     /// The inode; 0 for a deleted entry.
     pub inode: InodeNumber,
-    /// The name, without terminator; any bytes but, by rule, NUL and `/`.
+    /// The name, without terminator: any bytes except, by rule, NUL and `/`.
     pub name: &'a [u8],
-    /// The inode's kind, where the volume has `filetype` and the code is known.
+    /// The inode's kind, if the volume has `filetype` and the code is known.
     pub kind: Option<FileKind>,
     /// Byte offset within the block.
     pub offset: usize,
@@ -26,7 +26,7 @@ pub struct DirEntry<'a> {
     pub record_bytes: usize,
 }
 
-/// Bytes that an entry with a name of this length occupies at least.
+/// Minimum size of an entry with a name of this length, in bytes.
 pub const fn dirent_bytes(name_len: usize) -> usize {
     (DIRENT_HEADER_BYTES + name_len + 3) & !3
 }
@@ -36,14 +36,15 @@ pub const fn decode_record_bytes(rec_len: u16, block_bytes: usize) -> usize {
     if block_bytes >= 65536 && (rec_len == 65535 || rec_len == 0) { block_bytes } else { rec_len as usize }
 }
 
-/// Encodes a record's length for `rec_len`.
+/// Encodes a record length for `rec_len`.
 pub const fn encode_record_bytes(bytes: usize) -> u16 {
     if bytes >= 65536 { 65535 } else { bytes as u16 }
 }
 
-/// The entries of a linear directory block, deleted ones and the checksum's pseudo-entry included as inode 0.
+/// Entries of a linear directory block. Deleted ones, and the checksum's pseudo-entry, are included
+/// as inode 0.
 ///
-/// After an error the iterator ends: without a trustworthy record length there is no next entry.
+/// The iterator ends after an error: without a reliable record length there is no next entry.
 #[derive(Clone, Debug)]
 pub struct DirEntries<'a> {
     block: &'a [u8],
@@ -54,7 +55,7 @@ pub struct DirEntries<'a> {
 }
 
 impl<'a> DirEntries<'a> {
-    /// Over a whole block of directory `dir`. `max_inode` is the volume's last inode.
+    /// Iterates over a whole block of directory `dir`. `max_inode` is the volume's last inode.
     pub fn new(block: &'a [u8], filetype: bool, max_inode: u32, dir: InodeNumber, index: FileBlock) -> Self {
         Self { block, at: 0, filetype, max_inode, place: Place::DirectoryBlock(dir, index) }
     }
@@ -67,7 +68,7 @@ impl<'a> DirEntries<'a> {
         }
         let inode = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
         let record_bytes = decode_record_bytes(u16::from_le_bytes([rest[4], rest[5]]), end);
-        // Without `filetype` the length has 16 bits, of which the upper 8 were always zero.
+        // Without `filetype` the length has 16 bits, but the high 8 were always zero.
         let name_len = usize::from(rest[6]);
         let bad = |field, value: usize, rule| Err(Corrupt::field(self.place, field, value as u64, rule));
         if record_bytes < dirent_bytes(1) || !record_bytes.is_multiple_of(4) {
@@ -111,7 +112,7 @@ impl<'a> Iterator for DirEntries<'a> {
     }
 }
 
-/// Writes one entry at the start of `to`; `to.len()` becomes its record length. Panics when the name does not fit.
+/// Writes an entry to `to`; `to.len()` becomes its record length. Panics if the name does not fit.
 pub fn write_dirent(to: &mut [u8], inode: InodeNumber, name: &[u8], kind: Option<FileKind>) {
     let record = to.len();
     assert!(name.len() <= NAME_MAX && dirent_bytes(name.len()) <= record, "the entry fits its record");
@@ -122,14 +123,14 @@ pub fn write_dirent(to: &mut [u8], inode: InodeNumber, name: &[u8], kind: Option
     to[DIRENT_HEADER_BYTES..DIRENT_HEADER_BYTES + name.len()].copy_from_slice(name);
 }
 
-/// Whether a block ends in a checksum's pseudo-entry.
+/// Whether a block ends with a checksum pseudo-entry.
 pub fn has_dirent_tail(block: &[u8]) -> bool {
     let Some(at) = block.len().checked_sub(DIRENT_TAIL_BYTES) else { return false };
     let tail = &block[at..];
     tail[..4] == [0; 4] && tail[4..6] == 12u16.to_le_bytes() && tail[6] == 0 && tail[7] == TAIL_FILE_TYPE
 }
 
-/// Compares the checksum at the end of a linear directory block; `seed` is the directory's.
+/// Checks the checksum at the end of a linear directory block; `seed` is the directory's.
 pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) -> Result<(), Corrupt> {
     if !has_dirent_tail(block) {
         let found = block.last_chunk::<5>().map_or(0, |tail| tail[0]);
@@ -146,8 +147,8 @@ pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// Writes the checksum's pseudo-entry, with 0 for the checksum, into the last 12 bytes of a block whose entries end before
-/// them.
+/// Writes a checksum pseudo-entry, with a checksum of 0, to the last 12 bytes of a block; the
+/// block's entries must end before it.
 pub fn init_dirent_tail(block: &mut [u8]) {
     let at = block.len() - DIRENT_TAIL_BYTES;
     let tail = &mut block[at..];
@@ -156,7 +157,8 @@ pub fn init_dirent_tail(block: &mut [u8]) {
     tail[7] = TAIL_FILE_TYPE;
 }
 
-/// Writes the checksum's pseudo-entry into the last 12 bytes of a block whose entries end before them.
+/// Writes the checksum pseudo-entry to the last 12 bytes of a block; the block's entries must end
+/// before it.
 pub fn write_dirent_tail(block: &mut [u8], seed: ChecksumSeed) {
     init_dirent_tail(block);
     let at = block.len() - DIRENT_TAIL_BYTES;

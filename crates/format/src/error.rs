@@ -1,16 +1,16 @@
-//! Errors in the bytes of a structure, with its place.
+//! Errors in a structure's bytes, and the structure's location.
 
 use crate::{FileBlock, Group, InodeNumber, VolumeBlock};
 use std::fmt;
 use thiserror::Error;
 
-/// A structure that cannot be what it claims to be.
+/// A structure that is not what it claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{place}: {problem}")]
 pub struct Corrupt {
-    /// The structure, and where it lies.
+    /// The structure and its location.
     pub place: Place,
-    /// The error in it.
+    /// What is wrong with it.
     pub problem: Problem,
 }
 
@@ -25,7 +25,7 @@ impl Corrupt {
         Self { place, problem: Problem::Truncated { needed, have } }
     }
 
-    /// A volume that is longer than what it lies on.
+    /// A volume that is longer than its device or file.
     pub const fn cut_off(volume_bytes: u64, device_bytes: u64) -> Self {
         Self { place: Place::Superblock, problem: Problem::CutOff { volume_bytes, device_bytes } }
     }
@@ -48,33 +48,33 @@ pub enum Place {
     BlockBitmap(Group),
     /// A group's inode bitmap.
     InodeBitmap(Group),
-    /// An inode's fixed part.
+    /// The fixed part of an inode.
     Inode(InodeNumber),
     /// A node of an extent tree: in the inode itself, or in a block.
     ExtentNode(InodeNumber, Option<VolumeBlock>),
     /// An indirect block.
     IndirectBlock(InodeNumber, VolumeBlock),
-    /// A block of a directory, counted within the directory.
+    /// A block of a directory, numbered within it.
     DirectoryBlock(InodeNumber, FileBlock),
-    /// A node of a directory's hash tree, counted within the directory.
+    /// A node of a directory's hash tree, by its block number within the directory.
     HtreeNode(InodeNumber, FileBlock),
-    /// A symbolic link's target.
+    /// Target of a symbolic link.
     Symlink(InodeNumber),
-    /// Data kept in the inode.
+    /// Inline data in an inode.
     InlineData(InodeNumber),
-    /// Extended attributes kept in the inode.
+    /// Extended attributes in an inode.
     InodeXattrs(InodeNumber),
     /// A block of extended attributes.
     XattrBlock(InodeNumber, VolumeBlock),
     /// An access control list.
     Acl(InodeNumber),
-    /// An inode that holds one extended attribute's value.
+    /// An inode that holds the value of an extended attribute.
     XattrInode(InodeNumber),
     /// A block of the orphan file.
     OrphanFile(FileBlock),
     /// The journal's superblock.
     JournalSuperblock,
-    /// A block of the journal, counted within the journal.
+    /// A block of the journal, numbered within it.
     JournalBlock(u32),
     /// The multiple-mount-protection block.
     Mmp(VolumeBlock),
@@ -114,32 +114,32 @@ impl fmt::Display for Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The magic number is another one.
+    /// Wrong magic number.
     Magic {
         /// The value found.
         found: u32,
-        /// The value required.
+        /// The expected value.
         expected: u32,
     },
-    /// The stored checksum is not that of the contents.
+    /// The stored checksum does not match the contents.
     Checksum {
         /// The stored checksum.
         stored: u32,
         /// The checksum computed from the contents.
         computed: u32,
     },
-    /// There are fewer bytes than the structure needs.
+    /// The structure is cut short.
     Truncated {
         /// Bytes needed.
         needed: usize,
-        /// Bytes there.
+        /// Bytes available.
         have: usize,
     },
-    /// The volume's end is missing.
+    /// The end of the volume is missing.
     CutOff {
-        /// Bytes of the volume.
+        /// Size of the volume in bytes.
         volume_bytes: u64,
-        /// Bytes of the file or device that it lies on.
+        /// Size of the file or device in bytes.
         device_bytes: u64,
     },
     /// A field breaks a rule.

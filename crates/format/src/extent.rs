@@ -18,7 +18,7 @@ pub const UNWRITTEN_MAX_BLOCKS: u32 = 32767;
 
 const ENTRY_BYTES: usize = 12;
 
-/// A node's header as it lies on disk.
+/// On-disk header of a node.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawExtentHeader {
@@ -29,7 +29,7 @@ struct RawExtentHeader {
     /* 0x8 */ eh_generation: U32,
 }
 
-/// An entry of a leaf as it lies on disk.
+/// On-disk entry of a leaf.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawExtent {
@@ -39,7 +39,7 @@ struct RawExtent {
     /* 0x8 */ ee_start_lo: U32,
 }
 
-/// An entry of an inner node as it lies on disk.
+/// On-disk entry of an inner node.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawExtentIndex {
@@ -49,35 +49,35 @@ struct RawExtentIndex {
     /* 0xa */ ei_unused: U16,
 }
 
-/// A run of file blocks that lies in one run of volume blocks.
+/// A run of file blocks stored in consecutive volume blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First block of the file.
+    /// First file block.
     pub logical: FileBlock,
-    /// First block of the volume.
+    /// First volume block.
     pub physical: VolumeBlock,
     /// Length in blocks, 1 to 32,768.
     pub blocks: u32,
-    /// Allocated but reading as zeroes.
+    /// Allocated, but reads as zeros.
     pub unwritten: bool,
 }
 
 impl Extent {
-    /// The file's blocks that it maps.
+    /// The file blocks it maps.
     pub fn range(&self) -> BlockRange {
         BlockRange::at(self.logical.0.into(), self.blocks.into())
     }
 
-    /// The file block behind the last one.
+    /// One past the last file block.
     pub fn logical_end(&self) -> u64 {
         u64::from(self.logical.0) + u64::from(self.blocks)
     }
 }
 
-/// An entry of an inner node: everything from `logical` on, up to the next entry, is below `child`.
+/// An entry of an inner node. File blocks from `logical` up to the next entry are below `child`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentIndex {
-    /// First block of the file below the child.
+    /// First file block below the child.
     pub logical: FileBlock,
     /// The child's block.
     pub child: VolumeBlock,
@@ -86,9 +86,9 @@ pub struct ExtentIndex {
 /// A node of an extent tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExtentNode {
-    /// Depth 0: extents in order, not overlapping.
+    /// Depth 0: extents in order, without overlap.
     Leaf(Vec<Extent>),
-    /// Depth above 0: children in order.
+    /// Depth above 0: children, in order.
     Index {
         /// Levels below this node.
         depth: u16,
@@ -97,7 +97,7 @@ pub enum ExtentNode {
     },
 }
 
-/// The properties with which a node must agree.
+/// What a node must be consistent with.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentContext<'a> {
     /// The volume.
@@ -106,19 +106,19 @@ pub struct ExtentContext<'a> {
     pub inode: InodeNumber,
     /// The node's block; `None` for the root in the inode.
     pub block: Option<VolumeBlock>,
-    /// The depth that the parent promises; `None` for the root.
+    /// Depth required by the parent; `None` for the root.
     pub depth: Option<u16>,
-    /// File blocks that the parent allows.
+    /// File blocks allowed by the parent.
     pub range: BlockRange,
 }
 
 impl<'a> ExtentContext<'a> {
-    /// For the root of a file's tree.
+    /// Context for the root of a file's tree.
     pub fn root(sb: &'a Superblock, inode: InodeNumber) -> Self {
         Self { sb, inode, block: None, depth: None, range: BlockRange::ALL }
     }
 
-    /// For child `n` of an inner node that was parsed with this context.
+    /// Context for child `n` of an inner node parsed with this context.
     pub fn child(&self, depth: u16, entries: &[ExtentIndex], n: usize) -> Self {
         let end = entries.get(n + 1).map_or(self.range.end, |next| next.logical.0.into());
         let child = &entries[n];
@@ -136,9 +136,10 @@ impl<'a> ExtentContext<'a> {
 }
 
 impl ExtentNode {
-    /// Parses a node: the 60 bytes of an inode's map, or a whole block.
+    /// Parses a node: the 60-byte map of an inode, or a whole block.
     ///
-    /// An accepted node has entries in order without overlap, within the parent's range and the volume.
+    /// The entries of an accepted node are in order, do not overlap, and lie within the parent's
+    /// range and the volume.
     pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
         let place = cx.place();
         let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
@@ -177,15 +178,17 @@ impl ExtentNode {
         Ok(Self::Leaf(extents))
     }
 
-    /// As [`Self::parse`], for a reader that goes on behind damage: what is wrong with single entries costs these only. Gives
-    /// the file blocks of which the node does not say where they are, and why, in order.
+    /// Like [`Self::parse`], for a reader that continues past damage: a bad entry loses only what
+    /// it maps.
     ///
-    /// A leaf lacks the extents that lie outside the volume, contradict each other or have no length; such a range is empty
-    /// where its neighbours leave nothing between them. In an inner node the
-    /// children that lie outside the volume are among the entries still, because they bound their neighbours.
+    /// Also returns, in order, the file blocks whose location the node does not give, and why.
+    ///
+    /// A leaf loses extents that are empty, lie outside the volume, or contradict each other; the
+    /// range lost with them is empty if their neighbours leave no gap. An inner node keeps children
+    /// outside the volume, because they bound their neighbours.
     ///
     /// # Errors
-    /// Nothing in the node can be relied on.
+    /// Nothing in the node is reliable.
     pub fn salvage(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<(Self, Vec<DamagedRange>), Corrupt> {
         let first = match Self::parse(bytes, cx) {
             Ok(node) => return Ok((node, Vec::new())),
@@ -207,7 +210,7 @@ impl ExtentNode {
             let Ok(raw) = RawExtentIndex::read_from_bytes(chunk) else { break };
             let child = raw.index();
             let logical = u64::from(child.logical.0);
-            // Where one child ends and the next begins is not known then.
+            // Then it is unknown where one child ends and the next begins.
             if logical < next || logical >= cx.range.end {
                 return Err(first);
             }
@@ -222,14 +225,16 @@ impl ExtentNode {
         Ok((Self::Index { depth, entries }, damaged))
     }
 
-    /// Entries that fit a node of this many bytes, header apart; `tail` keeps room for a block's checksum.
+    /// Maximum entries in a node of this many bytes, besides the header; `tail` reserves room for a
+    /// block's checksum.
     pub fn capacity(bytes: usize, tail: bool) -> usize {
         (bytes - ENTRY_BYTES - if tail { 4 } else { 0 }) / ENTRY_BYTES
     }
 
-    /// Writes the node into `to`: an inode's 60 bytes or a whole block. Panics when the entries do not fit.
+    /// Writes the node to `to`, which is an inode's 60 bytes or a whole block. Panics if the
+    /// entries do not fit.
     ///
-    /// Unused entries are zero; a block's checksum is left to [`write_extent_checksum`].
+    /// Unused entries are zero; [`write_extent_checksum`] adds a block's checksum.
     pub fn write_to(&self, to: &mut [u8]) {
         let max = Self::capacity(to.len(), false);
         to.fill(0);
@@ -276,7 +281,7 @@ impl ExtentNode {
     }
 }
 
-/// File blocks that a damaged node does not map, and the error that keeps it from doing so.
+/// File blocks that a damaged node does not map, and the reason.
 pub type DamagedRange = (BlockRange, Corrupt);
 
 impl RawExtent {
@@ -300,7 +305,7 @@ impl RawExtentIndex {
     }
 }
 
-/// Checks a node's header; gives its depth and the bytes of its entries.
+/// Checks a node's header; returns its depth and the bytes of its entries.
 fn entries_of<'a>(bytes: &'a [u8], cx: &ExtentContext<'_>) -> Result<(u16, &'a [u8]), Corrupt> {
     let place = cx.place();
     let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
@@ -336,7 +341,7 @@ fn check_child(child: &ExtentIndex, cx: &ExtentContext<'_>) -> Result<(), Corrup
     }
 }
 
-/// Checks that an extent, which is not empty, lies in the volume.
+/// Checks that a nonempty extent lies in the volume.
 fn check_place(extent: &Extent, cx: &ExtentContext<'_>) -> Result<(), Corrupt> {
     let last = VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1);
     if cx.sb.is_valid_block(extent.physical) && cx.sb.is_valid_block(last) {
@@ -346,8 +351,8 @@ fn check_place(extent: &Extent, cx: &ExtentContext<'_>) -> Result<(), Corrupt> {
     Err(Corrupt::field(cx.place(), "ee_start", extent.physical.0, rule))
 }
 
-/// The extents of a damaged leaf that nothing contradicts, and what lies between those that something does; `first` is the
-/// first error in the leaf.
+/// Returns the extents of a damaged leaf that do not contradict any other, and the gaps left by
+/// those that do; `first` is the first error in the leaf.
 fn salvage_leaf(
     extents: &[Extent],
     cx: &ExtentContext<'_>,
@@ -357,14 +362,14 @@ fn salvage_leaf(
     let in_range = |extent: &&Extent| {
         extent.blocks > 0 && start(extent) >= cx.range.start && extent.logical_end() <= cx.range.end
     };
-    // For each extent, where the earliest of those after it begins.
+    // For each extent, the earliest start among those after it.
     let mut after = vec![cx.range.end; extents.len()];
     for n in (1..extents.len()).rev() {
         let next = Some(&extents[n]).filter(in_range).map_or(cx.range.end, start);
         after[n - 1] = after[n].min(next);
     }
     let (mut kept, mut damaged) = (Vec::with_capacity(extents.len()), Vec::new());
-    // Where the last of those before it ends; and where the last one ends that is kept.
+    // End of the latest extent so far, and end of the latest one kept.
     let (mut before, mut at) = (cx.range.start, cx.range.start);
     let mut in_doubt = false;
     for (extent, after) in extents.iter().zip(after) {
@@ -418,7 +423,7 @@ fn checksum_at(block: &[u8]) -> Option<usize> {
     (at + 4 <= block.len()).then_some(at)
 }
 
-/// Compares the checksum behind the entries of a node's block; `seed` is the inode's.
+/// Checks the checksum that follows the entries in a node's block; `seed` is the inode's.
 pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) -> Result<(), Corrupt> {
     let Some(at) = checksum_at(block) else {
         let max = block.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
@@ -434,7 +439,7 @@ pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// Stores the checksum behind the entries of a node's block. Panics on a block without room for it.
+/// Writes the checksum after the entries in a node's block. Panics if there is no room for it.
 pub fn write_extent_checksum(block: &mut [u8], seed: ChecksumSeed) {
     let at = checksum_at(block).expect("a node written by write_to leaves room for its checksum");
     let sum = seed.over(&block[..at]).0;

@@ -18,7 +18,7 @@ macro_rules! features {
         }
 
         impl $name {
-            /// Names as `dumpe2fs` and `mke2fs -O` spell them; bits without a name as `FEATURE_<hex>`.
+            /// Names as in `dumpe2fs` and `mke2fs -O`; unnamed bits as `FEATURE_<hex>`.
             pub fn names(self) -> impl Iterator<Item = String> {
                 const NAMES: &[(u32, &str)] = &[$(($bit, $text)),*];
                 (0..32).map(|n| 1 << n).filter(move |bit| self.bits() & bit != 0).map(|bit| {
@@ -39,7 +39,7 @@ macro_rules! features {
 }
 
 features! {
-    /// Features that a reader or writer may ignore.
+    /// Features that readers and writers may ignore.
     Compat {
         DIR_PREALLOC = 0x1, "dir_prealloc";
         IMAGIC_INODES = 0x2, "imagic_inodes";
@@ -102,7 +102,7 @@ features! {
 }
 
 impl Incompat {
-    /// Features that this crate's readers understand.
+    /// Features supported by this crate for reading.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)

@@ -6,7 +6,7 @@ use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A descriptor as it lies on disk: the first 32 bytes without `64bit`, all 64 with it.
+/// On-disk descriptor: the first 32 bytes without `64bit`, all 64 with it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // the kernel's names are the documentation
@@ -55,19 +55,19 @@ bitflags! {
 /// A group's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupDescriptor {
-    /// Where the block bitmap lies.
+    /// Location of the block bitmap.
     pub block_bitmap: VolumeBlock,
-    /// Where the inode bitmap lies.
+    /// Location of the inode bitmap.
     pub inode_bitmap: VolumeBlock,
-    /// Where the inode table begins.
+    /// Start of the inode table.
     pub inode_table: VolumeBlock,
     /// Free blocks (clusters with `bigalloc`).
     pub free_blocks: u32,
     /// Free inodes.
     pub free_inodes: u32,
-    /// Directories.
+    /// Number of directories.
     pub used_dirs: u32,
-    /// Inodes at the end of the table that were never used.
+    /// Number of never-used inodes at the end of the table.
     pub unused_inodes: u32,
     /// Flags.
     pub flags: GroupFlags,
@@ -78,8 +78,8 @@ pub struct GroupDescriptor {
 }
 
 impl GroupDescriptor {
-    /// Parses a descriptor and checks that what it points to lies in the volume. The checksum is checked too, when the
-    /// volume has one.
+    /// Parses a descriptor, and checks that everything it points to lies in the volume. Also checks
+    /// its checksum, if the volume has them.
     pub fn parse(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let parsed = Self::parse_unchecked(bytes, sb, group)?;
         if sb.has_group_csum() {
@@ -93,7 +93,7 @@ impl GroupDescriptor {
         Ok(parsed)
     }
 
-    /// As [`Self::parse`], without the checksum: for tools that go on after reporting it.
+    /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let size = sb.descriptor_size();
@@ -128,7 +128,8 @@ impl GroupDescriptor {
         Ok(parsed)
     }
 
-    /// Where the inode table begins, whatever else the descriptor says: all that a reader of a damaged volume needs.
+    /// Start of the inode table, regardless of the descriptor's other fields. It is all that
+    /// reading a damaged volume requires.
     pub fn parse_inode_table(bytes: &[u8], sb: &Superblock, group: Group) -> Result<VolumeBlock, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let size = sb.descriptor_size();
@@ -142,7 +143,8 @@ impl GroupDescriptor {
         Ok(table)
     }
 
-    /// Writes the descriptor into `to`, which is [`Superblock::descriptor_size`] bytes long, with its checksum.
+    /// Writes the descriptor, with its checksum, to `to`, which is [`Superblock::descriptor_size`]
+    /// bytes long.
     pub fn write_to(&self, to: &mut [u8], sb: &Superblock, group: Group) {
         let split = |n: u64| (U32::new(n as u32), U32::new((n >> 32) as u32));
         let half = |n: u32| (U16::new(n as u16), U16::new((n >> 16) as u16));
@@ -220,13 +222,13 @@ fn check_inode_table(at: VolumeBlock, sb: &Superblock, place: Place) -> Result<(
     Err(Corrupt::field(place, "bg_inode_table", at.0, "the start of an inode table within the volume"))
 }
 
-/// Blocks of one group's inode table.
+/// Number of blocks in a group's inode table.
 pub fn inode_table_blocks(sb: &Superblock) -> u32 {
     let bytes = u64::from(sb.inodes_per_group()) * u64::from(sb.inode_size());
     sb.block_size().blocks_for(bytes) as u32
 }
 
-/// Byte offset of an inode in its group's table.
+/// Group of an inode, and its byte offset in the group's table.
 pub fn inode_offset(sb: &Superblock, number: InodeNumber) -> Option<(Group, u64)> {
     let (group, index) = sb.locate_inode(number)?;
     Some((group, u64::from(index) * u64::from(sb.inode_size())))

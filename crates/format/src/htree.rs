@@ -1,13 +1,15 @@
-//! Hash trees of directories: the root in block 0, and inner nodes. Leaves are ordinary directory blocks.
+//! Hash trees of directories: the root in block 0, and inner nodes. Leaves are ordinary directory
+//! blocks.
 //!
 //! Kernel documentation: *Hash Tree Directories* (Documentation/filesystems/ext4/directory.rst).
 //!
-//! To readers that know no trees, the root is a directory block with `.` and `..`, whose record spans the rest, and an
-//! inner node is a block with one deleted entry.
+//! To readers without hash tree support, the root is a directory block with `.` and `..`, the
+//! latter's record spanning the rest, and an inner node is a block with a single deleted entry.
 //!
 //! ```text
-//! root:  . (12 bytes) │ .. (12 bytes) │ dx_root_info (8) │ limit, count, block │ hash, block │ … │ [tail (8)]
-//! node:  deleted entry (8 bytes)                         │ limit, count, block │ hash, block │ … │ [tail (8)]
+//! root:  . (12) │ .. (12) │ dx_root_info (8) │ limit, count, block │ hash, block │ … │ [tail (8)]
+//! node:  deleted entry (8)                   │ limit, count, block │ hash, block │ … │ [tail (8)]
+//! (sizes in bytes)
 //! ```
 
 mod edit;
@@ -22,7 +24,7 @@ use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// `fake_dirent` with room for the name of `.` or `..`.
+/// `fake_dirent`, with room for the name `.` or `..`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawDxDot {
@@ -62,7 +64,7 @@ pub struct RawDxRoot {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawDxEntry {
-    /// 0x0: the lowest hash below the block; in a node's first entry, limit and count.
+    /// 0x0: the lowest hash below the block; for a node's first entry, limit and count.
     pub hash: U32,
     /// 0x4: the block, in the lower 28 bits.
     pub block: U32,
@@ -72,9 +74,9 @@ pub struct RawDxEntry {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawDxCountLimit {
-    /// 0x0: how many entries there is room for, this one included.
+    /// 0x0: maximum entries, including this one.
     pub limit: U16,
-    /// 0x2: how many there are.
+    /// 0x2: number of entries.
     pub count: U16,
 }
 
@@ -84,7 +86,7 @@ pub struct RawDxCountLimit {
 pub struct RawDxTail {
     /// 0x0.
     pub dt_reserved: U32,
-    /// 0x4: checksum of what precedes the entries and of those in use.
+    /// 0x4: checksum of everything before the entries and of the entries in use.
     pub dt_checksum: U32,
 }
 
@@ -95,16 +97,16 @@ const TAIL_LEN: usize = size_of::<RawDxTail>();
 /// `EXT4_DX_BLOCK_MASK`.
 const BLOCK_MASK: u32 = 0x0fff_ffff;
 
-/// Where a block of a tree lies, and what its volume allows.
+/// Location of a block of a tree, and relevant features of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtreeContext {
     /// The directory.
     pub dir: InodeNumber,
-    /// The block within it.
+    /// The block's number within it.
     pub block: FileBlock,
-    /// Whether blocks end in a checksum (`metadata_csum`).
+    /// Whether blocks end with a checksum (`metadata_csum`).
     pub checksums: bool,
-    /// Whether there may be three levels of nodes (`large_dir`), otherwise two.
+    /// Whether a tree may have three levels of nodes (`large_dir`) instead of two.
     pub large_dir: bool,
 }
 
@@ -113,45 +115,46 @@ impl HtreeContext {
         Place::HtreeNode(self.dir, self.block)
     }
 
-    /// Where a block's entries begin.
+    /// Offset of a block's entries.
     const fn entries_at(&self) -> usize {
         if self.block.0 == 0 { ROOT_ENTRIES } else { NODE_ENTRIES }
     }
 
-    /// How many entries a block of this length has room for.
+    /// Maximum entries in a block of this length.
     const fn limit(&self, block_len: usize, entries_at: usize) -> usize {
         let tail = if self.checksums { TAIL_LEN } else { 0 };
         block_len.saturating_sub(entries_at + tail) / ENTRY_LEN
     }
 
-    /// How many entries a root has room for.
+    /// Maximum entries in a root.
     pub const fn root_limit(&self, block_len: usize) -> usize {
         self.limit(block_len, ROOT_ENTRIES)
     }
 
-    /// How many entries an inner node has room for.
+    /// Maximum entries in an inner node.
     pub const fn node_limit(&self, block_len: usize) -> usize {
         self.limit(block_len, NODE_ENTRIES)
     }
 }
 
-/// One way down: names whose hash is `hash` or more, up to the next entry's, are below `block`.
+/// An entry: names whose hash is at least `hash`, and below the next entry's, are below `block`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxEntry {
-    /// Lowest hash, 0 in a node's first entry. Its lowest bit says that the names of that hash began in the block before.
+    /// Lowest hash; 0 for a node's first entry. If its lowest bit is set, names with this hash
+    /// begin in the previous block.
     pub hash: u32,
     /// An inner node or a leaf.
     pub block: FileBlock,
 }
 
 impl DxEntry {
-    /// Whether names with this hash, found in the entry before, continue here.
+    /// Whether names with this hash, found through the previous entry, continue here.
     pub const fn continues(&self, hash: NameHash) -> bool {
         self.hash == hash.major | 1
     }
 }
 
-/// The entries of a root or inner node: at least one, hashes never descending.
+/// Entries of a root or inner node: at least one, with hashes that never descend.
 #[derive(Clone, Copy, Debug)]
 pub struct DxEntries<'a> {
     raw: &'a [RawDxEntry],
@@ -178,7 +181,7 @@ impl<'a> DxEntries<'a> {
         }
     }
 
-    /// Count and limit, which fit the block.
+    /// Count and limit, checked against the block's size.
     fn head(block: &[u8], at: usize, context: &HtreeContext) -> Result<(usize, usize), Corrupt> {
         let place = context.place();
         let bad = |field, value: usize, rule| Err(Corrupt::field(place, field, value as u64, rule));
@@ -196,12 +199,12 @@ impl<'a> DxEntries<'a> {
         Ok((count, limit))
     }
 
-    /// How many entries there are; never 0.
+    /// Number of entries; never 0.
     pub const fn count(&self) -> usize {
         self.raw.len()
     }
 
-    /// How many entries there is room for.
+    /// Maximum number of entries.
     pub const fn limit(&self) -> usize {
         self.limit
     }
@@ -219,7 +222,7 @@ impl<'a> DxEntries<'a> {
         (0..entries.count()).filter_map(move |index| entries.get(index))
     }
 
-    /// Index of the entry to follow for a name: the last whose hash is not above the name's.
+    /// Index of the entry to follow for a name: the last one whose hash does not exceed the name's.
     pub fn find(&self, hash: NameHash) -> usize {
         self.raw[1..].partition_point(|entry| entry.hash.get() <= hash.major)
     }
@@ -232,39 +235,40 @@ impl fmt::Display for DxEntries<'_> {
     }
 }
 
-/// The fields of the root besides its entries.
+/// Fields of the root, other than its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxRootInfo {
-    /// The directory, as `.` says.
+    /// The directory, from `.`.
     pub dir: InodeNumber,
-    /// Its parent, as `..` says.
+    /// Its parent, from `..`.
     pub parent: InodeNumber,
-    /// Whether `.` and `..` carry a file type (`filetype`).
+    /// Whether `.` and `..` have a file type (`filetype`).
     pub filetype: bool,
-    /// How names are hashed.
+    /// The hash function for names.
     pub hash_version: HashVersion,
-    /// Levels of inner nodes between root and leaves: 0, 1, or with `large_dir` 2.
+    /// Levels of inner nodes between root and leaves: 0, 1, or 2 with `large_dir`.
     pub levels: u8,
 }
 
 /// The root of a tree, in the directory's block 0.
 #[derive(Clone, Copy, Debug)]
 pub struct DxRoot<'a> {
-    /// Its fields about the tree.
+    /// Fields about the tree.
     pub info: DxRootInfo,
     /// Its entries.
     pub entries: DxEntries<'a>,
 }
 
 impl<'a> DxRoot<'a> {
-    /// Reads block 0 of an indexed directory.
+    /// Parses block 0 of an indexed directory.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let root = Self::open(block, context)?;
         root.entries.check_order(context)?;
         Ok(root)
     }
 
-    /// As [`Self::parse`], in constant time: the order of the entries is trusted, as that of a block parsed before.
+    /// Like [`Self::parse`], but in constant time: does not check the order of the entries, which
+    /// an earlier parse has.
     pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Ok((raw, _)) = RawDxRoot::ref_from_prefix(block) else {
@@ -328,14 +332,15 @@ pub struct DxNode<'a> {
 }
 
 impl<'a> DxNode<'a> {
-    /// Reads a block that an entry above the leaves' level leads to.
+    /// Parses the block of an inner node.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let node = Self::open(block, context)?;
         node.entries.check_order(context)?;
         Ok(node)
     }
 
-    /// As [`Self::parse`], in constant time: the order of the entries is trusted, as that of a block parsed before.
+    /// Like [`Self::parse`], but in constant time: does not check the order of the entries, which
+    /// an earlier parse has.
     pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Some(fake) = block.first_chunk::<NODE_ENTRIES>() else {
@@ -360,13 +365,13 @@ impl fmt::Display for DxNode<'_> {
     }
 }
 
-/// Whether `rec_len` is that of a record as long as its block; 65536 is written as 0 or 65535.
+/// Whether `rec_len` spans a whole block; 65536 is stored as 0 or 65535.
 fn spans(rec_len: u16, block_len: usize) -> bool {
     usize::from(rec_len) == block_len || (block_len == 65536 && matches!(rec_len, 0 | 65535))
 }
 
-/// Fills `block` with a root. The first entry's hash is not stored. `seed` is the directory's, on a volume with
-/// `metadata_csum`.
+/// Fills `block` with a root. The hash of the first entry is not stored. `seed` is the directory's,
+/// on a volume with `metadata_csum`.
 ///
 /// # Panics
 /// If there are no entries, or more than [`HtreeContext::root_limit`].
@@ -383,8 +388,8 @@ pub fn write_dx_root(
     }
 }
 
-/// Fills `block` with an inner node. The first entry's hash is not stored. `seed` is the directory's, on a volume with
-/// `metadata_csum`.
+/// Fills `block` with an inner node. The hash of the first entry is not stored. `seed` is the
+/// directory's, on a volume with `metadata_csum`.
 ///
 /// # Panics
 /// If there are no entries, or more than [`HtreeContext::node_limit`].
@@ -444,8 +449,8 @@ fn write_entries(
     block[at..at + size_of_val(&head)].copy_from_slice(head.as_bytes());
 }
 
-/// Writes the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the directory's. A block whose
-/// limit or count do not fit it is left alone.
+/// Writes the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the
+/// directory's. Does nothing if the block's limit or count do not fit its size.
 pub fn write_dx_checksum(block: &mut [u8], seed: ChecksumSeed) {
     let at = entries_at(block);
     let Some(head) = block.get(at..).and_then(|rest| RawDxCountLimit::ref_from_prefix(rest).ok()) else {
@@ -460,9 +465,13 @@ pub fn write_dx_checksum(block: &mut [u8], seed: ChecksumSeed) {
     block[tail + 4..tail + TAIL_LEN].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Whether a block of a directory on a volume with `metadata_csum` is a root or inner node of its hash tree: one unused entry
-/// over all of it, or `.`, a `..` over the rest, and the root's header. The end of the block does not tell: Linux makes a
-/// root of a leaf and leaves the pseudo-entry of the leaf's checksum in the reserved field of the tree's (`dt_reserved`).
+/// Whether a directory block, on a volume with `metadata_csum`, is a root or inner node of the hash
+/// tree.
+///
+/// A node starts with one unused entry that spans the block; a root has `.`, a `..` that spans the
+/// rest, and a header. The block's tail is no indication: when Linux turns a leaf into a root, it
+/// leaves the pseudo-entry of the leaf's checksum in the reserved field of the tree's tail
+/// (`dt_reserved`).
 pub fn is_dx_block(block: &[u8]) -> bool {
     let Some(head) = block.first_chunk::<ROOT_ENTRIES>() else { return false };
     let record_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
@@ -474,7 +483,7 @@ pub fn is_dx_block(block: &[u8]) -> bool {
     is_dot && is_dotdot && head[24..28] == [0; 4] && head[29] == 8
 }
 
-/// Where a block's entries begin, by what it looks like.
+/// Offset of a block's entries, judged by the block's contents.
 fn entries_at(block: &[u8]) -> usize {
     match block.get(4..6) {
         Some(len) if spans(u16::from_le_bytes([len[0], len[1]]), block.len()) => NODE_ENTRIES,
@@ -482,12 +491,13 @@ fn entries_at(block: &[u8]) -> usize {
     }
 }
 
-/// Over everything up to the last entry in use, then the tail with its checksum as 0.
+/// Covers everything up to the last entry in use, then the tail with its checksum as 0.
 fn checksum(block: &[u8], tail: Range<usize>, used: usize, seed: ChecksumSeed) -> u32 {
     seed.over(&block[..used]).over(&block[tail.start..tail.start + 4]).over(&[0; 4]).0
 }
 
-/// Checks the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the directory's.
+/// Checks the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the
+/// directory's.
 pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSeed) -> Result<(), Corrupt> {
     let at = entries_at(block);
     let entries = DxEntries::open_at(block, at, &HtreeContext { checksums: true, ..*context })?;

@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up.
+//! Number types that must not be mixed up.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! number {
 }
 
 number! {
-    /// An inode's number; the first is 1, and 0 means none.
+    /// An inode number; the first is 1, and 0 means none.
     InodeNumber(u32)
 }
 number! {
@@ -34,7 +34,7 @@ number! {
 }
 
 impl InodeNumber {
-    /// List of defective blocks.
+    /// The list of bad blocks.
     pub const BAD_BLOCKS: Self = Self(1);
     /// The root directory.
     pub const ROOT: Self = Self(2);
@@ -58,7 +58,7 @@ impl BlockSize {
     /// 4 KiB.
     pub const K4: Self = Self(12);
 
-    /// From `s_log_block_size`: 0 for 1 KiB to 6 for 64 KiB.
+    /// From `s_log_block_size`: 0 (1 KiB) to 6 (64 KiB).
     pub const fn from_log_kib(log: u32) -> Option<Self> {
         if log <= 6 { Some(Self(10 + log as u8)) } else { None }
     }
@@ -77,7 +77,7 @@ impl BlockSize {
         1 << self.0
     }
 
-    /// Size in bytes, as a length.
+    /// Size in bytes, as a `usize`.
     pub const fn byte_len(self) -> usize {
         1 << self.0
     }
@@ -87,7 +87,7 @@ impl BlockSize {
         self.0 as u32
     }
 
-    /// Blocks needed for `bytes`.
+    /// Number of blocks needed for `bytes`.
     pub const fn blocks_for(self, bytes: u64) -> u64 {
         (bytes >> self.0) + (bytes & (self.bytes() as u64 - 1) != 0) as u64
     }

@@ -2,26 +2,26 @@
 
 use crate::{BlockSize, Corrupt, InodeNumber, Place, Superblock, VolumeBlock};
 
-/// Pointers in the inode that lead to data directly.
+/// Number of pointers in the inode that refer to data directly.
 pub const DIRECT_POINTERS: u32 = 12;
 
-/// Where a file block hangs in the map.
+/// Path to a file block in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectPath {
     /// Index of the pointer in the inode, 0 to 14.
     pub root: usize,
-    /// Indirect blocks on the way: 0 to 3.
+    /// Number of indirect blocks on the path: 0 to 3.
     pub levels: usize,
-    /// Index of the pointer in each of them, from the top; the first `levels` count.
+    /// Index of the pointer in each of them, top first; only the first `levels` are used.
     pub indices: [u32; 3],
 }
 
-/// Pointers in an indirect block.
+/// Number of pointers in an indirect block.
 pub const fn pointers_per_block(block: BlockSize) -> u32 {
     block.bytes() / 4
 }
 
-/// The way to a file block; `None` beyond what three levels reach.
+/// The path to a file block; `None` past what three levels can map.
 pub fn indirect_path(block: u64, size: BlockSize) -> Option<IndirectPath> {
     if block < DIRECT_POINTERS.into() {
         return Some(IndirectPath { root: block as usize, levels: 0, indices: [0; 3] });
@@ -43,13 +43,13 @@ pub fn indirect_path(block: u64, size: BlockSize) -> Option<IndirectPath> {
     None
 }
 
-/// Blocks that a map can address, with `size` blocks.
+/// Number of blocks that a map can address, with blocks of this `size`.
 pub fn indirect_capacity(size: BlockSize) -> u64 {
     let n = u64::from(pointers_per_block(size));
     u64::from(DIRECT_POINTERS) + n + n * n + n * n * n
 }
 
-/// The pointers of an indirect block; each is checked to be 0 (a hole) or a block of the volume.
+/// The pointers of an indirect block. Each is checked to be 0 (a hole) or a block of the volume.
 pub fn parse_indirect<'a>(
     bytes: &'a [u8],
     sb: &'a Superblock,
@@ -62,7 +62,7 @@ pub fn parse_indirect<'a>(
     })
 }
 
-/// Passes 0 and blocks of the volume.
+/// Accepts 0 and blocks of the volume.
 pub fn check_pointer(block: VolumeBlock, sb: &Superblock, place: Place) -> Result<VolumeBlock, Corrupt> {
     if block.0 == 0 || sb.is_valid_block(block) {
         Ok(block)

@@ -1,13 +1,15 @@
-//! Contents kept in the inode: the first 60 bytes in place of the block map, the rest as the attribute `system.data`.
+//! Inline data: the first 60 bytes are stored in the inode instead of the block map, the rest as
+//! the attribute `system.data`.
 //!
-//! Kernel documentation: *Inline Data* and *Inline Directories* (Documentation/filesystems/ext4/inlinedata.rst).
+//! Kernel documentation: *Inline Data* and *Inline Directories*
+//! (Documentation/filesystems/ext4/inlinedata.rst).
 //!
 //! ```text
 //! file:       i_block: 60 bytes                              │ system.data: the rest
 //! directory:  i_block: parent (4 bytes), entries (56 bytes)  │ system.data: entries
 //! ```
 //!
-//! A directory's two lists of entries are like two small linear blocks, without `.`, `..` and checksum.
+//! A directory's two lists of entries are like small linear blocks, without `.`, `..` and checksum.
 
 use crate::{
     Corrupt, DirEntries, DirEntry, FileBlock, FileKind, InodeNumber, Place, XattrName, XattrValue, Xattrs,
@@ -15,12 +17,12 @@ use crate::{
 };
 use std::fmt;
 
-/// Bytes of contents in `i_block` (`EXT4_MIN_INLINE_DATA_SIZE`).
+/// Bytes of data in `i_block` (`EXT4_MIN_INLINE_DATA_SIZE`).
 pub const INLINE_HEAD_BYTES: usize = 60;
-/// Bytes in front of a directory's first entry: its parent's number (`EXT4_INLINE_DOTDOT_SIZE`).
+/// Bytes before a directory's first entry: the parent's number (`EXT4_INLINE_DOTDOT_SIZE`).
 pub const INLINE_PARENT_BYTES: usize = 4;
 
-/// The contents of an inode with `EXT4_INLINE_DATA_FL`.
+/// The data of an inode with `EXT4_INLINE_DATA_FL`.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineData<'a> {
     head: &'a [u8],
@@ -29,7 +31,8 @@ pub struct InlineData<'a> {
 }
 
 impl<'a> InlineData<'a> {
-    /// From an inode's block map, the attributes in it, and its size in bytes, which must not exceed what is there.
+    /// From an inode's block map, its in-inode attributes, and its size in bytes, which must not
+    /// exceed the stored data.
     pub fn parse(
         i_block: &'a [u8; INLINE_HEAD_BYTES],
         xattrs: &Xattrs<'a>,
@@ -53,17 +56,17 @@ impl<'a> InlineData<'a> {
         Ok(Self { head, tail, inode })
     }
 
-    /// The contents, in two parts.
+    /// The data, in two parts.
     pub const fn parts(&self) -> (&'a [u8], &'a [u8]) {
         (self.head, self.tail)
     }
 
-    /// The contents as one.
+    /// The data in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         [self.head, self.tail].concat()
     }
 
-    /// The contents as those of a directory.
+    /// Interprets the data as a directory.
     pub fn as_directory(&self) -> Result<InlineDirectory<'a>, Corrupt> {
         match self.head.split_first_chunk::<INLINE_PARENT_BYTES>() {
             Some((parent, entries)) => {
@@ -78,18 +81,19 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// A directory kept in its inode.
+/// An inline directory.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineDirectory<'a> {
-    /// Its parent; there is no entry for it, nor for the directory itself.
+    /// The parent. There is no entry for it, nor for the directory itself.
     pub parent: InodeNumber,
-    /// Where its entries are: in `i_block`, and in the attribute. Either may be empty.
+    /// The areas with entries: in `i_block`, and in the attribute. Either may be empty.
     pub areas: [&'a [u8]; 2],
     inode: InodeNumber,
 }
 
 impl<'a> InlineDirectory<'a> {
-    /// The entries, deleted ones as inode 0; ends after an error. `max_inode` is the volume's last inode.
+    /// The entries, deleted ones as inode 0; ends after an error. `max_inode` is the volume's last
+    /// inode.
     pub fn entries(
         &self,
         filetype: bool,
@@ -109,7 +113,8 @@ impl fmt::Display for InlineData<'_> {
     }
 }
 
-/// Splits contents into `i_block` and the value of `system.data`, which every inode with inline data has, if only empty.
+/// Splits data into `i_block` and the value of `system.data`. Every inode with inline data has this
+/// attribute, even if it is empty.
 pub fn split_inline_data(contents: &[u8]) -> ([u8; INLINE_HEAD_BYTES], &[u8]) {
     let (head, tail) = contents.split_at(contents.len().min(INLINE_HEAD_BYTES));
     let mut i_block = [0; INLINE_HEAD_BYTES];
@@ -117,11 +122,11 @@ pub fn split_inline_data(contents: &[u8]) -> ([u8; INLINE_HEAD_BYTES], &[u8]) {
     (i_block, tail)
 }
 
-/// Fills one area of a directory kept in its inode (of the 56 bytes behind the parent's number in `i_block`, or of the
-/// attribute) with entries; the last one gets the room that is left. Gives how many of the entries fitted.
+/// Fills one area of an inline directory (the 56 bytes after the parent's number in `i_block`, or
+/// the attribute) with entries; the last one gets the remaining room. Returns how many entries fit.
 ///
 /// # Panics
-/// If the area is not empty, but too small for a deleted entry, or a name is longer than 255 bytes.
+/// If the area is not empty but too small for a deleted entry, or a name is longer than 255 bytes.
 pub fn write_inline_entries<'n>(
     area: &mut [u8],
     entries: impl IntoIterator<Item = (InodeNumber, &'n [u8], Option<FileKind>)>,
@@ -154,7 +159,7 @@ mod tests {
 
     const INODE: InodeNumber = InodeNumber(15);
     const PLACE: Place = Place::InlineData(INODE);
-    /// An inode with an inline directory that Linux wrote: see tests/data/README.md.
+    /// An inode with an inline directory, written by Linux; see tests/data/README.md.
     const DIRECTORY: &[u8; 256] = include_bytes!("../tests/data/inode_inline_dir_kernel.bin");
 
     fn i_block() -> &'static [u8; 60] {

@@ -8,7 +8,7 @@ use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first 128 bytes of an inode as they lie on disk (Linux's use of the OS-specific fields).
+/// The first 128 bytes of an on-disk inode (OS-specific fields as used by Linux).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // the kernel's names are the documentation
@@ -38,7 +38,7 @@ pub struct RawInode {
     /* 0x7e */ pub i_reserved: U16,
 }
 
-/// The fields behind the first 128 bytes; `i_extra_isize` says how many of them count.
+/// The fields after the first 128 bytes; `i_extra_isize` says how many of them are valid.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // the kernel's names are the documentation
@@ -54,7 +54,7 @@ pub struct RawInodeExtra {
     /* 0x9c */ pub i_projid: U32,
 }
 
-/// Size of an original inode in bytes; the extra fields begin behind it.
+/// Size of an original inode in bytes; the extra fields follow.
 pub const GOOD_OLD_INODE_SIZE: usize = 128;
 const CHECKSUM_LO_AT: usize = 0x7c;
 const CHECKSUM_HI_AT: usize = 0x82;
@@ -71,11 +71,11 @@ bitflags! {
         const COMPR = 0x4;
         /// Writes are synchronous.
         const SYNC = 0x8;
-        /// May not change.
+        /// May not be changed.
         const IMMUTABLE = 0x10;
         /// May only be appended to.
         const APPEND = 0x20;
-        /// Not to be dumped.
+        /// Excluded from dumps.
         const NODUMP = 0x40;
         /// Access times are not updated.
         const NOATIME = 0x80;
@@ -87,7 +87,7 @@ bitflags! {
         const IMAGIC = 0x2000;
         /// Data goes through the journal.
         const JOURNAL_DATA = 0x4000;
-        /// The tail may not be merged.
+        /// The tail must not be merged.
         const NOTAIL = 0x8000;
         /// Directory changes are synchronous.
         const DIRSYNC = 0x1_0000;
@@ -113,7 +113,7 @@ bitflags! {
     }
 }
 
-/// The kind of file of an inode, from `i_mode`.
+/// File type of an inode, from `i_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
     /// Named pipe.
@@ -133,7 +133,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// From the upper four bits of `i_mode`.
+    /// From the high four bits of `i_mode`.
     pub const fn from_mode(mode: u16) -> Option<Self> {
         Some(match mode >> 12 {
             1 => Self::Fifo,
@@ -147,7 +147,7 @@ impl FileKind {
         })
     }
 
-    /// The upper four bits of `i_mode`, in place.
+    /// The high four bits of `i_mode`, in position.
     pub const fn mode_bits(self) -> u16 {
         match self {
             Self::Fifo => 0o010_000,
@@ -187,7 +187,7 @@ impl FileKind {
         }
     }
 
-    /// The letter that `ls -l` puts in front of the permissions.
+    /// The type letter of `ls -l`.
     pub const fn letter(self) -> char {
         match self {
             Self::Fifo => 'p',
@@ -201,7 +201,7 @@ impl FileKind {
     }
 }
 
-/// A device number of a device node.
+/// The device number of a device node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
     /// Major number, 12 bits.
@@ -213,18 +213,20 @@ pub struct DeviceNumber {
 /// An inode.
 #[derive(Clone)]
 pub struct Inode {
-    /// Its number; not stored on disk.
+    /// Its number, which is not stored on disk.
     pub number: InodeNumber,
     /// The first 128 bytes.
     pub raw: RawInode,
     /// The extra fields; those beyond `i_extra_isize` are zero.
     pub extra: RawInodeExtra,
-    /// The bytes behind the extra fields, where extended attributes lie; empty in 128-byte inodes.
+    /// Bytes after the extra fields, where extended attributes are stored; empty in 128-byte
+    /// inodes.
     pub tail: Box<[u8]>,
 }
 
 impl Inode {
-    /// An empty inode of the volume's size whose extra fields all count (where there is room for them).
+    /// An empty inode of the volume's inode size. If there is room for the extra fields, all are
+    /// valid.
     pub fn new(number: InodeNumber, sb: &Superblock) -> Self {
         let size = usize::from(sb.inode_size());
         let extra_isize = if size > GOOD_OLD_INODE_SIZE { size_of::<RawInodeExtra>() } else { 0 };
@@ -234,22 +236,22 @@ impl Inode {
         Self { number, raw: RawInode::new_zeroed(), extra, tail }
     }
 
-    /// Parses the inode in `bytes`, which begin at it, and checks its checksum where the volume has them.
+    /// Parses the inode at the start of `bytes`, and checks its checksum if the volume has them.
     ///
-    /// Contents (mode, sizes, maps) are not judged here: a free inode parses, too.
+    /// Does not check the contents (mode, sizes, maps): a free inode also parses.
     pub fn parse(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
         let inode = Self::parse_unchecked(bytes, sb, number)?;
         let Some(seed) = sb.checksum_seed() else { return Ok(inode) };
         let bytes = &bytes[..usize::from(sb.inode_size())];
         let (stored, computed) = (inode.stored_checksum(), inode.checksum_of(bytes, seed));
-        // An inode that was never written is all zeroes, without a checksum.
+        // An inode that was never written is all zeros, without a checksum.
         if stored != computed && bytes.iter().any(|&b| b != 0) {
             return Err(Corrupt::checksum(Place::Inode(number), stored, computed));
         }
         Ok(inode)
     }
 
-    /// As [`Self::parse`], without the checksum: for tools that go on after reporting it.
+    /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Inode(number);
         let size = usize::from(sb.inode_size());
@@ -273,7 +275,8 @@ impl Inode {
         Ok(Self { number, raw, extra, tail: tail.into() })
     }
 
-    /// Writes the inode into `to`, which is [`Superblock::inode_size`] bytes long, with its checksum.
+    /// Writes the inode, with its checksum, to `to`, which is [`Superblock::inode_size`] bytes
+    /// long.
     pub fn write_to(&self, to: &mut [u8], sb: &Superblock) {
         let size = usize::from(sb.inode_size());
         let to = &mut to[..size];
@@ -316,17 +319,17 @@ impl Inode {
             .0
     }
 
-    /// The seed of the checksums of this inode's blocks.
+    /// Checksum seed for this inode's blocks.
     pub fn checksum_seed(&self, seed: ChecksumSeed) -> ChecksumSeed {
         seed.for_inode(self.number, self.raw.i_generation.get())
     }
 
-    /// The kind of file; `None` for an unknown one.
+    /// The file type; `None` if unknown.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.raw.i_mode.get())
     }
 
-    /// Kind and permissions, as `st_mode`.
+    /// File type and permissions, like `st_mode`.
     pub fn mode(&self) -> u16 {
         self.raw.i_mode.get()
     }
@@ -341,7 +344,8 @@ impl Inode {
         u32::from(self.raw.i_gid_high.get()) << 16 | u32::from(self.raw.i_gid.get())
     }
 
-    /// Size in bytes. The upper half counts for regular files, directories and attribute values only, as in Linux.
+    /// Size in bytes. As in Linux, the high half is used only for regular files, directories and
+    /// attribute values.
     pub fn size(&self) -> u64 {
         let high = match self.kind() {
             Some(FileKind::Regular | FileKind::Directory) => self.raw.i_size_high.get(),
@@ -355,12 +359,12 @@ impl Inode {
         InodeFlags::from_bits_retain(self.raw.i_flags.get())
     }
 
-    /// Links to it.
+    /// Link count.
     pub fn links(&self) -> u16 {
         self.raw.i_links_count.get()
     }
 
-    /// Space in use, in units of 512 bytes, maps and attribute blocks included.
+    /// Space in use, in units of 512 bytes, including map and attribute blocks.
     pub fn blocks_512(&self, sb: &Superblock) -> u64 {
         let lo = u64::from(self.raw.i_blocks_lo.get());
         if !sb.ro_compat().contains(crate::RoCompat::HUGE_FILE) {
@@ -400,7 +404,7 @@ impl Inode {
         self.raw.i_gid_high = ((gid >> 16) as u16).into();
     }
 
-    /// The block of extended attributes, if there is one.
+    /// The block of extended attributes, if any.
     pub fn xattr_block(&self) -> Option<VolumeBlock> {
         let at = u64::from(self.raw.i_file_acl_high.get()) << 32 | u64::from(self.raw.i_file_acl_lo.get());
         (at != 0).then_some(VolumeBlock(at))
@@ -412,7 +416,8 @@ impl Inode {
         self.raw.i_file_acl_high = ((block.0 >> 32) as u16).into();
     }
 
-    /// The map: block pointers, an extent root, inline data, a short symbolic link or a device number.
+    /// The map: block pointers, an extent root, inline data, a short symbolic link or a device
+    /// number.
     pub fn map(&self) -> &[u8; 60] {
         &self.raw.i_block
     }
@@ -424,18 +429,19 @@ impl Inode {
         VolumeBlock(u32::from_le_bytes(bytes).into())
     }
 
-    /// Whether a symbolic link's target lies in [`Self::map`] rather than in a block.
+    /// Whether a symbolic link's target is stored in [`Self::map`] rather than in a block.
     pub fn is_fast_symlink(&self, sb: &Superblock) -> bool {
         if self.kind() != Some(FileKind::Symlink)
             || self.flags().intersects(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS)
         {
             return false;
         }
-        // Values in inodes of their own count into i_blocks as well. A mapped target of such a length would have an extent.
+        // Values in separate inodes also count in i_blocks. A target this short would have an
+        // extent if it were mapped.
         if sb.incompat().contains(Incompat::EA_INODE) && self.size() < 60 {
             return true;
         }
-        // An attribute block counts into i_blocks without holding the target.
+        // An attribute block counts in i_blocks, but does not hold the target.
         let xattr = if self.xattr_block().is_some() {
             u64::from(sb.blocks_per_cluster()) << (sb.block_size().log2() - 9)
         } else {
@@ -444,7 +450,7 @@ impl Inode {
         self.blocks_512(sb) == xattr
     }
 
-    /// The number of a device node, old or new encoding.
+    /// Device number of a device node, in the old or new encoding.
     pub fn device(&self) -> Option<DeviceNumber> {
         if !matches!(self.kind(), Some(FileKind::BlockDevice | FileKind::CharDevice)) {
             return None;
@@ -458,7 +464,7 @@ impl Inode {
         })
     }
 
-    /// Makes it the device node of this number.
+    /// Stores this device number.
     pub fn set_device(&mut self, device: DeviceNumber) {
         let DeviceNumber { major, minor } = device;
         self.raw.i_block = [0; 60];
@@ -474,28 +480,29 @@ impl Inode {
         (usize::from(self.extra.i_extra_isize.get()) >= end).then_some(field)
     }
 
-    /// Last access.
+    /// Time of the last access.
     pub fn accessed(&self) -> Timestamp {
         Timestamp::from_raw(self.raw.i_atime, self.extra_field(16, self.extra.i_atime_extra))
     }
 
-    /// Last change of the inode.
+    /// Time of the last inode change.
     pub fn changed(&self) -> Timestamp {
         Timestamp::from_raw(self.raw.i_ctime, self.extra_field(8, self.extra.i_ctime_extra))
     }
 
-    /// Last change of the contents.
+    /// Time of the last content change.
     pub fn modified(&self) -> Timestamp {
         Timestamp::from_raw(self.raw.i_mtime, self.extra_field(12, self.extra.i_mtime_extra))
     }
 
-    /// Creation, where the inode has room for it.
+    /// Creation time, if the inode has room for it.
     pub fn created(&self) -> Option<Timestamp> {
         let base = self.extra_field(20, self.extra.i_crtime)?;
         Some(Timestamp::from_raw(base, self.extra_field(24, self.extra.i_crtime_extra)))
     }
 
-    /// Sets access, inode change, contents change and creation time, as finely as the inode has room for.
+    /// Sets access, inode change, content change and creation time, as precisely as the inode has
+    /// room for.
     pub fn set_times(&mut self, atime: Timestamp, ctime: Timestamp, mtime: Timestamp, crtime: Timestamp) {
         self.set_accessed(atime);
         self.set_changed(ctime);
@@ -503,28 +510,29 @@ impl Inode {
         (self.extra.i_crtime, self.extra.i_crtime_extra) = crtime.to_raw();
     }
 
-    /// Sets the time of the last access, as finely as the inode has room for.
+    /// Sets the access time, as precisely as the inode has room for.
     pub fn set_accessed(&mut self, at: Timestamp) {
         let (base, extra) = self.stored(at, 16);
         self.raw.i_atime = base;
         self.extra.i_atime_extra = extra.unwrap_or(self.extra.i_atime_extra);
     }
 
-    /// Sets the time of the last change of the contents, as finely as the inode has room for.
+    /// Sets the modification time, as precisely as the inode has room for.
     pub fn set_modified(&mut self, at: Timestamp) {
         let (base, extra) = self.stored(at, 12);
         self.raw.i_mtime = base;
         self.extra.i_mtime_extra = extra.unwrap_or(self.extra.i_mtime_extra);
     }
 
-    /// Sets the time of the last change of the inode, as finely as the inode has room for.
+    /// Sets the inode change time, as precisely as the inode has room for.
     pub fn set_changed(&mut self, at: Timestamp) {
         let (base, extra) = self.stored(at, 8);
         self.raw.i_ctime = base;
         self.extra.i_ctime_extra = extra.unwrap_or(self.extra.i_ctime_extra);
     }
 
-    /// The fields of a time whose extra field ends at `end`. Without one it has whole seconds up to 2038.
+    /// Fields for a time whose extra field ends at `end`. Without that, times are whole seconds up
+    /// to 2038.
     fn stored(&self, at: Timestamp, end: usize) -> (U32, Option<U32>) {
         if self.has_extra(end) {
             let (base, extra) = at.to_raw();
@@ -534,7 +542,7 @@ impl Inode {
         (U32::new(seconds as i32 as u32), None)
     }
 
-    /// Counts a change (`i_version`).
+    /// Increments the change counter (`i_version`).
     pub fn bump_version(&mut self) {
         let (low, carried) = self.raw.i_version_lo.get().overflowing_add(1);
         self.raw.i_version_lo = low.into();
@@ -547,12 +555,13 @@ impl Inode {
         usize::from(self.extra.i_extra_isize.get()) >= end
     }
 
-    /// The project, where the inode has room for it.
+    /// Project ID, if the inode has room for it.
     pub fn project(&self) -> Option<u32> {
         self.extra_field(32, self.extra.i_projid).map(U32::get)
     }
 
-    /// Size of the file in blocks, from its size in bytes; `None` beyond what a block number can express.
+    /// Size of the file in blocks, computed from its size in bytes; `None` if a block number cannot
+    /// express it.
     pub fn size_in_blocks(&self, sb: &Superblock) -> Option<FileBlock> {
         u32::try_from(sb.block_size().blocks_for(self.size())).ok().map(FileBlock)
     }

@@ -1,7 +1,7 @@
 //! The journal (jbd2): its superblock, the blocks of its log, and the fast-commit area.
 //!
-//! Kernel documentation: *Journal (jbd2)* (Documentation/filesystems/ext4/journal.rst). Everything is big-endian, but for
-//! the fast-commit area.
+//! Kernel documentation: *Journal (jbd2)* (Documentation/filesystems/ext4/journal.rst). Everything
+//! except the fast-commit area is big-endian.
 //!
 //! ```text
 //! block 0: superblock │ log: transaction, transaction, … (a ring) │ fast-commit area
@@ -26,13 +26,14 @@ pub use header::{JournalBlockHeader, JournalBlockKind, RawJournalHeader};
 pub use revoke::{JournalRevokes, RevokeWriter};
 pub use superblock::{JournalCompat, JournalIncompat, JournalSuperblock, RawJournalSuperblock};
 
-/// `JBD2_MAGIC_NUMBER`: opens every block of the log that is not data.
+/// `JBD2_MAGIC_NUMBER`: starts every block of the log that is not data.
 pub const JOURNAL_MAGIC: u32 = 0xc03b_3998;
 /// Size of the journal's superblock in bytes.
 pub const JOURNAL_SUPERBLOCK_BYTES: usize = 1024;
-/// The smallest log that Linux accepts, in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
+/// Smallest log accepted by Linux, in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
 pub const JOURNAL_MIN_BLOCKS: u32 = 1024;
-/// The fast-commit area's size where the superblock says 0 (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+/// Size of the fast-commit area if the superblock says 0, in blocks
+/// (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 pub const JOURNAL_DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! On-disk structures of ext2, ext3, ext4 and jbd2: bytes to types and back.
+//! On-disk structures of ext2, ext3, ext4 and jbd2: converts bytes to types and back.
 //!
-//! Every structure has the same shape: a `Raw…` layout with the kernel's field names at their documented offsets, a type
-//! with English names over it, `parse` that admits only what is consistent, `write_to`, checksums, and `Display`, which is
-//! what `extant info` and `extant debug` print. Layouts follow the kernel's *ext4 Data Structures and Algorithms*
+//! Every structure has the same shape: a `Raw…` layout with the kernel's field names at their
+//! documented offsets; a type with English names on top; `parse`, which accepts only consistent
+//! values; `write_to`; checksums; and `Display`, whose output `extant info` and `extant debug`
+//! print. Layouts follow the kernel's *ext4 Data Structures and Algorithms*
 //! (Documentation/filesystems/ext4).
 //!
-//! This crate never does I/O, never reads a clock, has no `unsafe`, and never panics, overflows, loops without bound or
-//! allocates more than a small multiple of its input, whatever the bytes are.
+//! This crate does no I/O, reads no clock and has no `unsafe`. For any input bytes, it never
+//! panics, overflows, loops without bound, or allocates more than a small multiple of its input.
 //!
 //! ```
 //! use extant_format::{Corrupt, Problem, Superblock};

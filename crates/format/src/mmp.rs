@@ -1,4 +1,4 @@
-//! The block of multiple-mount protection: who uses the volume, and until when others must keep away.
+//! The multiple-mount-protection block: who uses the volume, and until when others must stay away.
 //!
 //! Kernel documentation: *Multiple Mount Protection* (Documentation/filesystems/ext4/mmp.rst).
 
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// `EXT4_MMP_MAGIC`.
 pub const MMP_MAGIC: u32 = 0x004d_4d50;
-/// Bytes of the structure.
+/// Size of the structure in bytes.
 pub const MMP_BYTES: usize = size_of::<RawMmp>();
 /// The largest sequence of a mounted volume, `EXT4_MMP_SEQ_MAX`.
 pub const MMP_SEQUENCE_MAX: u32 = 0xe24d_4d4f;
@@ -27,32 +27,32 @@ pub struct RawMmp {
     pub mmp_seq: U32,
     /// 0x8: last update, seconds since 1970.
     pub mmp_time: U64,
-    /// 0x10: name of the host, ended by NUL.
+    /// 0x10: host name, NUL-terminated.
     pub mmp_nodename: [u8; 64],
-    /// 0x50: name of the device, ended by NUL.
+    /// 0x50: device name, NUL-terminated.
     pub mmp_bdevname: [u8; 32],
-    /// 0x70: seconds.
+    /// 0x70: check interval in seconds.
     pub mmp_check_interval: U16,
     /// 0x72.
     pub mmp_pad1: U16,
     /// 0x74.
     pub mmp_pad2: [U32; 226],
-    /// 0x3fc: with `metadata_csum`, checksum of all before.
+    /// 0x3fc: with `metadata_csum`, checksum of everything before.
     pub mmp_checksum: U32,
 }
 
 /// The state recorded in `mmp_seq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmpState {
-    /// Nobody uses the volume.
+    /// The volume is not in use.
     Clean,
-    /// A checker uses it, and does not count.
+    /// In use by a checker, which does not count.
     Checking,
-    /// A host has mounted it and counts.
+    /// Mounted by a host, which increments the sequence.
     Mounted(u32),
 }
 
-/// A block of multiple-mount protection.
+/// A multiple-mount-protection block.
 #[derive(Clone, Debug)]
 pub struct Mmp {
     raw: RawMmp,
@@ -61,7 +61,7 @@ pub struct Mmp {
 }
 
 impl Mmp {
-    /// Nobody uses the volume; looking again after `interval_s` seconds is enough.
+    /// A block for a volume that is not in use; `interval_s` is the check interval in seconds.
     pub fn clean(number: VolumeBlock, interval_s: u16) -> Self {
         let mut raw = RawMmp::new_zeroed();
         raw.mmp_magic = MMP_MAGIC.into();
@@ -70,7 +70,7 @@ impl Mmp {
         Self { raw, state: MmpState::Clean, place: Place::Mmp(number) }
     }
 
-    /// Reads block `number`.
+    /// Parses block `number`.
     pub fn parse(block: &[u8], number: VolumeBlock) -> Result<Self, Corrupt> {
         let place = Place::Mmp(number);
         let Ok((raw, _)) = RawMmp::read_from_prefix(block) else {
@@ -101,32 +101,32 @@ impl Mmp {
         seed.over(&self.raw.as_bytes()[..offset_of!(RawMmp, mmp_checksum)]).0
     }
 
-    /// The use of the volume.
+    /// How the volume is in use.
     pub fn state(&self) -> MmpState {
         self.state
     }
 
-    /// When that was written, seconds since 1970.
+    /// Time of the last update, seconds since 1970.
     pub fn updated(&self) -> u64 {
         self.raw.mmp_time.get()
     }
 
-    /// How often it is written at least, in seconds.
+    /// Maximum interval between updates, in seconds.
     pub fn check_interval_s(&self) -> u16 {
         self.raw.mmp_check_interval.get()
     }
 
-    /// Name of the host that wrote it.
+    /// Name of the host that wrote the block.
     pub fn host(&self) -> &[u8] {
         until_nul(&self.raw.mmp_nodename)
     }
 
-    /// Name of the device as that host knows it.
+    /// Name of the device on that host.
     pub fn device(&self) -> &[u8] {
         until_nul(&self.raw.mmp_bdevname)
     }
 
-    /// The same block with another state, written at `time`, in seconds since 1970.
+    /// Returns the block with another state, written at `time`, in seconds since 1970.
     #[must_use]
     pub fn with_state(mut self, state: MmpState, time: u64) -> Self {
         self.raw.mmp_seq = match state {
@@ -140,8 +140,8 @@ impl Mmp {
         self
     }
 
-    /// The same block of a user with these names, cut to the length of their fields, who writes it at least every
-    /// `interval_s` seconds.
+    /// Returns the block with a user's names, truncated to the length of their fields; the user
+    /// updates it at least every `interval_s` seconds.
     #[must_use]
     pub fn with_user(mut self, host: &[u8], device: &[u8], interval_s: u16) -> Self {
         fill(&mut self.raw.mmp_nodename, host);
@@ -150,7 +150,7 @@ impl Mmp {
         self
     }
 
-    /// Writes it to the start of `block`; `seed` is that of a volume with `metadata_csum`.
+    /// Writes it to the start of `block`; `seed` is given on a volume with `metadata_csum`.
     ///
     /// # Panics
     /// If the block is shorter than 1024 bytes.
@@ -161,7 +161,7 @@ impl Mmp {
     }
 }
 
-/// A name, ended by NUL, and zeroes behind it.
+/// Stores a name, NUL-terminated and padded with zeros.
 fn fill(field: &mut [u8], name: &[u8]) {
     let len = name.len().min(field.len() - 1);
     field.fill(0);

@@ -1,7 +1,8 @@
-//! Blocks of the orphan file: inodes that a crash would leave without a name, or to be truncated.
+//! Blocks of the orphan file, which lists inodes that a crash would leave without a name or not
+//! fully truncated.
 //!
-//! Kernel documentation: *Orphan file* (Documentation/filesystems/ext4/orphan.rst). Each block is an array of inode
-//! numbers in no order, 0 where free, and an 8-byte tail.
+//! Kernel documentation: *Orphan file* (Documentation/filesystems/ext4/orphan.rst). Each block is
+//! an unordered array of inode numbers, 0 for free slots, followed by an 8-byte tail.
 
 use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, VolumeBlock};
 use std::fmt;
@@ -17,13 +18,13 @@ pub const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
 pub struct RawOrphanTail {
     /// 0x0: 0x0b10ca04.
     pub ob_magic: U32,
-    /// 0x4: with `metadata_csum`, checksum of the block's number on the volume and the array.
+    /// 0x4: with `metadata_csum`, checksum of the block's number on the volume and of the array.
     pub ob_checksum: U32,
 }
 
 const TAIL_LEN: usize = size_of::<RawOrphanTail>();
 
-/// How many inodes a block of this length has room for.
+/// Number of slots in a block of this length.
 pub const fn orphans_per_block(block_len: usize) -> usize {
     block_len.saturating_sub(TAIL_LEN) / 4
 }
@@ -38,7 +39,7 @@ pub struct OrphanBlock<'a> {
 }
 
 impl<'a> OrphanBlock<'a> {
-    /// Reads a block; `index` is its number within the orphan file.
+    /// Parses a block; `index` is its number within the orphan file.
     pub fn parse(block: &'a [u8], index: FileBlock) -> Result<Self, Corrupt> {
         let place = Place::OrphanFile(index);
         let truncated = Corrupt::truncated(place, TAIL_LEN, block.len());
@@ -52,8 +53,8 @@ impl<'a> OrphanBlock<'a> {
         Ok(Self { slots, array: slots.as_bytes(), checksum: tail.ob_checksum.get(), place })
     }
 
-    /// Checks the checksum on a volume with `metadata_csum`. `number` is the block's on the volume, `seed` the orphan
-    /// file's.
+    /// Checks the checksum on a volume with `metadata_csum`. `number` is the block's number on the
+    /// volume, `seed` the orphan file's.
     pub fn verify_checksum(&self, number: VolumeBlock, seed: ChecksumSeed) -> Result<(), Corrupt> {
         let computed = checksum(self.array, number, seed);
         if self.checksum == computed {
@@ -63,7 +64,7 @@ impl<'a> OrphanBlock<'a> {
         }
     }
 
-    /// The inodes, with the slot of each.
+    /// The inodes, each with its slot.
     pub fn orphans(&self) -> impl Iterator<Item = (usize, InodeNumber)> + use<'a> {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, inode)| inode.get() != 0).map(|(slot, inode)| (slot, InodeNumber(inode.get())))
@@ -79,8 +80,8 @@ fn checksum(array: &[u8], number: VolumeBlock, seed: ChecksumSeed) -> u32 {
     seed.over(&number.0.to_le_bytes()).over(array).0
 }
 
-/// Puts `inode` (or 0, to free it) into a slot of a block of the orphan file. Until [`finish_orphan_block`] the block has
-/// no valid tail.
+/// Stores `inode` (0 frees the slot) in a slot of an orphan file block. The tail is invalid until
+/// [`finish_orphan_block`].
 ///
 /// # Panics
 /// If there is no such slot.
@@ -89,8 +90,10 @@ pub fn set_orphan(block: &mut [u8], slot: usize, inode: InodeNumber) {
     block[slot * 4..slot * 4 + 4].copy_from_slice(&inode.0.to_le_bytes());
 }
 
-/// Writes the tail of a block of the orphan file: an empty one is zeros with a tail. `number` is the block's on the
-/// volume, `seed` the orphan file's where the volume has `metadata_csum`.
+/// Writes the tail of an orphan file block; an empty block is all zeros before the tail.
+///
+/// `number` is the block's number on the volume; `seed` is the orphan file's, if the volume has
+/// `metadata_csum`.
 ///
 /// # Panics
 /// If the block is shorter than its tail.

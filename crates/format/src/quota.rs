@@ -1,26 +1,29 @@
-//! Quota files (`quota` and `project`): format 2 revision 1, usage and limits by id in a tree of 1 KiB blocks.
+//! Quota files (`quota` and `project`): format 2 revision 1, with usage and limits by id in a tree
+//! of 1 KiB blocks.
 //!
-//! The hidden inodes of the kernel's *Special inodes* hold them; the layout is that of fs/quota/quotaio_v2.h and
-//! fs/quota/quota_tree.h.
+//! They are stored in the hidden inodes of the kernel's *Special inodes*; the layout is that of
+//! fs/quota/quotaio_v2.h and fs/quota/quota_tree.h.
 //!
 //! ```text
-//! block 0: header, info │ tree: 4 levels of 256 block numbers │ leaves: header (16 bytes), 14 entries
+//! block 0: header, info
+//! tree:    4 levels of 256 block numbers
+//! leaves:  header (16 bytes), 14 entries
 //! ```
 //!
-//! The path to an id is its four bytes, highest first.
+//! The path to an id is given by its four bytes, most significant first.
 
 use crate::{Corrupt, FileBlock, InodeNumber, Place};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Size of every block of a quota file, whatever the volume's is.
+/// Block size of a quota file, regardless of the volume's.
 pub const QUOTA_BLOCK_BYTES: usize = 1024;
 /// Levels of the tree above the leaves.
 pub const QUOTA_TREE_DEPTH: usize = 4;
-/// Where the root of the tree is.
+/// The root block of the tree.
 pub const QUOTA_TREE_ROOT: FileBlock = FileBlock(1);
-/// Entries of a leaf.
+/// Entries per leaf.
 pub const QUOTA_LEAF_ENTRIES: usize = (QUOTA_BLOCK_BYTES - LEAF_HEADER_LEN) / ENTRY_LEN;
 
 const LEAF_HEADER_LEN: usize = size_of::<RawQuotaLeafHeader>();
@@ -35,17 +38,17 @@ pub struct RawQuotaHeader {
     pub dqh_magic: U32,
     /// 0x4: 1, revision 1.
     pub dqh_version: U32,
-    /// 0x8: seconds that usage may stay above the soft limit of blocks.
+    /// 0x8: seconds that space usage may exceed the soft limit.
     pub dqi_bgrace: U32,
-    /// 0xc: and of inodes.
+    /// 0xc: the same for inodes.
     pub dqi_igrace: U32,
     /// 0x10.
     pub dqi_flags: U32,
-    /// 0x14: blocks of the file.
+    /// 0x14: number of blocks in the file.
     pub dqi_blocks: U32,
-    /// 0x18: first of the list of free blocks, or 0.
+    /// 0x18: head of the list of free blocks, or 0.
     pub dqi_free_blk: U32,
-    /// 0x1c: first of the list of leaves with a free entry, or 0.
+    /// 0x1c: head of the list of leaves with a free entry, or 0.
     pub dqi_free_entry: U32,
 }
 
@@ -55,9 +58,9 @@ pub struct RawQuotaHeader {
 pub struct RawQuotaLeafHeader {
     /// 0x0: next in the list of leaves with a free entry.
     pub dqdh_next_free: U32,
-    /// 0x4: the one before.
+    /// 0x4: previous in that list.
     pub dqdh_prev_free: U32,
-    /// 0x8: entries in use.
+    /// 0x8: number of entries in use.
     pub dqdh_entries: U16,
     /// 0xa.
     pub dqdh_pad1: U16,
@@ -65,7 +68,7 @@ pub struct RawQuotaLeafHeader {
     pub dqdh_pad2: U32,
 }
 
-/// `v2r1_disk_dqblk`; all zeros is a free one.
+/// `v2r1_disk_dqblk`; all zeros if free.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawQuotaEntry {
@@ -91,7 +94,7 @@ pub struct RawQuotaEntry {
     pub dqb_itime: U64,
 }
 
-/// The kind of ids in a quota file.
+/// Kind of ids in a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// Users.
@@ -125,22 +128,22 @@ impl fmt::Display for QuotaKind {
 /// Block 0 of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaHeader {
-    /// The kind of its ids.
+    /// Kind of its ids.
     pub kind: QuotaKind,
-    /// Seconds that usage may stay above the soft limit of space.
+    /// Seconds that space usage may exceed the soft limit.
     pub space_grace_s: u32,
-    /// Seconds that usage may stay above the soft limit of inodes.
+    /// Seconds that inode usage may exceed the soft limit.
     pub inode_grace_s: u32,
-    /// Blocks of the file.
+    /// Number of blocks in the file.
     pub blocks: u32,
-    /// First of the list of free blocks, linked like leaves.
+    /// Head of the list of free blocks, linked like leaves.
     pub free_block: Option<FileBlock>,
-    /// First of the list of leaves that have a free entry.
+    /// Head of the list of leaves with a free entry.
     pub free_leaf: Option<FileBlock>,
 }
 
 impl QuotaHeader {
-    /// Reads block 0 of the quota file `inode`.
+    /// Parses block 0 of the quota file `inode`.
     pub fn parse(block: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Quota(inode, FileBlock(0));
         let Ok((raw, _)) = RawQuotaHeader::ref_from_prefix(block) else {
@@ -207,14 +210,14 @@ fn optional_block(
     }
 }
 
-/// Block of the tree: the next level for each value of one byte of an id.
+/// A tree block: for each value of one byte of an id, the block of the next level.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaTreeNode<'a> {
     children: &'a [U32; 256],
 }
 
 impl<'a> QuotaTreeNode<'a> {
-    /// Reads block `index` of the quota file `inode`, which has `blocks` blocks.
+    /// Parses block `index` of the quota file `inode`, which has `blocks` blocks.
     pub fn parse(
         block: &'a [u8],
         inode: InodeNumber,
@@ -231,14 +234,16 @@ impl<'a> QuotaTreeNode<'a> {
         Ok(Self { children })
     }
 
-    /// The block below for `id`, at `level` 0 (the root) to 3.
+    /// The child block for `id`, at `level` 0 (the root) to 3.
     pub fn child(&self, id: u32, level: usize) -> Option<FileBlock> {
         let byte = *id.to_be_bytes().get(level)?;
         Some(FileBlock(self.children[usize::from(byte)].get())).filter(|block| block.0 != 0)
     }
 
-    /// All blocks below. Ids share leaves, so the same one may come more than once; a walk must visit each block once, or
-    /// a damaged tree keeps it busy for as long as a tree of 2^32 ids would.
+    /// All child blocks. Ids share leaves, so a block may occur more than once.
+    ///
+    /// A walk must visit each block only once; otherwise a damaged tree can keep it busy as long as
+    /// a tree of 2^32 ids.
     pub fn children(&self) -> impl Iterator<Item = FileBlock> + use<'a> {
         self.children.iter().map(|child| FileBlock(child.get())).filter(|block| block.0 != 0)
     }
@@ -253,17 +258,17 @@ pub struct QuotaEntry {
     pub space_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Most space, in KiB; 0 for no limit.
+    /// Hard limit on space, in KiB; 0 for none.
     pub space_hard_kib: u64,
-    /// Space that may be exceeded for a while, in KiB; 0 for no limit.
+    /// Soft limit on space, in KiB; 0 for none.
     pub space_soft_kib: u64,
-    /// Most inodes; 0 for no limit.
+    /// Hard limit on inodes; 0 for none.
     pub inodes_hard: u64,
-    /// Inodes that may be exceeded for a while; 0 for no limit.
+    /// Soft limit on inodes; 0 for none.
     pub inodes_soft: u64,
-    /// When the while ends for space, seconds since 1970; 0 where it has not begun.
+    /// End of the grace period for space, seconds since 1970; 0 if it has not begun.
     pub space_until: u64,
-    /// When the while ends for inodes.
+    /// End of the grace period for inodes.
     pub inodes_until: u64,
 }
 
@@ -296,7 +301,7 @@ impl QuotaEntry {
             dqb_itime: self.inodes_until.into(),
         };
         if is_free(&raw) {
-            // Linux's mark for id 0 without usage, which would look like a free entry.
+            // Linux's mark for id 0 without usage, which would otherwise look like a free entry.
             raw.dqb_itime = 1.into();
         }
         raw
@@ -307,18 +312,18 @@ fn is_free(raw: &RawQuotaEntry) -> bool {
     raw.as_bytes().iter().all(|&byte| byte == 0)
 }
 
-/// A leaf: up to 14 entries in no order.
+/// A leaf: up to 14 entries, unordered.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaLeaf<'a> {
-    /// Next in the list of leaves with a free entry, or in that of free blocks.
+    /// Next in the list of leaves with a free entry, or in the list of free blocks.
     pub next_free: Option<FileBlock>,
-    /// The one before.
+    /// Previous in that list.
     pub previous_free: Option<FileBlock>,
     slots: &'a [RawQuotaEntry; QUOTA_LEAF_ENTRIES],
 }
 
 impl<'a> QuotaLeaf<'a> {
-    /// Reads block `index` of the quota file `inode`, which has `blocks` blocks.
+    /// Parses block `index` of the quota file `inode`, which has `blocks` blocks.
     pub fn parse(
         block: &'a [u8],
         inode: InodeNumber,
@@ -353,8 +358,10 @@ impl<'a> QuotaLeaf<'a> {
     }
 }
 
-/// The next in the list of free blocks of the quota file `inode`, behind block `index`. A free block holds nothing else that may
-/// be read: Linux leaves the last entry of a leaf in it (`free_dqentry`).
+/// The block after block `index` in the list of free blocks of the quota file `inode`.
+///
+/// Nothing else in a free block may be used: Linux leaves the last entry of a former leaf in it
+/// (`free_dqentry`).
 pub fn next_free_quota_block(
     block: &[u8],
     inode: InodeNumber,
@@ -367,7 +374,7 @@ pub fn next_free_quota_block(
     optional_block(place, "dqdh_next_free", raw.dqdh_next_free.get(), blocks)
 }
 
-/// Fills a block of the tree: children by one byte of the id.
+/// Fills a tree block with children by id byte.
 ///
 /// # Panics
 /// If the block is shorter than 1024 bytes.
@@ -379,7 +386,7 @@ pub fn write_quota_tree_node(block: &mut [u8], children: impl IntoIterator<Item 
     }
 }
 
-/// Fills a leaf; `links` are the next and the previous leaf with a free entry.
+/// Fills a leaf; `links` are the next and previous leaf with a free entry.
 ///
 /// # Panics
 /// If there are more than [`QUOTA_LEAF_ENTRIES`], or the block is shorter than 1024 bytes.

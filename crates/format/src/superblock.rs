@@ -1,4 +1,5 @@
-//! The superblock (kernel document: *Super Block*): 1,024 bytes at byte 1,024 of the volume, with backups.
+//! The superblock (kernel document: *Super Block*): 1,024 bytes at byte 1,024 of the volume, with
+//! backups.
 
 use crate::{
     BlockSize, ChecksumSeed, ClusterSize, Compat, Corrupt, Group, Incompat, InodeNumber, Place, Problem,
@@ -20,7 +21,7 @@ pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
 /// Size of a superblock in bytes, and the offset of the primary one.
 pub const SUPERBLOCK_BYTES: usize = 1024;
 
-/// The superblock as it lies on disk, under the kernel's names; the numbers are offsets in bytes.
+/// On-disk superblock with the kernel's field names; the numbers are byte offsets.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // the kernel's names are the documentation
@@ -152,16 +153,18 @@ pub const STATE_ERROR: u16 = 2;
 pub const STATE_ORPHAN: u16 = 4;
 
 impl Superblock {
-    /// Parses and checks a superblock: magic, geometry and the limits that make later arithmetic safe.
+    /// Parses and checks a superblock: magic, geometry, and limits that make later arithmetic safe.
     ///
-    /// Checks neither the checksum ([`Self::verify_checksum`]) nor whether the features are supported.
+    /// Does not check the checksum ([`Self::verify_checksum`]) or whether the features are
+    /// supported.
     pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
         let (raw, _) = RawSuperblock::read_from_prefix(bytes)
             .map_err(|_| Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, bytes.len()))?;
         Self::from_raw(raw)
     }
 
-    /// Whether bytes are the superblock of a journal's device, which has no geometry of a volume.
+    /// Whether the bytes are the superblock of an external journal device, which has no volume
+    /// geometry.
     pub fn is_journal_device(bytes: &[u8]) -> bool {
         RawSuperblock::read_from_prefix(bytes).is_ok_and(|(raw, _)| {
             let features = Incompat::from_bits_retain(raw.s_feature_incompat.get());
@@ -169,7 +172,7 @@ impl Superblock {
         })
     }
 
-    /// As [`Self::parse`], from a layout that the caller filled.
+    /// Like [`Self::parse`], for a layout filled in by the caller.
     pub fn from_raw(raw: RawSuperblock) -> Result<Self, Corrupt> {
         let bad = |field, value, rule| Corrupt::field(Place::Superblock, field, value, rule);
         if raw.s_magic.get() != SUPERBLOCK_MAGIC {
@@ -255,17 +258,18 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// The layout under the kernel's names.
+    /// The layout with the kernel's field names.
     pub fn raw(&self) -> &RawSuperblock {
         &self.raw
     }
 
-    /// Changes the layout; the caller keeps it consistent and calls [`Self::update_checksum`].
+    /// Mutable access to the layout; the caller keeps it consistent and calls
+    /// [`Self::update_checksum`].
     pub fn raw_mut(&mut self) -> &mut RawSuperblock {
         &mut self.raw
     }
 
-    /// Compares `s_checksum` with the contents; volumes without `metadata_csum` always pass.
+    /// Checks `s_checksum`; volumes without `metadata_csum` always pass.
     pub fn verify_checksum(&self) -> Result<(), Corrupt> {
         if !self.has_metadata_csum() {
             return Ok(());
@@ -278,7 +282,7 @@ impl Superblock {
         if stored == computed { Ok(()) } else { Err(Corrupt::checksum(Place::Superblock, stored, computed)) }
     }
 
-    /// Stores the checksum of the contents, with `metadata_csum`.
+    /// Updates the checksum, with `metadata_csum`.
     pub fn update_checksum(&mut self) {
         if self.has_metadata_csum() {
             self.raw.s_checksum = self.checksum().into();
@@ -289,7 +293,7 @@ impl Superblock {
         crc32c(!0, &self.raw.as_bytes()[..SUPERBLOCK_BYTES - 4])
     }
 
-    /// The 1,024 bytes as they lie on disk.
+    /// The 1,024 on-disk bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.raw.as_bytes()
     }
@@ -299,7 +303,7 @@ impl Superblock {
         BlockSize::from_log_kib(self.raw.s_log_block_size.get()).unwrap_or(BlockSize::K4)
     }
 
-    /// Blocks in an allocation unit: 1 without `bigalloc`.
+    /// Blocks per allocation unit: 1 without `bigalloc`.
     pub fn blocks_per_cluster(&self) -> u32 {
         if self.ro_compat().contains(RoCompat::BIGALLOC) {
             let log = self.raw.s_log_cluster_size.get().saturating_sub(self.raw.s_log_block_size.get());
@@ -309,7 +313,7 @@ impl Superblock {
         }
     }
 
-    /// The allocation unit in blocks.
+    /// The allocation unit.
     pub fn cluster_size(&self) -> ClusterSize {
         ClusterSize::from_log_blocks(self.blocks_per_cluster().trailing_zeros())
     }
@@ -319,12 +323,12 @@ impl Superblock {
         self.wide(self.raw.s_blocks_count_lo, self.raw.s_blocks_count_hi)
     }
 
-    /// `s_r_blocks_count`: blocks kept for the superuser.
+    /// `s_r_blocks_count`: blocks reserved for the superuser.
     pub fn reserved_blocks(&self) -> u64 {
         self.wide(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi)
     }
 
-    /// `s_free_blocks_count`: blocks that are free, also with `bigalloc`, where descriptors count clusters.
+    /// `s_free_blocks_count`: free blocks, even with `bigalloc`, where descriptors count clusters.
     pub fn free_blocks(&self) -> u64 {
         self.wide(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi)
     }
@@ -334,7 +338,7 @@ impl Superblock {
         u64::from(hi) << 32 | u64::from(lo.get())
     }
 
-    /// `s_first_data_block`: the block that holds the primary superblock, where group 0 begins.
+    /// `s_first_data_block`: the block of the primary superblock, where group 0 begins.
     pub fn first_data_block(&self) -> VolumeBlock {
         VolumeBlock(self.raw.s_first_data_block.get().into())
     }
@@ -344,7 +348,7 @@ impl Superblock {
         self.raw.s_blocks_per_group.get()
     }
 
-    /// `s_clusters_per_group`; as the blocks, without `bigalloc`.
+    /// `s_clusters_per_group`; equal to the number of blocks without `bigalloc`.
     pub fn clusters_per_group(&self) -> u32 {
         if self.ro_compat().contains(RoCompat::BIGALLOC) {
             self.raw.s_clusters_per_group.get()
@@ -374,18 +378,18 @@ impl Superblock {
         VolumeBlock(self.first_data_block().0 + u64::from(group.0) * u64::from(self.blocks_per_group()))
     }
 
-    /// Blocks in a group: fewer in the last one.
+    /// Number of blocks in a group; the last one may have fewer.
     pub fn group_blocks(&self, group: Group) -> u32 {
         let left = self.blocks_count().saturating_sub(self.group_first_block(group).0);
         left.min(self.blocks_per_group().into()) as u32
     }
 
-    /// Clusters in a group: bits of its bitmap that count.
+    /// Number of clusters in a group: valid bits of its bitmap.
     pub fn group_clusters(&self, group: Group) -> u32 {
         self.group_blocks(group).div_ceil(self.blocks_per_cluster())
     }
 
-    /// The group and index within its table of an inode; `None` for 0 and beyond the last.
+    /// Group of an inode, and its index in the group's table; `None` for 0 and past the last inode.
     pub fn locate_inode(&self, number: InodeNumber) -> Option<(Group, u32)> {
         if number.0 == 0 || number.0 > self.inodes_count() {
             return None;
@@ -393,7 +397,7 @@ impl Superblock {
         Some((Group((number.0 - 1) / self.inodes_per_group()), (number.0 - 1) % self.inodes_per_group()))
     }
 
-    /// Whether a block lies in the volume and is not the boot block's.
+    /// Whether a block lies in the volume and is not the boot block.
     pub fn is_valid_block(&self, block: VolumeBlock) -> bool {
         block >= self.first_data_block() && block.0 < self.blocks_count()
     }
@@ -413,27 +417,27 @@ impl Superblock {
         if self.incompat().contains(Incompat::BIT64) { self.raw.s_desc_size.get().into() } else { 32 }
     }
 
-    /// Group descriptors in a block.
+    /// Group descriptors per block.
     pub fn descriptors_per_block(&self) -> u32 {
         (self.block_size().byte_len() / self.descriptor_size()) as u32
     }
 
-    /// Blocks that hold all group descriptors.
+    /// Number of blocks for all group descriptors.
     pub fn descriptor_blocks(&self) -> u32 {
         self.group_count().div_ceil(self.descriptors_per_block())
     }
 
-    /// Whether metadata carries CRC-32C checksums.
+    /// Whether metadata has CRC-32C checksums.
     pub fn has_metadata_csum(&self) -> bool {
         self.ro_compat().contains(RoCompat::METADATA_CSUM)
     }
 
-    /// Whether group descriptors carry a checksum, of either kind.
+    /// Whether group descriptors have a checksum, of either kind.
     pub fn has_group_csum(&self) -> bool {
         self.ro_compat().intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// The seed of metadata checksums; `None` without `metadata_csum`.
+    /// Seed of metadata checksums; `None` without `metadata_csum`.
     pub fn checksum_seed(&self) -> Option<ChecksumSeed> {
         if !self.has_metadata_csum() {
             None
@@ -481,8 +485,8 @@ impl Superblock {
         (self.compat().contains(Compat::ORPHAN_FILE) && number != 0).then_some(InodeNumber(number))
     }
 
-    /// Whether an inode is one of the volume's own, to which no name leads: those that are reserved but for the root, and
-    /// the journal, the orphan file and the quota files wherever they lie.
+    /// Whether an inode belongs to the volume itself and has no name: reserved inodes except the
+    /// root, and the journal, orphan file and quota files with any number.
     pub fn is_own_inode(&self, number: InodeNumber) -> bool {
         let quotas = [self.raw.s_usr_quota_inum, self.raw.s_grp_quota_inum, self.raw.s_prj_quota_inum];
         let has_quota = self.ro_compat().contains(RoCompat::QUOTA);

@@ -1,11 +1,12 @@
-//! Points in time as inodes and superblocks keep them (kernel document: *Inode Timestamps*).
+//! Time stamps of inodes and superblocks (kernel document: *Inode Timestamps*).
 
 use std::fmt;
 use zerocopy::little_endian::U32;
 
 /// Seconds since 1970 and nanoseconds.
 ///
-/// An inode stores 34 bits of seconds (1901 to 2446) when it has room for the extra field, else 32 (to 2038).
+/// An inode stores 34 bits of seconds (1901 to 2446) if it has room for the extra field, otherwise
+/// 32 (to 2038).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Whole seconds since 1970-01-01 00:00 UTC.
@@ -15,25 +16,27 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// First second that an extra field can express.
+    /// Earliest second that an extra field can express.
     pub const MIN_SECONDS: i64 = i32::MIN as i64;
-    /// Last second that an extra field can express.
+    /// Latest second that an extra field can express.
     pub const MAX_SECONDS: i64 = i32::MAX as i64 + (3 << 32);
 
-    /// From a base field and its extra field: two low bits extend the seconds, the rest are nanoseconds.
+    /// From a base field and its extra field, whose low two bits extend the seconds and whose other
+    /// bits are nanoseconds.
     pub fn from_raw(base: U32, extra: Option<U32>) -> Self {
         let seconds = i64::from(base.get() as i32);
         match extra {
             None => Self { seconds, nanos: 0 },
             Some(extra) => Self {
                 seconds: seconds + (i64::from(extra.get() & 3) << 32),
-                // A field can hold more than a second's worth; the kernel would hand it out as it is.
+                // The field can hold more than a second; the kernel would return it unchanged.
                 nanos: (extra.get() >> 2).min(999_999_999),
             },
         }
     }
 
-    /// The first and the last second that an inode of so many bytes stores: 128 have no room for the two further bits.
+    /// Earliest and latest second that an inode of this many bytes can store; with 128 there is no
+    /// room for the two extra bits.
     pub fn seconds_range(inode_bytes: u16) -> (i64, i64) {
         match inode_bytes {
             ..=128 => (i32::MIN.into(), i32::MAX.into()),
@@ -41,7 +44,7 @@ impl Timestamp {
         }
     }
 
-    /// The base and extra field of this time, clamped to what they can express.
+    /// Base and extra field for this time, clamped to their range.
     pub fn to_raw(self) -> (U32, U32) {
         let seconds = self.seconds.clamp(Self::MIN_SECONDS, Self::MAX_SECONDS);
         let base = seconds as i32;
@@ -55,11 +58,12 @@ impl Timestamp {
     }
 }
 
-/// Prints in UTC.
+/// Prints the time in UTC.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.seconds.div_euclid(86_400), self.seconds.rem_euclid(86_400));
-        // Civil date from days, after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+        // Civil date from days, after Howard Hinnant, "chrono-Compatible Low-Level Date
+        // Algorithms".
         let z = days + 719_468;
         let era = z.div_euclid(146_097);
         let doe = z.rem_euclid(146_097);

@@ -1,11 +1,11 @@
-//! With any bytes, parsing ends in a value or an error, and values print.
+//! Parsing arbitrary bytes returns a value or an error, and values can be printed.
 
 use extant_format::*;
 use proptest::prelude::*;
 
 const SUPERBLOCK: &[u8] = include_bytes!("data/superblock.bin");
 
-/// A superblock with a few bytes changed, which gets further than noise does.
+/// A superblock with a few bytes changed, which gets further than noise.
 fn changed_superblock() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec((0usize..1024, any::<u8>()), 0..6).prop_map(|changes| {
         let mut bytes = SUPERBLOCK.to_vec();

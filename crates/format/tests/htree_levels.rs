@@ -1,5 +1,5 @@
-//! Directories of every depth, under every hash, as Linux builds them: each name must lie in the leaf that its hash leads
-//! to. Needs root and loop devices; skipped with a message elsewhere.
+//! Directories of every depth, with every hash, as built by Linux: each name must be in the leaf
+//! that its hash leads to. Needs root and loop devices; skipped with a message otherwise.
 
 use extant_format::*;
 use std::path::Path;
@@ -14,14 +14,15 @@ fn sh(script: &str) -> Result<String, String> {
     if out.status.success() { Ok(text) } else { Err(format!("{script}: {text}")) }
 }
 
-/// Long, so that few fit a block, and with high bytes.
+/// Long, so that few fit in a block, and with high bytes.
 fn name(i: usize) -> Vec<u8> {
     let mut name = format!("{i}-").into_bytes();
     name.resize(220 + i % 30, 0x80 | (i % 97) as u8);
     name
 }
 
-/// A volume whose directory has `names` links to one file; gives its superblock, and the directory's blocks.
+/// A volume whose directory has `names` links to one file; returns its superblock and the
+/// directory's blocks.
 fn volume(dir: &Path, names: usize, hash: &str) -> Result<(Vec<u8>, Vec<u8>), String> {
     use std::os::unix::ffi::OsStrExt;
     let (image, at, dump) = (dir.join("image"), dir.join("mount"), dir.join("dump"));
@@ -55,7 +56,7 @@ fn check(dir: &Path, names: usize, hash: &str, levels: u8) -> Result<(), String>
     let context = |block| HtreeContext { dir: InodeNumber(12), block, checksums: true, large_dir: true };
     let root = DxRoot::parse(block(FileBlock(0)), &context(FileBlock(0))).unwrap();
     assert_eq!((root.info.levels, root.info.hash_version.to_string().as_str()), (levels, hash));
-    // All leaves in order: the first entry of a node begins where the entry above it does.
+    // All leaves in order. The first entry of a node has the hash of the entry above it.
     let mut leaves: Vec<DxEntry> = root.entries.iter().collect();
     for _ in 0..levels {
         leaves = leaves
@@ -71,7 +72,7 @@ fn check(dir: &Path, names: usize, hash: &str, levels: u8) -> Result<(), String>
     for i in 0..names {
         let name = name(i);
         let hash = hash_name(root.info.hash_version, sign, &sb.hash_seed(), &name).unwrap();
-        // Names of one hash may go on in the next leaf.
+        // Names with the same hash may continue in the next leaf.
         let first = leaves.partition_point(|leaf| leaf.hash <= hash.major) - 1;
         let more = leaves[first + 1..].iter().take_while(|leaf| leaf.continues(hash)).count();
         let found = leaves[first..=first + more].iter().any(|leaf| {

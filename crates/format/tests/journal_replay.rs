@@ -1,5 +1,5 @@
-//! Logs that we write, in every shape, replayed by e2fsck: escaped and revoked blocks, a log that wraps around.
-//! Skipped with a message where e2fsprogs is not installed.
+//! Logs of every shape, written by us and replayed by e2fsck: escaped and revoked blocks, a log
+//! that wraps around. Skipped with a message if e2fsprogs is not installed.
 
 use extant_format::jbd2::*;
 use extant_format::{BlockSize, VolumeBlock};
@@ -10,8 +10,8 @@ use std::process::Command;
 
 const BLOCK: usize = 1024;
 const UUID: [u8; 16] = 0x01234567_89ab_cdef_0123_456789abcdef_u128.to_be_bytes();
-/// Unused blocks of the volume: written, written with the journal's magic number, revoked, written by the second
-/// transaction.
+/// Unused blocks of the volume: written; written with the journal's magic number; revoked; written
+/// by the second transaction.
 const HOMES: [u64; 4] = [16_000, 16_001, 16_002, 16_003];
 
 fn sh(script: &str) -> (Option<i32>, String) {
@@ -38,7 +38,7 @@ struct Log<'a> {
     image: &'a File,
     sb: JournalSuperblock,
     layout: JournalLayout,
-    /// Where the journal starts on the volume.
+    /// Start of the journal on the volume.
     origin: u64,
     at: u32,
 }
@@ -104,7 +104,7 @@ fn replay(image: &Path, compat: u8, incompat: JournalIncompat) -> Result<(), Str
     log.transaction(5, &[], &HOMES[..3]);
     log.transaction(6, &HOMES[2..3], &HOMES[3..]);
     assert!(log.at < 100, "the log wrapped around");
-    // A commit block of a transaction that is not the next one: the log ends before it.
+    // A commit block with the wrong transaction number: the log ends before it.
     log.transaction(9, &[], &HOMES[..1]);
 
     let (code, text) = sh(&format!("e2fsck -fy {path}"));

@@ -1,7 +1,8 @@
-//! Structures made by mke2fs 1.47 parse, print and come back byte for byte; one changed field is refused by name.
+//! Structures created by mke2fs 1.47 parse, print, and are written back byte for byte; a single
+//! changed field is refused by name.
 //!
-//! `tests/data` holds pieces of two volumes of 8 MiB with 1 KiB blocks: `mke2fs -t ext4 -b 1024 -d` of a small tree, and
-//! `uninit_bg_*` with `-O ^metadata_csum,uninit_bg,^64bit`.
+//! `tests/data` has pieces of two 8 MiB volumes with 1 KiB blocks: `mke2fs -t ext4 -b 1024 -d` with
+//! a small tree, and `uninit_bg_*` with `-O ^metadata_csum,uninit_bg,^64bit`.
 
 use extant_format::*;
 
@@ -23,7 +24,7 @@ fn with(bytes: &[u8], at: usize, new: &[u8]) -> Vec<u8> {
     changed
 }
 
-/// The name of the field that a structure is refused for.
+/// Name of the field for which a structure is refused.
 fn field<T: std::fmt::Debug>(result: Result<T, Corrupt>) -> &'static str {
     match result.expect_err("the changed structure is refused").problem {
         Problem::Field { field, .. } => field,
@@ -86,7 +87,7 @@ fn superblock_with_one_bad_field_is_refused_by_its_name() {
     for (at, new, name) in cases {
         assert_eq!(field(Superblock::parse(&with(SUPERBLOCK, *at, new))), *name, "byte {at:#x} = {new:x?}");
     }
-    // bigalloc makes the cluster size count.
+    // With bigalloc the cluster size is checked.
     let bigalloc = with(SUPERBLOCK, 0x65, &[SUPERBLOCK[0x65] | 2]);
     assert_eq!(field(Superblock::parse(&with(&bigalloc, 0x1c, &[21]))), "s_log_cluster_size");
     assert_eq!(field(Superblock::parse(&SUPERBLOCK[..1000])), "truncated");
@@ -114,7 +115,7 @@ fn descriptors_of_both_checksum_kinds() {
                 assert_eq!(field(GroupDescriptor::parse(&with(bytes, at, &bad), &sb, Group(0))), name);
             }
         }
-        // A table that begins within the volume and ends beyond it.
+        // A table that begins inside the volume and ends outside it.
         assert_eq!(
             field(GroupDescriptor::parse(&with(bytes, 8, &[0xff, 0x1f]), &sb, Group(0))),
             "bg_inode_table"
@@ -303,7 +304,8 @@ fn block_pointers_beyond_the_volume_are_refused() {
     );
 }
 
-/// By the kernel's documentation, sparse_super keeps copies in groups 0, 1 and powers of 3, 5 and 7.
+/// By the kernel's documentation, sparse_super keeps copies in groups 0, 1 and powers of 3, 5 and
+/// 7.
 #[test]
 fn backups_lie_where_sparse_super_puts_them() {
     let sb = sb();
@@ -311,7 +313,7 @@ fn backups_lie_where_sparse_super_puts_them() {
     assert_eq!(with_backup, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
 }
 
-/// A leaf in a block, whose extents have these first blocks, lengths and places.
+/// A leaf in a block, with extents of these first blocks, lengths and locations.
 fn leaf_of(extents: &[(u32, u16, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     ExtentNode::Leaf(Vec::new()).write_to(&mut bytes);
@@ -359,10 +361,10 @@ fn one_bad_extent_costs_its_own_blocks_only() {
     );
     assert_eq!(salvage(&with(0, (0, 0, 0))), (all_but(0), vec![(0, 10)]));
     assert_eq!(salvage(&with(4, (70, 4, 500))), (all_but(4), vec![(34, 50)]), "beyond the parent's range");
-    // Of two that contradict each other, either may be wrong.
+    // If two extents contradict each other, either may be wrong.
     assert_eq!(salvage(&with(2, (20, 20, 300))), (vec![0, 10, 40], vec![(14, 40)]));
     assert_eq!(salvage(&with(2, (11, 4, 300))), (vec![0, 30, 40], vec![(4, 30)]));
-    // Nothing is lost, but the error has to be told.
+    // Nothing is lost, but the error must be reported.
     let adjacent = [(0, 10, 100), (3, 0, 0), (10, 4, 200)];
     assert_eq!(salvage(&adjacent), (vec![0, 10], vec![(10, 10)]));
     assert_eq!(field(ExtentNode::salvage(&[0xff; 1024], &cx)), "magic");
@@ -384,7 +386,7 @@ fn one_bad_child_costs_its_own_range_only() {
     };
     assert_eq!((entries.len(), damaged.len()), (3, 1));
     assert_eq!((damaged[0].0.start, damaged[0].0.end), (10, 30));
-    // Without an order nobody knows where a child's part of the file ends.
+    // If children are out of order, it is unknown where each one's range ends.
     let bytes = node(vec![child(0, 100), child(30, 101), child(10, 102)]);
     assert_eq!(field(ExtentNode::salvage(&bytes, &cx)), "ei_block");
 }
@@ -400,7 +402,7 @@ fn descriptors_have_copies_behind_backups_and_in_meta_groups() {
     };
     let copies =
         |sb: &Superblock, index| sb.descriptor_copies(index).iter().map(|c| c.block.0).collect::<Vec<_>>();
-    // As `mke2fs -n -b 1024` lists them: 8193, 24577, 40961, 57345, 73729.
+    // As listed by `mke2fs -n -b 1024`: 8193, 24577, 40961, 57345, 73729.
     let sparse = bare(90_000, &|_| {});
     assert_eq!(copies(&sparse, 2), [4, 8196, 24580, 40964, 57348, 73732]);
     let every = bare(30_000, &|raw| raw.s_feature_ro_compat = 0.into());
@@ -410,7 +412,8 @@ fn descriptors_have_copies_behind_backups_and_in_meta_groups() {
         raw.s_backup_bgs = [1.into(), 10.into()];
     });
     assert_eq!(copies(&two, 0), [2, 8194, 81922]);
-    // A meta group of 16 groups has the block in its first, second and last; a superblock there comes before it.
+    // In a meta group of 16 groups, the block is in the first, second and last group; it follows
+    // the superblock if that group has one.
     let meta = bare(8192 * 20, &|raw| {
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
     });

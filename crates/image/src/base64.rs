@@ -1,6 +1,6 @@
-//! Values of attributes in text.
+//! Attribute values in text form.
 
-/// The bytes of a text in base64 (RFC 4648, section 4); its padding may be left out.
+/// Decodes base64 (RFC 4648, section 4); padding is optional.
 pub fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.iter().rposition(|&byte| byte != b'=').map_or(&text[..0], |last| &text[..=last]);
     let padding = text.len() - digits.len();

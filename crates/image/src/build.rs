@@ -1,4 +1,4 @@
-//! From sources to a finished image: load, plan, write, rename.
+//! Builds an image from sources: load, plan, write, rename.
 
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
@@ -23,29 +23,30 @@ pub struct BuildReport {
     pub free_bytes: u64,
     /// Inodes in use.
     pub used_inodes: u32,
-    /// Inodes left.
+    /// Free inodes.
     pub free_inodes: u32,
     /// Regular files, symbolic links, devices and so on.
     pub files: u32,
-    /// Directories, the root and lost+found among them.
+    /// Directories, including the root and lost+found.
     pub directories: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// Differences between the volume and its sources.
+    /// Differences between volume and sources.
     pub notes: Vec<Note>,
 }
 
-/// Builds a volume from the sources, laid over each other in order, and puts it at the output's name.
+/// Builds a volume from the sources, merged over each other in order, and places it under the
+/// output's name.
 ///
-/// An image of an earlier build that lies under the output's name within a source is left out. The image is durable when
-/// this returns. On an error nothing is left under its name, or what was there before.
+/// If a source contains an earlier build under the output's name, that file is left out. The image
+/// is durable when this returns. On error the name is absent, or still refers to the previous file.
 pub fn build(
     options: &BuildOptions,
     sources: &[Source],
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
-    // Before the sources are read, which may take long.
+    // Claim it before reading the sources, which may take long.
     let replaced = Replaced::claim(&options.output, options.foreign_locks)?;
     let spool_dir = directory_of(&options.output);
     let load_options = LoadOptions {
@@ -67,15 +68,15 @@ pub fn build(
     write(replaced, &options.volume, source, rt, progress)
 }
 
-/// The regular file that has this name, if there is one.
+/// The regular file of this name, if any.
 pub(crate) fn identity_of(path: &Path) -> Option<FileIdentity> {
     let meta = path.symlink_metadata().ok().filter(|meta| meta.is_file())?;
     Some((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino()))
 }
 
-/// Makes an empty volume of a fixed size at `path`. `created` is the time that it gives as its making.
+/// Creates an empty volume of fixed size at `path`. `created` is recorded as its creation time.
 ///
-/// As [`build`], except that the UUID is a random one where none is given.
+/// Otherwise like [`build`], except that the UUID is random if not given.
 pub fn mkfs(
     path: &Path,
     volume: &VolumeOptions,
@@ -86,7 +87,7 @@ pub fn mkfs(
     mkfs_over(path, ForeignLocks::Honour, volume, created, rt, progress)
 }
 
-/// As [`mkfs`], with a choice of what is done about an image there that another program has locked.
+/// Like [`mkfs`], with a choice of how to treat an existing image that another program has locked.
 pub fn mkfs_over(
     path: &Path,
     foreign: ForeignLocks,
@@ -114,7 +115,7 @@ pub fn mkfs_over(
     write(replaced, &volume, source, rt, progress)
 }
 
-/// The sources, read.
+/// The sources after loading.
 struct Loaded {
     tree: Tree,
     stores: Stores,

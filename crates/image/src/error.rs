@@ -1,21 +1,21 @@
-//! Reasons for which a build fails.
+//! Build errors.
 
 use std::io;
 use std::path::Path;
 use thiserror::Error;
 
-/// Why a build or a mkfs failed. Nothing is left under the output's name then.
+/// Why a build or mkfs failed. Nothing is left under the output's name.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A source could not be read.
     #[error("cannot {action} {path}: {error}")]
     Source {
-        /// The operation, as in "open".
+        /// The operation, e.g. "open".
         action: &'static str,
         /// Path of the file or directory, quoted.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
     /// A file changed between the walk and the copy.
@@ -34,14 +34,14 @@ pub enum BuildError {
         /// Length of the name.
         bytes: usize,
     },
-    /// A symbolic link whose target does not fit a block.
+    /// A symbolic link whose target does not fit in a block.
     #[error("the target of symbolic link {path} has {bytes} bytes; this volume stores at most {limit}")]
     TargetTooLong {
         /// Path of the link, quoted.
         path: String,
         /// Length of the target.
         bytes: u64,
-        /// Longest that fits.
+        /// Longest target that fits.
         limit: u64,
     },
     /// More hard links than ext can count.
@@ -49,12 +49,12 @@ pub enum BuildError {
     TooManyLinks {
         /// One of the paths, quoted.
         path: String,
-        /// How many there are.
+        /// Number of links.
         links: u64,
-        /// Most that fit.
+        /// Maximum that fits.
         limit: u64,
     },
-    /// A file that is larger than the volume's type can map.
+    /// A file larger than this type of volume can map.
     #[error(
         "{path} has {bytes} bytes; this volume's files have at most {limit}: use ext4 or a larger block size"
     )]
@@ -63,10 +63,10 @@ pub enum BuildError {
         path: String,
         /// Its size.
         bytes: u64,
-        /// Most that fits.
+        /// Maximum that fits.
         limit: u64,
     },
-    /// Attributes that fit neither the inode nor a block.
+    /// Attributes that fit neither in the inode nor in a block.
     #[error(
         "the extended attributes of {path} need {bytes} bytes besides those in its inode, and a block holds {limit}{}",
         if *ea_inode { "" } else { "; -O ea_inode keeps long values in inodes of their own, but GRUB and Linux before 4.13 \
@@ -77,9 +77,9 @@ pub enum BuildError {
         path: String,
         /// Bytes needed.
         bytes: u64,
-        /// Bytes there are.
+        /// Bytes available.
         limit: u64,
-        /// Whether the volume has the feature `ea_inode`.
+        /// Whether the volume has the `ea_inode` feature.
         ea_inode: bool,
     },
     /// A directory with more names than its index can hold.
@@ -91,11 +91,11 @@ pub enum BuildError {
     DirectoryFull {
         /// Path, quoted.
         path: String,
-        /// Names in it.
+        /// Number of names.
         names: usize,
         /// The volume's block size.
         block_bytes: u32,
-        /// Whether the volume has the feature `large_dir`.
+        /// Whether the volume has the `large_dir` feature.
         large_dir: bool,
     },
     /// An access list in text that cannot be turned into numbers.
@@ -106,7 +106,7 @@ pub enum BuildError {
         /// What is wrong with it.
         problem: String,
     },
-    /// An attribute with a name that Linux cannot have.
+    /// An attribute name that Linux does not allow.
     #[error(
         "the extended attribute {name} of {path} cannot be stored: names have at most 255 bytes, none of them 0"
     )]
@@ -116,7 +116,7 @@ pub enum BuildError {
         /// The attribute's name, quoted.
         name: String,
     },
-    /// An attribute with a longer value than Linux hands out.
+    /// An attribute value longer than Linux can return.
     #[error(
         "the extended attribute {name} of {path} has {bytes} bytes; Linux reads values of at most {limit}"
     )]
@@ -125,18 +125,18 @@ pub enum BuildError {
         path: String,
         /// The attribute's name, quoted.
         name: String,
-        /// Bytes of the value.
+        /// Length of the value.
         bytes: u64,
-        /// Most that are read.
+        /// Maximum that can be read.
         limit: u64,
     },
-    /// A symbolic link with an empty target, which Linux does not have either.
+    /// A symbolic link with an empty target, which Linux does not allow either.
     #[error("the target of symbolic link {path} is empty")]
     TargetEmpty {
         /// Path of the link, quoted.
         path: String,
     },
-    /// A device whose numbers Linux does not have.
+    /// A device number outside Linux's range.
     #[error("{path} is device {major}:{minor}; the numbers go up to 4095:1048575")]
     DeviceNumber {
         /// Path, quoted.
@@ -151,20 +151,20 @@ pub enum BuildError {
     Acl {
         /// Path, quoted.
         path: String,
-        /// The attribute.
+        /// The attribute's name.
         name: String,
-        /// The fault.
+        /// What is wrong.
         reason: String,
     },
     /// More names than fit 32 bits.
     #[error("the source has more names than a volume can have inodes")]
     TooManyEntries,
-    /// An owner outside every range of the map.
+    /// An owner not covered by any range of the map.
     #[error("{path}: no range of the owner map covers its {what} {id}; add one for it")]
     Unmapped {
         /// Path, quoted.
         path: String,
-        /// "user" or "group", perhaps of an access list.
+        /// "user" or "group", possibly of an access list.
         what: &'static str,
         /// The id.
         id: u32,
@@ -174,71 +174,71 @@ pub enum BuildError {
     Tar {
         /// Name of the archive.
         archive: String,
-        /// Where, in bytes of the uncompressed archive.
+        /// Offset in bytes of the uncompressed archive.
         offset: u64,
         /// "in entry …" or "after entry …".
         place: String,
-        /// The fault.
+        /// What is wrong.
         problem: String,
     },
-    /// A malformed image of a container: an OCI layout, or an archive of `docker save`.
+    /// A malformed container image: an OCI layout or a `docker save` archive.
     #[error("{layout}: {problem}")]
     Oci {
         /// Path of the image.
         layout: String,
-        /// The fault.
+        /// What is wrong.
         problem: String,
     },
-    /// A layout or archive holds several images.
+    /// A layout or archive with several images.
     #[error("{image}: it holds several images ({images})")]
     SeveralImages {
         /// Path of the layout or archive.
         image: String,
-        /// By what they can be chosen.
+        /// Names or platforms that select the images.
         images: String,
     },
-    /// A layer of an image that cannot be applied by itself.
+    /// An image layer that cannot be applied by itself.
     #[error("{path}: {problem}")]
     Layer {
-        /// The place in it, quoted.
+        /// The path in the layer, quoted.
         path: String,
-        /// What stands against it, and what to do.
+        /// What is wrong, and what to do.
         problem: String,
     },
-    /// A compressed archive holds more than the volume.
+    /// A compressed archive that contains more than the volume can hold.
     #[error(
         "{archive}: with {path} its contents come to more than {limit} bytes, and the volume has {given}"
     )]
     Overfull {
         /// Name of the archive.
         archive: String,
-        /// The file that is too much, quoted.
+        /// The file that exceeds the limit, quoted.
         path: String,
         /// The limit.
         limit: u64,
         /// Size of the volume in bytes.
         given: u64,
     },
-    /// The contents do not fit the size that was asked for.
+    /// The contents do not fit in the requested size.
     #[error("the contents need {needed} bytes; a volume of {given} bytes is too small")]
     TooSmall {
-        /// A size that would do.
+        /// A size that would suffice.
         needed: u64,
-        /// The size asked for.
+        /// The requested size.
         given: u64,
     },
-    /// More inodes are needed than were asked for, or than fit.
+    /// More inodes are needed than were requested, or than fit.
     #[error(
         "the contents need {needed} inodes, the volume has {given}; ask for more inodes, fewer bytes per inode, or, where the \
          volume has as many as its size allows, a larger volume"
     )]
     TooFewInodes {
-        /// Inodes needed, reserved ones included.
+        /// Inodes needed, including reserved ones.
         needed: u64,
-        /// Inodes there are.
+        /// Inodes available.
         given: u64,
     },
-    /// Options that contradict each other or go beyond what ext can do.
+    /// Options that contradict each other or exceed what ext supports.
     #[error("{0}")]
     Options(String),
     /// The image could not be written.
@@ -246,15 +246,15 @@ pub enum BuildError {
     Output {
         /// The operation.
         action: &'static str,
-        /// The image, or the directory that it lies in.
+        /// The image, or its directory.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
     /// The image could not be written.
     #[error("cannot write the image: {0}")]
     Device(#[from] extant_block::IoError),
-    /// The volume that is added to cannot be opened or changed.
+    /// The existing volume cannot be opened or changed.
     #[error("{path}: {error}")]
     Volume {
         /// The image, or the path on the volume, quoted.
@@ -262,7 +262,7 @@ pub enum BuildError {
         /// The error.
         error: extant_fs::Error,
     },
-    /// A task of the build panicked: a defect.
+    /// A task of the build panicked; a bug.
     #[error("{0}")]
     World(#[from] extant_rt::RtError),
 }
@@ -281,7 +281,7 @@ impl BuildError {
     }
 }
 
-/// A name of any bytes, in quotes and fit for a terminal (see [`extant_fs::quote`]).
+/// Quotes a name of arbitrary bytes for a terminal (see [`extant_fs::quote`]).
 pub fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", extant_fs::quote(bytes).replace('"', "\\\""))
 }

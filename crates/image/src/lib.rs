@@ -1,12 +1,16 @@
-//! Directories, tar archives and OCI layouts become ext2, ext3 or ext4 volumes in one pass, or are added to one that exists;
-//! volumes become archives and directories again, are compared, and rewritten as small as they get; empty volumes are made.
+//! Builds ext2, ext3 and ext4 volumes from directories, tar archives and OCI layouts in one pass,
+//! or adds those to an existing volume.
 //!
-//! The size is known before the first byte is written: sources are read into one compact tree, a pure planner gives every
-//! block its place, and then contents stream from the sources into the image, large buffers at a time. The same input gives
-//! the same bytes on any machine.
+//! It also exports volumes to archives and directories, compares them, rewrites them at minimal
+//! size, and creates empty ones.
 //!
-//! This crate never needs root or a mount, never changes a source, never follows what an archive or image says out of the
-//! place it was told to work in, and leaves nothing under the image's name until the image is complete and durable.
+//! The size is known before the first byte is written: sources are read into one compact tree, a
+//! pure planner places every block, and then contents stream from the sources into the image in
+//! large buffers. The same input gives the same bytes on any machine.
+//!
+//! This crate never needs root or a mount and never changes a source. Paths and links in an archive
+//! or image never lead it outside the place it was told to work in. Until the image is complete and
+//! durable, nothing is left under its name.
 //!
 //! ```
 //! use extant_image::{BuildOptions, Source, build};

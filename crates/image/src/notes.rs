@@ -1,37 +1,38 @@
-//! Differences between a volume and its sources that are no errors, each told once with the first path that it concerns.
+//! Differences between a volume and its sources that are not errors, each reported once with the
+//! first path affected.
 
 use extant_format::Timestamp;
 use std::fmt;
 
-/// Something that the volume does not keep as the sources have it. Names and paths are quoted.
+/// Something that the volume does not store as in the sources. Names and paths are quoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// An extended attribute that ext has no place for was left out.
+    /// An extended attribute that ext cannot store was left out.
     XattrLeftOut {
         /// The attribute.
         name: String,
         /// The first file that has it.
         path: String,
-        /// Files that have it.
+        /// Number of files that have it.
         files: u64,
     },
-    /// Times of change lie outside the range that inodes of the volume's size store; the nearest is stored.
+    /// Modification times outside the range that the volume's inodes can store; they are clamped.
     TimeClamped {
         /// The first file.
         path: String,
-        /// Files with such times.
+        /// Number of files with such times.
         files: u64,
-        /// The first and the last second that can be stored, since 1970.
+        /// Earliest and latest second since 1970 that can be stored.
         range: (i64, i64),
     },
-    /// Names that an image layer uses to remove files were taken as files.
+    /// Names that image layers use to remove files were treated as files.
     Whiteouts {
         /// The archive.
         archive: String,
         /// The first of the names, with its path.
         path: String,
-        /// How many there are.
+        /// Number of such names.
         names: u64,
     },
     /// Access lists of archives name users or groups whose numbers no source tells; they were taken
@@ -40,22 +41,22 @@ pub enum Note {
         /// Each as `user NAME = NUMBER` or `group NAME = NUMBER`.
         names: Vec<String>,
     },
-    /// Zero blocks within an archive, which ends with two of them, were passed over.
+    /// Zero blocks within an archive were skipped; two of them would end it.
     LoneZeros {
         /// The archive.
         archive: String,
-        /// Where the first one begins, in bytes of the uncompressed archive.
+        /// Offset of the first one, in bytes of the uncompressed archive.
         at: u64,
-        /// How many there are.
+        /// Number of such blocks.
         blocks: u64,
     },
-    /// Something follows the end of an archive, and was not read.
+    /// Something follows the end of an archive; it was not read.
     BehindEnd {
         /// The archive.
         archive: String,
-        /// Where it begins, in bytes of the uncompressed archive.
+        /// Its offset, in bytes of the uncompressed archive.
         at: u64,
-        /// It begins as an archive does.
+        /// It looks like the start of another archive.
         is_archive: bool,
     },
 }
@@ -108,7 +109,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Those beside the one that is named.
+/// Counts files other than the one named.
 struct More(u64);
 
 impl fmt::Display for More {

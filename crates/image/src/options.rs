@@ -5,55 +5,56 @@ use extant_block::ForeignLocks;
 use extant_format::BlockSize;
 use std::path::PathBuf;
 
-/// Where a tree comes from.
+/// A source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A directory of the host.
     Directory(PathBuf),
-    /// A tar file: plain, gzip, zstd or xz, told apart by its first bytes.
+    /// A tar file: plain, gzip, zstd or xz, detected by its magic bytes.
     Tar(PathBuf),
-    /// The same from standard input.
+    /// Like [`Source::Tar`], from standard input.
     Stdin,
-    /// An image of a container, as an OCI layout or as `docker save` writes it: a directory, or a tar of one.
+    /// A container image, as an OCI layout or as written by `docker save`: a directory, or a tar of
+    /// one.
     Oci(PathBuf),
-    /// Looks at the path: a directory with an image of a container is that image, any other directory is a directory, a file
-    /// is a tar (of an image where it holds one); `-` is standard input.
+    /// Detects the type. A directory is a container image if it contains one, otherwise a plain
+    /// directory. A file is a tar, or a tar of a container image. `-` is standard input.
     Guess(PathBuf),
 }
 
-/// The family whose features and limits the volume has.
+/// File system type, which determines features and limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FsType {
     /// No journal, block maps.
     Ext2,
     /// Journal, block maps.
     Ext3,
-    /// Features and sizes of mke2fs 1.47's default.
+    /// Features and sizes of mke2fs 1.47's defaults.
     #[default]
     Ext4,
 }
 
-/// How large the volume becomes.
+/// How to choose the volume's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizePolicy {
     /// As small as the contents allow.
     #[default]
     Exact,
-    /// Room for the contents and so many percent of them more.
+    /// The contents plus this many percent.
     PlusPercent(u32),
-    /// So many bytes, rounded down to blocks.
+    /// This many bytes, rounded down to whole blocks.
     Fixed(u64),
 }
 
 /// Owners on the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
-    /// As the source says.
+    /// Same as in the source.
     #[default]
     Source,
     /// Everything belongs to root.
     AllRoot,
-    /// Ranges of the source's ids become others; ids outside every range are an error.
+    /// Maps ranges of the source's ids; ids outside every range are an error.
     Map(OwnerMap),
 }
 
@@ -66,61 +67,62 @@ pub struct OwnerMap {
     pub groups: Vec<IdRange>,
 }
 
-/// `count` ids from `from` on become those from `to` on.
+/// Maps `count` ids starting at `from` to those starting at `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     /// First id in the source.
     pub from: u32,
     /// First id on the volume.
     pub to: u32,
-    /// How many.
+    /// Number of ids.
     pub count: u32,
 }
 
 /// Journal of an ext3 or ext4 volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JournalSize {
-    /// As mke2fs chooses by the volume's size; volumes under 2,048 blocks get none.
+    /// Chosen by volume size as in mke2fs; none for volumes under 2,048 blocks.
     #[default]
     Auto,
     /// No journal.
     None,
-    /// So many blocks, at least 1,024.
+    /// This many blocks, at least 1,024.
     Blocks(u32),
-    /// So many bytes, at least 1,024 blocks.
+    /// This many bytes, at least 1,024 blocks.
     Bytes(u64),
 }
 
-/// How a volume is laid out. `Default` is what mke2fs 1.47 does for ext4, with the orphan file.
+/// Layout of a volume. `Default` matches mke2fs 1.47 for ext4, plus the orphan file.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Family.
+    /// File system type.
     pub fs_type: FsType,
-    /// Block size; `None` is 4 KiB, or 1 KiB for a fixed size under 512 MiB, as mke2fs does.
+    /// Block size; `None` means 4 KiB, or 1 KiB for a fixed size under 512 MiB, as in mke2fs.
     pub block_size: Option<BlockSize>,
-    /// Bytes per inode record: 128, or a power of two from 256 to the block size.
+    /// Size of an inode record in bytes: 128, or a power of two from 256 to the block size.
     pub inode_size: u16,
     /// Size.
     pub size: SizePolicy,
     /// `None`: enough for the contents, and for [`SizePolicy::Fixed`] at least one per 16 KiB.
     pub inodes: Option<u32>,
-    /// One inode for so many bytes of the volume, where `inodes` is not given.
+    /// Bytes of the volume per inode, if `inodes` is not given.
     pub bytes_per_inode: Option<u64>,
-    /// Percent of the blocks that only root may use; `None` is 5 for a fixed size, as mke2fs does, and else 0.
+    /// Percentage of blocks reserved for root; `None` means 5 for a fixed size, as in mke2fs, and 0
+    /// otherwise.
     pub reserved_percent: Option<u8>,
     /// Journal.
     pub journal: JournalSize,
     /// Name of the volume, at most 16 bytes.
     pub label: Vec<u8>,
-    /// `None`: derived from the contents' listing.
+    /// `None`: derived from the file listing.
     pub uuid: Option<[u8; 16]>,
-    /// `None`: derived from the contents' listing.
+    /// `None`: derived from the file listing.
     pub hash_seed: Option<[u8; 16]>,
-    /// Features to add to or take from what the type has.
+    /// Features to add to or remove from the type's defaults.
     pub features: FeatureChoices,
 }
 
-/// Features that a user may switch; `None` leaves the type's default.
+/// Features that a user can switch; `None` keeps the type's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the field names are the features' names
 pub struct FeatureChoices {
@@ -156,35 +158,37 @@ impl Default for VolumeOptions {
     }
 }
 
-/// How an image is built.
+/// How to build an image.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
-    /// The image file; replaced at the end, and only if all went well.
+    /// The image file. An existing one is replaced at the end, and only on success.
     pub output: PathBuf,
-    /// What is done about an image there that another program has locked.
+    /// How to treat an existing image that another program has locked.
     pub foreign_locks: ForeignLocks,
     /// The volume.
     pub volume: VolumeOptions,
     /// Owners.
     pub ownership: Ownership,
-    /// `SOURCE_DATE_EPOCH`: no time stamp on the volume is later.
+    /// `SOURCE_DATE_EPOCH`: an upper bound for all time stamps on the volume.
     pub clamp_time: Option<Timestamp>,
-    /// Stay on the file system that the directory source is on: directories that others are mounted on are empty.
+    /// Stay on the file system of the directory source: mount points become empty directories.
     pub one_file_system: bool,
-    /// Which image of several in an OCI layout or an archive of `docker save`: `os/architecture` or
-    /// `os/architecture/variant`.
+    /// Selects one of several images in an OCI layout or `docker save` archive: `os/architecture`
+    /// or `os/architecture/variant`.
     pub platform: Option<String>,
-    /// Which image of several, by its name or digest.
+    /// Selects one of several images, by name or digest.
     pub image_name: Option<String>,
-    /// Archives and directories are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
-    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Devices 0:0 and the attributes
-    /// of overlayfs mean the same. Without this they are taken as files, with a note; layers of whole images are applied
-    /// in any case.
+    /// Treats archives and directories as image layers.
+    ///
+    /// A name `.wh.NAME` removes `NAME` as added by earlier sources, and `.wh..wh..opq` removes
+    /// everything that they added to its directory (OCI image-spec, layer.md). Devices 0:0 and
+    /// overlayfs attributes mean the same. Without this option such marks are treated as files,
+    /// with a note; layers of whole images are always applied.
     pub layers: bool,
 }
 
 impl BuildOptions {
-    /// An ext4 volume as small as its contents allow, with owners and times as the sources have them.
+    /// An ext4 volume as small as its contents allow, with the sources' owners and times.
     pub fn new(output: impl Into<PathBuf>) -> Self {
         Self {
             output: output.into(),

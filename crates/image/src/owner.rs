@@ -5,7 +5,7 @@ use crate::{BuildError, IdRange, OwnerMap, Ownership};
 use extant_format::{Acl, AclTag, CAPABILITY_XATTR, InodeNumber, capability_root, with_capability_root};
 use std::collections::BTreeMap;
 
-/// Applies an ownership to the whole tree.
+/// Sets owners throughout the tree.
 pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildError> {
     let map = match ownership {
         Ownership::Source => return Ok(()),
@@ -16,7 +16,7 @@ pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildE
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let (uid, gid, xattrs) = {
             let node = tree.node(id);
-            // Directories that no source lists belong to root, whatever the map says.
+            // Directories that no source lists belong to root, regardless of the map.
             if node.names == 0 || node.implied {
                 continue;
             }
@@ -56,8 +56,8 @@ fn some_path(tree: &Tree, id: NodeId) -> String {
     crate::quoted(&tree.any_path(id))
 }
 
-/// The set with the users and groups that its access control lists and capabilities name mapped, too. Where everything belongs
-/// to root, lists keep theirs.
+/// The set, with the users and groups in access control lists and capabilities also mapped. If
+/// everything belongs to root, lists keep theirs.
 fn mapped_xattrs(
     tree: &mut Tree,
     id: NodeId,
@@ -82,13 +82,13 @@ fn mapped_xattrs(
     Ok(if changed { tree.intern_xattrs(xattrs) } else { set })
 }
 
-/// An id that no range holds, and what it is one of.
+/// An id outside every range, and what kind of id it is.
 type Unmapped = (&'static str, u32);
 
-/// The list with other ids. One that is none is reported when its place on the volume is planned.
+/// Maps the ids in an access list. An invalid list is reported later, when it is placed.
 fn mapped_acl(value: &[u8], map: &OwnerMap) -> Result<Option<Vec<u8>>, Unmapped> {
     let Ok(acl) = Acl::parse_xattr(value, InodeNumber(0)) else { return Ok(None) };
-    // Version, then 8 bytes an entry with the id last: a checked list can be changed in place.
+    // Version, then 8 bytes per entry with the id last, so a valid list can be changed in place.
     let mut value = value.to_vec();
     for (slot, entry) in value[4..].chunks_exact_mut(8).zip(acl.entries()) {
         let new = match entry.tag {
@@ -101,14 +101,14 @@ fn mapped_acl(value: &[u8], map: &OwnerMap) -> Result<Option<Vec<u8>>, Unmapped>
     Ok(Some(value))
 }
 
-/// The capabilities for the root that the one they were given for becomes; without a map that is 0.
+/// Maps the root user of namespaced capabilities; without a map, to 0.
 fn mapped_capability(value: &[u8], map: Option<&OwnerMap>) -> Result<Option<Vec<u8>>, Unmapped> {
     let Some(old) = capability_root(value) else { return Ok(None) };
     let new = match map {
         None => 0,
         Some(map) => match mapped(&map.users, old) {
             Some(new) => new,
-            // Capabilities without a root's id are for everybody.
+            // Capabilities without a root id apply everywhere.
             None if old == 0 => return Ok(None),
             None => return Err(("capabilities' root user", old)),
         },

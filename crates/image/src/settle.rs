@@ -1,22 +1,22 @@
-//! What sources may say and a volume cannot keep: times beyond those that inodes store, attributes that ext has no place for,
-//! modes that contradict access lists.
+//! Adjusts what sources may contain but a volume cannot store: times out of range, attributes that
+//! ext cannot store, modes that contradict access lists.
 
 use crate::tree::{Kind, NodeId, Tree, XattrSetId, is_storable};
 use extant_format::{Acl, AclTag, InodeNumber, Timestamp};
 use std::collections::BTreeMap;
 
-/// An attribute that was taken out of a tree.
+/// An attribute removed from a tree.
 pub(crate) struct LeftOut {
     pub(crate) name: Box<[u8]>,
     /// The first node that had it.
     pub(crate) first: NodeId,
-    /// Nodes that had it.
+    /// Number of nodes that had it.
     pub(crate) files: u64,
 }
 
-/// Takes attributes that ext has no place for out of the nodes of `order`; returns them by name.
+/// Removes attributes that ext cannot store from the nodes in `order`; returns them by name.
 pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = NodeId>) -> Vec<LeftOut> {
-    // Sets without them by old set; for each name its first node and the number of nodes.
+    // The reduced set for each old one; for each name, its first node and the number of nodes.
     let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
     let mut names: BTreeMap<Box<[u8]>, (NodeId, u64)> = BTreeMap::new();
     for node in order {
@@ -44,10 +44,13 @@ pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = 
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// Gives every node that has an access list the mode that Linux gives it with the list: the bits of the group are the list's
-/// mask. Archives may have those of the owning group there (bsdtar). As in Linux, a list that says no more than a mode is none.
+/// Sets the mode of every node with an access list as Linux does: the group bits are the list's
+/// mask.
+///
+/// Archives may store the owning group's permissions there instead (bsdtar). As in Linux, a list
+/// equivalent to a mode is dropped.
 pub(crate) fn follow_access_lists(tree: &mut Tree) {
-    // By set: the permissions, and the set that stays.
+    // By set: the permissions, and the set to keep.
     let mut sets: BTreeMap<XattrSetId, Option<(u16, XattrSetId)>> = BTreeMap::new();
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let (set, kind) = (tree.node(id).xattrs, tree.node(id).kind);
@@ -70,10 +73,11 @@ pub(crate) fn follow_access_lists(tree: &mut Tree) {
     }
 }
 
-/// What the access list in a set means as a mode, and the set without it if that is all (kernel: `posix_acl_equiv_mode`).
+/// Returns the mode bits for the access list in a set, and the set to keep: without the list if it
+/// is equivalent to a mode (kernel: `posix_acl_equiv_mode`).
 fn access_list(tree: &mut Tree, set: XattrSetId) -> Option<(u16, XattrSetId)> {
     let list = tree.xattrs(set).iter().find(|xattr| *xattr.name == *ACCESS_LIST)?;
-    // A list that is none is reported when its place on the volume is planned.
+    // An invalid list is reported later, when it is placed.
     let list = Acl::parse_xattr(&list.value, InodeNumber(0)).ok()?;
     let of =
         |tag| list.entries().iter().find(|entry| entry.tag == tag).map(|entry| u16::from(entry.permissions));
@@ -87,8 +91,8 @@ fn access_list(tree: &mut Tree, set: XattrSetId) -> Option<(u16, XattrSetId)> {
     Some((permissions, tree.intern_xattrs(others)))
 }
 
-/// Makes no time later than `clamp` nor outside `range`, the first and the last second that an inode stores. Returns the
-/// nodes whose times were outside, and the latest time.
+/// Clamps times to at most `clamp` and to `range`, the earliest and latest second that an inode can
+/// store. Returns the nodes whose times were out of range, and the latest time.
 pub(crate) fn clamp_times(
     tree: &mut Tree,
     range: (i64, i64),

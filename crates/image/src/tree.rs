@@ -1,7 +1,8 @@
-//! The source of a volume in memory: names, inodes, and where the contents lie.
+//! The sources in memory: names, inodes, and references to their contents.
 //!
-//! Built for a million entries: a name is 20 bytes plus its characters, an inode 64, and equal attribute sets are kept
-//! once. Sources are laid over each other in order, as the layers of an OCI image are.
+//! Designed for a million entries: a name takes 20 bytes plus its characters, an inode 64, and
+//! equal attribute sets are shared. Sources are merged over each other in order, like the layers of
+//! an OCI image.
 
 mod hidden;
 
@@ -13,7 +14,7 @@ use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// An inode of the tree, counted in order of appearance; says nothing about the number on the volume.
+/// An inode of the tree, in order of creation; unrelated to its number on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(pub(crate) u32);
 
@@ -51,39 +52,40 @@ pub(crate) enum Kind {
     Socket,
 }
 
-/// Attributes of a node in its source.
+/// Attributes of a node, from its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
-    /// Permission bits, set-id bits and sticky bit: 12 bits.
+    /// Permission bits, set-ID bits and sticky bit: 12 bits.
     pub mode: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change of the contents.
+    /// Modification time.
     pub mtime: Timestamp,
     /// Extended attributes; see [`Tree::intern_xattrs`].
     pub xattrs: XattrSetId,
 }
 
-/// Where a node's contents lie.
+/// Where a node's contents come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// No contents: fifo, socket, empty file.
+    /// No contents: FIFO, socket, empty file.
     None,
-    /// A directory: the first of its names, and the name that leads to it.
+    /// A directory: its first entry, and the entry that leads to it.
     Directory { first: u32, entry: u32 },
-    /// A file of the host, found under the root of a directory source by the node's own path.
+    /// A host file, at the node's own path below the root of a directory source.
     Host { root: u16 },
-    /// The same by another path: a layer gave the file other names, and may have removed the one that it has on the host.
+    /// A host file at a different path: a layer has linked it under other names, and may have
+    /// removed the original one.
     HostAt { root: u16, path: u32 },
-    /// A run of bytes in an archive or spool file.
+    /// A byte range of an archive or spool file.
     Stored { archive: u16, offset: u64 },
     /// A symbolic link's target in the names arena.
     Symlink { at: u32 },
     /// A device node.
     Device { major: u32, minor: u32 },
-    /// A node of the tree that this one will be laid over, to which a hard link leads.
+    /// A hard link to a node of the tree that this one will be merged over.
     Below { node: NodeId },
 }
 
@@ -91,19 +93,20 @@ pub(crate) enum Payload {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) payload: Payload,
-    /// Length of the contents in bytes, holes included; of a symbolic link, its target's length.
+    /// Length of the contents in bytes, including holes; for a symbolic link, the length of its
+    /// target.
     pub(crate) size: u64,
     pub(crate) mtime: Timestamp,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Names that lead here; of a directory 1; 0 once it is removed.
+    /// Number of names; 1 for a directory, 0 once removed.
     pub(crate) names: u32,
     pub(crate) xattrs: XattrSetId,
-    /// Index into the sparse maps, or none.
+    /// Index into the sparse maps, or `NONE`.
     sparse: u32,
     pub(crate) mode: u16,
     pub(crate) kind: Kind,
-    /// A directory that no source lists, only implies.
+    /// A directory implied by a path but not listed by any source.
     pub(crate) implied: bool,
 }
 
@@ -116,7 +119,7 @@ struct Entry {
     name_len: u8,
 }
 
-/// A set of extended attributes, interned; equal sets have equal ids.
+/// An interned set of extended attributes; equal sets have equal ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct XattrSetId(pub(crate) u32);
 
@@ -125,7 +128,7 @@ impl XattrSetId {
     pub(crate) const EMPTY: Self = Self(0);
 }
 
-/// One extended attribute: full name (`security.selinux`) and value as the kernel's xattr calls give it.
+/// An extended attribute: full name (`security.selinux`) and value, as in the kernel's xattr calls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Xattr {
     /// Name with its namespace prefix.
@@ -134,7 +137,8 @@ pub(crate) struct Xattr {
     pub value: Box<[u8]>,
 }
 
-/// Whether ext has a place for an attribute of this name; there is none for others (`com.apple.…`, `system.nfs4_acl`).
+/// Whether ext can store an attribute of this name; it cannot store others (`com.apple.…`,
+/// `system.nfs4_acl`).
 pub(crate) fn is_storable(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     prefixes.iter().any(|p| name.len() > p.len() && name.starts_with(p))
@@ -142,14 +146,14 @@ pub(crate) fn is_storable(name: &[u8]) -> bool {
         || name == b"system.posix_acl_default"
 }
 
-/// A range of a sparse file that holds data, in bytes.
+/// A data range of a sparse file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataRange {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub len: u64,
-    /// Where it lies among the stored bytes; equals `offset` for files of the host.
+    /// Offset in the stored bytes; equal to `offset` for host files.
     pub stored: u64,
 }
 
@@ -165,7 +169,7 @@ pub(crate) struct Tree {
     /// Paths of [`Payload::HostAt`].
     host_paths: Vec<Box<[u8]>>,
     hidden: Vec<Hidden>,
-    /// Some of it comes from an image's layers.
+    /// Whether any of it comes from image layers.
     is_layered: bool,
 }
 
@@ -176,7 +180,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A tree with an empty root directory, owned by root, mode 0755, from 1970.
+    /// A tree with an empty root directory: owned by root, mode 0755, dated 1970.
     pub(crate) fn new() -> Self {
         let root = Node {
             payload: Payload::Directory { first: NONE, entry: NONE },
@@ -213,7 +217,7 @@ impl Tree {
         &mut self.nodes[id.index()]
     }
 
-    /// Nodes ever made, removed ones included.
+    /// Number of nodes ever created, including removed ones.
     pub(crate) fn node_slots(&self) -> usize {
         self.nodes.len()
     }
@@ -231,7 +235,7 @@ impl Tree {
         NodeId(self.entries[id.0 as usize].parent)
     }
 
-    /// The names of a directory, in no useful order.
+    /// Entries of a directory, in unspecified order.
     pub(crate) fn children(&self, dir: NodeId) -> impl Iterator<Item = EntryId> + '_ {
         let first = match self.node(dir).payload {
             Payload::Directory { first, .. } => first,
@@ -244,7 +248,7 @@ impl Tree {
         .filter(|e| self.entries[e.0 as usize].node != NONE)
     }
 
-    /// The names of a directory, sorted by bytes.
+    /// Entries of a directory, sorted by name bytes.
     pub(crate) fn sorted_children(&self, dir: NodeId) -> Vec<EntryId> {
         let mut children: Vec<_> = self.children(dir).collect();
         children.sort_unstable_by(|a, b| self.entry_name(*a).cmp(self.entry_name(*b)));
@@ -258,7 +262,7 @@ impl Tree {
         }
     }
 
-    /// The data ranges of a sparse file, ascending; `None` where the whole file is data.
+    /// Data ranges of a sparse file, ascending; `None` if the whole file is data.
     pub(crate) fn sparse_map(&self, id: NodeId) -> Option<&[DataRange]> {
         self.sparse.get(self.node(id).sparse as usize).map(|map| &map[..])
     }
@@ -267,17 +271,17 @@ impl Tree {
         &self.xattr_sets[id.0 as usize]
     }
 
-    /// All sets of attributes, in the order of their ids.
+    /// All attribute sets, in id order.
     pub(crate) fn xattr_sets(&self) -> impl Iterator<Item = &[Xattr]> {
         self.xattr_sets.iter().map(|set| &set[..])
     }
 
-    /// The path of a host's file that has other names now.
+    /// The original path of a host file that now has other names.
     pub(crate) fn host_path(&self, path: u32) -> &[u8] {
         &self.host_paths[path as usize]
     }
 
-    /// Keeps the places of files of the host whose nodes get names that the files do not have there.
+    /// Remembers the original paths of host files whose nodes get other names.
     pub(crate) fn keep_host_paths(&mut self, mut nodes: BTreeSet<NodeId>) {
         for entry in (0..self.entries.len() as u32).map(EntryId) {
             let id = NodeId(self.entries[entry.0 as usize].node);
@@ -290,7 +294,7 @@ impl Tree {
         }
     }
 
-    /// Keeps a set of attributes; order does not matter, the last of equal names wins.
+    /// Interns an attribute set. Order does not matter; the last of equal names wins.
     pub(crate) fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
         set.reverse();
         set.sort_by(|a, b| a.name.cmp(&b.name));
@@ -305,7 +309,7 @@ impl Tree {
         XattrSetId(id)
     }
 
-    /// The entry called `name` in `dir`.
+    /// The entry `name` in `dir`.
     pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Option<EntryId> {
         self.index.find(hash_of(dir.0, name), |&e| self.is(e, dir, name)).map(|&e| EntryId(e))
     }
@@ -314,8 +318,8 @@ impl Tree {
         self.entries[entry as usize].parent == dir.0 && self.entry_name(EntryId(entry)) == name
     }
 
-    /// Puts a directory at `dir`/`name`. One that is there keeps its entries and takes the new metadata; anything else
-    /// that is there goes.
+    /// Adds a directory at `dir`/`name`. An existing directory keeps its entries and gets the new
+    /// metadata; anything else is replaced.
     pub(crate) fn put_directory(
         &mut self,
         dir: NodeId,
@@ -328,7 +332,7 @@ impl Tree {
                 self.set_meta(node, meta);
                 return Ok(node);
             }
-            // The file that it replaces hid a directory of that name below the tree.
+            // The file that it replaces had hidden a directory of that name below the tree.
             self.hide(dir, name);
         }
         self.put(
@@ -342,7 +346,7 @@ impl Tree {
         )
     }
 
-    /// Makes a directory at `dir`/`name` that no source lists, unless there is one.
+    /// Ensures that there is a directory at `dir`/`name`; a new one is marked as implied.
     pub(crate) fn imply_directory(&mut self, dir: NodeId, name: &[u8]) -> Result<NodeId, BuildError> {
         if let Some(node) = self.lookup(dir, name).map(|entry| self.entry_node(entry))
             && self.node(node).kind == Kind::Directory
@@ -356,7 +360,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Puts a symbolic link at `dir`/`name` in place of what was there.
+    /// Adds a symbolic link at `dir`/`name`, replacing what was there.
     pub(crate) fn put_symlink(
         &mut self,
         dir: NodeId,
@@ -368,8 +372,8 @@ impl Tree {
         self.put(dir, name, Kind::Symlink, meta, Payload::Symlink { at }, target.len() as u64, None)
     }
 
-    /// Puts any other node at `dir`/`name` in place of what was there.
-    #[allow(clippy::too_many_arguments)] // one call per source, all of it data
+    /// Adds any other node at `dir`/`name`, replacing what was there.
+    #[allow(clippy::too_many_arguments)] // one call per source; all of it is data
     pub(crate) fn put(
         &mut self,
         dir: NodeId,
@@ -404,12 +408,13 @@ impl Tree {
         Ok(NodeId(node))
     }
 
-    /// Gives `node` another name, in place of what was there.
+    /// Links `node` under another name, replacing what was there.
     pub(crate) fn link(&mut self, dir: NodeId, name: &[u8], node: NodeId) -> Result<(), BuildError> {
         if self.lookup(dir, name).is_some_and(|entry| self.entry_node(entry) == node) {
             return Ok(());
         }
-        // The name may be the last one of what it leads to, but never of `node`: that was just ruled out.
+        // This may remove the last name of another node, but not of `node`: that was ruled out
+        // above.
         self.remove(dir, name);
         self.add_entry(dir, name, node)?;
         self.node_mut(node).names += 1;
@@ -455,7 +460,7 @@ impl Tree {
         Ok(at)
     }
 
-    /// Removes `dir`/`name` and everything below it; true where there was something.
+    /// Removes `dir`/`name` and everything below it; returns whether it existed.
     pub(crate) fn remove(&mut self, dir: NodeId, name: &[u8]) -> bool {
         let Ok(found) = self.index.find_entry(hash_of(dir.0, name), |&e| {
             let entry = &self.entries[e as usize];
@@ -465,7 +470,7 @@ impl Tree {
             return false;
         };
         let (gone, _) = found.remove();
-        // The name stays in its directory's chain, dead: unchaining would cost a walk.
+        // The dead entry stays in its directory's chain, because unlinking it would require a walk.
         let node = NodeId(std::mem::replace(&mut self.entries[gone as usize].node, NONE));
         self.node_mut(node).names -= 1;
         if self.node(node).kind == Kind::Directory {
@@ -474,12 +479,12 @@ impl Tree {
         true
     }
 
-    /// Notes that sources remove `dir`/`name` from what lies below the tree.
+    /// Records that sources remove `dir`/`name` from whatever lies below the tree.
     pub(crate) fn hide(&mut self, dir: NodeId, name: &[u8]) {
         self.hidden.push(Hidden { dir: self.steps_to(dir), name: Some(name.to_vec()) });
     }
 
-    /// Notes that sources remove everything in `dir` from what lies below the tree.
+    /// Records that sources remove everything in `dir` from whatever lies below the tree.
     pub(crate) fn hide_contents(&mut self, dir: NodeId) {
         self.hidden.push(Hidden { dir: self.steps_to(dir), name: None });
     }
@@ -492,27 +497,27 @@ impl Tree {
         self.entries_to(dir).into_iter().map(step).collect()
     }
 
-    /// Notes a place that sources hide from what lies below the tree.
+    /// Records something that sources hide in whatever lies below the tree.
     pub(crate) fn add_hidden(&mut self, hidden: Hidden) {
         self.hidden.push(hidden);
     }
 
-    /// Replaces the list of places that sources hide.
+    /// Replaces the list of hidden places.
     pub(crate) fn set_hidden(&mut self, hidden: Vec<Hidden>) {
         self.hidden = hidden;
     }
 
-    /// Notes that a layer of an image is laid over the tree.
+    /// Records that an image layer was merged over the tree.
     pub(crate) fn mark_layered(&mut self) {
         self.is_layered = true;
     }
 
-    /// Whether a layer of an image is in the tree: a directory that it lists replaces a symbolic link.
+    /// Whether the tree contains an image layer, whose listed directories replace symbolic links.
     pub(crate) fn is_layered(&self) -> bool {
         self.is_layered
     }
 
-    /// Places that sources hide, in their order.
+    /// Hidden places, in order.
     pub(crate) fn hidden(&self) -> &[Hidden] {
         &self.hidden
     }
@@ -539,17 +544,17 @@ impl Tree {
         }
     }
 
-    /// The id that the next name will have.
+    /// The id of the next entry.
     fn next_entry(&self) -> EntryId {
         EntryId(self.entries.len() as u32)
     }
 
-    /// Whether no source has put anything into the tree.
+    /// Whether no source has added anything to the tree.
     pub(crate) fn is_blank(&self) -> bool {
         self.nodes.len() == 1 && self.node(NodeId::ROOT).implied
     }
 
-    /// The name of a directory; the root has none.
+    /// The entry of a directory; the root has none.
     pub(crate) fn entry_of_directory(&self, dir: NodeId) -> Option<EntryId> {
         match self.node(dir).payload {
             Payload::Directory { entry, .. } if entry != NONE => Some(EntryId(entry)),
@@ -557,7 +562,7 @@ impl Tree {
         }
     }
 
-    /// The path of a directory, from the root, without a trailing slash; the root's is empty.
+    /// A directory's path from the root, without a trailing slash; empty for the root.
     pub(crate) fn path(&self, dir: NodeId) -> Vec<u8> {
         let mut path = Vec::new();
         for entry in self.entries_to(dir) {
@@ -567,7 +572,7 @@ impl Tree {
         path
     }
 
-    /// The names on the way from the root to a directory.
+    /// The entries on the path from the root to a directory.
     fn entries_to(&self, dir: NodeId) -> Vec<EntryId> {
         let mut entries = Vec::new();
         let mut at = self.entry_of_directory(dir);
@@ -579,13 +584,13 @@ impl Tree {
         entries
     }
 
-    /// One of the paths of a node; for error messages, as it looks at every name.
+    /// Any path of a node. For error messages only: it scans all entries.
     pub(crate) fn any_path(&self, node: NodeId) -> Vec<u8> {
         let found = (0..self.entries.len() as u32).find(|&e| self.entries[e as usize].node == node.0);
         found.map_or_else(|| b"/".to_vec(), |e| self.entry_path(EntryId(e)))
     }
 
-    /// The path of a name, from the root.
+    /// An entry's path from the root.
     pub(crate) fn entry_path(&self, entry: EntryId) -> Vec<u8> {
         let mut path = self.path(self.entry_parent(entry));
         path.push(b'/');
@@ -594,7 +599,7 @@ impl Tree {
     }
 }
 
-/// The same on every machine and in every run: the default hasher starts from fixed keys.
+/// Deterministic across machines and runs: the default hasher has fixed keys.
 fn hash_of(dir: u32, name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     dir.hash(&mut hasher);

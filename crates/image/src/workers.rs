@@ -1,14 +1,15 @@
-//! The same work on several threads at once.
+//! Runs the same work on several threads.
 
 use crate::BuildError;
 use extant_rt::Rt;
 use std::sync::Arc;
 
-/// Threads that read sources, beside each other: enough to keep a second core busy while one waits for the disk.
+/// Number of threads that read sources concurrently: enough to keep a second core busy while one
+/// waits for the disk.
 pub(crate) const WORKERS: usize = 2;
 
-/// Runs `work` on [`WORKERS`] threads, the caller's among them, until all have returned. `work` must return early on
-/// all threads once it has failed on one.
+/// Runs `work` on [`WORKERS`] threads, including the caller's, until all have returned. Once `work`
+/// fails on one thread, it must return early on all others.
 pub(crate) fn run<S: Send + Sync + 'static>(
     rt: &Rt,
     name: &'static str,

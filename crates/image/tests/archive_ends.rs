@@ -1,4 +1,4 @@
-//! Where an archive ends, and what lies behind: nothing is dropped without a word.
+//! How archives end and what may follow: nothing is dropped silently.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn zeros(blocks: usize) -> Vec<u8> {
     ZEROS.repeat(blocks)
 }
 
-/// Builds from an archive, plain and compressed; the number of files, and the notes.
+/// Builds from an archive, plain and compressed; returns the number of files, and the notes.
 fn build(parts: &[&[u8]]) -> Result<(u32, Vec<String>), BuildError> {
     let dir = tempfile::tempdir().unwrap();
     let (plain, packed) = (dir.path().join("a.tar"), dir.path().join("a.tar.gz"));
@@ -24,7 +24,7 @@ fn build(parts: &[&[u8]]) -> Result<(u32, Vec<String>), BuildError> {
         built.map(|report| (report.files, report.notes.iter().map(ToString::to_string).collect::<Vec<_>>()))
     };
     let built = build(&plain);
-    // The same from a stream, which cannot be read twice.
+    // Repeat from a stream, which cannot be read twice.
     if let Some(output) = tool("gzip", &["-c", plain.to_str().unwrap()]) {
         fs::write(&packed, output.stdout).unwrap();
         let told = |built: &Result<(u32, Vec<String>), BuildError>| {
@@ -40,7 +40,7 @@ fn empty_archives_are_zeros() {
     for blocks in [1, 2, 20, 1000] {
         assert_eq!(build(&[&zeros(blocks)]).unwrap(), (0, vec![]), "{blocks} blocks");
     }
-    // One that is too long to read, if it is a hole.
+    // An archive too long to read unless holes are skipped.
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join("a.tar");
     fs::File::create(&archive).unwrap().set_len(8 << 40).unwrap();
@@ -58,7 +58,7 @@ fn zeros_at_the_front_are_no_archive() {
         let error = build(&[archive]).unwrap_err().to_string();
         assert!(error.contains("this is no tar archive, or its beginning was lost"), "{error}");
     }
-    // A byte far behind a hole.
+    // A byte far into the file, after a hole.
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join("a.tar");
     fs::File::create(&archive).unwrap().write_all_at(b"x", 1 << 40).unwrap();
@@ -78,14 +78,14 @@ fn a_lone_zero_block_drops_nothing() {
             .ends_with("a.tar\": a lone zero block at byte 1024 and 1 more passed over; two end an archive"),
         "{notes:?}"
     );
-    // At the end there may be one only.
+    // At the end of an archive, one zero block is enough.
     assert_eq!(build(&[&a, ZEROS]).unwrap(), (1, vec![]));
 }
 
 #[test]
 fn what_follows_the_end_is_told() {
     let (a, b) = (file(b"a", b"1"), file(b"b", b"2"));
-    // As GNU tar and bsdtar do, it is not read.
+    // GNU tar and bsdtar do not read it either.
     for (between, at) in [(2, 2048), (18, 10240)] {
         let (files, notes) = build(&[&a, &zeros(between), &b, &zeros(2)]).unwrap();
         assert_eq!((files, notes.len()), (1, 1), "{notes:?}");
@@ -106,7 +106,7 @@ fn what_follows_the_end_is_told() {
 #[test]
 fn entries_behind_a_zeroed_one_are_not_dropped() {
     let (a, b) = (file(b"a", b"1"), file(b"b", &[7; 3000]));
-    // The header of the second and the first block of its contents.
+    // The second file's header is zeroed, with or without its first block of contents.
     for archive in [
         [&a[..], &zeros(2), &b[1024..], &a, &zeros(2)].concat(),
         [&a[..], ZEROS, &b[512..], &a, &zeros(2)].concat(),

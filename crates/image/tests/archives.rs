@@ -1,4 +1,4 @@
-//! Volumes built from archives and OCI layouts: the same as from the directory that was packed.
+//! Volumes built from archives and OCI layouts equal those built from the packed directory.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn every_compression_gives_the_same_bytes() {
     build_from(&[Source::Guess(plain.clone())], &expected).unwrap();
     let expected = sha256(&expected);
     for (tool_name, suffix) in [("gzip", "gz"), ("zstd", "zst"), ("xz", "xz")] {
-        // Two members, one after the other: a stream may have several.
+        // Two members in sequence: a stream may have several.
         let bytes = fs::read(&plain).unwrap();
         let mut packed = Vec::new();
         for (n, part) in [&bytes[..bytes.len() / 3], &bytes[bytes.len() / 3..]].into_iter().enumerate() {
@@ -102,7 +102,7 @@ fn sparse_files_of_every_format() {
     let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     make_sparse(&source.join("sparse"), &mut Bytes(11));
-    // More ranges than one header of the old format holds.
+    // More ranges than fit in one header of the old format.
     let file = fs::File::create(source.join("fragments")).unwrap();
     file.set_len(100 << 20).unwrap();
     for n in 0..60 {
@@ -160,7 +160,7 @@ fn gnu_and_ustar_archives() {
         assert_clean(&image);
         assert_kernel_sees(&image, &source);
     }
-    // Names and targets that only GNU's long headers hold.
+    // Names and targets that fit only in GNU's long headers.
     fs::write(source.join("n".repeat(250)), b"long name").unwrap();
     std::os::unix::fs::symlink("t".repeat(1000), source.join("far")).unwrap();
     set_whole_seconds(&source);
@@ -220,7 +220,7 @@ impl Layout {
         (hex, bytes.len())
     }
 
-    /// Adds a directory as a layer, packed by a tool or plain.
+    /// Adds a directory as a layer, compressed by a tool or plain.
     fn layer(&mut self, source: &Path, packer: Option<&str>) -> bool {
         let archive = self.dir.with_extension("layer");
         if !pack(source, &archive, &[]) {
@@ -292,7 +292,8 @@ fn layers_hide_what_their_whiteouts_name() {
             return;
         }
     }
-    // The last layer names a file below a link of an earlier one: it lands where the link leads.
+    // The last layer has a file below a link of an earlier layer; it is placed where the link
+    // leads.
     let archive = path("4.tar");
     let (four, to) = (path("4"), archive.to_str().unwrap().to_owned());
     assert!(must("tar", &["--numeric-owner", "-C", four.to_str().unwrap(), "-cf", &to, "link/through"]));
@@ -307,7 +308,7 @@ fn layers_hide_what_their_whiteouts_name() {
     assert_clean(&image);
     assert_kernel_sees(&image, &path("expected"));
     let expected = sha256(&image);
-    // The same from an archive of the layout, plain and compressed.
+    // Same from an archive of the layout, plain and compressed.
     let archive = path("layout.tar");
     assert!(pack(&path("layout"), &archive, &[]));
     build_from(&[Source::Guess(archive.clone())], &image).unwrap();
@@ -332,7 +333,7 @@ fn a_platform_is_never_taken_for_another() {
         let options = extant_image::BuildOptions { platform, ..options(dir.path().join("image")) };
         try_build(&options, &[Source::Oci(layout.dir.clone())])
     };
-    // The manifest says nothing of a platform, so it may be for any.
+    // The manifest does not state a platform, so it may be for any.
     build("linux/arm64").unwrap();
     let index = layout.dir.join("index.json");
     let text = fs::read_to_string(&index).unwrap();
@@ -371,7 +372,7 @@ fn damaged_layouts_are_refused() {
         let image = dir.path().join("image");
         build_from(&[Source::Oci(layout.dir.clone())], &image).unwrap();
         fs::remove_file(&image).unwrap();
-        // One byte of every blob in turn.
+        // Corrupt one byte of every blob in turn.
         for blob in fs::read_dir(layout.dir.join("blobs/sha256")).unwrap() {
             let blob = blob.unwrap().path();
             let good = fs::read(&blob).unwrap();
@@ -393,7 +394,7 @@ fn damaged_layouts_are_refused() {
 
 #[test]
 fn a_hundred_thousand_empty_files_waste_no_space() {
-    // More inodes than blocks of data: the groups shrink, so that they have inodes enough.
+    // More inodes than data blocks: groups shrink so that there are enough inodes.
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join("a.tar");
     let mut bytes = Vec::new();
@@ -414,7 +415,7 @@ fn a_hundred_thousand_empty_files_waste_no_space() {
     }
 }
 
-/// A header of an empty file, as a v7 tar writes it.
+/// Header of an empty file, as written by a v7 tar.
 fn empty_file(name: &str) -> [u8; 512] {
     let mut block = [0; 512];
     block[..name.len()].copy_from_slice(name.as_bytes());

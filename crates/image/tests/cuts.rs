@@ -12,16 +12,17 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Files of a source; each has a block of the inode table to itself, so that the log takes several transactions.
+/// Files of a source. Each has an inode table block of its own, so that the log takes several
+/// transactions.
 const FILES: usize = 900;
-/// Cuts that are looked at.
+/// Number of power cuts tested.
 const CUTS: usize = 30;
 
 fn contents(generation: &str, n: usize) -> String {
     format!("{generation} {n} ").repeat(1 + n % 300)
 }
 
-/// The files of a generation: every seventh is a symbolic link, every fifth has a second name.
+/// Files of a generation: every seventh is a symbolic link, every fifth has a second name.
 fn fill(dir: &Path, generation: &str) {
     fs::create_dir(dir).unwrap();
     for n in 0..FILES {
@@ -50,7 +51,7 @@ async fn list(dir: &Node) -> Vec<Vec<u8>> {
     names
 }
 
-/// The names in the root of a disk, and what they lead to, once the volume is recovered.
+/// Names in the root of a disk, and what they lead to, after recovery.
 fn recovered(disk: Vec<u8>) -> BTreeMap<String, String> {
     let rt = Rt::real(Default::default());
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();
@@ -84,7 +85,7 @@ fn recovered(disk: Vec<u8>) -> BTreeMap<String, String> {
     found.unwrap()
 }
 
-/// Whether a name leads to what a generation has there.
+/// Whether a name leads to what the generation has there.
 fn is_of(generation: &str, name: &str, text: &str) -> bool {
     let n: usize = name[1..].parse().unwrap_or_else(|_| panic!("a name that nobody gave: {name}"));
     match n % 7 {

@@ -1,4 +1,5 @@
-//! Volumes built from directories: valid for e2fsck, the same as the source for the kernel, and usable by e2fsprogs.
+//! Volumes built from directories: clean for e2fsck, equal to the source as seen by the kernel, and
+//! usable by e2fsprogs.
 
 mod common;
 
@@ -34,7 +35,7 @@ impl Made {
         self.dir.path().join("image")
     }
 
-    /// Builds with these options; e2fsck must be content and the kernel see the source.
+    /// Builds with these options; e2fsck must find nothing and the kernel must see the source.
     fn check(&self, volume: VolumeOptions) {
         build_directory(&self.source(), &self.image(), volume);
         assert_clean(&self.image());
@@ -57,7 +58,7 @@ fn every_block_size() {
     for bytes in [1024, 2048, 4096] {
         made.check(VolumeOptions { block_size: block(bytes), ..Default::default() });
     }
-    // Larger than the page size: Linux mounts those only since 6.19, so e2fsck is the judge.
+    // Larger than the page size. Linux mounts those only since 6.19, so check with e2fsck.
     for bytes in [8192, 16_384, 65_536] {
         build_directory(
             &made.source(),
@@ -138,7 +139,7 @@ fn exact_size_wastes_less_than_a_percent_and_mounts_writable() {
         let report = build_directory(&made.source(), &made.image(), volume);
         assert!(report.free_bytes < report.image_bytes / 100 + (64 << 10), "{report:?}");
         if let Some(mount) = Mount::new(&made.image(), "rw") {
-            // Linux keeps 2 % of the blocks for its own surprises, so new data has to take the place of old.
+            // Linux keeps 2 % of the blocks in reserve, so new data must replace old data.
             fs::remove_file(mount.path().join("file-3000001")).unwrap();
             rustix::fs::syncfs(fs::File::open(mount.path()).unwrap()).unwrap();
             fs::write(mount.path().join("written"), b"by the kernel").unwrap();
@@ -150,7 +151,7 @@ fn exact_size_wastes_less_than_a_percent_and_mounts_writable() {
 
 #[test]
 fn volumes_of_several_groups_and_just_past_a_group() {
-    // Blocks of 1 KiB make groups of 8 MiB.
+    // 1 KiB blocks mean groups of 8 MiB.
     let made = Made::new();
     let mut bytes = Bytes(7);
     for mib in 1..14 {
@@ -192,7 +193,7 @@ fn directories_of_a_hundred_thousand_entries() {
     fs::create_dir(&many).unwrap();
     fs::write(many.join("000000"), b"the only inode").unwrap();
     for n in 1..100_000 {
-        // Hard links make entries without making inodes, 50,000 to each.
+        // Hard links add entries without inodes, 50,000 to each.
         let first = if n % 2 == 0 { "000000" } else { "000001" };
         if n == 1 {
             fs::write(many.join("000001"), b"the other").unwrap();
@@ -200,7 +201,7 @@ fn directories_of_a_hundred_thousand_entries() {
             fs::hard_link(many.join(first), many.join(format!("{n:06}"))).unwrap();
         }
     }
-    // With small blocks the tree is three levels deep.
+    // With small blocks the tree has three levels.
     for bytes in [4096, 1024] {
         build_directory(
             &made.source(),
@@ -233,7 +234,7 @@ fn large_sparse_files_and_deep_maps() {
     };
     sparse("past-2-gib", (3 << 30) + 5, 1 << 28);
     sparse("past-128-gib", 150 << 30, 7 << 30);
-    // More extents than two levels of 1 KiB nodes hold.
+    // More extents than fit in two levels of 1 KiB nodes.
     sparse("fragmented", 40_000 * 8192, 8192);
     made.check(VolumeOptions { block_size: block(1024), ..Default::default() });
     made.check(VolumeOptions::default());
@@ -282,7 +283,8 @@ fn resize2fs_grows_and_tune2fs_edits() {
     }
 }
 
-/// resize2fs moves what is in the way of new descriptors, and must not meet the orphan file or the resize inode's map there.
+/// resize2fs moves whatever is in the way of new descriptors. The orphan file and the resize
+/// inode's map must not be there.
 #[test]
 fn volumes_grow_past_their_reserved_descriptors() {
     const MIB: u64 = 1 << 20;

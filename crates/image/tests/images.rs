@@ -1,4 +1,5 @@
-//! Images of containers: what `docker save` and its like write, OCI layouts with several images, and hostile ones.
+//! Container images: from `docker save` and similar tools, OCI layouts with several images, and
+//! hostile ones.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     packer.finish().unwrap()
 }
 
-/// Archives in a directory, and an image built from one.
+/// Archives in a directory, and an image built from one of them.
 struct Case {
     dir: tempfile::TempDir,
 }
@@ -58,7 +59,7 @@ impl Case {
         built
     }
 
-    /// What a file of the built image holds.
+    /// Contents of a file in the built image.
     fn cat(&self, path: &str) -> String {
         let image = self.path("image");
         let shown = tool("debugfs", &["-R", &format!("cat {path}"), image.to_str().unwrap()]);
@@ -84,7 +85,7 @@ fn listed(config: &str, tags: &str, layers: &str) -> String {
     format!(r#"{{"Config":"{config}","RepoTags":{tags},"Layers":{layers}}}"#)
 }
 
-/// Two layers, and the archives that Docker, podman and crane make of them.
+/// Two layers, and the archives that Docker, podman and crane create from them.
 #[expect(clippy::type_complexity)] // two files, and archives by name
 fn docker_archives() -> (Vec<u8>, Vec<u8>, Vec<(&'static str, Vec<u8>)>) {
     let lower = tar(&[header(b"etc/", b'5', 0), file(b"etc/os-release", b"ID=old"), file(b"gone", b"x")]);
@@ -106,7 +107,7 @@ fn docker_archives() -> (Vec<u8>, Vec<u8>, Vec<(&'static str, Vec<u8>)>) {
         ][..],
         &ends(r#"["1/layer.tar","2/layer.tar"]"#),
     ];
-    // The list names links, as where two images share a layer.
+    // The list refers to links, as when two images share a layer.
     let links = [
         &[named("1/layer.tar".into(), &lower), link("3/layer.tar", b'2', "../1/layer.tar")][..],
         &[named("2/layer.tar".into(), &upper), link("4/layer.tar", b'1', "2/layer.tar")],
@@ -153,7 +154,7 @@ fn docker_archives_are_their_image() {
                 assert!(sha256(&case.path("image")) == expected, "{source:?}");
             }
         }
-        // A later source comes over it.
+        // A later source is merged over it.
         let over = case.write("over.tar", &tar_of_one(b"etc/os-release", b"ID=over"));
         let source = Source::Guess(case.path(&format!("{name}.tar")));
         try_build(&case.options(), &[source, over]).unwrap();
@@ -241,7 +242,7 @@ fn one_of_several_images_is_chosen_by_name() {
     assert_eq!(choose(&docker, None, Some("linux/arm64")).unwrap(), "two");
     assert_eq!(choose(&docker, None, Some("linux/amd64")).unwrap(), "one");
 
-    // The same of layouts.
+    // Same for layouts.
     let layout = |tags: &[(&str, usize)]| {
         let blob = |bytes: &[u8]| {
             case.write(&format!("oci/blobs/sha256/{}", hex(bytes)), bytes);
@@ -260,7 +261,7 @@ fn one_of_several_images_is_chosen_by_name() {
         case.write("oci/index.json", format!(r#"{{"manifests":[{}]}}"#, manifests.join(",")).as_bytes());
         Source::Guess(case.path("oci"))
     };
-    // Two names of one image are one image.
+    // Two names of one image count as one image.
     let source = layout(&[("1.0", 0), ("latest", 0)]);
     assert_eq!(choose(&source, None, None).unwrap(), "one");
     let source = layout(&[("1.0", 0), ("2.0", 1)]);
@@ -277,7 +278,7 @@ fn damaged_docker_archives_are_refused() {
     let case = Case::new();
     let (lower, upper, archives) = docker_archives();
     for (_, archive) in &archives {
-        // A byte of what the layers hold; in compressed ones, somewhere.
+        // Flip a byte in the layers' contents; in compressed ones, anywhere.
         for at in (1024..archive.len().min(4096)).step_by(331) {
             let mut bad = archive.clone();
             bad[at] ^= 1;
@@ -313,7 +314,7 @@ fn damaged_docker_archives_are_refused() {
     let old = tar(&[file(b"repositories", b"{}"), file(b"1/layer.tar", &lower), file(b"1/json", b"{}")]);
     let error = case.error(&case.write("old.tar", &old));
     assert!(error.contains("before 1.10") && error.contains("save it again"), "{error}");
-    // A list of something else is a file.
+    // With any other content the list is just a file.
     for other in [&b"{}"[..], b"[]", b"[1]", b"{\"Layers\":[]}", b"no JSON"] {
         let site =
             case.write("site.tar", &tar(&[file(b"manifest.json", other), file(b"repositories", b"x")]));
@@ -380,7 +381,7 @@ fn files_of_an_image_are_files_within_it() {
                 assert!(must("mknod", &[there.to_str().unwrap(), "c", "1", "3"]));
                 refused("not a regular file");
             }
-            // A link that stays within is one.
+            // A link that stays within the image is fine.
             fs::rename(&aside, dir.join("inside")).unwrap();
             std::os::unix::fs::symlink("../".repeat(name.matches('/').count()) + "inside", &there).unwrap();
             assert_eq!(build(dir).unwrap().files, 1, "{name}");
@@ -388,7 +389,7 @@ fn files_of_an_image_are_files_within_it() {
             fs::rename(dir.join("inside"), &there).unwrap();
         }
     }
-    // A directory of the layout.
+    // A directory inside the layout is a link that leads outside.
     let blobs = case.path("oci/blobs");
     fs::rename(&blobs, case.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(case.path("elsewhere"), &blobs).unwrap();
@@ -397,7 +398,7 @@ fn files_of_an_image_are_files_within_it() {
     fs::remove_file(&blobs).unwrap();
     let error = build(&dirs[0]).unwrap_err().to_string();
     assert!(error.contains("cannot open blobs/sha256/"), "{error}");
-    // A name in the list that leads out.
+    // A name in the list that leads outside.
     for name in ["../c.json", "/etc/hostname"] {
         case.write(
             "docker/manifest.json",
@@ -414,7 +415,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn no_more_is_spooled_than_fits_the_volume() {
-    // The spool lies beside the image, where there is little room.
+    // The spool is next to the image, where there is little room.
     let Some(small) = Mount::small() else { return };
     let case = Case::new();
     let volume = |bytes| VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() };
@@ -422,7 +423,7 @@ fn no_more_is_spooled_than_fits_the_volume() {
         let volume = volume(bytes);
         try_build(&BuildOptions { volume, layers, ..options(small.path().join("image")) }, sources)
     };
-    // Of one huge file not a byte is spooled; the archive need not be there.
+    // A huge file is refused before any byte is spooled; the archive may be incomplete.
     let huge = case.write("huge.tar.zst", &zstd(&header(b"huge", b'0', 7 << 30)));
     let many: Vec<_> = (0..64).map(|n| file(format!("f{n}").as_bytes(), &vec![0; 256 << 10])).collect();
     let many = case.write("many.tar.zst", &zstd(&tar(&many)));
@@ -434,7 +435,7 @@ fn no_more_is_spooled_than_fits_the_volume() {
             assert!(told.contains(path), "{told}");
         }
     }
-    // What follows could remove it, so more may come first, but not without bounds.
+    // Later sources could remove files, so more may be spooled, but not without limit.
     let after = case.write("after.tar", &tar_of_one(b"x", b"x"));
     let error = build(&[huge, after.clone()], 1 << 20, true).unwrap_err();
     assert!(matches!(error, BuildError::Overfull { limit: 0x80_0000, .. }), "{error}");
@@ -442,7 +443,7 @@ fn no_more_is_spooled_than_fits_the_volume() {
     let removed = case.write("removed.tar.zst", &zstd(&tar(&[layer(1), layer(2)])));
     let removing = case.write("removing.tar.zst", &zstd(&tar(&[file(b".wh.f1", b""), layer(2)])));
     build(&[removed.clone(), removing], 1 << 20, true).unwrap();
-    // A file that comes several times in an archive counts once.
+    // A file that occurs several times in an archive counts once.
     let again = case.write("again.tar.zst", &zstd(&tar(&[layer(1), layer(1), layer(1)])));
     build(&[again], 1 << 20, false).unwrap();
     build(&[removed, after], 1 << 20, false).unwrap_err();

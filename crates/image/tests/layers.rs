@@ -1,4 +1,5 @@
-//! Layers of images laid over each other: whiteouts hide what lower layers have, whatever the order of a layer's entries.
+//! Image layers merged over each other: whiteouts hide names of lower layers, in any order of a
+//! layer's entries.
 
 mod common;
 
@@ -10,7 +11,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// An entry from a line: `DIR/`, `FILE=CONTENTS`, `LINK->TARGET`, `NAME==TARGET` (a hard link), `NAME!` (a device 0:0).
+/// Parses an entry: `DIR/`, `FILE=CONTENTS`, `LINK->TARGET`, `NAME==TARGET` (a hard link), `NAME!`
+/// (a device 0:0).
 fn entry(line: &str) -> Vec<u8> {
     let mut block = if let Some((name, target)) = line.split_once("==") {
         return with_link(header(name.as_bytes(), b'1', 0), target.as_bytes());
@@ -31,7 +33,7 @@ fn archive(lines: &[&str]) -> Vec<u8> {
     [lines.iter().flat_map(|line| entry(line)).collect(), vec![0; 1024]].concat()
 }
 
-/// Writes archives and builds an image from them as layers.
+/// Writes archives, and builds an image from them as layers.
 struct Layers {
     dir: tempfile::TempDir,
 }
@@ -69,13 +71,13 @@ impl Layers {
         self.build(&self.sources(archives)).unwrap();
     }
 
-    /// What the kernel sees in the image; `None` where it may not be mounted.
+    /// The kernel's view of the image; `None` if it cannot be mounted.
     fn shape(&self) -> Option<BTreeMap<String, String>> {
         Mount::new(&self.image(), "ro").map(|mount| shape(mount.path()))
     }
 }
 
-/// Contents, targets and link counts by path, `lost+found` apart.
+/// Contents, targets and link counts by path, ignoring `lost+found`.
 fn shape(root: &Path) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut pending = vec![root.to_path_buf()];
@@ -112,22 +114,22 @@ const IMPLIED: &str = "directory 755";
 
 #[test]
 fn whiteouts_hide_lower_layers_only() {
-    // A name, the lower layer, the entries of the upper one in orders that all mean the same, and what becomes of it.
+    // The lower layer, the upper layer's entries in equivalent orders, and the expected result.
     type Case<'a> = (&'a [&'a str], &'a [&'a [&'a str]], &'a [(&'a str, &'a str)]);
     let cases: [Case<'_>; 21] = [
-        // A directory that becomes a file, as umoci writes it, and with an opaque mark.
+        // A directory replaced by a file, as written by umoci, and with an opaque mark.
         (&["a/", "a/f=f", "a/g=g"], &[&["a=new", "a/.wh.f=", "a/.wh.g="]], &[("a", "new (1 links)")]),
         (&["a/", "a/f=f"], &[&["a=new", "a/.wh..wh..opq="]], &[("a", "new (1 links)")]),
-        // A whiteout of a name that the same layer has.
+        // A whiteout of a name that the same layer adds.
         (&["a=old"], &[&["a=new", ".wh.a="]], &[("a", "new (1 links)")]),
         (
             &["d/", "d/old=1", "d/s/", "d/s/old=2"],
             &[&["d/", "d/s/new=n", ".wh.d="]],
             &[("d", LISTED), ("d/s", IMPLIED), ("d/s/new", "n (1 links)")],
         ),
-        // A directory that is only implied is not the lower one.
+        // An implied directory does not inherit from the lower one.
         (&["d/", "d/old=1"], &[&["d/new=n", ".wh.d="]], &[("d", IMPLIED), ("d/new", "n (1 links)")]),
-        // One of an ancestor, and of what lies in it.
+        // A whiteout of an ancestor, and marks inside it.
         (
             &["d/", "d/s/", "d/s/x=1", "d/y=1"],
             &[&["d/s/.wh.x=", ".wh.d=", "d/s/.wh..wh..opq=", "d/", "d/y=2"]],
@@ -144,34 +146,34 @@ fn whiteouts_hide_lower_layers_only() {
             &[&["d/", "d/new=n", ".wh..wh..opq="]],
             &[("d", LISTED), ("d/new", "n (1 links)")],
         ),
-        // Marks make no directories, and hide nothing that is not there.
+        // Marks create no directories, and are harmless if there is nothing to hide.
         (&["b=b"], &[&["d/.wh.f=", "e/.wh..wh..opq=", ".wh.b/"]], &[]),
         (&["d=file"], &[&["d/.wh.f="]], &[("d", "file (1 links)")]),
-        // A directory that becomes a symbolic link: the mark means what was in the directory.
+        // A directory replaced by a symbolic link: the mark refers to the directory's contents.
         (
             &["a/", "a/f=f", "d/", "d/f=f"],
             &[&["a->d", "a/.wh.f=", "a/.wh..wh..opq="]],
             &[("a", "-> d"), ("d", LISTED), ("d/f", "f (1 links)")],
         ),
-        // The reverse.
+        // A symbolic link replaced by a directory.
         (
             &["a->d", "d/", "d/f=f"],
             &[&["a/", "a/.wh.f=", "a/g=g"]],
             &[("a", LISTED), ("a/g", "g (1 links)"), ("d", LISTED), ("d/f", "f (1 links)")],
         ),
-        // A link that goes, and a directory of its name.
+        // A link removed, and a directory of the same name.
         (
             &["a->d", "d/", "d/f=f"],
             &[&["a/g=g", ".wh.a=", "a/.wh.f="]],
             &[("a", IMPLIED), ("a/g", "g (1 links)"), ("d", LISTED), ("d/f", "f (1 links)")],
         ),
-        // Paths through a link of a lower layer.
+        // Paths through a link in a lower layer.
         (
             &["a->d/e", "d/", "d/e/", "d/e/f=f"],
             &[&["a/.wh.f=", "a/g=g"]],
             &[("a", "-> d/e"), ("d", LISTED), ("d/e", LISTED), ("d/e/g", "g (1 links)")],
         ),
-        // Through one, to what this layer makes a link.
+        // Through such a link, to what this layer turns into a link.
         (
             &["lib->usr/lib", "usr/", "usr/lib/", "usr/lib/old=1", "new/lib/x=1"],
             &[&["lib/so=s", "usr->new", "usr/.wh.lib="]],
@@ -184,7 +186,7 @@ fn whiteouts_hide_lower_layers_only() {
                 ("new/lib/so", "s (1 links)"),
             ],
         ),
-        // Hard links to what the same layer hides: a file gets another name.
+        // Hard links to what the same layer hides: the file gets another name.
         (&["a=A"], &[&["b==a", ".wh.a="]], &[("b", "A (1 links)")]),
         (
             &["d/", "d/a=A", "d/l->t"],
@@ -192,9 +194,9 @@ fn whiteouts_hide_lower_layers_only() {
             &[("b", "A (2 links)"), ("c", "A (2 links)"), ("m", "-> t")],
         ),
         (&["a=A"], &[&["b==a"]], &[("a", "A (2 links)"), ("b", "A (2 links)")]),
-        // To what the same layer has, under a name that it hides below.
+        // Hard links to what the same layer adds, under a name that it hides below.
         (&["a=old"], &[&["a=new", "b==a", ".wh.a="]], &[("a", "new (2 links)"), ("b", "new (2 links)")]),
-        // AUFS's own files stay out, and hard links to them have their contents.
+        // AUFS's private files stay out; hard links to them keep the contents.
         (
             &["a=old"],
             &[&[
@@ -212,12 +214,13 @@ fn whiteouts_hide_lower_layers_only() {
             ]],
             &[("a", "linked (2 links)"), ("b", "linked (2 links)"), ("d", IMPLIED)],
         ),
-        // Overlayfs's form.
+        // Marks in overlayfs form.
         (&["a=1", "d/", "d/f=1"], &[&["a!", "d/f!", "d/g=2"]], &[("d", LISTED), ("d/g", "2 (1 links)")]),
     ];
     for (lower, uppers, expected) in cases {
         for upper in uppers {
-            // As given, and with every entry first in turn: links come after what they lead to.
+            // In the given order, and with each entry first in turn. Links must come after their
+            // targets.
             for first in 0..upper.len() {
                 let mut upper = upper.to_vec();
                 if !upper.iter().any(|line| line.contains("==")) {
@@ -234,7 +237,7 @@ fn whiteouts_hide_lower_layers_only() {
     }
 }
 
-/// Random layers of few names: what a name stands for changes often.
+/// Random layers with few names, so that what a name refers to changes often.
 struct Random(Bytes);
 
 impl Random {
@@ -252,7 +255,8 @@ impl Random {
         parts.join("/")
     }
 
-    /// Entries of a layer, every path once, and nothing below a path that is no directory. Hard links come last.
+    /// Entries of a layer: every path once, and nothing below a path that is not a directory. Hard
+    /// links come last.
     fn layer(&mut self, n: usize) -> Vec<String> {
         let mut entries: BTreeMap<String, String> = BTreeMap::new();
         let mut marks = Vec::new();
@@ -285,7 +289,7 @@ impl Random {
         marks.sort();
         marks.dedup();
         let mut lines: Vec<String> = entries.values().cloned().chain(marks).collect();
-        // To files of this layer only: which lower one is meant may depend on links.
+        // Link only to files of this layer: which lower file is meant may depend on links.
         for (path, _) in links {
             let target = entries.iter().find(|(_, line)| line.contains('=') && !line.contains("=="));
             let free = !entries.keys().any(|other| {
@@ -324,7 +328,7 @@ fn the_order_of_entries_means_nothing() {
                 .map(|lines| archive(&lines.iter().map(|line| &line[..]).collect::<Vec<_>>()))
                 .collect()
         };
-        // Links of the layers may lead in circles, and then no directory can be made below them.
+        // Links of the layers may form cycles; then no directory can be created below them.
         let build = |layers: &[Vec<String>]| {
             let made = Layers::new();
             let built = made.build(&made.sources(&pack(layers)));
@@ -349,11 +353,11 @@ fn the_order_of_entries_means_nothing() {
     assert!(built > 20, "{built}");
 }
 
-/// Changes something in a directory, at random.
+/// Makes a random change in a directory.
 fn change(random: &mut Random, root: &Path, n: usize) {
     let path = root.join(random.path());
     let above = path.parent().unwrap();
-    // What is in the way of a directory goes.
+    // Remove whatever is in the way of a directory.
     for dir in above.ancestors().collect::<Vec<_>>().into_iter().rev() {
         if dir.starts_with(root) && !fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()) {
             let _ = fs::remove_file(dir);
@@ -420,7 +424,7 @@ fn directories_of_overlayfs_are_layers() {
         return;
     }
     for seed in [4, 5, 6] {
-        // The kernel's overlay does not lie on another one.
+        // The kernel's overlayfs cannot be stacked on another one.
         let disk = Layers::new();
         let space = disk.path("space");
         fs::create_dir(&space).unwrap();
@@ -457,14 +461,14 @@ fn directories_of_overlayfs_are_layers() {
         let sources = [Source::Directory(path("lower")), Source::Directory(path("upper"))];
         disk.build(&sources).unwrap();
         assert_eq!(disk.shape().expect("mounting is possible"), expected, "seed {seed}");
-        // Nothing of overlayfs is left.
+        // No trace of overlayfs is left.
         let mount = Mount::new(&disk.image(), "ro").unwrap();
         for name in expected.keys() {
             let left = xattrs(&mount.path().join(name));
             assert!(left.is_empty(), "{name}: {left:?}");
         }
         drop(mount);
-        // The same in a tar with the attributes.
+        // Same from a tar with the attributes.
         let archive = disk.path("upper.tar");
         let upper = path("upper");
         let args = ["--xattrs", "--xattrs-include=*", "--format=pax", "-C", upper.to_str().unwrap(), "-cf"];
@@ -502,7 +506,7 @@ fn unpacked_layers_hide_what_packed_ones_do() {
         ];
         assert_eq!(seen, shaped(&expected));
     }
-    // Without being asked to, they are taken as files, and it is said.
+    // Unless layers are requested, they are treated as files, with a note.
     let notes = try_build(&options(layers.image()), &sources).unwrap().notes;
     assert_eq!(notes.len(), 1, "{notes:?}");
     let told = notes[0].to_string();

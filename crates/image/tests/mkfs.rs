@@ -1,4 +1,4 @@
-//! Empty volumes, beside those of mke2fs.
+//! Empty volumes, compared with those of mke2fs.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn sized(bytes: u64) -> VolumeOptions {
     VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() }
 }
 
-/// The header lines of dumpe2fs that do not name times and random numbers.
+/// Header lines of dumpe2fs, except times and random numbers.
 fn header(image: &Path) -> Option<BTreeMap<String, String>> {
     let output = tool("dumpe2fs", &["-h", image.to_str().unwrap()])?;
     assert!(output.status.success(), "{}", text(&output));
@@ -57,7 +57,7 @@ fn volumes_look_like_those_of_mke2fs() {
             let features = FeatureChoices { orphan_file: Some(false), ..Default::default() };
             make(&ours, &VolumeOptions { fs_type, features, ..sized(mib << 20) });
             fs::File::create(&theirs).unwrap().set_len(mib << 20).unwrap();
-            // A configuration of the machine's own must not change what is compared.
+            // The machine's own configuration must not affect the comparison.
             let features = match fs_type {
                 FsType::Ext4 => {
                     "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,\
@@ -105,7 +105,7 @@ fn the_default_volume_mounts() {
 fn sixteen_tebibytes_take_little_space_and_are_valid() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
-    // The largest file that ext4 itself can hold, in case the tests run on it.
+    // The largest file possible on ext4, in case the tests run on it.
     let bytes = (16 << 40) - (1 << 20);
     make(&image, &sized(bytes));
     let meta = fs::metadata(&image).unwrap();

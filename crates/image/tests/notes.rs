@@ -1,4 +1,4 @@
-//! Each difference between a volume and its sources is noted once, and nothing else is.
+//! Every difference between a volume and its sources is noted once, and nothing else is.
 
 mod common;
 

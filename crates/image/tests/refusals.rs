@@ -1,4 +1,5 @@
-//! Sources that cannot be built are refused by name, and nothing is left under the image's name.
+//! Sources that cannot be built: the error names the problem, and nothing is left under the image's
+//! name.
 
 mod common;
 
@@ -33,14 +34,14 @@ impl Case {
         self.dir.path().join("out/image")
     }
 
-    /// An archive as it is.
+    /// Builds an archive given as raw bytes.
     fn raw_tar(&self, bytes: &[u8]) -> Result<(), BuildError> {
         let archive = self.dir.path().join("archive.tar");
         fs::write(&archive, bytes).unwrap();
         self.build(VolumeOptions::default(), Ownership::Source, Source::Tar(archive))
     }
 
-    /// An archive of these entries.
+    /// Builds an archive of these entries.
     fn tar(&self, entries: &[u8]) -> Result<(), BuildError> {
         self.raw_tar(&[entries, &[0; 1024]].concat())
     }
@@ -94,7 +95,7 @@ fn archives_cut_short_name_the_entry() {
     archive.extend(pax("path", b"the-second-entry"));
     archive.extend(file(b"short", &[2; 3000]));
     let first_end = 512 + 3072;
-    // Between the entries and behind the last one, too: nothing is missing then but the end.
+    // Also between entries and after the last one, where only the end is missing.
     for cut in (1..archive.len()).step_by(37).chain([first_end, archive.len()]) {
         let error = case.raw_tar(&archive[..cut]).expect_err("cut short").to_string();
         if cut > 512 && cut < first_end {
@@ -127,14 +128,14 @@ fn damaged_archives_are_refused_or_read_but_never_crash() {
             let at = bytes.next() as usize % bad.len();
             bad[at] = bytes.next() as u8;
         }
-        // Headers with good checksums reach deeper.
+        // Headers with valid checksums get further.
         for at in (0..bad.len()).step_by(512) {
             if &bad[at + 257..at + 262] == b"ustar" {
                 let fixed = checksummed(bad[at..at + 512].to_vec());
                 bad[at..at + 512].copy_from_slice(&fixed);
             }
         }
-        // A size that a flipped bit made huge is refused as cut short, so every outcome is quick.
+        // A bit flip that makes a size huge is refused as truncation, so every case is quick.
         if case.tar(&bad).is_ok() {
             fs::remove_file(case.image()).unwrap();
         }
@@ -235,7 +236,7 @@ fn owners_are_mapped_or_refused() {
     }
 }
 
-/// Builds while `change` is done to the source, once the first bytes are written.
+/// Builds while `change` is applied to the source, once the first bytes are written.
 fn build_while(case: &Case, change: fn(&Path)) -> Result<(), BuildError> {
     let large = case.source().join("large");
     let once = Arc::new(std::sync::Once::new());
@@ -259,7 +260,7 @@ fn sources_that_change_are_noticed() {
         (|path| fs::remove_file(path).unwrap(), "cannot open"),
         (
             |path| {
-                // At one stroke, for the other thread may be about to open it.
+                // Atomically, because the other thread may be about to open it.
                 std::os::unix::fs::symlink("/etc/passwd", path.with_extension("new")).unwrap();
                 fs::rename(path.with_extension("new"), path).unwrap();
             },
@@ -289,7 +290,7 @@ fn a_full_disk_leaves_nothing() {
     let error = try_build(&options(image.clone()), &[Source::Directory(case.source())]).unwrap_err();
     assert!(error.to_string().contains("No space left on device"), "{error}");
     assert_eq!(fs::read_dir(small.path()).unwrap().count(), 0);
-    // An image that is there already stays as it was.
+    // An existing image is left as it was.
     fs::write(&image, b"the old one").unwrap();
     try_build(&options(image.clone()), &[Source::Directory(case.source())]).unwrap_err();
     assert_eq!(fs::read(&image).unwrap(), b"the old one");
@@ -352,7 +353,7 @@ fn gzip_is_checked_to_its_end() {
         bad[packed.len() - cut] ^= 1;
         case.raw_tar(&bad).unwrap_err();
     }
-    // As on tapes and block devices, which pad.
+    // Padding, as on tapes and block devices.
     case.raw_tar(&[packed, vec![0; 700]].concat()).unwrap();
 }
 
@@ -371,7 +372,7 @@ fn attributes_that_linux_does_not_hand_out_are_refused() {
     build(64 << 10, Some(true)).unwrap();
     assert_clean(&case.image());
     fs::remove_file(case.image()).unwrap();
-    // A feature that GRUB does not know is not added unasked.
+    // Features unknown to GRUB are never added unasked.
     for ea_inode in [None, Some(false)] {
         let refused = build(64 << 10, ea_inode).unwrap_err().to_string();
         assert!(refused.contains("\"/a/long\" need") && refused.contains("-O ea_inode"), "{refused}");

@@ -1,4 +1,4 @@
-//! The same input gives the same bytes: on any path, in any order of creation, at any time.
+//! The same input gives the same bytes: at any path, in any order of creation, at any time.
 
 mod common;
 

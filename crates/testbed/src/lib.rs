@@ -1,9 +1,10 @@
-//! Loop devices and mounts of the kernel, an oracle of many tests.
+//! Kernel loop devices and mounts, which many tests use as an oracle.
 //!
-//! A test asks [`can_mount`] first: a process that is not root, or a kernel without loop devices, is the only reason to leave
-//! it out. Loop devices are shared by all programs of a machine, and the kernel gives them back in the background, so an
-//! attempt that meets a busy one is made again, for some five seconds. All other failures, and the last of the attempts, are
-//! returned or panic in the words of the program that failed.
+//! A test calls [`can_mount`] first; the only valid reasons to skip it are a process that is not
+//! root, or a kernel without loop devices. Loop devices are shared by all programs on a machine,
+//! and the kernel releases them in the background, so an attempt that finds one busy is repeated
+//! for about five seconds. Any other failure, and that of the last attempt, is returned or panics
+//! with the message of the program that failed.
 //!
 //! ```
 //! use extant_testbed::{Mount, can_mount};
@@ -28,16 +29,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Attempts at a loop device or at unmounting, and the pause between two: some five seconds in all.
+/// Attempts to get a loop device or to unmount, and the pause between two: about five seconds in
+/// total.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether this process may mount images.
+/// Whether this process can mount images.
 pub fn mounts_are_possible() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
 }
 
-/// As [`mounts_are_possible`]; where not, prints that the test is skipped, and why.
+/// Like [`mounts_are_possible`]; if not, prints that the test is skipped, and why.
 pub fn can_mount() -> bool {
     let possible = mounts_are_possible();
     if !possible {
@@ -46,7 +48,7 @@ pub fn can_mount() -> bool {
     possible
 }
 
-/// Whether programs of the system are installed; where one is not, prints that the test is skipped, and why.
+/// Whether these programs are installed; if not, prints that the test is skipped, and why.
 pub fn have(programs: &[&str]) -> bool {
     let path = path();
     let missing =
@@ -57,20 +59,21 @@ pub fn have(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// With the places where Debian keeps mke2fs and losetup, which an ordinary user's `PATH` leaves out.
+/// `PATH`, plus the directories where Debian installs mke2fs and losetup, which an ordinary user's
+/// `PATH` lacks.
 fn path() -> String {
     std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin"
 }
 
-/// An attempt that failed, in the words of the program.
+/// A failed attempt, with the program's message.
 enum Failed {
-    /// Another may succeed.
+    /// Another attempt may succeed.
     Busy(String),
-    /// None will.
+    /// No attempt will.
     ForGood(String),
 }
 
-/// Makes attempts until one succeeds, fails for good, or is the last.
+/// Repeats an attempt until it succeeds, fails permanently, or the number of attempts is used up.
 fn insist<T>(mut attempt: impl FnMut() -> Result<T, Failed>) -> Result<T, String> {
     for _ in 1..TRIES {
         match attempt() {
@@ -90,7 +93,7 @@ fn pause() {
     std::thread::sleep(PAUSE);
 }
 
-/// Runs a program of the system; its standard output, or its words on standard error.
+/// Runs a system program; returns its standard output, or its message on standard error.
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C").stdin(Stdio::null());
@@ -104,12 +107,12 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// A path as an argument.
+/// A path as a program argument.
 fn text(path: &Path) -> &str {
     path.to_str().expect("a test's path is UTF-8")
 }
 
-/// Reports a failure to give something back: a panic, or, during another one, a line.
+/// Reports a failure to release something: panics, or prints a line if already panicking.
 #[track_caller]
 fn report(words: &str) {
     if std::thread::panicking() {

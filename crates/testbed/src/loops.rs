@@ -1,28 +1,29 @@
-//! Loop devices, attached and given back.
+//! Attaches and detaches loop devices.
 
 use crate::{Failed, insist, report, run, text};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A loop device over a file; detached when dropped, at the end of which the file is nobody's.
+/// A loop device on a file; detached when dropped, after which nothing uses the file.
 #[derive(Debug)]
 pub struct LoopDevice {
     device: PathBuf,
-    /// The file's path as the kernel tells it.
+    /// The file's path as reported by the kernel.
     backing: Option<Vec<u8>>,
 }
 
 impl LoopDevice {
-    /// Attaches a file; `options` are further ones of losetup(8).
+    /// Attaches a file; `options` are additional ones for losetup(8).
     ///
     /// # Errors
-    /// The words of losetup at the last attempt, or the file is not there.
+    /// The message of losetup at the last attempt; or the file does not exist.
     pub fn attach(file: &Path, options: &[&str]) -> Result<Self, String> {
         fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let args = [options, &["--find", "--show", text(file)]].concat();
-        // Between the search for a free device and the claim on it another program may take it, and a new device may have no
-        // node yet: losetup says so in many words.
+        // Another program may take the device between the search for a free one and the claim, and
+        // a new device may not have a node yet; losetup reports these cases with many different
+        // messages.
         let device = insist(|| {
             run("losetup", &args).map_err(|words| {
                 make_nodes(Path::new("/sys/block"), Path::new("/dev"));
@@ -39,16 +40,16 @@ impl LoopDevice {
         &self.device
     }
 
-    /// The file that the device is over now; `None` where it is free.
+    /// The file currently attached to the device; `None` if it is free.
     fn backing_file(&self) -> Option<Vec<u8>> {
         let name = self.device.file_name()?;
         fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()
     }
 
-    /// Detaches it, and waits until the kernel has done so: losetup returns before that where another program has the device
-    /// open.
+    /// Detaches it, and waits until the kernel has done so: losetup returns earlier if another
+    /// program has the device open.
     fn detach(&self) -> Result<(), String> {
-        // Once it was told to go, the device may be another program's at any time.
+        // Once detached, the device may become another program's at any time.
         insist(|| run("losetup", &["--detach", text(&self.device)]).map_err(Failed::Busy))?;
         insist(|| match self.backing.is_some() && self.backing_file() == self.backing {
             false => Ok(()),
@@ -65,7 +66,8 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Makes the nodes of loop devices that the kernel has and `dev` lacks: in a container it may be a copy from before.
+/// Creates missing nodes in `dev` for the kernel's loop devices: a container's `/dev` may be an
+/// older copy.
 fn make_nodes(sys: &Path, dev: &Path) {
     for entry in fs::read_dir(sys).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -76,7 +78,7 @@ fn make_nodes(sys: &Path, dev: &Path) {
         let parsed = number.trim().split_once(':').map(|(major, minor)| (major.parse(), minor.parse()));
         if let Some((Ok(major), Ok(minor))) = parsed {
             let mode = Mode::RUSR | Mode::WUSR;
-            // The next attempt shows whether that was of use.
+            // The next attempt shows whether this helped.
             let _ = mknodat(CWD, dev.join(&name), FileType::BlockDevice, mode, makedev(major, minor));
         }
     }
@@ -113,7 +115,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
         let device = LoopDevice::attach(file.path(), &[]).unwrap();
-        // The shell says that it has the device open, and closes it when it has been told that losetup was asked.
+        // The shell reports that it has the device open, and closes it once losetup has been asked
+        // to detach.
         let path = text(device.path()).to_owned();
         let script =
             format!("exec 3<{path}; echo; while ! losetup -ln -O AUTOCLEAR {path} | grep -q 1; do :; done");

@@ -1,4 +1,4 @@
-//! Mounts of images and of memory, undone when dropped.
+//! Mounts of images and in memory, undone when dropped.
 
 use crate::{Failed, LoopDevice, insist, report, run, text};
 use rustix::fs::{Advice, fadvise};
@@ -7,28 +7,28 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A mount of the kernel's; undone when dropped, after which its image is free to be changed.
+/// A kernel mount; undone when dropped, after which its image may be changed.
 #[derive(Debug)]
 pub struct Mount {
     at: PathBuf,
-    /// Its own, detached after the mount is undone.
+    /// The mount's own device, detached after unmounting.
     device: Option<LoopDevice>,
 }
 
 impl Mount {
-    /// Mounts an image at a folder, which is made where it is missing; `options` as for `mount -o`.
+    /// Mounts an image at a folder, which is created if missing; `options` as for `mount -o`.
     ///
     /// # Panics
-    /// It cannot be mounted: the words of mount(8) or losetup(8).
+    /// It cannot be mounted: the message of mount(8) or losetup(8).
     #[track_caller]
     pub fn new(image: &Path, at: &Path, options: &str) -> Self {
         Self::try_new(image, at, options).unwrap_or_else(|words| panic!("{words}"))
     }
 
-    /// As [`Mount::new`].
+    /// Like [`Mount::new`], but returns an error.
     ///
     /// # Errors
-    /// It cannot be mounted: the words of mount(8) or losetup(8).
+    /// It cannot be mounted: the message of mount(8) or losetup(8).
     pub fn try_new(image: &Path, at: &Path, options: &str) -> Result<Self, String> {
         std::fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
         let is_read_only = options.split(',').any(|option| option == "ro");
@@ -37,7 +37,8 @@ impl Mount {
         Ok(Self { at: at.to_owned(), device: Some(device) })
     }
 
-    /// As [`Mount::new`]; where the kernel refuses a volume with blocks larger than a page, as most do, prints that and is `None`.
+    /// Like [`Mount::new`]. If the kernel refuses a volume with blocks larger than a page, as most
+    /// do, prints that and returns `None`.
     ///
     /// # Panics
     /// It cannot be mounted for another reason.
@@ -55,11 +56,11 @@ impl Mount {
         }
     }
 
-    /// Whether the kernel mounts a volume as mke2fs left it, of which this mounts a copy; prints where not: such a kernel was built
-    /// without a feature, as many are without that of `quota`.
+    /// Whether the kernel can mount a fresh mke2fs volume, tested by mounting a copy. If not,
+    /// prints that: many kernels are built without some feature, such as `quota`.
     ///
     /// # Panics
-    /// There is no loop device to be had.
+    /// No loop device is available.
     #[track_caller]
     pub fn is_supported(fresh: &Path) -> bool {
         let copy = fresh.with_extension("fresh");
@@ -77,13 +78,14 @@ impl Mount {
         refused.is_none()
     }
 
-    /// Mounts the volume of kind `fs` that a loop device holds now, which may be another than at the last mount; the device stays
-    /// attached.
+    /// Mounts the volume of type `fs` that a loop device now holds, which may be a different one
+    /// than at the last mount; the device stays attached.
     ///
     /// # Errors
-    /// The kernel's, of mount(2).
+    /// The kernel's error, from mount(2).
     pub fn of_device(device: &LoopDevice, at: &Path, fs: &str) -> Result<Self, String> {
-        // The device's pages go with its last user, which may have been a program that looks at every disk.
+        // The device's cached pages are only dropped by its last user, which may have been a
+        // program that scans all disks.
         let opened = std::fs::File::open(device.path()).map_err(|error| error.to_string())?;
         fadvise(&opened, 0, None, Advice::DontNeed).map_err(|error| error.to_string())?;
         drop(opened);
@@ -96,22 +98,22 @@ impl Mount {
         Ok(Self { at: at.to_owned(), device: None })
     }
 
-    /// Mounts a file system in memory at a folder that exists; `options` as for `mount -o`.
+    /// Mounts an in-memory file system at an existing folder; `options` as for `mount -o`.
     ///
     /// # Panics
-    /// It cannot be mounted: the words of mount(8).
+    /// It cannot be mounted: the message of mount(8).
     #[track_caller]
     pub fn tmpfs(at: &Path, options: &str) -> Self {
         mount(&["-t", "tmpfs", "-o", options, "tmpfs", text(at)]).unwrap_or_else(|words| panic!("{words}"));
         Self { at: at.to_owned(), device: None }
     }
 
-    /// Its root.
+    /// The root of the mount.
     pub fn path(&self) -> &Path {
         &self.at
     }
 
-    /// The loop device that is its own.
+    /// The mount's own loop device.
     pub fn device(&self) -> Option<&Path> {
         self.device.as_ref().map(LoopDevice::path)
     }
@@ -120,14 +122,15 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(words) = insist(|| leave(&self.at)) {
-            // So that a folder which is removed next does not lose the contents of the mount.
+            // Detach it, so that deleting the folder afterwards does not delete the mount's
+            // contents.
             let _ = unmount(&self.at, UnmountFlags::DETACH);
             report(&words);
         }
     }
 }
 
-/// The block size of an ext volume, as its superblock has it.
+/// Block size of an ext volume, from its superblock.
 fn block_bytes(image: &Path) -> Option<u64> {
     let mut start = [0; 64];
     std::fs::File::open(image).ok()?.read_exact_at(&mut start, 1024).ok()?;
@@ -138,14 +141,14 @@ fn block_bytes(image: &Path) -> Option<u64> {
 fn mount(args: &[&str]) -> Result<(), String> {
     insist(|| match run("mount", args) {
         Ok(_) => Ok(()),
-        // Another program has the device open for itself for a moment.
+        // Another program briefly has the device open exclusively.
         Err(words) if words.contains("already mounted or mount point busy") => Err(Failed::Busy(words)),
         Err(words) => Err(Failed::ForGood(words)),
     })
 }
 
-/// Undoes a mount. A process that is being started holds copies of this one's open files until it runs its program, so a file
-/// that was closed may keep the mount busy for a moment.
+/// Unmounts. A process being started holds copies of this one's open files until it runs its
+/// program, so a file that was closed may keep the mount busy for a moment.
 fn leave(at: &Path) -> Result<(), Failed> {
     unmount(at, UnmountFlags::empty()).map_err(|error| {
         let words = format!("umount {}: {error}", at.display());
@@ -192,7 +195,7 @@ mod tests {
         std::fs::create_dir(&at).unwrap();
         let empty = std::fs::read(&image).unwrap();
         let device = LoopDevice::attach(&image, &[]).unwrap();
-        // Keeps the device's pages, as programs that look at disks do.
+        // Keeps the device's pages cached, like programs that scan disks.
         let look = std::fs::File::open(device.path()).unwrap();
         for n in 0..3 {
             let mount = Mount::of_device(&device, &at, "ext4").unwrap();
@@ -235,7 +238,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let Some(image) = volume(dir.path(), &["-b", "65536"]) else { return };
         let at = dir.path().join("at");
-        // Either answer is the kernel's affair; a panic is not.
+        // The kernel may accept or refuse this; it must not panic.
         drop(Mount::unless_blocks_are_too_large(&image, &at, "ro"));
         let Some(image) = volume(dir.path(), &["-b", "1024"]) else { return };
         let file = std::fs::File::options().write(true).open(&image).unwrap();

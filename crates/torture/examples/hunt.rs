@@ -1,9 +1,10 @@
-//! Looks for a bug in the file system that it is built with, and prints the workload and the promise that show it:
-//! `cargo xtask torture --mutants` runs it for each mutant. Exit status 0 means found, 1 that every workload passed, 2 that
-//! the search cannot be made.
+//! Searches for a bug in the file system it is built with, and prints the workload and the promise
+//! that reveal it; `cargo xtask torture --mutants` runs it for each mutant. Exit status 0 means
+//! found, 1 that every workload passed, 2 that the search cannot run.
 //!
-//! Arguments: `journal` or `no-journal`, for the volumes to look at; `pruned` to reorder only what the journal does not
-//! protect, or `whole`. Or `cases`, for those of [`extant_torture::cases`] alone.
+//! Arguments: `journal` or `no-journal`, for the kind of volumes; `pruned`, to reorder only what
+//! the journal does not protect, or `whole`. Or only `cases`, for those of
+//! [`extant_torture::cases`].
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
 use extant_torture::cases;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     let plan: Vec<(&str, Effort, Vec<Workload>)> = match given("no-journal") {
         true => {
             let whole = Options { torn: 0, ..Options::default() };
-            // There e2fsck is the recovery: it has every state.
+            // Here e2fsck is the recovery, so it sees every state.
             let effort = Effort { options: whole, fsck_every: 1, ..effort };
             let kinds = ["ext2", "ext4-unlogged", "ext4-unlogged-groups"];
             kinds.map(|kind| (kind, effort, short_ones())).into()
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         false => vec![
             ("ext4", effort, short_ones()),
             ("ext4", sparse, long_ones()),
-            // Attributes in blocks of their own, and no checksum that would tell.
+            // Attributes in separate blocks, and no checksum to reveal the bug.
             ("ext4-plain", effort, short_ones()),
             ("ext4-plain", sparse, long_ones()),
             ("ext3", sparse, short_ones()),
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the cases that are made for timing.
+/// Runs the cases designed for timing.
 fn look_in_cases() -> ExitCode {
     for (name, case) in cases::ALL {
         let complaint = match catch_unwind(case) {
@@ -99,7 +100,7 @@ fn directed() -> impl Iterator<Item = Workload> {
     (0..Source::Directed.len()).map(|index| Source::Directed.workload(index))
 }
 
-/// Every directed workload but the long one.
+/// Every directed workload except the long one.
 fn short_ones() -> Vec<Workload> {
     directed().filter(|workload| workload.ops.len() < 100).collect()
 }
@@ -108,7 +109,7 @@ fn long_ones() -> Vec<Workload> {
     directed().filter(|workload| workload.ops.len() >= 100).collect()
 }
 
-/// Some of ACE's.
+/// Some of ACE's workloads.
 fn seq_1() -> Vec<Workload> {
     let ace = Ace::new(1);
     (0..ace.len()).step_by(3).map(|index| ace.workload(index)).collect()

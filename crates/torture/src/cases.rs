@@ -1,6 +1,7 @@
-//! Cases that neither short nor random workloads reach: each has the volume, the disk and the tasks that it takes.
+//! Cases that neither short nor random workloads reach, each with its own volume, disk and tasks.
 //!
-//! A case is deterministic and takes a few seconds. The tests run each by itself, and the search for planted bugs runs all.
+//! Each case is deterministic and takes a few seconds. The tests run them one by one; the search
+//! for planted bugs runs all.
 
 use crate::campaign::Profile;
 use crate::check::{Fsck, Verdict};
@@ -10,17 +11,17 @@ use crate::{Fallocate, Filesystem, Image, ImageDevice, Op, OurVolume, Ours, Subj
 use extant_sim::{Machine, Preemption, Sim};
 use std::sync::Arc;
 
-/// A case; gives how many disks it looked at.
+/// A case; returns the number of disks checked.
 pub type Case = fn() -> Result<u64, String>;
 
-/// All of them, with their names.
+/// All cases, with their names.
 pub const ALL: [(&str, Case); 3] = [
     ("a log in a file", a_log_in_a_file),
     ("commits beside data", commits_beside_data),
     ("commits beside checkpoints", commits_beside_checkpoints),
 ];
 
-/// Few states of each cut: those of many cuts are looked at.
+/// Few states per cut, because many cuts are checked.
 const OPTIONS: Options = Options { exhaustive: 3, sampled: 4, torn: 0, seed: 1 };
 
 fn fsck() -> Result<Fsck, String> {
@@ -44,7 +45,8 @@ fn direct(path: &str, offset: u64, len: u64, tag: u32) -> Op {
     }
 }
 
-/// New files that are synced one after the other: so many commits, some of them in the middle of what others do.
+/// New files, each synced after its creation: as many commits, some of them in the middle of other
+/// tasks' operations.
 fn syncs(count: u32) -> Vec<Op> {
     (0..count).flat_map(|n| [create(&format!("s{n}")), fsync(&format!("s{n}"))]).collect()
 }
@@ -55,8 +57,9 @@ fn check(name: &str, crew: &Crew, profile: &str) -> Result<u64, String> {
     checked.map_err(|words| format!("{name} on {profile}: {words}"))
 }
 
-/// Data on a device of other bytes than zeroes, whose map another task commits while they are being written: buffered and
-/// direct, in several runs that end in any order, preallocated, in parts of blocks.
+/// File data on a device that does not start out zeroed, while another task commits the map:
+/// buffered and direct, in several runs that complete in any order, preallocated, in parts of
+/// blocks.
 ///
 /// # Errors
 /// The first broken promise.
@@ -79,12 +82,13 @@ pub fn commits_beside_data() -> Result<u64, String> {
     check("data", &crew, "ext4-groups")
 }
 
-/// Checkpoints on a disk that keeps some of their writes for long, while another task commits small transactions.
+/// Checkpoints on a disk that delays some of their writes for long, while another task commits
+/// small transactions.
 ///
 /// # Errors
 /// The first broken promise.
 pub fn commits_beside_checkpoints() -> Result<u64, String> {
-    // Data of a file stop going through the log once all of that is home.
+    // A file's data stops going through the log once all of it is in place.
     let mut checkpoints = vec![create("f")];
     for n in 0..6 {
         let flag = |flags| Op::SetFlags { path: "f".into(), flags };
@@ -96,7 +100,7 @@ pub fn commits_beside_checkpoints() -> Result<u64, String> {
     check("checkpoints", &crew, "ext4-groups")
 }
 
-/// Runs `work` on a volume; gives its answer, and what the disk has before the volume is closed.
+/// Runs `work` on a volume; returns its result, and the disk as it is before the volume is closed.
 fn on<T>(image: &Image, work: impl FnOnce(&mut OurVolume) -> T) -> Result<(T, Image), String> {
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);
     let disk = Arc::new(ImageDevice::new(image.clone()));
@@ -107,9 +111,9 @@ fn on<T>(image: &Image, work: impl FnOnce(&mut OurVolume) -> T) -> Result<(T, Im
     Ok((done, image))
 }
 
-/// Bytes of a block of the volume of [`a_log_in_a_file`].
+/// Block size of the volume of [`a_log_in_a_file`].
 const BLOCK: usize = 1024;
-/// What the journal's own blocks begin with.
+/// Magic number of the journal's own blocks.
 const MAGIC: u32 = 0xc03b_3998;
 const COMMIT: u32 = 2;
 const REVOKE: u32 = 5;
@@ -120,8 +124,8 @@ fn words(words: impl IntoIterator<Item = u32>) -> Vec<u8> {
     bytes
 }
 
-/// A file whose blocks look like transactions of this number: each revokes the first blocks of the volume. `shift` of the blocks
-/// come first.
+/// A file whose blocks look like transactions with this number, each of which revokes the first
+/// blocks of the volume; starts with `shift` of the blocks.
 fn forged(sequence: u32, shift: usize) -> Vec<u8> {
     const RECORDS: u32 = 250;
     let revoke = words([MAGIC, REVOKE, sequence, 16 + 4 * RECORDS].into_iter().chain(1..=RECORDS));
@@ -129,11 +133,13 @@ fn forged(sequence: u32, shift: usize) -> Vec<u8> {
     [revoke, commit].into_iter().cycle().skip(shift).take(48).flatten().collect()
 }
 
-/// Data in the log that look like the log, where a later log ends before them: nobody takes them for transactions. An older Linux
-/// than 6.1 begins an empty log at its first block, as here.
+/// File data in the log that looks like a log, after the end of a later, shorter log: it must not
+/// be taken for transactions.
+///
+/// Here an empty log starts at its first block, as with Linux before 6.1.
 ///
 /// # Errors
-/// What was synced is not there.
+/// Synced data is lost.
 pub fn a_log_in_a_file() -> Result<u64, String> {
     let ext3 = Profile::named("ext3").expect("a known profile");
     let base = ext3.tuned(&["-o", "journal_data"]).make().map_err(|error| error.to_string())?;
@@ -155,11 +161,11 @@ pub fn a_log_in_a_file() -> Result<u64, String> {
         let (written, image) = on(&base.image, write)?;
         written.map_err(|errno| errno.to_string())?;
         let mut image = ours.recover(&image)?.image;
-        // `s_head`: the first block.
+        // Set `s_head` to the first block.
         let mut superblock = block(&image, 0);
         superblock[0x58..0x5c].fill(0);
         image.write(journal[0] as usize * BLOCK, BLOCK, Some(&superblock));
-        // More blocks than the metadata that lie in the log before the file's data.
+        // More blocks than the metadata that precedes the file's data in the log.
         let change = |volume: &mut OurVolume| {
             (0..16).try_for_each(|n| volume.mkdir(&format!("d{n}"), 0o755))?;
             volume.chmod("b", 0o600).and_then(|()| volume.sync())
@@ -168,7 +174,7 @@ pub fn a_log_in_a_file() -> Result<u64, String> {
         changed.map_err(|errno| errno.to_string())?;
         Ok(image)
     };
-    // The last block of the log and its transaction.
+    // The last block of the log, and its transaction.
     let end = |image: &Image| {
         let is_commit =
             |n: &usize| word(&block(image, *n), 0) == MAGIC && word(&block(image, *n), 1) == COMMIT;

@@ -1,5 +1,5 @@
-//! Workloads that lead to what ACE's two operations on a fresh volume do not reach: a log that wraps, blocks that change
-//! their use, orphans, directories that split and move.
+//! Workloads for what ACE's two operations on a fresh volume do not reach: a log that wraps, blocks
+//! that change their use, orphans, directories that are split and moved.
 
 use crate::subject::CAPABILITY;
 use crate::{Durability, Fallocate, Op, RenameMode, Workload, XattrMode};
@@ -63,7 +63,7 @@ fn synced_write(path: &str, offset: u64, len: u64, tag: u32, durability: Durabil
     Op::Write { path: path.into(), offset, len, tag, direct: false, durability }
 }
 
-/// Data of which some are durable and some are not, in place and at the end.
+/// Data, some durable and some not, in place and at the end.
 fn overwrite() -> Vec<Op> {
     vec![
         create("a"),
@@ -77,7 +77,7 @@ fn overwrite() -> Vec<Op> {
         fsync("a"),
         synced_write("a", 13_000, 700, 5, Durability::All),
         synced_write("a", 0, 2_048, 6, Durability::Data),
-        // The bytes behind the size were once something else.
+        // The bytes past the size once had other contents.
         Op::Truncate { path: "a".into(), size: 1_500 },
         Op::Truncate { path: "a".into(), size: 6_000 },
         fsync("a"),
@@ -88,7 +88,8 @@ fn overwrite() -> Vec<Op> {
     ]
 }
 
-/// Synchronous writes beside buffered ones: the size, and the name of a file that is emptied by the open.
+/// Synchronous writes mixed with buffered ones: the size, and the name of a file truncated by the
+/// open.
 fn synchronous() -> Vec<Op> {
     let rewrite =
         |path: &str, len, tag| Op::Rewrite { path: path.into(), len, tag, durability: Durability::All };
@@ -107,7 +108,8 @@ fn synchronous() -> Vec<Op> {
     ]
 }
 
-/// A file whose data go through the log for a while, beside one whose data do not and that takes its blocks.
+/// A file whose data goes through the log for a while, and another whose data does not and that
+/// reuses its blocks.
 fn journalled() -> Vec<Op> {
     let flag = |path: &str, flags| Op::SetFlags { path: path.into(), flags };
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
@@ -129,7 +131,7 @@ fn journalled() -> Vec<Op> {
         fallocate("a", Fallocate::Zero, 20_000, 9_000),
         Op::write("a", 24_000, 2_000, 6),
         fsync("a"),
-        // Its blocks, for another file's data.
+        // Reuse its blocks for another file's data.
         Op::Truncate { path: "a".into(), size: 1_500 },
         fsync("a"),
         create("b"),
@@ -150,13 +152,15 @@ fn journalled() -> Vec<Op> {
     ]
 }
 
-/// Blocks of one cluster (`bigalloc`, of four blocks of 1 KiB or sixteen of 4 KiB) that come and go while others of it stay, in a
-/// file whose data go through the log and beside it, with syncs between; the cluster's last block, and what is made of it then.
+/// Blocks that come and go while others of the same cluster stay (`bigalloc`, with clusters of four
+/// 1 KiB blocks or sixteen 4 KiB blocks), in a file whose data goes through the log and in one
+/// whose data does not, with syncs in between; also a cluster's last block, and its reuse.
 fn clusters() -> Vec<Op> {
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
     let truncate = |path: &str, size| Op::Truncate { path: path.into(), size };
     let mut ops = vec![create("a"), create("b"), Op::SetFlags { path: "a".into(), flags: 0x4000 }];
-    // In the file's first cluster, then in the last of a longer file; in blocks of 1 KiB and of 4 KiB.
+    // In the file's first cluster, then in the last of a longer file, with blocks of 1 KiB and 4
+    // KiB.
     for (round, unit) in [(0, 1 << 10), (1, 4 << 10), (2, 1 << 10)] {
         let tag = round * 20;
         let base = if round == 2 { 64 << 10 } else { 0 };
@@ -168,7 +172,7 @@ fn clusters() -> Vec<Op> {
             fsync("a"),
             Op::write("a", at(1), unit, tag + 1),
             fdatasync("a"),
-            // Punched and written again within one transaction, then in two.
+            // Punched and rewritten within one transaction, then in two.
             fallocate("a", Fallocate::Punch, at(0), 2 * unit),
             Op::write("a", at(0) + 100, unit, tag + 2),
             fsync("a"),
@@ -183,7 +187,8 @@ fn clusters() -> Vec<Op> {
             truncate("a", at(4)),
             Op::write("a", at(3), unit, tag + 5),
             fdatasync("a"),
-            // All of the cluster goes, for data of a file that is not logged, for names, and back.
+            // The whole cluster is freed, reused for data that is not logged, then for names, and
+            // back.
             fallocate("a", Fallocate::Punch, base, 64 << 10),
             Op::write("b", 0, 20_000, tag + 6),
             fsync("b"),
@@ -212,7 +217,7 @@ fn clusters() -> Vec<Op> {
     ops
 }
 
-/// Space that is given and taken without writes, over bytes that must not come back.
+/// Space allocated and freed without writes, over bytes that must not come back.
 fn space() -> Vec<Op> {
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
     vec![
@@ -221,7 +226,7 @@ fn space() -> Vec<Op> {
         Op::write("a", 0, 40_000, 1),
         fsync("a"),
         fallocate("a", Fallocate::Punch, 5_000, 20_000),
-        // The blocks that were freed, for another file's data.
+        // Reuse the freed blocks for another file's data.
         Op::write("b", 0, 30_000, 2),
         fdatasync("b"),
         fallocate("b", Fallocate::Zero, 1_000, 12_000),
@@ -239,7 +244,7 @@ fn space() -> Vec<Op> {
     ]
 }
 
-/// Ranges that leave a file, come into one, or are copied between files, beside writes that are not synced.
+/// Ranges collapsed, inserted or copied between files, mixed with unsynced writes.
 fn ranges() -> Vec<Op> {
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
     let copy = |from: &str, at, to: &str, to_at, len| Op::CopyRange {
@@ -291,7 +296,7 @@ fn replace() -> Vec<Op> {
     ops
 }
 
-/// A file that takes another one's name once it is whole, and never has another.
+/// A file that is linked over another's name once it is complete, and never has any other name.
 fn replace_by_link() -> Vec<Op> {
     let over = |slot, to: &str| Op::LinkHeldOver { slot, to: to.into() };
     let mut ops = vec![create("a"), Op::write("a", 0, 5_000, 1), fsync("a"), mkdir("d")];
@@ -302,7 +307,7 @@ fn replace_by_link() -> Vec<Op> {
             Op::Tmpfile { slot: round, dir: if round == 1 { "d" } else { "" }.into(), mode: 0o600 },
             Op::WriteHeld { slot: round, offset: 0, len: 6_000 + u64::from(round), tag },
             over(round, "a"),
-            // Another name of the file itself stays.
+            // If the name is the file's own, it stays.
             over(round, "a"),
             over(round, &format!("d/new{round}")),
             fsync(""),
@@ -314,7 +319,7 @@ fn replace_by_link() -> Vec<Op> {
     ops
 }
 
-/// Files whose blocks would suit the ones that come after them, before their removal is durable.
+/// Files whose removal is not yet durable when later files could use their blocks.
 fn early_reuse() -> Vec<Op> {
     let old: Vec<String> = (0..6).map(|n| format!("old{n}")).collect();
     let new: Vec<String> = (0..6).map(|n| format!("new{n}")).collect();
@@ -332,7 +337,7 @@ fn early_reuse() -> Vec<Op> {
     ops
 }
 
-/// Directories' blocks that become files' blocks.
+/// Directory blocks that become file blocks.
 fn revoke() -> Vec<Op> {
     let dirs: Vec<String> = (0..6).map(|n| format!("dir{n}")).collect();
     let mut ops: Vec<Op> = dirs.iter().map(|path| mkdir(path)).collect();
@@ -343,7 +348,7 @@ fn revoke() -> Vec<Op> {
         let path = format!("file{n}");
         ops.extend([create(&path), Op::write(&path, 0, 12_000, n), fsync(&path)]);
     }
-    // And back.
+    // And the reverse.
     ops.extend((0..4).map(|n| unlink(&format!("file{n}"))));
     ops.push(Op::Sync);
     ops.extend(dirs.iter().map(|path| mkdir(path)));
@@ -351,13 +356,14 @@ fn revoke() -> Vec<Op> {
     ops
 }
 
-/// Nodes of files' maps, of pointers or of extents, that become data: of files that are cut, emptied and deleted.
+/// Indirect blocks and extent nodes that become data, from files that are truncated, emptied and
+/// deleted.
 fn map_nodes() -> Vec<Op> {
     let mut ops = vec![];
     for n in 0..3_u32 {
         let path = format!("sparse{n}");
         ops.push(create(&path));
-        // Beyond the pointers in the inode, and more extents than it has room for.
+        // More pointers and extents than fit in the inode.
         ops.extend((0..5).map(|k| Op::write(&path, (14 + 3 * k) << 10, 1024, n)));
     }
     ops.extend([Op::Sync, Op::Truncate { path: "sparse0".into(), size: 1_000 }]);
@@ -369,7 +375,7 @@ fn map_nodes() -> Vec<Op> {
     ops
 }
 
-/// More revoked blocks in one transaction than one block of the log has records for, and files that get them.
+/// More revoked blocks in one transaction than fit in one revoke block, and files that reuse them.
 fn many_revokes() -> Vec<Op> {
     let dirs: Vec<String> = (0..150).map(|n| format!("d{n}")).collect();
     let mut ops: Vec<Op> = dirs.iter().map(|path| mkdir(path)).collect();
@@ -383,7 +389,7 @@ fn many_revokes() -> Vec<Op> {
     ops
 }
 
-/// Files that outlive their names, and a deletion that comes late.
+/// Files that outlive their names, and a late deletion.
 fn orphans() -> Vec<Op> {
     let mut ops = vec![];
     for slot in 0..3 {
@@ -397,7 +403,7 @@ fn orphans() -> Vec<Op> {
     ops
 }
 
-/// Directories and files that change their place.
+/// Directories and files that are moved.
 fn moves() -> Vec<Op> {
     let mut ops: Vec<Op> = ["a", "b", "a/sub", "b/other"].map(mkdir).into();
     ops.extend([create("a/sub/file"), Op::write("a/sub/file", 0, 3_000, 1), Op::Sync]);
@@ -407,7 +413,7 @@ fn moves() -> Vec<Op> {
     ops
 }
 
-/// Attributes in the inode, in a block of their own, and gone.
+/// Attributes in the inode, in a separate block, and removed.
 fn attributes() -> Vec<Op> {
     let set = |name: &str, len: usize, byte: u8| Op::SetXattr {
         path: "a".into(),
@@ -440,8 +446,8 @@ fn attributes() -> Vec<Op> {
     ]
 }
 
-/// Values that lie in inodes of their own where the volume has the feature: made, replaced, moved back, and given up with
-/// their owners, whose blocks are taken by data.
+/// Values in separate inodes, if the volume has the feature: created, replaced, moved back, and
+/// released with their owners; then data reuses their blocks.
 fn values() -> Vec<Op> {
     let set = |path: &str, name: &str, len: usize, byte: u8| Op::SetXattr {
         path: path.into(),
@@ -478,8 +484,8 @@ fn values() -> Vec<Op> {
     ]
 }
 
-/// Access lists and what they mean for the mode, handed down by a directory; capabilities, which go with the contents and
-/// the owner that they were given for.
+/// Access lists, their effect on the mode, and inheritance from a directory; capabilities, which
+/// are lost when the contents or the owner change.
 fn privileges() -> Vec<Op> {
     let set = |path: &str, name: &str, value: &[u8]| Op::SetXattr {
         path: path.into(),
@@ -493,7 +499,7 @@ fn privileges() -> Vec<Op> {
     let version = 2_u32.to_le_bytes().to_vec();
     let [owner, group, other] = [1, 4, 0x20].map(|tag| entry(tag, 6, u32::MAX));
     let list = [version, owner, entry(2, 7, 70_000), group, entry(0x10, 5, u32::MAX), other].concat();
-    // `vfs_cap_data` of revision 2: one capability, permitted and in force.
+    // `vfs_cap_data` of revision 2: one capability, permitted and effective.
     let capability = [&0x0200_0001_u32.to_le_bytes()[..], &1_u32.to_le_bytes(), &[0; 12]].concat();
     vec![
         create("a"),
@@ -522,7 +528,7 @@ fn privileges() -> Vec<Op> {
     ]
 }
 
-/// Names of one inode, in several directories; targets in a block.
+/// Names of one inode in several directories; symlink targets in a block.
 fn links() -> Vec<Op> {
     let link = |from: &str, to: &str| Op::Link { from: from.into(), to: to.into() };
     let long = "t/".repeat(60);
@@ -553,7 +559,7 @@ fn links() -> Vec<Op> {
     ]
 }
 
-/// A directory that grows a tree and loses names again.
+/// A directory that grows a hash tree and loses names again.
 fn splits() -> Vec<Op> {
     let name = |n: u32| format!("d/{n:03}{}", "x".repeat(120));
     let mut ops = vec![mkdir("d")];
@@ -570,7 +576,8 @@ fn splits() -> Vec<Op> {
     ops
 }
 
-/// Enough metadata to fill the log of 1 MiB more than once, so that its tail moves and blocks are written home.
+/// Enough metadata to fill the 1 MiB log more than once, so that its tail moves and blocks are
+/// checkpointed.
 fn wrap() -> Vec<Op> {
     let mut ops = vec![create("kept"), Op::write("kept", 0, 3_000, 1), fsync("kept")];
     for round in 0..14 {
@@ -579,7 +586,7 @@ fn wrap() -> Vec<Op> {
         ops.push(Op::Sync);
         ops.extend(dirs.iter().map(|path| rmdir(path)));
         ops.push(Op::Sync);
-        // Made and removed within one transaction, in blocks that the file may get.
+        // Created and removed within one transaction, in blocks that the file may reuse.
         let brief: Vec<String> = (0..8).map(|n| format!("t{n}")).collect();
         ops.extend(brief.iter().map(|path| mkdir(path)));
         ops.extend(brief.iter().map(|path| rmdir(path)));
@@ -595,7 +602,7 @@ mod tests {
     use super::*;
     use crate::{Host, Model, Tree, apply};
 
-    /// A mistake here would go unnoticed: an operation that fails proves nothing.
+    /// A mistake here would go unnoticed, because an operation that fails proves nothing.
     #[test]
     fn every_operation_succeeds_on_the_host() {
         rustix::process::umask(rustix::fs::Mode::empty());
@@ -605,12 +612,13 @@ mod tests {
             let mut model = Model::new(&Tree::of(&mut host).unwrap());
             for op in &workload.ops {
                 let result = apply(&mut host, op);
-                // The host may lack access lists, or the right to give capabilities and files away.
+                // The host may lack access lists, or the right to set capabilities and to change
+                // owners.
                 let of_user = |name: &str| name.starts_with("user.");
                 let may_fail = match op {
                     Op::Fallocate { mode: Fallocate::Collapse | Fallocate::Insert, .. } => true,
                     Op::SetProject { .. } | Op::SetFlags { .. } => true,
-                    // Nor does it take large values.
+                    // Nor does it accept large values.
                     Op::SetXattr { name, value, .. } => !of_user(name) || value.len() > 1000,
                     Op::RemoveXattr { name, .. } => !of_user(name) || workload.name.contains("values"),
                     op => matches!(op, Op::Chown { .. } | Op::Sync),

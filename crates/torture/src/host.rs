@@ -1,4 +1,4 @@
-//! A directory of the host as a subject: the kernel's answers, and a way to look at what it mounted.
+//! A host directory as a subject: to get the kernel's results, and to inspect what it mounted.
 
 use crate::subject::{FLAGS, is_compared};
 use crate::{
@@ -13,7 +13,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A directory of the host. Ids are not changed: run as root where permissions are not to be compared.
+/// A directory of the host. Ids are not changed; run as root if permissions should not matter.
 #[derive(Debug)]
 pub struct Host {
     root: OwnedFd,
@@ -24,7 +24,7 @@ pub struct Host {
 const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK);
 
 impl Host {
-    /// A subject whose root is this directory.
+    /// A subject with this directory as its root.
     pub fn new(path: &Path) -> std::io::Result<Self> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { root, path: path.to_owned(), held: BTreeMap::new() })
@@ -34,8 +34,8 @@ impl Host {
         fs::openat(&self.root, at(path), flags | OPEN, Mode::empty())
     }
 
-    /// As [`Host::open`], of a file or directory; `special` for others, of which an open would ask a device or wait for a
-    /// pipe.
+    /// Like [`Host::open`], for a file or directory; returns `special` for anything else, where an
+    /// open would ask a device or block on a pipe.
     fn open_plain(&self, path: &str, flags: OFlags, special: Errno) -> Outcome<OwnedFd> {
         let stat = fs::statat(&self.root, at(path), AtFlags::empty())?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -49,12 +49,12 @@ impl Host {
     }
 }
 
-/// The root itself is `.`, as system calls relative to a directory know it.
+/// The root is `.` for system calls relative to a directory.
 fn at(path: &str) -> &str {
     if path.is_empty() { "." } else { path }
 }
 
-/// Makes what was written durable, as an open with that flag would have.
+/// Makes writes durable, as an open with that flag would.
 fn settle(file: &OwnedFd, durability: Durability) -> Outcome<()> {
     match durability {
         Durability::None => Ok(()),
@@ -70,7 +70,7 @@ fn put(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Outcome<u64> {
             Ok(0) => break,
             Ok(n) => (offset, data) = (offset + n as u64, &data[n..]),
             Err(Errno::INTR) => {}
-            // A short count tells how far it came.
+            // Return a short count.
             Err(_) if offset > from => break,
             Err(errno) => return Err(errno),
         }
@@ -233,7 +233,7 @@ impl Subject for Host {
         Ok(len - left)
     }
 
-    /// Not every file system of the host has projects, and none tells of them through `stat`.
+    /// Not every host file system has projects, and none reports them in `stat`.
     fn set_project(&mut self, _path: &str, _project: u32) -> Outcome<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -261,7 +261,7 @@ impl Subject for Host {
         let aside = format!("{to}.aside");
         self.link_held(slot, &aside)?;
         let renamed = fs::renameat(&self.root, at(&aside), &self.root, at(to));
-        // A rename over another name of the file leaves both.
+        // A rename over another name of the same file leaves both.
         match fs::unlinkat(&self.root, at(&aside), AtFlags::empty()) {
             Err(Errno::NOENT) => renamed,
             other => renamed.and(other),
@@ -306,7 +306,7 @@ impl Subject for Host {
             Kind::Char | Kind::Block => (fs::major(stat.st_rdev), fs::minor(stat.st_rdev)),
             _ => (0, 0),
         };
-        // Not every file system of the host has flags.
+        // Not every host file system has flags.
         let flags = match kind {
             Kind::File | Kind::Dir => fs::ioctl_getflags(self.open(path, OFlags::RDONLY)?),
             _ => Err(Errno::NOTTY),

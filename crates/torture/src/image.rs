@@ -1,4 +1,5 @@
-//! Disk images that share what they have in common, so that thousands of crash states fit memory and are made fast.
+//! Copy-on-write disk images. Thousands of crash states share their unchanged blocks, so they are
+//! small and cheap to create.
 
 use extant_block::{Bio, Change, Device, IoErrorKind, Limits, Op, Sector};
 use parking_lot::Mutex;
@@ -10,9 +11,10 @@ use std::sync::Arc;
 pub(crate) const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 
-/// A disk's contents: a base that many share, and the pages that differ from it. Cloning copies no page.
+/// Contents of a disk: a shared base, and the pages that differ from it. Cloning copies no page.
 ///
-/// Its [hash](Image::hash) is kept up to date sector by sector, so that equal images are found without looking at them.
+/// Its [hash](Image::hash) is maintained sector by sector, so equal images are detected without
+/// comparing them.
 #[derive(Clone)]
 pub struct Image {
     base: Arc<[u8]>,
@@ -21,13 +23,14 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image that equals `base`, whole pages of 4 KiB.
+    /// An image equal to `base`, which must consist of whole 4 KiB pages.
     pub fn new(base: Arc<[u8]>) -> Self {
         assert!(base.len().is_multiple_of(PAGE), "an image has whole pages");
         Self { base, pages: BTreeMap::new(), hash: 0 }
     }
 
-    /// Equal for equal contents over one base; different contents differ but for a chance of 2^-128.
+    /// Equal for equal contents over the same base; different contents collide with a probability
+    /// of 2^-128.
     pub fn hash(&self) -> u128 {
         self.hash
     }
@@ -37,12 +40,12 @@ impl Image {
         self.base.len()
     }
 
-    /// Whether it holds no bytes at all.
+    /// Whether its length is zero.
     pub fn is_empty(&self) -> bool {
         self.base.is_empty()
     }
 
-    /// All of it.
+    /// All its contents.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.base.to_vec();
         for (&page, contents) in &self.pages {
@@ -51,7 +54,7 @@ impl Image {
         bytes
     }
 
-    /// An image of these contents, as long as this one, over the same base.
+    /// An image with these contents, of the same length and over the same base.
     pub fn holding(&self, contents: &[u8]) -> Self {
         assert_eq!(contents.len(), self.len(), "one size");
         let mut image = Self::new(self.base.clone());
@@ -63,17 +66,17 @@ impl Image {
         image
     }
 
-    /// The bytes that many images share.
+    /// The shared base.
     pub(crate) fn base(&self) -> &Arc<[u8]> {
         &self.base
     }
 
-    /// Pages of 4 KiB that differ from the base, by number.
+    /// 4 KiB pages that differ from the base, by number.
     pub(crate) fn changed_pages(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.pages.iter().map(|(&page, contents)| (page, &contents[..]))
     }
 
-    /// Copies the bytes from `at` on.
+    /// Copies bytes starting at `at`.
     pub fn read(&self, at: usize, to: &mut [u8]) {
         let mut done = 0;
         while done < to.len() {
@@ -92,7 +95,7 @@ impl Image {
         }
     }
 
-    /// Stores whole sectors at `at`; `None` stores zeroes.
+    /// Stores whole sectors at `at`; `None` stores zeros.
     pub fn write(&mut self, at: usize, len: usize, data: Option<&[u8]>) {
         const ZEROES: [u8; SECTOR] = [0; SECTOR];
         assert!((at | len).is_multiple_of(SECTOR), "whole sectors");
@@ -115,7 +118,8 @@ impl Image {
         }
     }
 
-    /// Applies those `sectors` of a change, counted from its first, that reached the medium.
+    /// Applies the given `sectors` of a change, counted from its first: those that reached the
+    /// medium.
     pub fn apply(&mut self, change: &Change, sectors: Range<u64>) {
         let at = change.start.0 * Sector::BYTES;
         let from = (sectors.start * Sector::BYTES).min(change.bytes);
@@ -135,12 +139,12 @@ impl fmt::Debug for Image {
     }
 }
 
-/// The part of a sector in the hash: nothing where it is as in the base.
+/// A sector's contribution to the hash; 0 if it equals the base.
 fn difference(sector: usize, base: &[u8], now: &[u8]) -> u128 {
     if base == now {
         return 0;
     }
-    // Two lanes of multiply and rotate with different constants, seeded with the sector's number.
+    // Two lanes of multiply and rotate with different constants, seeded with the sector number.
     let mut lanes = [sector as u64 ^ 0x243f_6a88_85a3_08d3, sector as u64 ^ 0x1319_8a2e_0370_7344];
     for word in now.as_chunks::<8>().0 {
         let word = u64::from_le_bytes(*word);
@@ -151,7 +155,7 @@ fn difference(sector: usize, base: &[u8], now: &[u8]) -> u128 {
     u128::from(spread(lanes[0])) << 64 | u128::from(spread(lanes[1]))
 }
 
-/// An [`Image`] as a device; every bio ends before `submit` returns.
+/// An [`Image`] as a device; every bio completes before `submit` returns.
 pub struct ImageDevice {
     limits: Limits,
     image: Mutex<Image>,
@@ -168,7 +172,7 @@ impl ImageDevice {
         Self { limits, image: Mutex::new(image) }
     }
 
-    /// The contents now.
+    /// The current contents.
     pub fn image(&self) -> Image {
         self.image.lock().clone()
     }

@@ -1,11 +1,13 @@
-//! Proof by torture: workloads, crash states, a reference model, and the oracles that compare them.
+//! Torture tests: workloads, crash states, a reference model, and oracles that compare them.
 //!
-//! [`ace`] and [`diff`] make workloads of [`Op`]s. A [`Filesystem`] runs one over a recorded device; [`states`] derives from
-//! the log every disk that a power cut may have left; each is recovered, read back as a [`Tree`], and must be explained by
-//! the [`Model`], which knows what was promised. `e2fsck` and the kernel look at the same states. The harness proves itself
-//! with a toy file system whose bugs it must find.
+//! [`ace`] and [`diff`] generate workloads of [`Op`]s. A [`Filesystem`] runs one on a recorded
+//! device. From the log, [`states`] derives every disk that a power cut may leave; each is
+//! recovered, read back as a [`Tree`], and must be explained by the [`Model`], which knows what was
+//! promised. `e2fsck` and the kernel check the same states. The harness itself is tested with a toy
+//! file system whose bugs it must find.
 //!
-//! Production code never needs this crate. It knows file systems only as [`Subject`]s, never how they work.
+//! Production code never needs this crate. It knows file systems only as [`Subject`]s, not how they
+//! work.
 //!
 //! ```
 //! use extant_torture::{Ace, Op};

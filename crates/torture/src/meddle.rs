@@ -1,5 +1,5 @@
-//! Faults between a file system and its disk, as mutants that the harness must catch: a flush that is not sent, a log block
-//! that comes after its commit, home writes that are lost.
+//! Faults injected between a file system and its disk, as mutants that the harness must catch: a
+//! flush is skipped, a log block arrives after its commit, checkpoint writes are lost.
 
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Limits, Op, Sector};
 use parking_lot::Mutex;
@@ -7,45 +7,45 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A change to what a device is asked for.
+/// A change to the requests sent to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Meddling {
     /// No flush is sent, neither alone nor with a write.
     NoFlush,
-    /// Flushes with a write are not sent.
+    /// Preflushes are dropped from writes.
     NoPreflush,
-    /// No write goes through the cache.
+    /// FUA is dropped from writes.
     NoFua,
-    /// Blocks of the log reach the disk after the commit block that vouches for them.
+    /// Log blocks reach the disk after their commit block.
     LateLog,
     /// Commit blocks are lost.
     NoCommit,
-    /// The last block of each write to the log is lost.
+    /// The last block of every log write is lost.
     ShortLog,
-    /// Revoke blocks are lost: their place in the log keeps what it had.
+    /// Revoke blocks are lost; the log keeps its old contents there.
     NoRevoke,
-    /// Committed blocks are not written home.
+    /// Committed blocks are not checkpointed.
     NoHome,
-    /// Committed blocks are written home, one block further.
+    /// Committed blocks are checkpointed one block too far.
     MisdirectedHome,
-    /// A block is written home before its transaction is committed.
+    /// A block is checkpointed before its transaction is committed.
     EarlyHome,
     /// The journal's superblock is not written.
     NoLogStart,
     /// The volume's superblock is not written.
     NoFlag,
-    /// Data are lost.
+    /// Data is lost.
     NoData,
-    /// Data are acknowledged at once and written after the next flush.
+    /// Data is acknowledged immediately, and written after the next flush.
     LateData,
     /// Only the first half of data is written.
     HalfData,
-    /// Data reach another place: the block before.
+    /// Data is written one block too early.
     MisdirectedData,
 }
 
 impl Meddling {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 16] = [
         Self::NoFlush,
         Self::NoPreflush,
@@ -66,7 +66,7 @@ impl Meddling {
     ];
 }
 
-/// The kind of block that a write begins with.
+/// Kind of the first block of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Superblock,
@@ -74,23 +74,23 @@ enum Class {
     Log,
     Revoke,
     Commit,
-    /// Metadata in its place.
+    /// Metadata at its home location.
     Home,
     Data,
 }
 
-/// A device that does not do what it is asked for.
+/// A device that does not do what it is told.
 pub struct Meddler {
     inner: Arc<dyn Device>,
     meddling: Meddling,
     block_bytes: u64,
     journal: Vec<Range<u64>>,
-    /// Writes held back, as copies.
+    /// Copies of delayed writes.
     held: Mutex<Vec<(Sector, Buf)>>,
 }
 
 impl Meddler {
-    /// Stands before `inner`, which holds a volume whose journal lies in these runs of blocks, in order.
+    /// Wraps `inner`, which holds a volume whose journal occupies these runs of blocks, in order.
     pub fn new(
         inner: Arc<dyn Device>,
         meddling: Meddling,
@@ -117,7 +117,7 @@ impl Meddler {
         }
     }
 
-    /// Acknowledges a write now; it is done at [`Meddler::release`].
+    /// Acknowledges a write now; [`Meddler::release`] performs it.
     fn hold(&self, bio: Bio) {
         let bytes: Vec<u8> = bio.segments.iter().flat_map(|s| s.as_slice()).copied().collect();
         self.held.lock().push((bio.start, Buf::from_slice(&bytes)));
@@ -130,7 +130,7 @@ impl Meddler {
         }
     }
 
-    /// Writes all but what lies behind `bytes`; the whole is acknowledged.
+    /// Writes only the first `bytes`; acknowledges the whole.
     fn cut(&self, bio: Bio, bytes: u64) {
         let kept = bytes / Sector::BYTES * Sector::BYTES;
         if kept > 0 {
@@ -181,8 +181,8 @@ impl Meddler {
         }
     }
 
-    /// Writes the blocks that a descriptor at the head of `bio` names to their places. A log that wraps has bios that begin with
-    /// other blocks.
+    /// Writes the blocks listed by a descriptor at the start of `bio` to their home locations. When
+    /// a log wraps, bios may start with other blocks.
     fn write_home(&self, bio: &Bio) {
         let all: Vec<u8> = bio.segments.iter().flat_map(|s| s.as_slice()).copied().collect();
         let mut blocks = all.chunks_exact(self.block_bytes as usize);
@@ -211,7 +211,7 @@ impl Device for Meddler {
         match bio.op {
             Op::Flush if self.meddling == Meddling::NoFlush => bio.end(Ok(())),
             Op::Read => {
-                // A volume reads what it wrote, wherever that is held.
+                // A volume must read what it wrote, even if that is held back.
                 self.release();
                 self.inner.submit(bio);
             }

@@ -1,17 +1,17 @@
-//! Operations on a volume, as values: generated, recorded, replayed, printed.
+//! Operations on a volume as values: to generate, record, replay and print.
 
 use crate::pattern;
 use std::fmt;
 
-/// When a write is durable.
+/// When a write becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// At the next sync.
     #[default]
     None,
-    /// When the call returns, as `O_DSYNC` promises.
+    /// When the call returns, as with `O_DSYNC`.
     Data,
-    /// When the call returns, attributes included, as `O_SYNC` promises.
+    /// When the call returns, including attributes, as with `O_SYNC`.
     All,
 }
 
@@ -25,10 +25,10 @@ impl fmt::Display for Durability {
     }
 }
 
-/// `fallocate(2)`'s modes.
+/// Modes of `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocates and grows.
+    /// Allocates, and may grow the file.
     Allocate,
     /// `FALLOC_FL_KEEP_SIZE`.
     KeepSize,
@@ -44,29 +44,30 @@ pub enum Fallocate {
     Insert,
 }
 
-/// The fate of an existing target of a rename.
+/// What a rename does about an existing target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// Replaces it.
     #[default]
     Replace,
-    /// The call fails (`RENAME_NOREPLACE`).
+    /// Fails (`RENAME_NOREPLACE`).
     NoReplace,
-    /// Source and target swap places (`RENAME_EXCHANGE`).
+    /// Swaps source and target (`RENAME_EXCHANGE`).
     Exchange,
-    /// It is replaced, and a whiteout, a character device 0:0, takes the source's name (`RENAME_WHITEOUT`).
+    /// Replaces it, and leaves a whiteout, a character device 0:0, at the source's name
+    /// (`RENAME_WHITEOUT`).
     Whiteout,
 }
 
-/// The fate of an existing attribute in `setxattr`.
+/// What `setxattr` does about an existing attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Sets it either way.
+    /// Sets the attribute either way.
     #[default]
     Any,
-    /// Fails where it exists (`XATTR_CREATE`).
+    /// Fails if it exists (`XATTR_CREATE`).
     Create,
-    /// Fails where it does not exist (`XATTR_REPLACE`).
+    /// Fails if it does not exist (`XATTR_REPLACE`).
     Replace,
 }
 
@@ -83,7 +84,7 @@ pub enum Special {
     Block(u32, u32),
 }
 
-/// A point in time as files keep it.
+/// A point in time as stored by files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970.
@@ -92,7 +93,7 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// An operation. Paths are relative to the root of the volume; the root is the empty path.
+/// An operation. Paths are relative to the root of the volume, which is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the arguments of the system call of the same name
 pub enum Op {
@@ -153,7 +154,7 @@ pub enum Op {
         path: String,
         name: String,
     },
-    /// Those of [`Stat::flags`](crate::Stat::flags), as `chattr` sets them.
+    /// Sets the flags of [`Stat::flags`](crate::Stat::flags), like `chattr`.
     SetFlags {
         path: String,
         flags: u32,
@@ -175,7 +176,7 @@ pub enum Op {
         direct: bool,
         durability: Durability,
     },
-    /// Opens with `O_TRUNC` and writes [`pattern`]`(tag, 0, len)` to the same open file.
+    /// Opens with `O_TRUNC`, and writes [`pattern`]`(tag, 0, len)` to the same open file.
     Rewrite {
         path: String,
         len: u64,
@@ -196,28 +197,28 @@ pub enum Op {
         to_at: u64,
         len: u64,
     },
-    /// The project that a file belongs to (`FS_IOC_FSSETXATTR`).
+    /// Sets a file's project (`FS_IOC_FSSETXATTR`).
     SetProject {
         path: String,
         project: u32,
     },
-    /// Keeps a file open under a number, so that it outlives its names.
+    /// Keeps a file open in a slot, so that it outlives its names.
     Hold {
         slot: u8,
         path: String,
     },
-    /// Keeps a new file without a name open under a number (`O_TMPFILE`).
+    /// Keeps a new file without a name open in a slot (`O_TMPFILE`).
     Tmpfile {
         slot: u8,
         dir: String,
         mode: u32,
     },
-    /// Gives a held file a name, its first or another one.
+    /// Links a held file under a name, its first or another one.
     LinkHeld {
         slot: u8,
         to: String,
     },
-    /// Gives a held file a name, in place of what has it. Linux needs another name for that, and a rename.
+    /// Links a held file over an existing name. Linux needs a temporary name and a rename for that.
     LinkHeldOver {
         slot: u8,
         to: String,
@@ -240,7 +241,7 @@ pub enum Op {
         path: String,
     },
     Sync,
-    /// Does nothing for so long.
+    /// Does nothing for this long.
     Sleep {
         millis: u64,
     },
@@ -253,7 +254,7 @@ impl Op {
         Self::Write { path: path.into(), offset, len, tag, direct, durability }
     }
 
-    /// The paths that it names.
+    /// The paths it names.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         let two = match self {
             Self::Link { from, to } | Self::Rename { from, to, .. } | Self::CopyRange { from, to, .. } => {
@@ -287,7 +288,7 @@ impl Op {
         two.into_iter().flatten().map(String::as_str)
     }
 
-    /// The bytes that a write stores; `None` for other operations.
+    /// Bytes stored by a write; `None` for other operations.
     pub fn data(&self) -> Option<Vec<u8>> {
         match *self {
             Self::Write { offset, len, tag, .. } | Self::WriteHeld { offset, len, tag, .. } => {

@@ -17,17 +17,17 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of the cache that workloads run with, in bytes.
+/// Cache memory for workloads, in bytes.
 const CACHE_BYTES: u64 = 8 << 20;
-/// Memory of the cache that recovered volumes are read with: thousands of them are made.
+/// Cache memory for reading recovered volumes, in bytes; there are thousands of them.
 const RECOVERY_CACHE_BYTES: u64 = 1 << 20;
 
-/// Steps in which small files go in several, too.
+/// Step sizes so small that even small files need several.
 pub(crate) const SHORT_STEP: RemovalStep = RemovalStep { groups: 2, data_blocks: 16, metadata_blocks: 16 };
-/// Least bytes by which a file is grown to see what lies behind its end.
+/// Minimum number of bytes by which a file is grown to check what lies past its end.
 const GROWN_BYTES: u64 = 4096;
 
-/// An open volume as a subject. No permissions are checked; the umask is zero.
+/// An open volume as a subject. Permissions are not checked; the umask is zero.
 #[derive(Debug)]
 pub struct OurVolume {
     rt: Rt,
@@ -37,7 +37,7 @@ pub struct OurVolume {
 }
 
 impl OurVolume {
-    /// The volume on `device`, opened for writing.
+    /// Opens the volume on `device` for writing.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -67,7 +67,8 @@ impl OurVolume {
         volume.close()
     }
 
-    /// Grows every file that may be, to the end of what is mapped behind its old end at least: all that comes to it is zero.
+    /// Grows every file that may change, at least to the end of what is mapped past its old end,
+    /// and checks that all new bytes are zero.
     fn check_ends(&self, tree: &Tree) -> Result<(), String> {
         let may_change = |found: &Found| {
             let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
@@ -96,12 +97,12 @@ impl OurVolume {
     }
 }
 
-/// For writing, as the library opens volumes by default.
+/// For writing, with the library's defaults.
 pub(crate) fn online() -> OpenOptions {
     OpenOptions::new().write(true).cache_bytes(CACHE_BYTES)
 }
 
-/// With nothing that happens by itself.
+/// For writing, without any background activity.
 fn offline() -> OpenOptions {
     online().offline(true)
 }
@@ -116,12 +117,12 @@ fn to_write(durability: Durability) -> FileOptions {
     options
 }
 
-/// The root itself is `.`.
+/// The root is `.`.
 pub(crate) fn at(path: &str) -> &[u8] {
     if path.is_empty() { b"." } else { path.as_bytes() }
 }
 
-/// The library's form of a mode of `fallocate(2)`.
+/// Converts a mode of `fallocate(2)` to the library's type.
 pub(crate) fn mode_of(mode: Fallocate) -> extant::Fallocate {
     match mode {
         Fallocate::Allocate => extant::Fallocate::Allocate { keep_size: false },
@@ -384,38 +385,41 @@ impl Subject for OurVolume {
     }
 }
 
-/// Extant in the virtual world, over a disk whose bios take random times and end in any order.
+/// Extant in the virtual world, on a disk whose bios take random times and complete in any order.
 #[derive(Debug)]
 pub struct Ours {
     seed: u64,
-    /// The change of requests between the volume and its disk, with the volume's block size and its journal's place.
+    /// A fault injected between the volume and its disk, with the volume's block size and the
+    /// location of its journal.
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
     online: bool,
     short_steps: bool,
 }
 
 impl Ours {
-    /// `seed` draws the times that bios take.
+    /// `seed` determines the durations of bios.
     pub fn new(seed: u64) -> Self {
         Self { seed, meddling: None, online: false, short_steps: false }
     }
 
-    /// Whether workloads run on a volume that commits by age and checkpoints in the background, as the library opens it by
-    /// default; recoveries stay offline, so that each gives the same bytes.
+    /// Whether workloads run on a volume that commits by age and checkpoints in the background, as
+    /// the library opens it by default. Recoveries stay offline, so that each gives the same bytes.
     #[must_use]
     pub fn online(mut self, online: bool) -> Self {
         self.online = online;
         self
     }
 
-    /// Whether blocks are freed a few at a time, in steps that other volumes take for large files only.
+    /// Whether blocks are freed a few at a time, in steps that other volumes need only for large
+    /// files.
     #[must_use]
     pub fn short_steps(mut self, short: bool) -> Self {
         self.short_steps = short;
         self
     }
 
-    /// With a fault between the volume and its disk: blocks of `block_bytes`, a journal in these runs of them.
+    /// Injects a fault between the volume and its disk, for blocks of `block_bytes` and a journal
+    /// in these runs of blocks.
     #[must_use]
     pub fn meddled(mut self, meddling: Meddling, block_bytes: u64, journal: Vec<Range<u64>>) -> Self {
         self.meddling = Some((meddling, block_bytes, journal));
@@ -452,7 +456,8 @@ impl Filesystem for Ours {
             Some(_) => None,
         };
         let log = record.log();
-        // The power is gone; what closing writes is in no log. A volume that is only dropped keeps its cache.
+        // The power is off: what closing writes is not in the log. A volume that is only dropped
+        // would keep its cache.
         let _ = volume.close();
         Ok(Run { before, log, marks, after })
     }
@@ -480,7 +485,7 @@ impl Filesystem for Ours {
     }
 }
 
-/// Holds each bio back for a random time, so that many are in flight and end in any order.
+/// Delays each bio for a random time, so that many are in flight and complete in any order.
 pub struct SlowDevice {
     inner: Arc<dyn Device>,
     clock: DeviceClock,
@@ -489,13 +494,13 @@ pub struct SlowDevice {
 }
 
 impl SlowDevice {
-    /// Stands before `inner`.
+    /// Wraps `inner`.
     pub fn new(sim: &Sim, inner: Arc<dyn Device>, seed: u64) -> Self {
         let rng = Mutex::new(Rng::labelled(seed, "slow device"));
         Self { inner, clock: sim.devices(), rng, lingers: false }
     }
 
-    /// Holds one bio in eight back for so long that others do hundreds meanwhile.
+    /// Delays one bio in eight so long that others do hundreds meanwhile.
     #[must_use]
     pub fn lingering(mut self) -> Self {
         self.lingers = true;

@@ -1,6 +1,7 @@
-//! Contents of writes: bytes that tell which write they belong to, and never zero.
+//! Contents of writes: bytes that identify their write, and are never zero.
 
-/// The bytes that the write `tag` stores at `offset`: none is zero, and two writes agree in one byte of 255 only.
+/// The bytes stored by write `tag` at `offset`: none is zero, and two writes agree in only one byte
+/// out of 255.
 pub fn pattern(tag: u32, offset: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| {
         let mixed = (at ^ (u64::from(tag) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)

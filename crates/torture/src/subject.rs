@@ -1,4 +1,4 @@
-//! The seam to file systems under test: file operations that answer with an errno.
+//! The interface to file systems under test: file operations that return an errno.
 
 use crate::{Durability, Fallocate, Op, RenameMode, Special, Time, XattrMode};
 pub use rustix::io::Errno;
@@ -19,7 +19,7 @@ pub enum Kind {
     Block,
 }
 
-/// The part of `lstat`'s answer that is compared.
+/// The part of `lstat`'s result that is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.
@@ -38,21 +38,23 @@ pub struct Stat {
     pub size: u64,
     /// Device numbers of a device node, zero otherwise.
     pub device: (u32, u32),
-    /// Time of the last change of contents.
+    /// Modification time.
     pub mtime: Time,
-    /// Flags of a file or directory, those of `FLAGS`.
+    /// Flags of a file or directory, restricted to `FLAGS`.
     pub flags: u32,
-    /// The project that it belongs to, where volume and subject tell.
+    /// Project ID, if volume and subject report it.
     pub project: Option<u32>,
 }
 
-/// Flags that `chattr` sets and that are compared: synchronous, immutable, append-only, not dumped, no access times, data=journal,
-/// synchronous directory.
+/// `chattr` flags that are compared: synchronous, immutable, append-only, no dump, no access times,
+/// data=journal, synchronous directory.
 pub(crate) const FLAGS: u32 = 0x1_40f8;
 
-/// A file system under test. Paths are relative to its root, which is the empty path; symbolic links in the last place are
-/// not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.
-#[allow(missing_docs)] // the system calls of the same names
+/// A file system under test.
+///
+/// Paths are relative to its root, which is the empty path. Symbolic links in the last component
+/// are not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.
+#[allow(missing_docs)] // same as the system calls of these names
 pub trait Subject {
     fn create(&mut self, path: &str, mode: u32, exclusive: bool) -> Outcome<()>;
     fn mkdir(&mut self, path: &str, mode: u32) -> Outcome<()>;
@@ -70,7 +72,7 @@ pub trait Subject {
     fn set_flags(&mut self, path: &str, flags: u32) -> Outcome<()>;
     fn truncate(&mut self, path: &str, size: u64) -> Outcome<()>;
     fn open_truncated(&mut self, path: &str) -> Outcome<()>;
-    /// Bytes written; fewer than asked for where the volume is full.
+    /// Returns bytes written, which is short if the volume is full.
     fn write(
         &mut self,
         path: &str,
@@ -79,10 +81,10 @@ pub trait Subject {
         direct: bool,
         durability: Durability,
     ) -> Outcome<u64>;
-    /// As `write` at byte 0, through an open with `O_TRUNC`.
+    /// Like `write` at byte 0, through an open with `O_TRUNC`.
     fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64>;
     fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()>;
-    /// Bytes copied; fewer than asked for where a file or space ends.
+    /// Returns bytes copied, which is short if a file or space ends.
     fn copy_range(&mut self, from: &str, at: u64, to: &str, to_at: u64, len: u64) -> Outcome<u64>;
     fn set_project(&mut self, path: &str, project: u32) -> Outcome<()>;
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
@@ -94,30 +96,31 @@ pub trait Subject {
     fn fsync(&mut self, path: &str) -> Outcome<()>;
     fn fdatasync(&mut self, path: &str) -> Outcome<()>;
     fn sync(&mut self) -> Outcome<()>;
-    /// Passes on a virtual clock only.
+    /// Advances only a virtual clock.
     fn sleep(&mut self, millis: u64);
 
     fn stat(&mut self, path: &str) -> Outcome<Stat>;
-    /// Names of a directory without the dots, in any order.
+    /// Names in a directory, without the dots, in any order.
     fn list(&mut self, path: &str) -> Outcome<Vec<String>>;
     /// The whole contents.
     fn read(&mut self, path: &str) -> Outcome<Vec<u8>>;
     fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>>;
     fn read_link(&mut self, path: &str) -> Outcome<String>;
-    /// Extended attributes with their values, those that `is_compared` says are, sorted by name.
+    /// Extended attributes that `is_compared` selects, with their values, sorted by name.
     fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>>;
 }
 
-/// The attribute with the capabilities of a program.
+/// The attribute that holds file capabilities.
 pub(crate) const CAPABILITY: &str = "security.capability";
 
-/// Whether an attribute is one of a user's, of an administrator's, an access control list, or a program's capabilities.
+/// Whether an attribute is a user's, an administrator's, an access control list, or file
+/// capabilities.
 pub(crate) fn is_compared(attribute: &str) -> bool {
     let prefixes = ["user.", "trusted.", "system.posix_acl_"];
     attribute == CAPABILITY || prefixes.iter().any(|prefix| attribute.starts_with(prefix))
 }
 
-/// Does one operation. The number is what a write answered, zero for the others.
+/// Runs an operation. Returns the number that a write returned, zero for others.
 pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
     let done = match op {
         Op::Create { path, mode, exclusive } => subject.create(path, *mode, *exclusive),

@@ -1,8 +1,9 @@
-//! Several tasks at once on one volume, and what a power cut may leave of them.
+//! Concurrent tasks on one volume, and what a power cut may leave of their work.
 //!
-//! Each task works in a directory of its own, so that a [`Model`] of its own decides: its directory is as after some prefix
-//! of its operations, no shorter than what it synced. A sync of the whole volume by one task is one for all. Beyond that the
-//! prefixes belong together: an operation is there only with all that had returned in any task before it began.
+//! Each task works in its own directory, with its own [`Model`]: the directory matches the state
+//! after some prefix of the task's operations that includes everything it synced. A whole-volume
+//! sync by one task counts for all. In addition the prefixes must be consistent: an operation
+//! survives only together with everything that had returned, in any task, before it began.
 
 use crate::campaign::Base;
 use crate::check::Fsck;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Operations of several tasks, with paths below each one's directory.
 #[derive(Clone, Debug)]
 pub struct Crew {
-    /// Done before the volume is opened for the tasks; paths are those of the volume.
+    /// Run before the volume is opened for the tasks; paths are relative to the volume's root.
     prepared: Vec<Op>,
     tasks: Vec<Vec<Op>>,
     seed: u64,
@@ -36,18 +37,18 @@ pub struct Crew {
     lingers: bool,
 }
 
-/// One operation of a task.
+/// An operation of a task.
 #[derive(Clone, Debug)]
 struct Mark {
     op: Op,
-    /// Events of the log before it began, and when it had returned.
+    /// Number of log events before it began, and when it had returned.
     events: (usize, usize),
-    /// Its place among all beginnings and returns; none of another task's.
+    /// Its position among all begins and returns; `None` for another task's operation.
     turns: Option<(usize, usize)>,
     result: Outcome<u64>,
 }
 
-/// A task's operations, other tasks' syncs among them, and the model of its directory.
+/// A task's operations, including other tasks' syncs, and the model of its directory.
 struct Lane {
     marks: Vec<Mark>,
     model: Model,
@@ -58,7 +59,7 @@ fn home(task: usize) -> String {
 }
 
 impl Crew {
-    /// So many tasks of so many random operations, syncs and sleeps among them.
+    /// `tasks` tasks with `ops` random operations each, including syncs and sleeps.
     pub fn random(tasks: usize, ops: usize, seed: u64) -> Self {
         let mut rng = Rng::labelled(seed, "tasks");
         let mut task = |number: usize| {
@@ -80,28 +81,30 @@ impl Crew {
         Self::of(Vec::new(), (0..tasks).map(&mut task).collect(), seed)
     }
 
-    /// Tasks of these operations, the first of which works in `task0`. `prepared` are done before, with the tasks' directories
-    /// there, and are durable and in no memory when the tasks begin.
+    /// Tasks with these operations; the first one works in `task0`.
+    ///
+    /// The `prepared` operations run before, when the tasks' directories exist; they are durable,
+    /// and not cached, when the tasks begin.
     pub fn of(prepared: Vec<Op>, tasks: Vec<Vec<Op>>, seed: u64) -> Self {
         Self { prepared, tasks, seed, short_steps: false, lingers: false }
     }
 
-    /// With blocks freed a few at a time, as by [`Ours::short_steps`].
+    /// Blocks are freed a few at a time, as with [`Ours::short_steps`].
     #[must_use]
     pub fn short_steps(mut self) -> Self {
         self.short_steps = true;
         self
     }
 
-    /// Over a disk on which some bios take much longer than others: [`SlowDevice::lingering`].
+    /// Uses a disk on which some bios take much longer than others: [`SlowDevice::lingering`].
     #[must_use]
     pub fn lingering(mut self) -> Self {
         self.lingers = true;
         self
     }
 
-    /// Runs the tasks on `processors` virtual processors over this fresh volume, and looks at what every power cut leaves.
-    /// Returns how many disks that were.
+    /// Runs the tasks on `processors` virtual processors on this fresh volume, and checks what
+    /// every power cut may leave. Returns the number of disks checked.
     ///
     /// # Errors
     /// The first broken promise.
@@ -145,7 +148,7 @@ impl Crew {
         found.map_or(Ok(trees.len() as u64), Err)
     }
 
-    /// The tree that is found on a disk, the `nth` of a run.
+    /// Reads the tree on a disk, the `nth` of a run.
     fn look(&self, ours: &Ours, image: &Image, fsck: Option<&Fsck>, nth: u64) -> Result<Tree, String> {
         let recovered = ours.recover(image)?;
         if nth.is_multiple_of(ENDS_EVERY) {
@@ -168,7 +171,7 @@ impl Crew {
         format!("seed {}\n{}", self.seed, lanes.iter().enumerate().map(lane).collect::<String>())
     }
 
-    /// The volume with a directory for each task, and what else is there before.
+    /// The volume with a directory for each task, after the prepared operations.
     fn with_homes(&self, base: &Image) -> Result<Image, String> {
         let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
         let disk = Arc::new(ImageDevice::new(base.clone()));
@@ -218,7 +221,8 @@ impl Crew {
                 marks.push(task.await.map_err(|error| error.to_string()));
             }
             let log = record.log();
-            // The writes of closing are in no log; a volume that is only dropped keeps its cache.
+            // The writes of closing are not in the log. A volume that is only dropped would keep
+            // its cache.
             let _ = volume.close().await;
             Ok::<_, Error>((log, marks))
         });
@@ -240,7 +244,7 @@ impl Crew {
             let mut marks = own.clone();
             for (_, sync) in syncs.iter().filter(|(of, _)| *of != task) {
                 let began = |mark: &Mark| mark.turns.map_or(0, |(began, _)| began);
-                // Behind what had returned before it began, and before all else.
+                // Insert it after the operations that had returned before it began.
                 let returned = |mark: &&Mark| mark.turns.is_none_or(|(_, returned)| returned < began(sync));
                 let place = marks.iter().take_while(returned).count();
                 let next = marks.get(place).map_or(usize::MAX, |mark| mark.events.0);
@@ -259,14 +263,14 @@ impl Crew {
     }
 }
 
-/// e2fsck looks at one disk of so many.
+/// e2fsck checks one in this many disks.
 const FSCK_EVERY: u64 = 16;
-/// Files are grown on one disk of so many.
+/// Files are grown on one in this many disks.
 const ENDS_EVERY: u64 = 4;
-/// As in campaigns.
+/// Same as in campaigns.
 const COMMIT_MILLIS: u64 = 5_500;
 
-/// Has a tree share the contents of files with the trees before it.
+/// Makes a tree share file contents with earlier trees.
 fn share(tree: &mut Tree, contents: &mut FxHashSet<Arc<[u8]>>) {
     for found in tree.nodes.values_mut().filter(|found| !found.data.is_empty()) {
         match contents.get(&found.data) {
@@ -276,7 +280,7 @@ fn share(tree: &mut Tree, contents: &mut FxHashSet<Arc<[u8]>>) {
     }
 }
 
-/// The tree below a directory, which becomes its root.
+/// The tree below a directory, with that as its root.
 fn below(tree: &Tree, dir: &str) -> Tree {
     let prefix = format!("{dir}/");
     let inner = |path: &str| match path == dir {
@@ -288,7 +292,7 @@ fn below(tree: &Tree, dir: &str) -> Tree {
 }
 
 impl Lane {
-    /// How many operations had returned, and begun, after so many events.
+    /// How many operations had returned, and how many had begun, after this many events.
     fn progress(&self, events: usize) -> (usize, usize) {
         let completed = self.marks.iter().take_while(|mark| mark.events.1 <= events).count();
         let started = self.marks.iter().take_while(|mark| mark.events.0 <= events).count();
@@ -300,14 +304,14 @@ impl Lane {
         self.marks[..prefix].iter().rev().find_map(|mark| mark.turns).map(|(began, _)| began)
     }
 
-    /// The shortest prefix with all that had returned by this turn.
+    /// The shortest prefix that includes everything that had returned by this turn.
     fn returned_by(&self, turn: usize) -> usize {
         let last = self.marks.iter().rposition(|mark| mark.turns.is_some_and(|(_, end)| end < turn));
         last.map_or(0, |last| last + 1)
     }
 }
 
-/// Looks for one prefix of each task, such that they belong together.
+/// Finds a prefix for each task such that all are consistent.
 fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(), String> {
     let mut allowed = Vec::with_capacity(lanes.len());
     for (task, (lane, &(completed, started))) in lanes.iter().zip(progress).enumerate() {
@@ -319,7 +323,8 @@ fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(
         }
         allowed.push(prefixes);
     }
-    // The least prefixes first; each asks for more of the others until all are content.
+    // Start with the shortest prefixes; each may require longer ones of others, until all are
+    // consistent.
     let mut chosen: Vec<usize> = allowed.iter().map(|prefixes| prefixes[0]).collect();
     loop {
         let begun = lanes.iter().zip(&chosen).filter_map(|(lane, &prefix)| lane.began(prefix)).max();
@@ -346,7 +351,7 @@ fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(
     }
 }
 
-/// The world of one task.
+/// What one task works with.
 struct Task {
     rt: Rt,
     volume: asynch::Volume,

@@ -1,18 +1,18 @@
-//! Everything below a subject's root, as one value.
+//! Everything below a subject's root, as a value.
 
 use crate::{Errno, Kind, Stat, Subject};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A file as a walk found it.
+/// A file as found by a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its attributes.
     pub stat: Stat,
-    /// A regular file's contents.
+    /// Contents of a regular file.
     pub data: Arc<[u8]>,
-    /// A symbolic link's target.
+    /// Target of a symbolic link.
     pub target: Option<String>,
     /// Extended attributes.
     pub xattrs: BTreeMap<String, Vec<u8>>,
@@ -21,18 +21,18 @@ pub struct Found {
 /// Paths and what they lead to; the root is the empty path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// In order of paths.
+    /// Sorted by path.
     pub nodes: BTreeMap<String, Found>,
 }
 
 /// A path that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Which.
+    /// The path.
     pub path: String,
     /// The call that failed.
     pub call: &'static str,
-    /// The answer.
+    /// The error.
     pub errno: Errno,
 }
 
@@ -53,7 +53,7 @@ pub fn split(path: &str) -> (&str, &str) {
 }
 
 impl Tree {
-    /// Reads everything that a subject holds.
+    /// Reads everything on a subject.
     pub fn of(subject: &mut dyn Subject) -> Result<Self, Unreadable> {
         let mut tree = Self::default();
         let mut todo = vec![String::new()];
@@ -87,7 +87,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Where this tree differs from another in anything but inode numbers, times and directories' sizes; empty if nowhere.
+    /// Differences from another tree, except inode numbers, times and directory sizes; empty if
+    /// there are none.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, ours) in &self.nodes {
@@ -122,7 +123,7 @@ impl Tree {
         lines
     }
 
-    /// The first path of the same inode.
+    /// The first path with the same inode.
     fn alias(&self, path: &str) -> Option<&str> {
         let inode = self.nodes[path].stat.inode;
         self.nodes.iter().find(|(_, found)| found.stat.inode == inode).map(|(path, _)| path.as_str())

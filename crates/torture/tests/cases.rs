@@ -1,4 +1,5 @@
-//! Cases that neither short nor random workloads reach, each by itself: see [`extant_torture::cases`].
+//! Cases that neither short nor random workloads reach, one test each; see
+//! [`extant_torture::cases`].
 
 use extant_torture::cases;
 use extant_torture::check::Fsck;

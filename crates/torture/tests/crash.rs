@@ -1,5 +1,5 @@
-//! Crash tests of every change: all of ACE's seq-1, every state recovered by ours, every other one by e2fsck, and mutants of the
-//! device that must be caught. `cargo xtask torture` goes further.
+//! Crash tests run on every change: all of ACE's seq-1, every state recovered by us, every other
+//! one by e2fsck, and device mutants that must be caught. `cargo xtask torture` goes further.
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
 use extant_torture::check::{Fsck, Tally};
@@ -14,7 +14,7 @@ fn campaign(profile: &str, effort: Effort) -> Option<Campaign> {
     Some(Campaign::new(Profile::named(profile).unwrap(), 1, effort).unwrap())
 }
 
-/// Every second of ACE's workloads: two tests, for two processors.
+/// Every second workload of ACE: two tests, for two processors.
 fn check_half_of_seq_1(first: u64) {
     let effort = Effort { pruned: true, fsck_every: 2, recut_every: 100, ..Effort::default() };
     let Some(campaign) = campaign("ext4", effort) else { return };
@@ -37,8 +37,9 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
     check_half_of_seq_1(1);
 }
 
-/// Bitmaps and inode tables that were never written, several descriptors in a transaction, contents in inodes, quotas, data in the
-/// log, maps of pointers, commits by age: a sample of each, and the new operations of random sequences.
+/// Bitmaps and inode tables that were never written, several descriptors per transaction, inline
+/// data, quotas, data in the log, block pointers, commits by age: a sample of each, plus the newer
+/// operations of random sequences.
 #[test]
 fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
     let shapes = [
@@ -70,7 +71,8 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
     }
 }
 
-/// On a volume with `ea_inode`, an attribute is there with its value or not at all, and no value without an attribute.
+/// On a volume with `ea_inode`, an attribute is there with its value or not at all, and no value is
+/// left without an attribute.
 #[test]
 fn every_crash_of_values_in_inodes_of_their_own_leaves_what_was_promised() {
     let effort = Effort { fsck_every: 10, recut_every: 100, ..Effort::default() };
@@ -83,7 +85,7 @@ fn every_crash_of_values_in_inodes_of_their_own_leaves_what_was_promised() {
     assert!(total.distinct > 50, "{total}");
 }
 
-/// Blocks of one cluster that are freed, written and logged one by one.
+/// Blocks of one cluster, freed, written and logged one at a time.
 #[test]
 fn every_crash_of_journalled_data_in_clusters_leaves_what_was_promised() {
     let effort = Effort { pruned: true, fsck_every: 10, recut_every: 50, ..Effort::default() };
@@ -98,7 +100,8 @@ fn every_crash_of_journalled_data_in_clusters_leaves_what_was_promised() {
     assert!(total.workloads == 4 && total.distinct > 200, "{total}");
 }
 
-/// Changes that ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
+/// Changes that ACE's workloads do not reach, including interrupted recovery; long workloads are
+/// left to `cargo xtask torture`.
 #[test]
 fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {
     let effort = Effort { fsck_every: 20, recut_every: 150, ..Effort::default() };
@@ -116,7 +119,7 @@ fn short_directed() -> impl Iterator<Item = Workload> {
     all.filter(|workload| workload.ops.len() < 100)
 }
 
-/// Blocks of pointers and leaves of extents that become data, and more of them than a block of the log has revokes for.
+/// Indirect blocks and extent leaves that become data, more of them than fit in one revoke block.
 #[test]
 fn every_crash_of_revoked_blocks_that_become_data_leaves_what_was_promised() {
     let options = Options { exhaustive: 3, sampled: 4, torn: 1, seed: 0 };
@@ -132,7 +135,7 @@ fn every_crash_of_revoked_blocks_that_become_data_leaves_what_was_promised() {
     }
 }
 
-/// On small inodes, whose attributes take a block that is freed again.
+/// With small inodes, whose attributes take a block that is freed again.
 #[test]
 fn broken_devices_are_caught() {
     let Some(campaign) = campaign("ext4-plain", Effort { fsck_every: 0, ..Effort::default() }) else {

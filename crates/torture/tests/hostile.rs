@@ -1,6 +1,8 @@
-//! Writing to damaged volumes: a sample of `cargo xtask hostile`, and the damaged volumes that `EXTANT_CORPUS` names.
+//! Writing to damaged volumes: a sample of `cargo xtask hostile`, and the damaged volumes in
+//! `EXTANT_CORPUS`.
 //!
-//! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-torture --test hostile` replays it.
+//! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-torture
+//! --test hostile` replays it.
 
 use extant_torture::Image;
 use extant_torture::campaign::Profile;
@@ -35,7 +37,8 @@ fn damaged_volumes_cost_errors_only() {
     }
 }
 
-/// A volume of this kind with directories of one block and of several, files, links and a directory with a hash tree.
+/// A volume of this kind with small and large directories, files, links, and a directory with a
+/// hash tree.
 fn filled(profile: &Profile) -> Option<Image> {
     let folder = tempfile::tempdir().unwrap();
     let (root, image) = (folder.path().join("root"), folder.path().join("image"));
@@ -85,7 +88,7 @@ fn what_no_operation_names_is_kept_on_damaged_volumes() {
     assert!(wrong.is_empty(), "{} seeds:\n{}", wrong.len(), wrong[..wrong.len().min(10)].join("\n"));
 }
 
-/// The image in a folder of the corpus, if it is of a size that is written to in passing.
+/// The image in a folder of the corpus, unless it is too large for a quick test.
 fn image(folder: &Path) -> Option<Vec<u8>> {
     let tool = |tool: &str, name: &str| {
         let path = folder.join(name);

@@ -1,7 +1,8 @@
-//! The same random operations on our volume, on the kernel's ext4 and on tmpfs: equal answers, equal trees, and a volume of
-//! which e2fsck and the kernel see the same.
+//! The same random operations on our volume, on the kernel's ext4 and on tmpfs: results and trees
+//! must be equal, and e2fsck and the kernel must see the same volume.
 //!
-//! A failure prints the seed and the shortest sequence that shows it; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1` replays it.
+//! A failure prints the seed, and the shortest sequence that shows it; `EXTANT_SEED=<seed>
+//! EXTANT_ROUNDS=1` replays it.
 
 use extant_rt::{RealConfig, Rt};
 use extant_testbed::{Mount, can_mount, have};
@@ -15,10 +16,10 @@ use std::sync::Arc;
 const LARGE: Profile =
     Profile::new("large", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=4"], 48 << 10);
 
-/// A directory of the host: on a fresh ext4 of the kernel's, or in memory.
+/// A directory of the host: on a fresh kernel ext4, or in memory.
 struct Place {
     root: PathBuf,
-    // In this order: it is undone before the folder goes.
+    // The order matters: unmount before the folder is deleted.
     _mount: Option<Mount>,
     _folder: tempfile::TempDir,
 }
@@ -43,13 +44,13 @@ impl Place {
     }
 }
 
-/// The difference from a directory of the host, and the volume afterwards.
+/// The difference from a host directory, and the volume afterwards.
 fn differs(base: &Image, place: &Place, ops: &[Op]) -> (Option<String>, Image) {
     let rt = Rt::real(RealConfig::default());
     let disk = Arc::new(ImageDevice::new(base.clone()));
     let mut ours = OurVolume::open(&rt, disk.clone()).unwrap();
     let mut host = place.host();
-    // A volume has one, tmpfs has none.
+    // A volume has this directory, tmpfs does not.
     let (_, _) = (ours.rmdir("lost+found"), host.rmdir("lost+found"));
     host.chmod("", 0o755).unwrap();
     let found = compare(&mut ours, &mut host, ops).map(|difference| difference.to_string());
@@ -83,11 +84,11 @@ fn answers_and_trees_are_the_kernel_s() {
         (generator.freezes, generator.capabilities) = (true, true);
         generator.names = 12 + 40 * (seed % 2);
         let mut ops = generator.take(600);
-        // Opening a pipe or a device is no matter of the volume's.
+        // Opening a pipe or a device does not involve the volume.
         ops.iter_mut().for_each(|op| {
             match op {
                 Op::Create { exclusive, .. } => *exclusive = true,
-                // Linux opens one for reading and writing.
+                // Linux opens a FIFO for reading and writing.
                 Op::Mknod { special: special @ Special::Fifo, .. } => *special = Special::Socket,
                 _ => {}
             }
@@ -98,7 +99,7 @@ fn answers_and_trees_are_the_kernel_s() {
         let mut ours = OurVolume::open(&rt, Arc::new(ImageDevice::new(image.clone()))).unwrap();
         let (ours, theirs) = (Tree::of(&mut ours).unwrap(), mount.tree(&image).unwrap().unwrap());
         assert_eq!(ours.differences(&theirs), [""; 0], "EXTANT_SEED={seed}");
-        // Attributes on tmpfs have no limit of a block, and not all flags are there.
+        // tmpfs does not limit attributes to a block, and lacks some flags.
         let is_limited =
             |op: &Op| matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. } | Op::SetFlags { .. });
         let ops: Vec<Op> = ops.into_iter().filter(|op| !is_limited(op)).collect();

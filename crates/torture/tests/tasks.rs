@@ -1,4 +1,5 @@
-//! Volumes as the library opens them by default, with commits by age and checkpoints in the background, and tasks at once.
+//! Volumes with the library's defaults, which commit by age and checkpoint in the background, and
+//! concurrent tasks.
 
 use extant_torture::campaign::{Campaign, Effort, Profile};
 use extant_torture::check::Fsck;
@@ -40,7 +41,7 @@ fn after_six_seconds_without_a_sync_a_name_survives_a_power_cut() {
     assert!(cuts > 0 && kept == cuts, "{kept} of {cuts}");
 }
 
-/// A log that wraps under the background's commits and checkpoints, and changes of every age.
+/// A log that wraps under background commits and checkpoints, and changes of every age.
 #[test]
 fn every_crash_of_a_volume_that_commits_by_age_leaves_what_was_promised() {
     if fsck().is_none() {
@@ -63,7 +64,7 @@ fn every_crash_of_a_volume_that_commits_by_age_leaves_what_was_promised() {
     assert!(tally.distinct > 50, "{tally}");
 }
 
-/// A seed that shows a map which is logged before its data are written.
+/// A seed that reveals a map logged before its data is written.
 const MAP_BEFORE_DATA: u64 = 8;
 
 #[test]

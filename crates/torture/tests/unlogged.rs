@@ -1,12 +1,13 @@
-//! Crashes of volumes without a journal: e2fsck mends every state, and what was synced is there under one of its names.
+//! Crashes of volumes without a journal: e2fsck repairs every state, and synced data is there under
+//! one of its names.
 
 use extant_torture::campaign::{Base, Campaign, Effort, PROFILES, Profile, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
 use extant_torture::{Durability, Fallocate, Filesystem, Op, Ours, RenameMode, Tree, pattern};
 
-/// Contents that were durable when operation `since` had returned, and the paths at which a file has one of them at byte `at`
-/// afterwards.
+/// Contents that were durable once operation `since` had returned, and the paths of which one must
+/// have them, from byte `at` on, afterwards.
 struct Kept {
     since: usize,
     at: usize,
@@ -19,7 +20,7 @@ struct Workload {
     ops: Vec<Op>,
     kept: Vec<Kept>,
     tag: u32,
-    /// Operations before this one only prepare the volume: the power does not fail while they run.
+    /// Earlier operations only prepare the volume; the power does not fail while they run.
     begins: usize,
 }
 
@@ -32,7 +33,7 @@ impl Workload {
         self.op(Op::Mkdir { path: path.into(), mode: 0o755 });
     }
 
-    /// A new file of one write; gives its contents.
+    /// Creates a file with one write; returns its contents.
     fn file(&mut self, path: &str, len: u64) -> Vec<u8> {
         self.tag += 1;
         self.op(Op::Create { path: path.into(), mode: 0o644, exclusive: true });
@@ -48,19 +49,20 @@ impl Workload {
         self.op(Op::Sync);
     }
 
-    /// From here on the contents are at one of these paths.
+    /// From here on, one of these paths must have the contents.
     fn keeps(&mut self, data: &[u8], paths: &[&str]) {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
         self.kept.push(Kept { since: self.ops.len() - 1, at: 0, data: vec![data.to_vec()], paths });
     }
 
-    /// From here on the path leads to the one or the other contents.
+    /// From here on, the path must have one of these two contents.
     fn leads_to(&mut self, path: &str, data: [&[u8]; 2]) {
         let (data, paths) = (data.map(<[u8]>::to_vec).to_vec(), vec![path.to_owned()]);
         self.kept.push(Kept { since: self.ops.len() - 1, at: 0, data, paths });
     }
 
-    /// Checks every crash on every kind of volume without a journal; returns how many disks were looked at.
+    /// Checks every crash on every kind of volume without a journal; returns the number of disks
+    /// checked.
     fn check(&self, name: &str) -> u64 {
         self.check_over(name, &UNLOGGED)
     }
@@ -110,7 +112,7 @@ impl Workload {
 }
 
 fn is_kept(kept: &Kept, tree: &Tree) -> bool {
-    // Of two entries of one name in one directory, e2fsck renames the second.
+    // If a directory has two entries with the same name, e2fsck renames the second.
     let fits = |found: &str, path: &str| {
         found == path || found.strip_prefix(path).is_some_and(|rest| rest.starts_with('~'))
     };
@@ -128,7 +130,7 @@ fn list(tree: &Tree) -> String {
     tree.nodes.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
-/// Two directories whose blocks are not neighbours, so that each is written by itself.
+/// Two directories whose blocks are not adjacent, so that each is written separately.
 fn two() -> Workload {
     let mut workload = Workload::default();
     workload.mkdir("a");
@@ -220,7 +222,7 @@ fn names_outlive_the_growth_of_their_directory() {
     for (path, data) in &files {
         w.keeps(data, &[path]);
     }
-    // A second block, on ext4 a hash tree, and then a split of its leaves.
+    // A second block (on ext4, a hash tree), and then a split of its leaves.
     for n in 4..12 {
         w.file(&long(n), 50);
     }
@@ -232,7 +234,7 @@ fn names_outlive_the_growth_of_their_directory() {
 fn data_outlive_the_growth_of_their_map() {
     let mut w = two();
     w.op(Op::Create { path: "a/sparse".into(), mode: 0o644, exclusive: true });
-    // Five extents leave the inode for a node of their own, and a block map needs indirect blocks.
+    // Five extents do not fit in the inode and need a node; a block map needs indirect blocks.
     w.op(Op::write("a/sparse", 0, 1024, 70));
     w.op(Op::write("a/sparse", 20 << 10, 1024, 71));
     w.op(Op::write("a/sparse", 300 << 10, 1024, 72));
@@ -249,7 +251,8 @@ fn data_outlive_the_growth_of_their_map() {
     w.check("growth of a map");
 }
 
-/// A file of which a leaf of the extent tree is full: every second block is mapped, from block 40 on. Gives its contents.
+/// A file with a full extent tree leaf: every second block is mapped, from block 40 on. Returns its
+/// contents.
 fn full_leaf(w: &mut Workload) -> Vec<u8> {
     let mut data = vec![0; (40 + 2 * 84 - 1) << 10];
     w.op(Op::Create { path: "sparse".into(), mode: 0o644, exclusive: true });
@@ -263,7 +266,7 @@ fn full_leaf(w: &mut Workload) -> Vec<u8> {
     data
 }
 
-/// Changes `data` as the workload does the file.
+/// Writes a block, and updates `data` to match.
 fn write_block(w: &mut Workload, data: &mut [u8], block: u64) {
     w.op(Op::write("sparse", block << 10, 1024, 101));
     data[(block << 10) as usize..][..1024].copy_from_slice(&pattern(101, block << 10, 1024));
@@ -288,7 +291,8 @@ fn data_outlive_the_split_of_a_leaf_of_their_map() {
     assert!(w.check_over("split of a leaf", &UNLOGGED[1..]) > 10);
 }
 
-/// Between commits, responsibility for blocks goes from one leaf to another and is used there.
+/// Between commits, the range of blocks mapped by one leaf moves to another leaf, and is used
+/// there.
 #[test]
 fn data_outlive_a_hole_that_is_filled_from_the_leaf_before_it() {
     let mut w = Workload::default();
@@ -299,7 +303,7 @@ fn data_outlive_a_hole_that_is_filled_from_the_leaf_before_it() {
         w.keeps(&data[from << 10..until << 10], &["sparse"]);
         w.kept.last_mut().unwrap().at = from << 10;
     }
-    // The first block of the file's second leaf, whichever that is, is among these.
+    // These include the first block of the file's second leaf, wherever that is.
     for block in (118..132).step_by(2) {
         punch(&mut w, &mut data, block, 1);
     }
@@ -312,7 +316,7 @@ fn data_outlive_a_hole_that_is_filled_from_the_leaf_before_it() {
     w.check_over("hole between leaves", &UNLOGGED[1..2]);
 }
 
-/// Linux writes a file's data and may leave its inode to the next write-back.
+/// Linux writes the file's data, but may leave its inode to the next write-back.
 #[test]
 fn fsync_without_a_journal_writes_the_inode_and_the_names_that_lead_to_it() {
     let mut w = Workload::default();
@@ -343,7 +347,7 @@ fn synchronous(path: &str, offset: u64, len: u64, tag: u32) -> Op {
     Op::Write { path, offset, len, tag, direct, durability }
 }
 
-/// One open with `O_SYNC` and `O_TRUNC`.
+/// A single open with `O_SYNC` and `O_TRUNC`.
 fn rewrite(path: &str, len: u64, tag: u32) -> Op {
     Op::Rewrite { path: path.into(), len, tag, durability: Durability::All }
 }
@@ -362,7 +366,7 @@ fn a_small_synchronous_write_after_a_large_buffered_one_keeps_its_size() {
     w.check_over("small synchronous write", &BOTH);
 }
 
-/// Linux may lose the name of a file that was truncated when it was opened for synchronous writes.
+/// Linux may lose the name of a file truncated by an open for synchronous writes.
 #[test]
 fn a_truncated_file_that_is_written_synchronously_keeps_its_name() {
     let mut w = Workload::default();
@@ -372,12 +376,12 @@ fn a_truncated_file_that_is_written_synchronously_keeps_its_name() {
     w.rename("file", "renamed", RenameMode::Replace);
     w.op(rewrite("renamed", 800, 93));
     w.keeps(&pattern(93, 0, 800), &["renamed"]);
-    // The first contents are truncated away again.
+    // The first contents are truncated again.
     w.kept.remove(0);
     w.check_over("synchronous write of a truncated file", &BOTH);
 }
 
-/// Linux may write a freed directory block home after its place was given to a file's data.
+/// Linux may checkpoint a freed directory block after its location was reused for file data.
 #[test]
 fn a_freed_directory_block_that_becomes_data_holds_the_data() {
     let mut w = Workload::default();
@@ -401,7 +405,7 @@ fn a_freed_directory_block_that_becomes_data_holds_the_data() {
     w.check_over("freed directory blocks", &BOTH);
 }
 
-/// A volume with directories that lie in their inodes; ours are made in blocks.
+/// A volume with inline directories; ours are created in blocks.
 fn with_inline_directories(names: &[&str]) -> Base {
     let profile = Profile::new(
         "ext4-inline-unlogged",
@@ -468,7 +472,7 @@ fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
     w.op(Op::Unlink { path: "a/y2".into() });
     w.sync();
     w.keeps(&other, &["b/z"]);
-    // It leaves its inode in the commit in which a name leaves it and another comes.
+    // It leaves its inode in the commit in which one name leaves it and another arrives.
     let last = w.file("a/last", 1000);
     w.sync();
     w.keeps(&last, &["a/last", "b/last"]);
@@ -482,7 +486,8 @@ fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
     assert!(looked > 20, "{looked} disks");
 }
 
-/// The device holds other bytes than zeroes, and mke2fs has written no block of the inode tables but the first ones.
+/// The device does not start out zeroed, and mke2fs has written only the first blocks of the inode
+/// tables.
 #[test]
 fn a_table_of_inodes_shows_nothing_that_was_there_before_the_volume() {
     if !Fsck::is_installed() {

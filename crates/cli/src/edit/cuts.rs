@@ -1,4 +1,4 @@
-//! Power cuts during batches.
+//! Power cuts during batches of edits.
 
 use super::Edit;
 use crate::edit_args::ScriptLine;
@@ -14,12 +14,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Files of the batch; each has a block of the inode table to itself, so that the log takes several transactions.
+/// Files in the batch. Each has an inode table block of its own, so that the log takes several
+/// transactions.
 const FILES: usize = 900;
-/// Cuts that are looked at.
+/// Number of power cuts tested.
 const CUTS: usize = 40;
 
-/// An empty volume with the smallest log.
+/// An empty volume with the smallest possible log.
 fn empty(dir: &Path) -> Vec<u8> {
     let image = dir.join("image");
     let options = VolumeOptions {
@@ -39,7 +40,7 @@ fn contents(generation: &str, n: usize) -> String {
     format!("{generation} {n} ").repeat(1 + n % 300)
 }
 
-/// The files of a generation: every seventh is a symbolic link, every fifth has a second name.
+/// Files of a generation: every seventh is a symbolic link, every fifth has a second name.
 fn fill(dir: &Path, generation: &str) {
     fs::create_dir(dir).unwrap();
     for n in 0..FILES {
@@ -54,7 +55,7 @@ fn fill(dir: &Path, generation: &str) {
     }
 }
 
-/// Runs the lines on the volume of a device, as one batch.
+/// Runs the lines as one batch on the volume of a device.
 fn batch(device: Arc<dyn Device>, lines: &[Vec<&str>]) {
     let session = Session::new(true);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(Some(1_700_000_000));
@@ -66,14 +67,14 @@ fn batch(device: Arc<dyn Device>, lines: &[Vec<&str>]) {
     volume.close().unwrap();
 }
 
-/// Some of the places of a log at which the power may fail.
+/// A sample of points in the log at which the power may fail.
 fn cuts(log: &Log) -> Vec<usize> {
     let all = log.durable_points();
     let step = all.len().div_ceil(CUTS).max(1);
     all.into_iter().rev().step_by(step).collect()
 }
 
-/// The names in a directory of a disk, and what they lead to, once the volume is recovered.
+/// Names in a directory of a disk, and what they lead to, after recovery.
 fn recovered(disk: Vec<u8>, directory: &str) -> BTreeMap<String, String> {
     let device = Arc::new(MemDevice::from_bytes(disk));
     let options = OpenOptions::new().write(true).offline(true);
@@ -100,7 +101,7 @@ fn recovered(disk: Vec<u8>, directory: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Whether a name leads to what a generation has there.
+/// Whether a name leads to what the generation has there.
 fn is_of(generation: &str, name: &str, text: &str) -> bool {
     let n: usize = name[1..].parse().unwrap_or_else(|_| panic!("a name that nobody gave: {name}"));
     match n % 7 {
@@ -122,7 +123,7 @@ fn a_batch_that_is_cut_leaves_old_files_and_new_ones_and_no_other_names() {
     batch(disk.clone(), &[vec!["put", "-r", &from(&old), "/d"]]);
     let base = disk.to_bytes();
     let record = Arc::new(Record::new(disk));
-    // The tree of the same names is laid over the old one.
+    // Put a tree with the same names over the old one.
     let over = dir.path().join("d");
     fs::rename(&new, &over).unwrap();
     batch(record.clone(), &[vec!["put", "-r", &from(&over), "/"]]);

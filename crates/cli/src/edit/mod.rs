@@ -1,8 +1,10 @@
-//! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `fallocate`, `copy`,
-//! `trim`, `defrag`, and `edit`, which makes many changes in one batch.
+//! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`,
+//! `truncate`, `fallocate`, `copy`, `trim`, `defrag`, and `edit`, which makes many changes in one
+//! batch.
 //!
-//! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
-//! the image is whole and clean either way. It succeeds only if every command and the close did.
+//! A batch opens the volume once, runs its commands in order, stops at the first failure, and
+//! closes the volume, so the image is complete and clean either way. It succeeds only if every
+//! command and the close succeeded.
 
 #[cfg(test)]
 mod cuts;
@@ -32,7 +34,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A command on the command line: its paths name the image, all the same.
+/// Runs a single command. All of its paths must be in the same image.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
     batch(session, &image, command.lock(), |session, volume| {
@@ -41,7 +43,7 @@ pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<()
     })
 }
 
-/// The image that all of these paths name.
+/// The image in which all of these paths are.
 fn one_image<'a>(targets: impl Iterator<Item = &'a OsString>) -> Result<PathBuf, Failure> {
     let mut image: Option<PathBuf> = None;
     for target in targets {
@@ -69,9 +71,9 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     } else {
         text = std::fs::read(&args.script).map_err(|e| Failure::host(&args.script, e))?;
     }
-    // Editors of other systems begin a text with a byte order mark.
+    // Some editors start a text file with a byte order mark.
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
-    // Mistakes of the script are told before anything is changed.
+    // Report mistakes in the script before changing anything.
     let mut commands = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("line {number}: {what}"));
@@ -106,7 +108,7 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     Ok(())
 }
 
-/// Why a line is no command.
+/// The failure for a line that is not a command.
 pub(crate) fn misread(error: &clap::Error) -> Failure {
     let text = error.to_string();
     Failure::Usage(text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned())
@@ -178,7 +180,7 @@ impl<'a> JsonDefragmented<'a> {
     }
 }
 
-/// Opens the image, has `work` change it, closes it, and tells the damage that did not stop `work`.
+/// Opens the image, runs `work` on it, closes it, and reports damage that did not stop `work`.
 fn batch(
     session: &mut Session,
     image: &Path,
@@ -190,7 +192,7 @@ fn batch(
     done.and(close(session, image, &volume))
 }
 
-/// Opens the volume of an image for a batch of changes.
+/// Opens the volume in an image for a batch of changes.
 pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Volume, Failure> {
     let device = session.device_to_change(image, lock.foreign_locks())?;
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
@@ -198,7 +200,7 @@ pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Vo
     Volume::open_device(&session.rt, device, &options).map_err(|error| Failure::open_to_change(image, error))
 }
 
-/// Closes it, and tells the damage that did not stop the changes.
+/// Closes the volume, and reports damage that did not stop the changes.
 pub(crate) fn close(session: &mut Session, image: &Path, volume: &Volume) -> Result<(), Failure> {
     let place = quote(image.as_os_str().as_bytes());
     let closed = volume.clone().close().map_err(|error| Failure::Volume { place: place.clone(), error });
@@ -206,7 +208,7 @@ pub(crate) fn close(session: &mut Session, image: &Path, volume: &Volume) -> Res
     closed
 }
 
-/// The volume that commands change.
+/// The volume being changed.
 pub(crate) struct Edit<'a> {
     session: &'a Session,
     volume: &'a Volume,
@@ -216,7 +218,7 @@ pub(crate) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// For commands whose paths begin at the volume's root.
+    /// For commands whose paths start at the volume's root.
     pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
         Self { session, image, volume, root: volume.root(), in_script: true }
     }
@@ -228,7 +230,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Runs a call on a path and tells a failure with it.
+    /// Runs a call on a path; a failure names the path.
     fn at<T>(
         &self,
         target: &OsStr,
@@ -242,7 +244,7 @@ impl<'a> Edit<'a> {
         self.root.metadata(path).is_ok_and(|metadata| metadata.is_dir())
     }
 
-    /// `path`, or in the directory that it names, the last name of `source`.
+    /// `path`, or if that is a directory, the last name of `source` in it.
     fn inside(&self, path: &[u8], source: &[u8]) -> Vec<u8> {
         let name = source.split(|&byte| byte == b'/').rfind(|name| !name.is_empty());
         match name {
@@ -299,7 +301,7 @@ impl<'a> Edit<'a> {
                 })
             }
             EditCommand::Chmod(args) => self.below(&args.paths, args.recursive, |root, path| {
-                // The mode of a symbolic link means nothing.
+                // The mode of a symbolic link has no meaning.
                 if args.recursive && root.symlink_metadata(path)?.file_type() == FileType::Symlink {
                     return Ok(());
                 }
@@ -339,7 +341,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Refuses several sources where the target is no directory.
+    /// Refuses several sources unless the target is a directory.
     fn wants_dir(&self, sources: &[OsString], target: &OsStr) -> Result<(), Failure> {
         let place = self.place(target);
         if sources.len() > 1 && !self.is_dir(&place.path) {
@@ -356,7 +358,8 @@ impl<'a> Edit<'a> {
         targets.iter().try_for_each(|target| self.at(target, &call))
     }
 
-    /// Calls for every target and, with `recursive`, everything below, directories before their contents.
+    /// Calls `change` for every target and, with `recursive`, everything below it, directories
+    /// before their contents.
     fn below(
         &self,
         targets: &[OsString],
@@ -389,7 +392,8 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// Renames as mv does: of two names of one file, the old one goes, where rename(2) leaves both.
+/// Renames like mv: if both names are of the same file, removes the old one, whereas rename(2)
+/// keeps both.
 fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Error> {
     if mode == RenameMode::Replace
         && let (Ok(source), Ok(there)) = (root.symlink_metadata(from), root.symlink_metadata(to))
@@ -404,7 +408,8 @@ fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Er
     root.rename_with(from, to, mode)
 }
 
-/// Has `change` change a file, or, with `creates`, make something of a new one, which gets its name only then.
+/// Applies `change` to a file. With `creates`, applies it to a new unnamed file, which gets its
+/// name only afterwards.
 fn change_file(
     root: &Dir,
     path: &[u8],
@@ -422,7 +427,7 @@ fn change_file(
     new.link(root, &path)
 }
 
-/// Copies a file, and gives the copy the name once it is whole.
+/// Copies a file; the copy gets its name once it is complete.
 fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
     let to = resolved(root, to)?;
     let source = root.open(from)?;
@@ -450,7 +455,7 @@ fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
     new.link_over(root, &to)
 }
 
-/// Fails where a link at `path` that leads to `target` would take the place of that.
+/// Fails if a link at `path` would replace `target`, to which it leads.
 fn check_not_itself(root: &Dir, target: &[u8], path: &[u8]) -> Result<(), Error> {
     match root.symlink_metadata(path).is_ok() && is_same_name(root, target, path) {
         true => Err(Error::Invalid("the link and the file that it leads to are the same".into())),
@@ -458,8 +463,8 @@ fn check_not_itself(root: &Dir, target: &[u8], path: &[u8]) -> Result<(), Error>
     }
 }
 
-/// The value that an argument stands for: bytes in hexadecimal behind 0x or in base64 behind 0s, as setfattr has them, or those
-/// of the argument.
+/// Parses a value argument: hexadecimal after 0x, base64 after 0s, as in setfattr, and otherwise
+/// the bytes of the argument.
 fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
     if let Some(digits) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
         let wrong = || Error::Invalid("behind 0s, a value is in base64".into());
@@ -477,7 +482,7 @@ fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
     pairs.collect::<Option<_>>().ok_or_else(wrong)
 }
 
-/// Makes a directory and those above it that are missing, which get mode 0755.
+/// Creates a directory and any missing parents, which get mode 0755.
 fn create_with_parents(root: &Dir, path: &[u8], mode: u32) -> Result<(), Error> {
     let length = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let path = &path[..length];

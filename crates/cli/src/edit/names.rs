@@ -1,9 +1,9 @@
-//! Names of a volume.
+//! Paths on a volume.
 
 use extant::{Dir, Error, FileType, Metadata};
 use extant_fs::quote;
 
-/// Symbolic links that one path may lead through (Linux: `MAXSYMLINKS`).
+/// Symbolic links followed per path (Linux: `MAXSYMLINKS`).
 const LINKS_MAX: u32 = 40;
 
 pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
@@ -15,7 +15,7 @@ pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// `other` as it is understood in the directory of `path`.
+/// Resolves `other` relative to the directory of `path`.
 pub(super) fn beside(path: &[u8], other: &[u8]) -> Vec<u8> {
     if other.starts_with(b"/") {
         return other.to_vec();
@@ -23,7 +23,7 @@ pub(super) fn beside(path: &[u8], other: &[u8]) -> Vec<u8> {
     [split(path).0, other].concat()
 }
 
-/// The directory in which the last name of a path lies.
+/// The directory of a path's last component.
 pub(super) fn directory_of(path: &[u8]) -> &[u8] {
     match split(path).0 {
         b"" => b".",
@@ -31,13 +31,13 @@ pub(super) fn directory_of(path: &[u8]) -> &[u8] {
     }
 }
 
-/// The part of a path up to its last name, and that name.
+/// Splits off the last component of a path.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     path[..end].split_at(path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1))
 }
 
-/// Whether two paths are one name in one directory.
+/// Whether two paths are the same name in the same directory.
 pub(super) fn is_same_name(root: &Dir, a: &[u8], b: &[u8]) -> bool {
     let ((dir_a, name_a), (dir_b, name_b)) = (split(a), split(b));
     let inode =
@@ -45,15 +45,15 @@ pub(super) fn is_same_name(root: &Dir, a: &[u8], b: &[u8]) -> bool {
     name_a == name_b && matches!((inode(dir_a), inode(dir_b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// The name that `path` leads to where its last name is that of a symbolic link; nothing need have that name.
+/// Follows symbolic links in the last component of `path`; the resulting name may not exist.
 ///
 /// # Errors
-/// Too many links, or a directory on the way that is none.
+/// Too many links, or a component on the way is not a directory.
 pub(super) fn resolved(root: &Dir, path: &[u8]) -> Result<Vec<u8>, Error> {
     find_resolved(root, path).map(|(path, _)| path)
 }
 
-/// As [`resolved`], with the attributes of what has that name.
+/// Like [`resolved`], and returns the attributes of the file if it exists.
 pub(super) fn find_resolved(root: &Dir, path: &[u8]) -> Result<(Vec<u8>, Option<Metadata>), Error> {
     let mut at = path.to_vec();
     for _ in 0..=LINKS_MAX {

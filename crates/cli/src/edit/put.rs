@@ -1,4 +1,4 @@
-//! Copies of the host's files into a volume.
+//! Copies host files into a volume.
 
 use super::Edit;
 use super::names::{directory_of, find_resolved, join, resolved};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The set-user-ID and set-group-ID bits of a mode.
+/// Set-user-ID and set-group-ID bits of a mode.
 const SET_ID: u32 = 0o6000;
 
 impl Edit<'_> {
@@ -46,7 +46,7 @@ impl Edit<'_> {
             }
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
-            // As cp: without -r what a link leads to is copied.
+            // Like cp: without -r, copies the target of a link.
             if !args.recursive && source.is_symlink() {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
             }
@@ -93,11 +93,11 @@ impl Stream {
 struct Put<'a> {
     edit: &'a Edit<'a>,
     args: &'a PutArgs,
-    /// The first path of each file with several names, by device and inode.
+    /// First path of each file with several names, by device and inode.
     links: BTreeMap<(u64, u64), Vec<u8>>,
-    /// The first file whose times the volume cannot store, quoted, and how many there are.
+    /// The first file whose times the volume cannot store, quoted, and the number of such files.
     clamped: Option<(String, u64)>,
-    /// For contents.
+    /// Buffer for contents.
     chunk: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ impl Put<'_> {
     /// Copies a file and, if it is a directory, everything below it.
     fn tree(&mut self, source: &Path, target: ImagePath) -> Result<(), Failure> {
         let mut todo = vec![(source.to_owned(), target)];
-        // Directories get their times last: filling them changes those.
+        // Directories get their times last, because filling them changes those.
         let mut dirs: Vec<(ImagePath, Metadata)> = Vec::new();
         while let Some((source, target)) = todo.pop() {
             let metadata = fs::symlink_metadata(&source).map_err(|error| Failure::host(&source, error))?;
@@ -120,7 +120,7 @@ impl Put<'_> {
             let failed = |error| Failure::at(&target, error);
             let made = self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777);
             let path = match made {
-                // A symbolic link to a directory is followed: its attributes are that directory's.
+                // Follow a symbolic link to a directory: the attributes go to that directory.
                 Err(Error::Exists(_)) if self.edit.is_dir(&target.path) => {
                     resolved(&self.edit.root, &target.path).map_err(failed)?
                 }
@@ -130,7 +130,7 @@ impl Put<'_> {
             let mut names: Vec<PathBuf> = fs::read_dir(&source)
                 .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
                 .map_err(|error| Failure::host(&source, error))?;
-            // The last one comes first from the stack; the order makes the image reproducible.
+            // The stack pops the last one first; a fixed order makes the image reproducible.
             names.sort_unstable_by(|a, b| b.cmp(a));
             for path in names {
                 let name = path.file_name().expect("a directory's entry has a name").as_bytes();
@@ -194,7 +194,7 @@ impl Put<'_> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let kind = metadata.file_type();
-        // As cp: contents go to what a symbolic link leads to, and everything else replaces the link.
+        // Like cp: contents go to a symbolic link's target; anything else replaces the link.
         let (path, there) = match kind.is_file() {
             true => find_resolved(root, &target.path).map_err(failed)?,
             false => (target.path.clone(), root.symlink_metadata(&target.path).ok()),
@@ -239,7 +239,7 @@ impl Put<'_> {
                 Special::Block(device.0, device.1)
             })
         };
-        // It gets its name once all of it is there: a failure, or a power cut, leaves what has the name.
+        // Link it once it is complete: after a failure or a power cut, the name keeps its old file.
         let made = root.unnamed(directory_of(path), new, self.mode(metadata) & !SET_ID).map_err(failed)?;
         if new == NewFile::Regular {
             self.contents(source, &made, target, metadata)?;
@@ -249,7 +249,7 @@ impl Put<'_> {
         made.link_over(root, path).map_err(failed)
     }
 
-    /// Copies a file's data; where the host's file has holes, so has the volume's.
+    /// Copies a file's data; holes in the host's file stay holes.
     fn contents(
         &mut self,
         source: &Path,
@@ -278,7 +278,7 @@ impl Put<'_> {
             file.write_all_at(data.start, &chunk[..n]).map_err(failed)?;
             data.start += n as u64;
             unplaced += n;
-            // Before the cache comes to it by itself: the same files get the same places.
+            // Before the cache does so at its own time: the same files get the same locations.
             if unplaced >= CHUNK_BYTES || n == 0 {
                 file.write_back().map_err(failed)?;
                 unplaced = 0;
@@ -293,8 +293,8 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Owner and extended attributes of `made`, which is or is to be `target`. The owner comes before the mode's set-ID bits,
-    /// which it takes away.
+    /// Sets owner and extended attributes of `made`, which is or will be `target`. The owner comes
+    /// before the mode, because changing it clears the set-ID bits.
     fn attributes(
         &self,
         source: &Path,
@@ -304,13 +304,14 @@ impl Put<'_> {
     ) -> Result<(), Failure> {
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = self.owner((metadata.uid(), metadata.gid()));
-        // Each change takes the log's time: what is right already stays.
+        // Each change takes log space and time; skip what is already right.
         let there = made.metadata().map_err(failed)?;
         if (there.uid(), there.gid()) != (uid, gid) {
             made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
         }
         let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
-        // A directory that was there, or the one around it, had an access list, which would let others in.
+        // An existing directory, or its parent, may have had an access list that would let others
+        // in.
         for name in made.xattrs().map_err(failed)? {
             if !xattrs.iter().any(|(kept, _)| *kept == name) {
                 made.remove_xattr(name).map_err(failed)?;
@@ -333,7 +334,8 @@ impl Put<'_> {
 
     fn times(&self, target: &ImagePath, made: &Inode, metadata: &Metadata) -> Result<(), Failure> {
         let modified = self.modified(metadata)?;
-        // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
+        // Reading the source changes its access time; use the modification time for both, so that
+        // copies are identical.
         let done = made.set_times(Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
     }
@@ -346,7 +348,8 @@ impl Put<'_> {
         }
     }
 
-    /// The permissions of a copy. The option is for files: without the right to search it, a directory is of no use.
+    /// The permissions of a copy. `--mode` is for files: a directory without search permission is
+    /// useless.
     fn mode(&self, metadata: &Metadata) -> u32 {
         let own = metadata.mode() & 0o7777;
         if metadata.is_dir() { own } else { self.args.mode.unwrap_or(own) }
@@ -361,7 +364,7 @@ impl Put<'_> {
         }
     }
 
-    /// The time of change of a copy: the one that the user gave, or the source's, none later than `SOURCE_DATE_EPOCH`.
+    /// The modification time of a copy: `--mtime`, or the source's, clamped to `SOURCE_DATE_EPOCH`.
     fn modified(&self, metadata: &Metadata) -> Result<Time, Failure> {
         if let Some(seconds) = self.args.mtime {
             return Ok(Time { seconds, nanos: 0 });
@@ -374,8 +377,8 @@ impl Put<'_> {
     }
 }
 
-/// The data that come next, at or after byte `at` of a file of `len` bytes. Bytes behind that length count as data, and so does
-/// all of a file whose file system does not tell holes.
+/// The next data range at or after `at` in a file of `len` bytes. Bytes past that length count as
+/// data, and so does the whole file if its file system does not report holes.
 fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
     use rustix::fs::{SeekFrom, seek};
     let start = match seek(file, SeekFrom::Data(at)) {
@@ -385,7 +388,7 @@ fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
         Err(error) => return Err(error.into()),
     };
     match seek(file, SeekFrom::Hole(start)) {
-        // A hole that was punched meanwhile.
+        // A hole punched meanwhile.
         Ok(end) => Ok(start..end.max(start + 1)),
         Err(Errno::NXIO) => Ok(start..u64::MAX),
         Err(error) => Err(error.into()),
@@ -408,9 +411,9 @@ fn xattrs(source: &Path) -> io::Result<Xattrs> {
     Ok(all)
 }
 
-/// A list of names or a value, which is short for most files.
+/// Reads a list of names, or a value; for most files it is short.
 fn read_xattr(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    /// The longest that Linux hands out.
+    /// Maximum that Linux returns.
     const MOST: usize = 64 << 10;
     let mut small = [0; 256];
     match get(&mut small) {

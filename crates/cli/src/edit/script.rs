@@ -1,13 +1,15 @@
-//! Scripts: one command a line, words as in a shell.
+//! Scripts: one command per line, with words as in a shell.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// Splits a line into words. Blanks part words; `'…'` keeps everything, `"…"` and `\` the next character; `$'…'` has the
-/// escapes of POSIX for bytes that cannot be typed; `#` at the beginning of a word ends the line.
+/// Splits a line into words.
+///
+/// Blanks separate words; `'…'` quotes everything, `"…"` and `\` quote the next character; `$'…'`
+/// has POSIX escapes for bytes that cannot be typed; `#` at the start of a word begins a comment.
 ///
 /// # Errors
-/// A quotation that does not end, or an escape that means nothing.
+/// An unterminated quotation, or an unknown escape.
 pub(crate) fn words(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -50,7 +52,7 @@ pub(crate) fn words(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     Ok(words.into_iter().map(OsString::from_vec).collect())
 }
 
-/// Reads what follows `$'`, to its end.
+/// Parses the rest of a quotation that began with `$'`.
 fn escaped(bytes: &mut (impl Iterator<Item = u8> + Clone), word: &mut Vec<u8>) -> Result<(), &'static str> {
     const ENDLESS: &str = "a quotation that does not end";
     loop {
@@ -78,8 +80,8 @@ fn escaped(bytes: &mut (impl Iterator<Item = u8> + Clone), word: &mut Vec<u8>) -
     }
 }
 
-/// The byte that digits of a base make, at most so many of them behind those that made `value`; `None` for none at all, and for
-/// more than a byte.
+/// Parses up to `most` digits, which continue `value`, as a byte. `None` if a hexadecimal escape
+/// has no digits, or the result exceeds a byte.
 fn number(bytes: &mut (impl Iterator<Item = u8> + Clone), base: u32, most: usize, value: u32) -> Option<u8> {
     let digits: Vec<u32> =
         bytes.clone().map_while(|byte| char::from(byte).to_digit(base)).take(most).collect();

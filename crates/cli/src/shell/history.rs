@@ -1,4 +1,5 @@
-//! Lines of earlier sessions, in a file of the user's. A place that is missing or may not be written costs the history only.
+//! Lines of earlier sessions, in a file of the user. If it is missing or not writable, only the
+//! history is lost.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -6,19 +7,19 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Lines that a session finds at most: the newest.
+/// Maximum lines a session loads: the newest ones.
 pub(super) const LINES_MAX: usize = 1000;
-/// Longer lines are not kept.
+/// Longer lines are not saved.
 const LINE_BYTES_MAX: usize = 4096;
-/// Bytes at the end of the file that are read.
+/// Bytes read from the end of the file.
 const FILE_BYTES_MAX: u64 = (LINES_MAX * (LINE_BYTES_MAX + 1)) as u64;
 
-/// The file that lines are added to, if there is one.
+/// The file that lines are appended to, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct History(Option<File>);
 
-/// The place of the file: `$XDG_STATE_HOME/extant/history`, or `~/.local/state/extant/history`. Relative paths in the environment
-/// are passed over, as the XDG Base Directory Specification has it.
+/// Path of the file: `$XDG_STATE_HOME/extant/history`, or `~/.local/state/extant/history`. Relative
+/// paths in the environment are ignored, as the XDG Base Directory Specification requires.
 pub(super) fn place(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let state = state.and_then(absolute).or_else(|| Some(home.and_then(absolute)?.join(".local/state")))?;
@@ -26,13 +27,13 @@ pub(super) fn place(state: Option<OsString>, home: Option<OsString>) -> Option<P
 }
 
 impl History {
-    /// Opens the file, or makes it; gives the lines of earlier sessions, oldest first.
+    /// Opens or creates the file; also returns the lines of earlier sessions, oldest first.
     pub(super) fn open(path: Option<&Path>) -> (Self, Vec<String>) {
         path.and_then(|path| open(path).ok())
             .map_or_else(Default::default, |(file, lines)| (Self(Some(file)), lines))
     }
 
-    /// Adds a line. Lines of several sessions at once are mixed, and each is whole.
+    /// Appends a line. Concurrent sessions interleave whole lines.
     pub(super) fn keep(&mut self, line: &str) {
         let Some(file) = &mut self.0 else { return };
         if line.len() <= LINE_BYTES_MAX
@@ -47,7 +48,7 @@ impl History {
 fn open(path: &Path) -> io::Result<(File, Vec<String>)> {
     let folder = path.parent().ok_or(io::ErrorKind::NotFound)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // A pipe of that name is not waited for.
+    // Do not block if the name is a pipe.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let mut file =
         File::options().read(true).append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
@@ -73,7 +74,8 @@ fn open(path: &Path) -> io::Result<(File, Vec<String>)> {
     Ok((file, lines))
 }
 
-/// Puts a file with only these lines in place of a longer one; what another session adds meanwhile is lost.
+/// Replaces a longer file with one of only these lines; lines added meanwhile by other sessions are
+/// lost.
 fn shorten(path: &Path, lines: &[String]) -> io::Result<File> {
     let new = path.with_extension(format!("{}", std::process::id()));
     let mut file = File::options().append(true).create_new(true).mode(0o600).open(&new)?;
@@ -133,7 +135,7 @@ mod tests {
         assert_eq!((kept.lines().count(), kept.lines().last()), (LINES_MAX + 1, Some("last")));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
-        // A file of bytes without end is read in part only, one that is no text as far as it is.
+        // A huge file is read only in part; one that is not text, as far as it is valid.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(3 * FILE_BYTES_MAX).unwrap();
         assert!(History::open(Some(&path)).1.len() <= LINES_MAX);

@@ -1,7 +1,7 @@
-//! `extant shell`: one volume at a prompt, or a list of commands from a pipe.
+//! `extant shell`: works on one volume at a prompt, or with a list of commands from a pipe.
 //!
-//! Commands that read are those of the command line, and those that change are those of an `edit` script; here they are given
-//! the image and the working directory.
+//! Commands that read are those of the command line, and commands that change are those of an
+//! `edit` script, with the image and the working directory supplied here.
 
 mod arguments;
 mod history;
@@ -39,10 +39,10 @@ pub(crate) fn run(session: &mut Session, args: &ShellArgs) -> Result<(), Failure
 struct Shell<'a> {
     session: &'a mut Session,
     image: PathBuf,
-    /// Where the volume may be changed.
+    /// Set if the volume may be changed.
     writable: Option<Volume>,
     reading: extant_fs::Volume,
-    /// The working directory, from the root on; begins with a slash and has no links to itself or its parent.
+    /// Absolute path of the working directory; starts with a slash and contains no `.` or `..`.
     directory: Vec<u8>,
 }
 
@@ -74,8 +74,8 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Reads commands at a prompt. A failure is told, and the next command is asked for; a change is durable when its command
-    /// is done.
+    /// Reads commands at a prompt. After a failure the next command is read; a change is durable
+    /// when its command returns.
     fn converse(&mut self) -> Result<(), Failure> {
         let mut prompt = Prompt::new(&self.session.rt, &self.reading).map_err(Failure::stdout)?;
         loop {
@@ -101,12 +101,12 @@ impl<'a> Shell<'a> {
                 (Ok(Break(())), _) => return Ok(()),
                 (Ok(Continue(())), _) => {}
             }
-            // It was seen where it was typed.
+            // The user has already seen the failure.
             self.session.forgive();
         }
     }
 
-    /// Does the commands on standard input, up to the first that fails.
+    /// Runs commands from standard input until the first failure.
     fn obey(&mut self) -> Result<(), Failure> {
         let mut input = std::io::stdin().lock();
         let mut line = Vec::new();
@@ -128,7 +128,7 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// The image's name without the directories that it lies in.
+    /// The image's file name without its directory.
     fn name(&self) -> String {
         quote(self.image.file_name().unwrap_or(self.image.as_os_str()).as_bytes())
     }
@@ -217,7 +217,7 @@ impl<'a> Shell<'a> {
         ImagePath { image: self.image.clone(), path: absolute(&self.directory, path.as_bytes()) }
     }
 
-    /// The places of some paths; without any, the working directory.
+    /// The places of some paths; the working directory if there are none.
     fn places(&self, paths: &[OsString]) -> Vec<ImagePath> {
         match paths {
             [] => vec![self.place(OsStr::new("."))],
@@ -226,7 +226,7 @@ impl<'a> Shell<'a> {
     }
 }
 
-/// A path from the root on.
+/// Makes a path absolute.
 fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
     match path {
         b"." | b"" => directory.to_vec(),
@@ -236,8 +236,8 @@ fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A path from the root on without `.` and `..`, as a shell has its working directory: `..` leaves the name before it, even if
-/// that is a symbolic link's.
+/// An absolute path without `.` and `..`, like a shell's working directory: `..` removes the
+/// previous name, even if that is a symbolic link.
 fn folded(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|&byte| byte == b'/') {

@@ -1,4 +1,4 @@
-//! The prompt: a line editor with the history of all sessions, which completes commands and paths.
+//! The prompt: a line editor with history across sessions and completion of commands and paths.
 
 use super::absolute;
 use super::arguments::ShellLine;
@@ -19,13 +19,13 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Names that one completion offers at most.
+/// Maximum names offered by one completion.
 const NAMES_MAX: usize = 10_000;
 
-/// The answer to a prompt.
+/// What the user typed at a prompt.
 pub(super) enum Typed {
     Line(String),
-    /// The line was given up (Ctrl-C).
+    /// The line was abandoned (Ctrl-C).
     Abandoned,
     End,
 }
@@ -37,7 +37,7 @@ pub(super) struct Prompt {
 
 impl Prompt {
     pub(super) fn new(rt: &Rt, volume: &Volume) -> io::Result<Self> {
-        // A line that begins with a space is not kept, nor one that repeats the last.
+        // Lines that begin with a space, and repeats of the last line, are not kept.
         let config = Config::builder().completion_type(CompletionType::List).history_ignore_space(true);
         let config = config.max_history_size(history::LINES_MAX).map_err(io_error)?.build();
         let mut lines = MemHistory::with_config(&config);
@@ -51,7 +51,7 @@ impl Prompt {
         Ok(Self { editor, history })
     }
 
-    /// Asks for a line; paths are completed from this directory of the volume on.
+    /// Reads a line; paths are completed relative to this directory of the volume.
     pub(super) fn read(&mut self, text: &str, directory: &[u8]) -> io::Result<Typed> {
         if let Some(names) = self.editor.helper_mut() {
             names.directory = directory.to_vec();
@@ -77,7 +77,7 @@ fn io_error(error: ReadlineError) -> io::Error {
     }
 }
 
-/// The names that complete a line.
+/// Completes names in a line.
 struct Names {
     rt: Rt,
     volume: Volume,
@@ -99,7 +99,7 @@ impl Completer for Names {
         };
         let (dir, prefix) = text.split_at(text.rfind('/').map_or(0, |slash| slash + 1));
         let mut names = self.of_volume(dir);
-        // The other end of a copy is the host's.
+        // The other end of a copy is on the host.
         if matches!(command.as_str(), "put" | "get") {
             names.extend(of_host(dir));
         }
@@ -119,7 +119,8 @@ impl Completer for Names {
 }
 
 impl Names {
-    /// The names in a directory of the volume, and whether they are directories; none where it cannot be read.
+    /// Names in a directory of the volume, and whether they are directories; empty if it cannot be
+    /// read.
     fn of_volume(&self, dir: &str) -> Vec<(Vec<u8>, bool)> {
         let path = absolute(&self.directory, dir.as_bytes());
         let listed = self.rt.block_on(async {
@@ -134,7 +135,7 @@ impl Names {
     }
 }
 
-/// As [`Names::of_volume`], of the host.
+/// Like [`Names::of_volume`], for a host directory.
 fn of_host(dir: &str) -> Vec<(Vec<u8>, bool)> {
     let Ok(entries) = std::fs::read_dir(if dir.is_empty() { Path::new(".") } else { Path::new(dir) }) else {
         return Vec::new();
@@ -146,19 +147,19 @@ fn of_host(dir: &str) -> Vec<(Vec<u8>, bool)> {
     entries.filter_map(name).collect()
 }
 
-/// The word that is being typed.
+/// The word being typed.
 #[derive(Debug, PartialEq, Eq)]
 struct Word {
-    /// Where it begins in the line.
+    /// Offset of its start in the line.
     begin: usize,
-    /// The word without backslashes.
+    /// The word with backslashes removed.
     text: String,
-    /// The first word of the line, if it is not this one.
+    /// The first word of the line, unless it is this one.
     first: Option<String>,
 }
 
 impl Word {
-    /// The last word of a line; `None` where it is quoted, which is not completed.
+    /// The last word of a line; `None` if it is quoted, because that is not completed.
     fn before(line: &str) -> Option<Self> {
         let (mut begin, mut text, mut first) = (0, String::new(), None);
         let mut chars = line.char_indices();
@@ -180,8 +181,8 @@ impl Word {
     }
 }
 
-/// A word as it is typed: characters that mean something have backslashes. One that a terminal would not show as it is, or might
-/// obey, is in `$'…'`.
+/// A word as it would be typed: special characters are escaped with backslashes. A word that a
+/// terminal would not show as is, or might obey, is put in `$'…'`.
 fn escaped(word: &[u8]) -> String {
     let plain = std::str::from_utf8(word).ok().filter(|text| text.chars().all(is_typed));
     let Some(plain) = plain else { return in_quotes(word) };
@@ -214,7 +215,7 @@ fn push_bytes(text: &mut String, bytes: &[u8]) {
     bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
 }
 
-/// Whether a character stands for itself at a prompt.
+/// Whether a character can be typed as is at a prompt.
 fn is_typed(c: char) -> bool {
     c != '\n' && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_))
 }

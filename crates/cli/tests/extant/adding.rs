@@ -1,4 +1,4 @@
-//! `extant build --into`: what it adds to a volume is what `extant build` makes of both.
+//! `extant build --into`: adding to a volume gives the same as building from both.
 
 use crate::testbed::{
     assert_same, extant, extant_at, fsck, have, is_root, look, mke2fs, mounted, noise, place, run,
@@ -51,7 +51,7 @@ fn app(root: &Path) {
     }
 }
 
-/// Paths as arguments.
+/// Appends paths to arguments.
 fn args<'a>(parts: &[&'a str], paths: &'a [&Path]) -> Vec<&'a str> {
     parts.iter().copied().chain(paths.iter().map(|path| path.to_str().unwrap())).collect()
 }
@@ -134,7 +134,7 @@ fn whiteouts_of_a_layer_remove_what_the_volume_has() {
     let Some(mount) = mounted(&added, "ro") else { return };
     let mut seen = look(mount.path());
     let mut expected = expected;
-    // A file that is added later changes the time of a directory that no layer lists.
+    // A file added later changes the time of a directory that no layer lists.
     for seen in [&mut seen, &mut expected] {
         seen.get_mut(&b"usr/lib"[..]).unwrap().modified = (0, 0);
     }
@@ -205,7 +205,7 @@ fn a_failure_is_told_and_leaves_a_clean_volume() {
     let ran = extant(["build", "--into", image.to_str().unwrap(), "/nonexistent"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(fs::read(&image).unwrap() == before, "sources are read before the volume is opened");
-    // A file that finds no room leaves nothing of itself, and what it was to replace.
+    // A file that does not fit leaves no trace, and the file that it would have replaced stays.
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     fs::create_dir_all(&new).unwrap();
     fs::write(&old, noise(1, 4 << 20)).unwrap();
@@ -259,7 +259,7 @@ fn directories_go_where_a_link_leads_and_those_of_layers_replace_it() {
     build(&tar, &["--layers"]);
     assert!(stat("/lib").contains("Type: directory"));
 
-    // A layer that hides all below it leaves e2fsck its directory.
+    // A layer that hides everything below it keeps e2fsck's directory.
     let opaque = dir.path().join("opaque");
     fs::create_dir(&opaque).unwrap();
     fs::write(opaque.join(".wh..wh..opq"), b"").unwrap();

@@ -1,4 +1,4 @@
-//! Images that the kernel or another program has in use.
+//! Images in use by the kernel or another program.
 
 use crate::testbed::{Ran, extant, extant_with, fsck, have, mke2fs, place, run};
 use extant_testbed::{LoopDevice, Mount, can_mount};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A volume with a directory and a file in `dir`, which is made.
+/// Creates `dir`, with a volume in it that has a directory and a file.
 fn volume(dir: &Path) -> PathBuf {
     fs::create_dir_all(dir).unwrap();
     let image = dir.join("x.img");
@@ -18,7 +18,7 @@ fn volume(dir: &Path) -> PathBuf {
     image
 }
 
-/// Every command that writes the volume in an image, or takes its name away.
+/// Every command that writes to an image's volume or takes over its name.
 fn writers(image: &Path, dir: &Path) -> Vec<Vec<String>> {
     let source = dir.join("source");
     fs::create_dir_all(&source).unwrap();
@@ -62,7 +62,7 @@ fn refused(ran: &Ran, told: &[&str]) {
     }
 }
 
-/// As root in a mount namespace of its own, where `setup` was done.
+/// Runs as root in a separate mount namespace, after `setup`.
 fn elsewhere(setup: &str, args: &[String]) -> Ran {
     let script = format!("{setup} && exec \"$0\" --quiet \"$@\"");
     let mut command = Command::new("unshare");
@@ -87,7 +87,7 @@ fn a_mounted_volume_is_written_under_no_name() {
     fs::write(mount.path().join("kernel"), b"of the kernel").unwrap();
     for (name, setup) in [(&image, "true"), (&hard, "true"), (&bound, bind.as_str())] {
         for mut command in writers(name, dir.path()) {
-            // Not even then.
+            // The second attempt, with --force, must be refused too.
             for _ in 0..2 {
                 let ran = elsewhere(setup, &command);
                 refused(&ran, &["it is attached to /dev/loop", "losetup -d"]);
@@ -99,7 +99,7 @@ fn a_mounted_volume_is_written_under_no_name() {
     let options = ::extant::OpenOptions::new().write(true).override_locks(true);
     let opened = ::extant::Volume::open(&hard, &options).unwrap_err();
     assert!(matches!(opened, ::extant::Error::Busy(_)), "{opened}");
-    // Read it may be.
+    // Reading is allowed.
     assert!(elsewhere(&bind, &["ls".into(), bound.to_str().unwrap().into()]).clean_text().contains("kept"));
     drop(mount);
     fsck(&image);
@@ -172,7 +172,7 @@ fn a_user_who_may_not_ask_loop_devices_is_refused_a_mounted_image_too() {
     fsck(&image);
 }
 
-/// A loop device that a test attached in a place of its own.
+/// A loop device attached by a test.
 struct Detach(String);
 
 impl Drop for Detach {
@@ -223,14 +223,14 @@ fn a_disk_under_a_loop_device_that_is_mounted_is_refused() {
     fsck(&image);
 }
 
-/// QEMU's command for block devices at its prompt, with an image open as a virtual machine has it.
+/// QEMU's interactive tool for block devices, with an image open as in a virtual machine.
 struct Machine {
     qemu_io: Child,
     _said: ChildStdout,
 }
 
 impl Machine {
-    /// `None`, with a message, where it is not installed.
+    /// `None`, with a message, if it is not installed.
     fn over(image: &Path, options: &[&str]) -> Option<Self> {
         if !have("qemu-io") {
             return None;
@@ -275,10 +275,10 @@ fn an_image_that_a_virtual_machine_uses_is_written_only_by_force() {
         }
         let other = dir.path().join("other");
         let (image, other) = (image.to_str().unwrap(), other.to_str().unwrap());
-        // What is read twice must be the same.
+        // What is read twice must not change meanwhile.
         refused(&extant(["shrink", image, "-o", other]), &[&holder]);
         refused(&extant(["trim", "--json", image]), &[&holder]);
-        // Readers take things as they are.
+        // Readers tolerate concurrent changes.
         assert!(extant(["ls", image]).clean_text().contains("kept"));
         drop(machine);
     }
@@ -334,13 +334,13 @@ fn a_virtual_machine_keeps_off_an_image_that_is_being_written() {
         let ran = qemu(program, args);
         assert!(ran.code != Some(0) && ran.stderr.contains(" lock"), "{program} {args:?}: {}", ran.stderr);
     }
-    // Those read that leave writing to others, and so do we.
+    // Readers that tolerate a writer can read while we write.
     for share in [&["-r", "-c", "read 0 512"][..], &["-r", "-U", "-c", "read 0 512"]] {
         let ran = qemu("qemu-io", share);
         assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{}", ran.stderr);
     }
     assert!(extant(["ls", image.to_str().unwrap()]).clean_text().contains("kept"));
-    // A second writer of ours has no right to force.
+    // A second writer of ours is refused even with force.
     for force in [&[][..], &["--force"]] {
         let ran = extant([&["mkdir"], force, &[&place(&image, "/second")]].concat());
         refused(&ran, &["in use"]);
@@ -360,7 +360,7 @@ fn locks_of_every_kind_name_their_owner() {
     let dir = tempfile::tempdir().unwrap();
     let image = volume(&dir.path().join("a"));
     let command = ["mkdir", &place(&image, "/new")];
-    // flock(2), by a program that runs another.
+    // flock(2), held by a program that runs another one.
     let mut locked = Command::new("flock");
     locked.arg("--no-fork").arg(&image).args(["sh", "-c", "echo; cat"]);
     let mut locked = locked.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -369,7 +369,7 @@ fn locks_of_every_kind_name_their_owner() {
     drop(locked.stdin.take());
     locked.wait().unwrap();
     refused(&ran, &[" (process ", "--force"]);
-    // A lock of the process, as lockf(3) takes it.
+    // A process lock, as taken by lockf(3).
     let file = fs::File::options().read(true).write(true).open(&image).unwrap();
     rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     let ran = extant(command);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A directory of the host with a file of each kind that needs no privilege.
+/// A host directory with a file of each kind that needs no privileges.
 fn source(dir: &Path) -> PathBuf {
     let source = dir.join("source");
     fs::create_dir_all(source.join("dir/sub")).unwrap();
@@ -69,7 +69,7 @@ fn volumes_are_compared_as_a_whole_where_that_is_asked() {
     let text = |ran: crate::testbed::Ran| (ran.code, String::from_utf8(ran.stdout).unwrap());
     assert_eq!(text(diff(&a, &b, &["--ignore-times", "--volume"])), (Some(0), String::new()));
 
-    // Another copy: only where that is asked, too.
+    // Marks of another copy are compared only on request.
     crate::testbed::run("tune2fs", &["-U", "99999999-2222-3333-4444-555555555555", &b]);
     debugfs(Path::new(&b), &["set_super_value mnt_count 7".into()]);
     assert_eq!(text(diff(&a, &b, &["--volume", "--ignore-times"])), (Some(0), String::new()));
@@ -79,7 +79,7 @@ fn volumes_are_compared_as_a_whole_where_that_is_asked() {
     assert_eq!(told.lines().next(), Some(uuid), "{told}");
     assert!(told.contains("\nvolume: mount count: 0 -> 7\n"), "{told}");
 
-    // Settings, each as the tool was asked for it.
+    // Settings, one at a time, each changed with its own tool.
     crate::testbed::run(
         "tune2fs",
         &["-L", "two", "-r", "100", "-e", "panic", "-c", "30", "-O", "^dir_index", &b],
@@ -153,7 +153,7 @@ fn each_kind_of_difference_is_told() {
         fs::copy(&image, &other).unwrap();
         extant_with(script.as_bytes(), ["edit", b]).clean();
         let mut ran = diff(a, b, &["--ignore-times"]);
-        // A file that is put belongs to root.
+        // A file added by put belongs to root.
         let told = String::from_utf8(std::mem::take(&mut ran.stdout)).unwrap();
         let is_of_owner = |line: &&str| line.starts_with("/file: owner") || line.starts_with("/file: group");
         let told: String =
@@ -169,7 +169,7 @@ fn each_kind_of_difference_is_told() {
     let brief = diff(a, b, &["--brief"]);
     let expected = format!("/dir differs\nonly in {b}: /dir/new (directory)\n");
     assert_eq!((brief.code, String::from_utf8(brief.stdout).unwrap()), (Some(1), expected));
-    // Flags, device numbers and projects, which the command does not set.
+    // Flags, device numbers and projects, which the command cannot set.
     if have("debugfs") {
         fs::copy(&image, &other).unwrap();
         debugfs(&other, &["sif /dir- flags 0x80040".into()]);
@@ -210,7 +210,7 @@ fn holes_of_terabytes_are_skipped() {
     extant(["put", sparse.to_str().unwrap(), &place(&a, "/sparse")]).clean();
     fs::copy(&a, &b).unwrap();
     assert_eq!(diff(a.to_str().unwrap(), b.to_str().unwrap(), &[]).clean_text(), "");
-    // Allocated zeroes are those of a hole.
+    // Allocated zeros equal a hole.
     extant(["fallocate", "-o", "1T", "-l", "1M", &place(&b, "/sparse")]).clean();
     fsck(&b);
     assert_eq!(diff(place(&a, "/sparse"), place(&b, "/sparse"), &["--ignore-times"]).clean_text(), "");

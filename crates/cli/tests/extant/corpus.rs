@@ -1,7 +1,8 @@
-//! Damaged volumes: every command that reads ends in data or in a clear error, in bounded time and memory.
+//! Damaged volumes: every reading command ends with data or a clear error, in bounded time and
+//! memory.
 //!
-//! The volumes are not part of the project. `EXTANT_CORPUS` names a folder with a sub-folder for each, which holds raw
-//! images: plain, or compressed as `.gz` or `.bz2`.
+//! The volumes are not part of the project. `EXTANT_CORPUS` names a folder with a subfolder for
+//! each, which contains raw images: plain, or compressed as `.gz` or `.bz2`.
 
 use crate::testbed::{Ran, have, run};
 use flate2::read::MultiGzDecoder;
@@ -11,13 +12,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Private memory of one command, in bytes: what `RLIMIT_DATA` counts.
+/// Private memory allowed per command, in bytes, as counted by `RLIMIT_DATA`.
 const MEMORY_BYTES: u64 = 256 << 20;
-/// Processor time that a command may take for a MiB of image, and at least, in seconds.
+/// Processor time allowed per command, per MiB of image and at least, in seconds.
 const SECONDS_PER_MIB: u64 = 2;
 const SECONDS_MIN: u64 = 10;
 
-/// Structures of which an error about a damaged volume names one.
+/// Structures; every error about a damaged volume must name one.
 const STRUCTURES: [&str; 16] = [
     "superblock",
     "descriptor of group",
@@ -81,7 +82,7 @@ fn damaged_volumes_end_in_data_or_clear_errors() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// Runs everything that reads, and recovery, on one image; returns what is wrong with how it ended.
+/// Runs every reading command, and recovery, on one image; returns what went wrong.
 fn examine(image: &Path, scratch: &Path) -> Vec<String> {
     let (archive, copy) = (scratch.join("out.tar"), scratch.join("out"));
     let image_arg = image.to_str().unwrap();
@@ -94,7 +95,7 @@ fn examine(image: &Path, scratch: &Path) -> Vec<String> {
         &["export", &root, "--output", archive.to_str().unwrap()],
         &["cp", &root, copy.to_str().unwrap()],
         &["export", "--ignore-journal", &root, "--output", archive.to_str().unwrap()],
-        // Last: it writes.
+        // Last, because it writes.
         &["recover", image_arg],
     ];
     let mut complaints = Vec::new();
@@ -126,13 +127,13 @@ fn limited(command: &[&str], image: &Path) -> Ran {
     let seconds = (SECONDS_PER_MIB * mib).max(SECONDS_MIN);
     let mut child = Command::new("prlimit");
     child.args([format!("--data={MEMORY_BYTES}"), format!("--cpu={seconds}")]);
-    // Against what waits without using the processor.
+    // A limit for waiting without using the processor.
     child.args(["timeout", "--kill-after=5", "600"]);
     child.arg(env!("CARGO_BIN_EXE_extant")).args(command).stdin(Stdio::null());
     child.output().unwrap().into()
 }
 
-/// Puts the raw image in `file` at `to`, with holes for zeroes; `false` where there is none.
+/// Unpacks the raw image in `file` to `to`, with holes for zeros; `false` if it contains none.
 fn unpack(file: &Path, to: &Path) -> bool {
     let name = file.file_name().unwrap().to_string_lossy();
     let mut reader: Box<dyn Read> = if name.ends_with(".gz") {

@@ -1,4 +1,4 @@
-//! Damage that loses a whole tree is reported, and a caller's mistake is not called damage.
+//! Damage that loses a whole tree is reported, and a caller's mistake is not reported as damage.
 
 use crate::testbed::{debugfs, extant, fsck, have, mke2fs, place};
 use std::fs;
@@ -72,7 +72,8 @@ fn a_callers_mistake_is_no_damage() {
     }
 }
 
-/// A volume with a file whose only extent lies beyond the volume, so that its blocks cannot be freed.
+/// A volume with a file whose only extent lies past the end of the volume, so its blocks cannot be
+/// freed.
 fn with_damaged_map(dir: &Path) -> PathBuf {
     let image = volume(dir, &["-t", "ext4"]);
     debugfs(&image, &["set_inode_field /sub/file block[5] 99999999".to_owned()]);
@@ -102,7 +103,7 @@ fn a_deletion_that_damage_leaves_undone_is_told() {
     {
         fs::write(&image, &damaged).unwrap();
         complains(command, "inode 13: ");
-        // The file is an orphan now, and the volume has known errors.
+        // Now the file is an orphan, and the volume has known errors.
         complains(&["mkdir", &place(&image, "/d")], "s_state");
         let told = complains(&["recover", "--json", image.to_str().unwrap()], "s_state").stdout;
         let told = String::from_utf8(told).unwrap();

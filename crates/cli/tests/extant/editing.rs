@@ -1,4 +1,4 @@
-//! Commands that change a volume, judged by e2fsck, debugfs and the kernel.
+//! Commands that change a volume, checked with e2fsck, debugfs and the kernel.
 
 use crate::testbed::{
     Ran, assert_same, debugfs, extant, extant_at, extant_with, fsck, have, is_root, look, mke2fs, mounted,
@@ -18,7 +18,7 @@ fn volume(dir: &Path, size: &str, options: &[&str]) -> Option<PathBuf> {
     Some(image)
 }
 
-/// The answer of debugfs to a request.
+/// Output of debugfs for a request.
 fn ask(image: &Path, request: &str) -> String {
     run("debugfs", &["-R", request, image.to_str().unwrap()])
 }
@@ -145,7 +145,7 @@ fn a_script_is_one_batch_and_the_same_script_gives_the_same_bytes() {
     assert!(!head.contains("needs_recovery") && head.contains("Journal start:            0"), "{head}");
     assert_eq!(extant(["cat", &place(&image, "/etc/data")]).clean(), noise(2, 20 << 20));
 
-    // The first failure ends a batch; what was done before stays, and the volume is clean.
+    // The first failure ends a batch; earlier changes stay, and the volume is clean.
     let before = "mkdir /kept\nmkdir /etc\nmkdir /never\n";
     let ran = extant_with(before.as_bytes(), ["edit".as_ref(), image.as_os_str()]);
     refused(ran, 1, "line 2: ");
@@ -154,7 +154,7 @@ fn a_script_is_one_batch_and_the_same_script_gives_the_same_bytes() {
     assert!(names.contains("kept") && !names.contains("never"), "{names}");
 }
 
-/// Bytes of blocks of 4 KiB that differ.
+/// Bytes in 4 KiB blocks that differ.
 fn changed_bytes(a: &Path, b: &Path) -> u64 {
     let (a, b) = (File::open(a).unwrap(), File::open(b).unwrap());
     let len = a.metadata().unwrap().len();
@@ -192,7 +192,8 @@ fn a_small_file_costs_one_transaction_and_little_else() {
     fs::write(&small, noise(3, 10_000)).unwrap();
     extant(["put".as_ref(), small.as_os_str(), place(&image, "/motd").as_ref()]).clean();
     fsck(&image);
-    // The first transaction of an empty log has the number after the log's, and the emptied log that after the last.
+    // The first transaction of an empty log has the sequence after the log's, and the emptied log
+    // has the one after the last transaction's.
     assert_eq!(journal_sequence(&image) - journal_sequence(&before), 2, "one transaction");
     let changed = changed_bytes(&before, &image);
     println!("{changed} bytes of blocks changed, the file's 12,288 among them");
@@ -225,7 +226,7 @@ fn reading_writes_nothing() {
     ];
     writes_nothing(reading);
     writes_nothing(&[&["recover", name]]);
-    // A dirty journal, which holds a block that differs from the one at home.
+    // A dirty journal with a block newer than the one at its home location.
     let block = dir.path().join("block");
     fs::write(&block, vec![0x5a; 1024]).unwrap();
     debugfs(&image, &["jo".into(), format!("jw -b 12000 {}", block.display()), "jc".into()]);
@@ -332,7 +333,7 @@ fn hostile_scripts_are_refused_before_anything_is_changed() {
         refused(ran, 2, told);
         assert!(fs::read(&image).unwrap() == before, "{told} wrote");
     }
-    // Names of any bytes but NUL and the slash are names.
+    // Names may contain any byte except NUL and slash.
     let odd = b"mkdir '/a\x1b[31m\xff' '/ '\nmkdir -- /-r\n";
     extant_with(odd, ["edit".as_ref(), image.as_os_str()]).clean();
     fsck(&image);
@@ -355,7 +356,7 @@ fn a_full_volume_is_told_and_stays_whole() {
     let ran = extant(["put".as_ref(), large.as_os_str(), place(&image, "/").as_ref()]);
     refused(ran, 1, "no space is left on the volume");
     fsck(&image);
-    // Nothing is left of it.
+    // No trace of it is left.
     let names = extant(["ls", "-a", &place(&image, "/")]).clean_text();
     assert!(!names.contains("large") && !names.contains("put"), "{names}");
     let inodes = dir.path().join("inodes.img");
@@ -382,7 +383,7 @@ fn a_full_disk_of_the_host_is_told_and_costs_nothing_else() {
     fs::write(&large, noise(5, 16 << 20)).unwrap();
     let made = extant(["mkdir".to_owned(), place(&sparse, "/before")]);
     let ran = extant(["put".as_ref(), large.as_os_str(), place(&sparse, "/large").as_ref()]);
-    // Where there is room it is repaired as after a power cut.
+    // Where there is room, it is recovered as after a power cut.
     run("cp", &["--sparse=always", sparse.to_str().unwrap(), image.to_str().unwrap()]);
     drop(mount);
     made.clean();
@@ -432,7 +433,7 @@ fn a_volume_has_one_writer_at_a_time() {
     refused(extant(["mkdir", &place(&image, "/d")]), 1, "in use");
     let (name, source) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
     refused(extant(["build", "--into", name, source]), 1, "in use");
-    // Neither replays the log that is being written, nor takes the name of the image away.
+    // Commands must neither replay the log while it is in use nor take over the image's name.
     refused(extant(["recover", name]), 1, "in use");
     refused(extant(["mkfs", name, "8M"]), 1, "in use");
     refused(extant(["build", source, "-o", name]), 1, "in use");
@@ -483,7 +484,7 @@ fn directories_between_are_for_all_and_dots_are_not_removed() {
 #[test]
 fn hash_trees_of_linux_are_changed() {
     let dir = tempfile::tempdir().unwrap();
-    // 300 names give a root over leaves, 9,000 in blocks of 1 KiB a level between them.
+    // 300 names give a root over leaves; 9,000 with 1 KiB blocks add a level between them.
     for (block, names) in [("1024", 9_000), ("4096", 300)] {
         let Some(image) = volume(dir.path(), "64M", &["-t", "ext4", "-b", block, "-N", "12000"]) else {
             return;
@@ -502,7 +503,7 @@ fn hash_trees_of_linux_are_changed() {
         let Some(mount) = mounted(&image, "rw") else { return };
         assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
         fs::write(mount.path().join("a-name-of-some-length-7"), b"").unwrap();
-        // `lost+found`, `d` and `new` besides.
+        // Plus `lost+found`, `d` and `new`.
         assert_eq!(fs::read_dir(mount.path()).unwrap().count(), names + 3);
         drop(mount);
         fsck(&image);
@@ -562,7 +563,7 @@ fn the_target_of_a_link_is_put() {
     assert!(ask(&image, "stat /link").contains("Type: regular"));
     extant(["put", "-r", link.to_str().unwrap(), &place(&image, "/as-it-is")]).clean();
     assert!(ask(&image, "stat /as-it-is").contains("Type: symlink"));
-    // A link of the image is followed, too.
+    // A link in the image is followed too.
     fs::write(&file, "other contents").unwrap();
     extant(["ln", "-s", "link", &place(&image, "/leads")]).clean();
     extant(["put", file.to_str().unwrap(), &place(&image, "/leads")]).clean();

@@ -1,4 +1,4 @@
-//! Archives, as other programs read them.
+//! Archives, as read by other programs.
 
 use crate::testbed::{assert_same, extant, have, look, mke2fs, mounted, noise, place, run};
 use std::fs::{self, File};
@@ -49,8 +49,9 @@ fn tar_restores_what_was_exported() {
             run("bsdtar", &["-xpf", archive, "-C", at]);
             let mut expected = expected.clone();
             let mut seen = look(&to);
-            // bsdtar leaves the directory that it unpacks into as it is, does not undo GNU tar's spelling of attributes with
-            // an equals sign, and adds the fractions of times before 1970 where it should subtract them.
+            // bsdtar does not change the directory it unpacks into, does not decode GNU tar's
+            // escapes in attribute names with an equals sign, and adds fractions to times before
+            // 1970 where it should subtract them.
             expected.remove(&b""[..]);
             seen.remove(&b""[..]);
             for seen in expected.values_mut().chain(seen.values_mut()) {
@@ -98,7 +99,8 @@ fn the_same_volume_gives_the_same_archive_and_leaves_no_half_one() {
     assert_eq!(fs::read(&archive).unwrap(), b"old");
 }
 
-/// GNU tar writes `=` and `%` in names of attributes as escapes, and so do we: a volume built from either has the names back.
+/// GNU tar escapes `=` and `%` in attribute names, and so do we: a volume built from either archive
+/// has the original names.
 #[test]
 fn names_of_attributes_return_from_archives() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +132,8 @@ fn names_of_attributes_return_from_archives() {
     }
 }
 
-/// Files keep the permissions that they have in the volume, whatever a directory of the host gives to new ones.
+/// Files keep their permissions from the volume, regardless of a host directory's defaults for new
+/// files.
 #[test]
 fn copies_inherit_no_access_list() {
     if !have("setfacl") || !have("getfacl") {
@@ -149,7 +152,8 @@ fn copies_inherit_no_access_list() {
     assert!(lists.contains("group::rw-") && !lists.contains("1234") && !lists.contains("default"), "{lists}");
 }
 
-/// The depth that commands enter is theirs: a volume below it is sound, and they say that they leave something out.
+/// The depth limit is that of the commands: a deeper volume is sound, and they report that they
+/// leave something out.
 #[test]
 fn directories_too_deep_for_a_walk_are_unsupported() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +172,7 @@ fn directories_too_deep_for_a_walk_are_unsupported() {
     assert_ne!(compared.code, Some(0));
 }
 
-/// An archive with one directory in the other.
+/// An archive of nested directories.
 fn tar_of_depth(archive: &mut Vec<u8>, depth: usize) {
     let mut builder = tar::Builder::new(archive);
     for n in 1..=depth {

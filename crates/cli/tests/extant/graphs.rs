@@ -1,5 +1,5 @@
-//! Directories that a damaged volume has in a circle, under two names or with a size that is wrong: what changes them is refused,
-//! and nothing is lost.
+//! Directories that form a cycle, have two names or the wrong size on a damaged volume: changes are
+//! refused, and nothing is lost.
 
 use crate::testbed::{Ran, debugfs, extant, extant_with, fsck, have, mke2fs, noise, place, run};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ fn have_tools() -> bool {
     ["mke2fs", "debugfs", "e2fsck"].iter().all(|tool| have(tool))
 }
 
-/// A volume with the files of `paths`, each of which holds bytes of its own.
+/// A volume with files at `paths`, each with different contents.
 fn volume(dir: &Path, options: &[&str], paths: &[&str]) -> PathBuf {
     let source = dir.join("source");
     for (n, path) in paths.iter().enumerate() {
@@ -26,13 +26,14 @@ fn volume(dir: &Path, options: &[&str], paths: &[&str]) -> PathBuf {
     image
 }
 
-/// As [`volume`], with a hundred names in `/many`; their directory has a hash tree where the volume has such.
+/// Like [`volume`], with a hundred names in `/many`, which has a hash tree if the volume supports
+/// it.
 fn with_many(dir: &Path, options: &[&str]) -> PathBuf {
     let names: Vec<String> = (0..100).map(|n| format!("many/a-name-of-some-length-{n}")).collect();
     let mut paths: Vec<&str> = names.iter().map(String::as_str).collect();
     paths.extend(["keep/file", "keep/other"]);
     let image = volume(dir, options, &paths);
-    // One seed, so that the same names lie together each time.
+    // A fixed seed, so that the same names share a leaf each time.
     debugfs(&image, &["ssv hash_seed 0f0e0d0c-0b0a-0908-0706-050403020100".to_owned()]);
     Command::new("e2fsck").args(["-fyD", image.to_str().unwrap()]).output().unwrap();
     image
@@ -43,12 +44,12 @@ fn exits_with(code: i32, ran: Ran, what: &dyn std::fmt::Debug) -> Ran {
     ran
 }
 
-/// The files of the volume by path, as e2fsck leaves them, which moves what has lost its directory to `lost+found`.
+/// The volume's files by path after e2fsck, which moves those without a directory to `lost+found`.
 fn mended(image: &Path) -> BTreeMap<String, Vec<u8>> {
     let copy = image.with_extension("mended");
     fs::copy(image, &copy).unwrap();
     let path = copy.to_str().unwrap();
-    // Some repairs bring others with them.
+    // Some repairs lead to further ones.
     for _ in 0..3 {
         Command::new("e2fsck").args(["-fy", path]).output().unwrap();
     }
@@ -113,7 +114,7 @@ fn a_circle_of_directories_is_refused_by_all_that_go_down_it() {
         let after = mended(&image);
         assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)), "{command:?}: {after:?}");
     }
-    // These name the whole of it.
+    // These affect all of it.
     let script = b"rm -r /a\n";
     for named in [
         &["rm", "-r", &a][..],
@@ -139,7 +140,7 @@ fn what_a_directory_holds_is_not_removed_by_its_second_name() {
     let dir = tempfile::tempdir().unwrap();
     let paths = ["real/sub/file", "real/other", "other/file"];
     let image = volume(dir.path(), &["-t", "ext4"], &paths);
-    // Elsewhere, and beside the first.
+    // In another directory, and next to the first name.
     debugfs(&image, &["link /real /other/second".to_owned(), "link /real/sub /real/twin".to_owned()]);
     let (damaged, before) = (fs::read(&image).unwrap(), mended(&image));
     let (second, twin) = (place(&image, "/other/second"), place(&image, "/real/twin"));
@@ -163,7 +164,7 @@ fn what_a_directory_holds_is_not_removed_by_its_second_name() {
         exits_with(3, extant(*command), command);
         assert_eq!(mended(&image), before, "{command:?}");
     }
-    // A directory with one name is moved and removed all the same.
+    // A directory with one name can still be moved and removed.
     fs::write(&image, &damaged).unwrap();
     extant(["mkdir", "-p", &place(&image, "/other/x/y")]).clean();
     extant(["mv", &place(&image, "/other/x"), &place(&image, "/x")]).clean();
@@ -210,7 +211,7 @@ fn a_directory_is_as_long_as_its_map_or_damaged() {
             for command in commands {
                 fs::write(&image, &damaged).unwrap();
                 exits_with(3, extant(*command), &(command, size));
-                // e2fsck makes the directory longer, and shorter by its holes.
+                // e2fsck extends the directory, and shortens it by its holes.
                 debugfs(&image, &[format!("sif /many size {}", size_of(&whole, &image))]);
                 assert_eq!(mended(&image), before, "{options:?}, size {size}: {command:?}");
             }
@@ -309,7 +310,7 @@ fn a_name_that_its_hash_does_not_find_gets_no_second_entry() {
             let listed = extant(["ls", &place(&image, "/many")]).stdout;
             assert_eq!(String::from_utf8(listed).unwrap(), names, "{command:?}");
         }
-        // Reading finds it.
+        // Reading detects it.
         exits_with(3, extant(["cat", &target]), &target);
     };
     let one = dir.path().join("one");
@@ -317,7 +318,7 @@ fn a_name_that_its_hash_does_not_find_gets_no_second_entry() {
     fs::write(one.join("a-name-of-some-length-42"), "one").unwrap();
     debugfs(&image, &["ssv hash_seed 12345678-1234-1234-1234-123456789012".to_owned()]);
     is_refused("a-name-of-some-length-42", &names);
-    // One name whose last letter has changed, so that its hash leads elsewhere or not.
+    // The last letter of a name is changed, so its hash may lead elsewhere.
     let wanted = b"a-name-of-some-length-42";
     let mut refused = 0;
     for letter in b'a'..=b'y' {
@@ -329,7 +330,7 @@ fn a_name_that_its_hash_does_not_find_gets_no_second_entry() {
         let listed = String::from_utf8(extant(["ls", &place(&image, "/many")]).stdout).unwrap();
         assert!(listed.contains(&name));
         let ran = extant(["mkdir", &place(&image, &format!("/many/{name}"))]);
-        // Found where it is, it exists.
+        // If found, it exists.
         assert!(matches!(ran.code, Some(1 | 3)), "{name}: {ran:?}");
         refused += u32::from(ran.code == Some(3));
         assert_eq!(String::from_utf8(extant(["ls", &place(&image, "/many")]).stdout).unwrap(), listed);
@@ -380,7 +381,7 @@ fn changes_of_indexed_directories_that_are_not_supported_leave_no_trace() {
                 extant(["ls", &many]).clean()
             });
         }
-        // What the directory is called is another directory's matter.
+        // The directory's own name is in another directory, so it can change.
         fs::write(&image, &clean).unwrap();
         extant(["mv", &many, &place(&image, "/keep/many")]).clean();
         assert_eq!(extant(["ls", &place(&image, "/keep/many")]).clean_text().lines().count(), 100);

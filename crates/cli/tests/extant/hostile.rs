@@ -1,11 +1,12 @@
-//! Volumes that try to lead out of where they are unpacked, or to speak to the terminal.
+//! Volumes that try to write outside the destination, or to control the terminal.
 
 use crate::testbed::{extant, have, look, mke2fs, place};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A volume without checksums of a directory, whose bytes are then edited: every `from` becomes `to`, of equal length.
+/// A volume of a directory, without checksums, whose bytes are then edited: every `from` becomes
+/// `to`, of equal length.
 fn forge(dir: &Path, fill: impl Fn(&Path), edits: &[(&[u8], &[u8])]) -> PathBuf {
     let source = dir.join("source");
     fs::create_dir(&source).unwrap();

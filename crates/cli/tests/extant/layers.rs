@@ -1,4 +1,5 @@
-//! Layers, images and archives as sources of `extant build`: what they hide, what they say of access lists, and what is asked.
+//! Layers, images and archives as sources of `extant build`: what they hide, their access lists,
+//! and how an image is selected.
 
 use crate::testbed::{assert_same, extant, fsck, have, look, mounted, place, run};
 use std::fs;
@@ -6,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packs names of a directory in their order, without what lies below them.
+/// Packs names of a directory in order, without anything below them.
 fn pack(dir: &Path, names: &[&str]) -> PathBuf {
     let archive = dir.with_extension("tar");
     let mut args = vec!["--no-recursion", "-cf", archive.to_str().unwrap(), "-C", dir.to_str().unwrap()];
@@ -37,7 +38,7 @@ fn whiteouts_mean_the_directories_that_a_layer_lists() {
         file(name);
     }
     symlink("d", path("base/l")).unwrap();
-    // The marks lie in a directory, and the archive names them after a file of its name.
+    // The marks are in a directory; in the archive they come after a file of the directory's name.
     fs::create_dir_all(path("becomes/a")).unwrap();
     fs::write(path("becomes/a/.wh.f"), b"").unwrap();
     let listed = pack(&path("listed"), &["l", "l/.wh.f", "l/g"]);
@@ -56,7 +57,7 @@ fn whiteouts_mean_the_directories_that_a_layer_lists() {
         extant(args).clean();
         fsck(&image);
     };
-    // A directory takes the place of the link, and what the link led to stays.
+    // A directory replaces the link; the link's target stays.
     build(&[&listed]);
     assert_eq!((names(&image, "/l"), names(&image, "/d")), ("g".into(), "f".into()));
     build(&[&implied]);
@@ -107,7 +108,7 @@ fn a_mode_follows_its_access_list_wherever_it_comes_from() {
         fsck(&image);
         let Some(mount) = mounted(&image, "ro,user_xattr,acl") else { return };
         let mut seen = look(&mount.path().join(below));
-        // Fractions of a second are not kept by every archive.
+        // Not every archive format keeps fractions of a second.
         let mut expected = expected.clone();
         expected.values_mut().chain(seen.values_mut()).for_each(|seen| seen.modified = (0, 0));
         assert_same(what, &seen, &expected);
@@ -118,7 +119,7 @@ fn a_mode_follows_its_access_list_wherever_it_comes_from() {
         extant(["build", "-o", to, source]).clean();
         check(source, "");
         extant(["mkfs", to, "8M"]).clean();
-        // Over files of the same names, with other lists.
+        // Over files with the same names and other lists.
         for _ in 0..2 {
             extant(["build", "--into", to, source]).clean();
             check(&format!("{source} into"), "");

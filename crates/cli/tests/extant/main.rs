@@ -1,4 +1,4 @@
-//! The command as users meet it, on volumes that others made.
+//! The command as used in practice, on volumes created by other tools.
 
 mod adding;
 mod busy;

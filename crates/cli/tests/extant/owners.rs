@@ -1,5 +1,5 @@
-//! Inodes and blocks that a damaged volume gives two owners, or calls free while they are in use: nothing is given out, freed or
-//! written over, and a volume like this is not made smaller.
+//! A damaged volume that gives inodes or blocks two owners, or marks used ones as free: none is
+//! allocated, freed or overwritten, and such a volume is not shrunk.
 
 use crate::testbed::{debugfs, extant, fsck, have, mke2fs, noise, place, run};
 use std::fs;
@@ -11,7 +11,7 @@ fn have_tools() -> bool {
     ["mke2fs", "debugfs", "e2fsck", "dumpe2fs"].iter().all(|tool| have(tool))
 }
 
-/// A volume of one group with `/a`, `/b` and `/d/c`, each of them six blocks of noise.
+/// A volume of one group with `/a`, `/b` and `/d/c`, each with six blocks of noise.
 fn volume(dir: &Path, options: &[&str]) -> PathBuf {
     let source = dir.join("source");
     fs::create_dir_all(source.join("d")).unwrap();
@@ -46,7 +46,7 @@ fn free(image: &Path, what: &str) -> u64 {
     number_after(&run("dumpe2fs", &["-h", image.to_str().unwrap()]), what)
 }
 
-/// Has the volume call an inode free, and its count say so.
+/// Marks an inode free, and adjusts the count.
 fn free_inode(image: &Path, number: u64) {
     let count = free(image, "Free inodes:") + 1;
     debugfs(
@@ -59,7 +59,7 @@ fn free_inode(image: &Path, number: u64) {
     );
 }
 
-/// Has the volume call a block free, and its count say so.
+/// Marks a block free, and adjusts the count.
 fn free_block(image: &Path, number: u64) {
     let count = free(image, "Free blocks:") + 1;
     debugfs(
@@ -95,7 +95,7 @@ fn an_inode_with_links_is_not_given_out_whatever_the_bitmap_says() {
     }
     assert_eq!(extant(["mkdir", &place(&image, "/m")]).code, Some(3));
     assert_eq!(contents(&image, "/b"), noise(2, 6000));
-    // The bitmap is all that e2fsck mends.
+    // e2fsck has only the bitmap to repair.
     std::process::Command::new("e2fsck").args(["-fy", image.to_str().unwrap()]).output().unwrap();
     fsck(&image);
     assert_eq!(contents(&image, "/b"), noise(2, 6000));
@@ -150,7 +150,7 @@ fn blocks_with_two_owners_are_neither_freed_nor_written_over() {
         let new = dir.path().join("new");
         for shared in [block(&image, "/b"), block(&image, "/"), block(&image, "/d"), resize] {
             fs::write(&image, &whole).unwrap();
-            // Of an extent's root the first extent ends with its place.
+            // In an extent root, the first extent ends with its block number.
             let field = if options[1] == "ext2" { "block[0]" } else { "block[5]" };
             debugfs(&image, &[format!("sif /a {field} {shared}")]);
             let damaged = fs::read(&image).unwrap();
@@ -162,14 +162,14 @@ fn blocks_with_two_owners_are_neither_freed_nor_written_over() {
                 &["fallocate", "--punch-hole", "-o", "0", "-l", "4096", &place(&image, "/a")],
                 &["fallocate", "--zero-range", "-o", "0", "-l", "4096", &place(&image, "/a")],
             ] {
-                // Maps of pointers know no unwritten blocks.
+                // Block pointers cannot express unwritten blocks.
                 if options[1] == "ext2" && command.contains(&"--zero-range") {
                     continue;
                 }
                 fs::write(&image, &damaged).unwrap();
                 let ran = extant(command);
                 assert_eq!(ran.code, Some(3), "{options:?}, block {shared}: {command:?}: {}", ran.stderr);
-                // What is written next takes no block of it.
+                // The next write must not take its blocks.
                 extant(["put", new.to_str().unwrap(), &place(&image, "/n")]);
                 let after = fs::read(&image).unwrap();
                 if shared == block(&image, "/b") || shared == resize {
@@ -237,7 +237,7 @@ fn a_damaged_volume_is_not_made_smaller() {
         assert_eq!(ran.code, Some(3), "{what}: {}", ran.stderr);
         assert!(fs::read(&image).unwrap() == damaged, "{what}: the image is as it was");
     }
-    // With the counts, too.
+    // With the counts adjusted as well.
     fs::write(&image, &whole).unwrap();
     free_inode(&image, number);
     assert_eq!(extant(["shrink", image.to_str().unwrap()]).code, Some(3));

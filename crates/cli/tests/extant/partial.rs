@@ -1,4 +1,4 @@
-//! What is readable of a damaged volume is read, and what is lost is named byte by byte.
+//! Readable parts of a damaged volume are read; lost parts are reported byte by byte.
 
 use crate::testbed::{Ran, debugfs, extant, have, mke2fs, noise, place, run};
 use std::fs;
@@ -8,7 +8,7 @@ fn have_tools() -> bool {
     ["mke2fs", "debugfs", "e2fsck", "tar"].iter().all(|tool| have(tool))
 }
 
-/// A volume with the files of a directory that `fill` fills.
+/// A volume with the files of a directory prepared by `fill`.
 fn volume(dir: &Path, size: &str, options: &[&str], fill: impl Fn(&Path)) -> PathBuf {
     let source = dir.join("source");
     fs::create_dir_all(&source).unwrap();
@@ -18,13 +18,13 @@ fn volume(dir: &Path, size: &str, options: &[&str], fill: impl Fn(&Path)) -> Pat
     image
 }
 
-/// Blocks of a file, as debugfs tells them.
+/// A file's blocks, from debugfs.
 fn blocks(image: &Path, path: &str) -> Vec<u64> {
     let said = run("debugfs", &["-R", &format!("blocks {path}"), image.to_str().unwrap()]);
     said.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Blocks of pointers of a file, in order.
+/// A file's indirect blocks, in order.
 fn indirect(image: &Path, path: &str) -> Vec<usize> {
     let said = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
     let words = said.split(['\n', ',', ' ']).collect::<String>();
@@ -47,8 +47,8 @@ fn cut(image: &Path, bytes: u64) {
     fs::File::options().write(true).open(image).unwrap().set_len(bytes).unwrap();
 }
 
-/// Checks every way to read a file of which the ranges in `lost` cannot be read: `cat` prints what is before them, the others all
-/// that is around them, and each range is named.
+/// Checks every way to read a file whose ranges in `lost` are unreadable: `cat` prints what
+/// precedes them, the others print everything around them, and each range is reported.
 #[track_caller]
 fn check(what: &str, dir: &Path, image: &Path, path: &str, expected: &[u8], lost: &[(usize, usize)]) {
     let name = path.trim_start_matches('/');
@@ -84,7 +84,7 @@ fn check(what: &str, dir: &Path, image: &Path, path: &str, expected: &[u8], lost
     run("tar", &["xf", archive.to_str().unwrap(), "-C", unpacked.to_str().unwrap()]);
     assert!(fs::read(unpacked.join(name)).unwrap() == zeroed, "{what}: export");
 
-    // Nothing but what is lost is in doubt.
+    // Nothing else is reported.
     let source = dir.join("source");
     let ran = extant(["diff", "--ignore-times", "--json", &place(image, "/"), source.to_str().unwrap()]);
     names_all(&ran, "diff");
@@ -95,7 +95,7 @@ fn check(what: &str, dir: &Path, image: &Path, path: &str, expected: &[u8], lost
             format!("\"what\":\"unreadable\",\"side\":\"a\",\"offset\":{from},\"bytes\":{}", to - from);
         assert!(told.contains(&range), "{what}: {range} in {told}");
     }
-    // A byte behind it that differs is found.
+    // A differing byte after it is found.
     let last = lost.last().unwrap().1;
     if last < expected.len() {
         let mut other = expected.to_vec();
@@ -121,7 +121,8 @@ fn an_image_that_was_cut_loses_what_lies_behind_the_cut() {
             volume(dir.path(), "32M", &options, |source| fs::write(source.join("f"), &expected).unwrap());
         let (blocks, whole) = (blocks(&image, "/f"), fs::read(&image).unwrap());
         assert_eq!(blocks.len() * block, expected.len(), "one extent: there are no other blocks");
-        // The last block is missing, several are, all but some are; the cut lies within a block, and within a sector.
+        // The last block is missing, several are, all but a few are; the cut is inside a block, and
+        // inside a sector.
         for (n, more) in [(blocks.len() - 1, 0), (blocks.len() - 7, 0), (20, 0), (3, block / 2), (40, 100)] {
             fs::write(&image, &whole).unwrap();
             cut(&image, blocks[n] * block as u64 + more as u64);
@@ -162,7 +163,8 @@ fn a_bad_pointer_costs_its_block_and_a_bad_node_its_range() {
         fs::write(&image, &whole).unwrap();
         change(&image, &changes);
         check(what, dir.path(), &image, "/f", &expected, &lost);
-        // Linux gives a block of pointers up as a whole where one of them is bad; around that it reads what we read.
+        // Linux gives up on an indirect block if one of its pointers is bad; outside it, it reads
+        // what we read.
         let told = extant(["stat", "--json", &place(&image, "/f")]);
         assert_eq!(told.code, Some(3));
         let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
@@ -197,7 +199,7 @@ fn a_directory_is_listed_around_what_is_lost_of_it() {
     let wild = 0x0fff_ffff_u32.to_le_bytes();
     change(&image, &[(node * 1024 + 20, &wild)]);
     let ran = extant(["ls", image.to_str().unwrap()]);
-    // As many names as a block has, at 20 bytes each, are missing at most.
+    // At most as many names are missing as fit in a block, at 20 bytes each.
     assert!((1500 - 1024 / 20..1500).contains(&names(&ran)), "{} names", names(&ran));
     assert_eq!(ran.code, Some(3));
     let told = "bytes 17408..18432 (1024 bytes) of directory 2 cannot be read: ";
@@ -209,10 +211,10 @@ fn a_directory_is_listed_around_what_is_lost_of_it() {
     let fsck = std::process::Command::new("e2fsck").arg("-fy").arg(&mended).output().unwrap();
     assert!(fsck.status.code().is_some_and(|code| code <= 1), "{fsck:?}");
     assert_eq!(names(&extant(["ls", mended.to_str().unwrap()])), listed);
-    // Of a name that is not found, nobody can say that it is not there.
+    // If a name is not found, it may still be in the lost part.
     let ran = extant(["cat", &place(&image, "/no-such-name")]);
     assert!(ran.code == Some(3) && ran.stderr.contains(told), "{}", ran.stderr);
-    // Behind the end of an image that was cut there are blocks of directories, too.
+    // After truncation of the image, directory blocks also lie past its end.
     fs::write(&image, &whole).unwrap();
     cut(&image, blocks.iter().max().unwrap() * 1024);
     let ran = extant(["ls", image.to_str().unwrap()]);
@@ -248,7 +250,7 @@ fn groups(dir: &Path, size: &str, options: &[&str]) -> PathBuf {
     volume(dir, size, options, |source| fs::write(source.join("f"), b"contents").unwrap())
 }
 
-/// The blocks of all superblocks and of all copies of the first block of descriptors, as dumpe2fs tells.
+/// Blocks of all superblocks, and of all copies of the first descriptor block, from dumpe2fs.
 fn copies(image: &Path) -> (Vec<usize>, Vec<usize>) {
     let said = run("dumpe2fs", &[image.to_str().unwrap()]);
     let after = |word: &str| -> Vec<usize> {
@@ -291,7 +293,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             assert_eq!(ran.stdout, b"contents", "{options:?}: {what}: {}", ran.stderr);
             ran
         };
-        // With the primary superblock gone, and with the descriptors behind it gone, too.
+        // Without the primary superblock, and also without the descriptors after it.
         let both = [(1024, &garbage[..1024]), (descriptors, &garbage[..])];
         for (what, changes) in [("no superblock", &both[..1]), ("neither", &both[..])] {
             fs::write(&image, &original).unwrap();
@@ -300,7 +302,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             let ran = is_read(&[], what);
             let told = format!("the backup at byte {backup} is used instead");
             assert!(ran.code == Some(3) && ran.stderr.contains(&told), "{options:?}: {what}: {}", ran.stderr);
-            // What writes takes no backup for granted.
+            // Writers do not fall back to a backup.
             let damaged = fs::read(&image).unwrap();
             for args in [
                 ["mkdir", new.as_str()],
@@ -312,7 +314,8 @@ fn backups_stand_in_for_superblock_and_descriptors() {
                 assert!(fs::read(&image).unwrap() == damaged, "{args:?} changes nothing");
             }
         }
-        // With a good superblock and bad descriptors: rubbish, and zeros, which lie in the volume.
+        // A good superblock and bad descriptors: garbage, and zeros, which would be valid block
+        // numbers.
         for (what, rubbish) in [("rubbish", &garbage), ("zeros", &vec![0; block])] {
             fs::write(&image, &original).unwrap();
             change(&image, &[(descriptors, &rubbish[..])]);
@@ -322,7 +325,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             is_read(&["--superblock", &at], what).clean();
             let ran = extant(["mkdir", new.as_str()]);
             assert!(ran.code != Some(0) && !ran.stderr.contains("instead"), "{}", ran.stderr);
-            // The other copies stand in for those behind a backup.
+            // The other copies replace those after a backup.
             fs::write(&image, &original).unwrap();
             change(&image, &[(behind, &rubbish[..])]);
             let ran = is_read(&["--superblock", &at], what);
@@ -355,7 +358,7 @@ fn a_backup_reads_through_the_journal_that_it_does_not_know_of() {
     assert_eq!(extant(["cat", "--superblock", &at, "--ignore-journal", &file]).clean(), b"contents");
     let ran = extant(["cat", &file]);
     assert!(ran.code == Some(3) && ran.stdout == b"newer...", "{}", ran.stderr);
-    // As e2fsck replays it.
+    // Compare with e2fsck's replay.
     let fsck = std::process::Command::new("e2fsck")
         .args(["-fy", "-b", "8193", "-B", "1024"])
         .arg(&image)
@@ -372,7 +375,7 @@ fn what_was_a_volume_and_is_none_now_stays_none() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = groups(dir.path(), "64M", &["-t", "ext4", "-b", "1024"]);
-    // Another system's structures lie over the root's inode; backups are still there.
+    // Overwrite the root inode with garbage, as from another system; backups remain.
     let mut bytes = fs::read(&image).unwrap();
     bytes[..4 << 20].copy_from_slice(&noise(9, 4 << 20));
     fs::write(&image, bytes).unwrap();

@@ -1,4 +1,5 @@
-//! Copies from the host: holes and data, names that a failure leaves, ids in attributes, features that a volume gets by them.
+//! Copies from the host: holes and data, names kept after a failure, ids in attributes, features
+//! that a copy enables.
 
 use crate::testbed::{
     Ran, debugfs, extant, extant_with, fsck, have, is_root, mke2fs, mounted, noise, place, run,
@@ -17,7 +18,7 @@ fn volume(dir: &Path, size: &str, options: &[&str]) -> Option<PathBuf> {
     Some(image)
 }
 
-/// The answer of debugfs to a request.
+/// Output of debugfs for a request.
 fn ask(image: &Path, request: &str) -> String {
     run("debugfs", &["-R", request, image.to_str().unwrap()])
 }
@@ -28,7 +29,7 @@ fn refused(ran: Ran, told: &str) {
     assert!(ran.stderr.contains(told), "{}", ran.stderr);
 }
 
-/// The names in the root but `lost+found`.
+/// Names in the root, except `lost+found`.
 fn names(image: &Path) -> Vec<String> {
     let listed = extant(["ls", "-a", &place(image, "/")]).clean_text();
     let names = listed.split_whitespace().filter(|name| *name != "lost+found");
@@ -37,7 +38,7 @@ fn names(image: &Path) -> Vec<String> {
 
 const KIB: u64 = 1 << 10;
 
-/// Zeros that were written, a hole, other data, a hole at the end; data of 320 KiB.
+/// Written zeros, a hole, other data, a trailing hole; 320 KiB of data.
 fn sparse_file(path: &Path) -> bool {
     let file = File::create(path).unwrap();
     file.write_all_at(&vec![0; 256 << 10], 0).unwrap();
@@ -95,7 +96,7 @@ fn data_that_are_zero_stay_data_and_holes_stay_holes_whatever_copies_them() {
     }
     extant(["shrink", image.to_str().unwrap(), "-o", &path("small")]).clean();
     holds(Path::new(&path("small")), "/put", "shrink");
-    // And out of the volume again.
+    // And back out of the volume.
     extant(["cp", &at("/put"), &path("out")]).clean();
     let out = File::open(path("out")).unwrap();
     assert_eq!(fs::read(path("out")).unwrap(), fs::read(&host).unwrap());
@@ -129,7 +130,7 @@ fn a_refused_command_leaves_no_name() {
     extant(["ln", "-s", "made", &at("/dangling")]).clean();
     let before = names(&image);
     for target in ["/new", "/dangling"] {
-        // Maps of pointers have no unwritten blocks.
+        // Block pointers cannot express unwritten blocks.
         refused(extant(["fallocate", "-l", "4096", &at(target)]), "not supported");
         refused(extant(["truncate", "-s", "20T", &at(target)]), "larger than a file of this volume can be");
         refused(extant(["copy", &at("/nothing"), &at(target)]), "no such file");
@@ -160,13 +161,13 @@ fn a_refused_command_leaves_no_name() {
     refused(extant(["fallocate", "-l", "30M", &place(&small, "/new")]), "no space is left");
     assert_eq!(names(&small), Vec::<String>::new());
     fsck(&small);
-    // A directory of the volume is in the way of nothing.
+    // A directory elsewhere on the volume does not interfere.
     extant(["truncate", "-s", "5000", &at("/dangling")]).clean();
     assert!(ask(&image, "stat /made").contains("Size: 5000"));
     fsck(&image);
 }
 
-/// `cap_net_raw=ep` for namespaces whose root is a user, or without one.
+/// `cap_net_raw=ep`, for namespaces with this root user, or without one.
 fn capability(root: Option<u32>) -> Vec<u8> {
     let mut value = vec![1, 0, 0, if root.is_some() { 3 } else { 2 }, 0, 0x20];
     value.resize(20, 0);
@@ -174,7 +175,7 @@ fn capability(root: Option<u32>) -> Vec<u8> {
     value
 }
 
-/// The value of an attribute as debugfs shows it.
+/// An attribute's value, as shown by debugfs.
 fn stored(image: &Path, file: &str) -> Vec<u8> {
     let said = ask(image, &format!("ea_get -x {file} security.capability"));
     let hex = said.lines().find_map(|line| line.split_once(" = ")).unwrap_or_else(|| panic!("{said}")).1;
@@ -209,7 +210,7 @@ fn capabilities_follow_the_owner_whose_namespaces_they_are_for() {
     assert_eq!(all(&built), plain);
     extant(["build", archive, "-o", out]).clean();
     assert_eq!(all(&built), [capability(Some(100_000)), capability(Some(100_007)), capability(None)]);
-    // The way back: what was for everybody is for the namespaces of the new root.
+    // The reverse: what applied everywhere now applies to namespaces of the new root.
     extant(["build", archive, "-o", out, "--owner-map", "0:50000:10", "--owner-map", "100000:0:65536"])
         .clean();
     assert_eq!(all(&built)[2], capability(Some(50_000)));
@@ -221,7 +222,7 @@ fn capabilities_follow_the_owner_whose_namespaces_they_are_for() {
     if !is_root() {
         return;
     }
-    // A file of the host, which only the right to set capabilities makes.
+    // A host file, which requires the privilege to set capabilities.
     let program = dir.path().join("program");
     fs::write(&program, "").unwrap();
     if setxattr(&program, "security.capability", &capability(Some(100_000)), XattrFlags::empty()).is_ok() {
@@ -261,11 +262,11 @@ fn features_that_other_readers_lack_are_used_when_asked_for() {
     fsck(&built);
 }
 
-/// A volume of the original revision.
+/// A volume of revision 0.
 fn revision_0(image: &Path, size: &str, options: &[&str]) {
     mke2fs(image, size, &[&["-b", "1024", "-I", "128", "-t", "ext2", "-O", "none"], options].concat());
     let file = File::options().read(true).write(true).open(image).unwrap();
-    // Revision, first inode and size of inodes, as mke2fs -r 0 would leave them; features stay.
+    // Revision, first inode and inode size as left by mke2fs -r 0; features stay.
     for (at, bytes) in [(76, 4), (84, 6)] {
         file.write_all_at(&vec![0; bytes], 1024 + at).unwrap();
     }
@@ -321,7 +322,7 @@ fn features_of_the_original_revision_are_honoured() {
     }
     let image = dir.path().join("image");
     let at = |path: &str| place(&image, path);
-    // A journal with something in it.
+    // A journal that is not empty.
     revision_0(&image, "8M", &["-O", "has_journal,filetype", "-J", "size=1"]);
     let file = dir.path().join("file");
     fs::write(&file, "contents").unwrap();
@@ -334,7 +335,7 @@ fn features_of_the_original_revision_are_honoured() {
     assert!(checked.contains("has_journal") && !checked.contains("needs_recovery"), "{checked}");
     fsck(&image);
     assert_eq!(names(&image), ["put", "written"]);
-    // One that is refused, as Linux refuses it.
+    // A feature that Linux refuses too.
     run("debugfs", &["-w", "-R", "feature FEATURE_I30", image.to_str().unwrap()]);
     let ran = extant(["ls", &at("/")]);
     assert_eq!(ran.code, Some(4), "{}", ran.stderr);
@@ -349,7 +350,7 @@ fn a_full_index_of_a_directory_is_named() {
     let root = volume.root();
     root.write("first", "").unwrap();
     root.create_dir("d").unwrap();
-    // Few names of the greatest length to a block, and one inode for all of them.
+    // Few names per block because of maximum length, all for the same inode.
     let mut names = (0..60_000).map(|n| format!("d/{n:0>250}"));
     let (name, error) = names
         .find_map(|name| Some((root.hard_link("first", &name).err()?, name)))
@@ -361,7 +362,7 @@ fn a_full_index_of_a_directory_is_named() {
     refused(extant(["ln", &place(&image, "/first"), &place(&image, &format!("/{name}"))]), told);
     refused(extant(["mkdir", &place(&image, &format!("/{name}"))]), told);
     fsck(&image);
-    // With what the message names there is room.
+    // With the feature named in the message there is room.
     run("tune2fs", &["-O", "large_dir", image.to_str().unwrap()]);
     extant(["ln", &place(&image, "/first"), &place(&image, &format!("/{name}"))]).clean();
     fsck(&image);

@@ -1,4 +1,4 @@
-//! Quotas stay exact through every change: e2fsck counts what each user, group and project has.
+//! Quotas stay exact after every change; e2fsck recounts them per user, group and project.
 
 use crate::testbed::{extant, extant_with, fsck, have, mke2fs, noise, place, run};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 const QUOTAS: &str = "quotatype=usrquota:grpquota:prjquota,root_owner=0:0";
 
-/// The usage that the quota file of a volume names, by id: KiB and inodes. Of ids in use.
+/// Usage in a volume's quota file: KiB and inodes by id, for ids in use.
 fn usage(image: &Path, kind: &str) -> Vec<(u32, u64, u64)> {
     let said = run("debugfs", &["-R", &format!("list_quota {kind}"), image.to_str().unwrap()]);
     let numbers = said.lines().filter_map(|line| {

@@ -1,5 +1,8 @@
-//! Volumes made by mke2fs, debugfs and the kernel are read path by path with equal contents, attributes and extended
-//! attributes. A copy made by `extant cp` is compared with the directory that mke2fs copied in, or with the kernel's view.
+//! Volumes made by mke2fs, debugfs and the kernel are read path by path; contents, attributes and
+//! extended attributes must match.
+//!
+//! A copy by `extant cp` is compared with the directory that mke2fs copied in, or with the kernel's
+//! view.
 
 use crate::testbed::{
     Seen, assert_same, debugfs, extant, have, is_root, look, mke2fs, mounted, noise, place, run,
@@ -11,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
-/// Fills a directory with one of everything that the user may make.
+/// Fills a directory with one of everything that the user may create.
 fn populate(root: &Path) {
     let write = |name: &str, bytes: &[u8]| fs::write(root.join(name), bytes).unwrap();
     fs::create_dir_all(root.join("a/b/c")).unwrap();
@@ -57,7 +60,7 @@ fn populate(root: &Path) {
             &acl(&[(1, 7, !0), (4, 5, !0), (32, 0, !0)]),
         );
     }
-    // Whole seconds: mke2fs 1.47 keeps no more.
+    // Whole seconds: mke2fs 1.47 does not keep fractions.
     run("find", &[root.to_str().unwrap(), "-depth", "-exec", "touch", "-h", "-d", "@1234567890", "{}", "+"]);
     run("touch", &["-d", "@-5000000", root.join("a/b/large").to_str().unwrap()]);
 }
@@ -67,7 +70,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) {
         .unwrap_or_else(|errno| panic!("{name} on {}: {errno}", path.display()));
 }
 
-/// An access control list as programs see it: tag, permissions, id.
+/// An access control list in the binary form of the system calls: tag, permissions, id.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
@@ -77,7 +80,7 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a volume in every way and compares with what should be there.
+/// Reads a volume in every way, and compares the results with what is expected.
 fn check(what: &str, image: &Path, expected: &BTreeMap<Vec<u8>, Seen>) {
     let copy = image.with_extension("copy");
     extant(["cp".as_ref(), place(image, "/").as_ref(), copy.as_os_str()]).clean();
@@ -89,7 +92,7 @@ fn check(what: &str, image: &Path, expected: &BTreeMap<Vec<u8>, Seen>) {
     let listed: Vec<&str> = listed.lines().filter(|line| *line != "lost+found").collect();
     assert_eq!(listed.len(), names.count(), "{what}: {listed:?}");
 
-    // By name, one by one: through hash trees and symbolic links.
+    // By name, one at a time: through hash trees and symbolic links.
     let files = expected.iter().filter(|(path, seen)| seen.kind == '-' && std::str::from_utf8(path).is_ok());
     for (path, seen) in files.step_by(37) {
         let path = format!("/{}", String::from_utf8_lossy(path));
@@ -143,7 +146,7 @@ fn volumes_of_every_feature_set_made_by_mke2fs() {
         mke2fs(&image, "96M", &options);
         let mut seen = expected.clone();
         if what.contains("inline data") {
-            // mke2fs 1.47.0 forgets the hole at the end of a file then, and debugfs says so, too.
+            // In this case mke2fs 1.47.0 drops the hole at the end of a file, as debugfs confirms.
             let by_debugfs = run("debugfs", &["-R", "stat sparse", image.to_str().unwrap()]);
             let sparse = seen.get_mut(&b"sparse"[..]).unwrap();
             if by_debugfs.contains("Size: 5000192") {
@@ -152,7 +155,7 @@ fn volumes_of_every_feature_set_made_by_mke2fs() {
             }
         }
         if what.contains("revision 0") {
-            // Before attributes: mke2fs leaves them out.
+            // Revision 0 predates attributes, so mke2fs leaves them out.
             seen.values_mut().for_each(|seen| seen.xattrs.clear());
         }
         check_below_root(what, &image, &seen);
@@ -160,7 +163,7 @@ fn volumes_of_every_feature_set_made_by_mke2fs() {
     }
 }
 
-/// As [`check`], leaving the root's own attributes aside.
+/// Like [`check`], ignoring the root's own attributes.
 fn check_below_root(what: &str, image: &Path, expected: &BTreeMap<Vec<u8>, Seen>) {
     let mut expected = expected.clone();
     let copy = image.with_extension("root");
@@ -178,7 +181,7 @@ fn directories_with_hash_trees() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     fs::create_dir_all(source.join("many")).unwrap();
-    // Four names in a block of 1 KiB: more leaves than one level of the tree can point to.
+    // Four names per 1 KiB block: more leaves than one level of the tree can point to.
     let name = |n: usize| format!("many/{n:05}{}", "-".repeat(190));
     for n in 0..800 {
         fs::write(source.join(name(n)), n.to_string()).unwrap();
@@ -205,12 +208,13 @@ fn directories_with_hash_trees() {
 /// Files whose maps need every kind of node.
 fn populate_maps(root: &Path) {
     let file = |name: &str| File::create(root.join(name)).unwrap();
-    // With blocks of 1 KiB: direct, then from 12 KiB indirect, from 268 KiB double, from 64.25 MiB triple indirect.
+    // With 1 KiB blocks: direct, then indirect from 12 KiB, double indirect from 268 KiB, triple
+    // indirect from 64.25 MiB.
     let far = file("three levels of indirection");
     for at in [0, 11 << 10, 12 << 10, 267 << 10, 268 << 10, 10 << 20, 65 << 20, 67 << 20, 200 << 20] {
         far.write_all_at(&noise(at, 3000), at).unwrap();
     }
-    // Every second block, so that each is a run of its own: 30,000 extents are more than 4 x 84 x 84.
+    // Every second block, so that each is its own run: 30,000 extents are more than 4 x 84 x 84.
     let alternating = file("a deep extent tree");
     for n in 0..30_000u64 {
         alternating.write_all_at(&n.to_le_bytes(), n * 2048).unwrap();
@@ -268,7 +272,7 @@ fn volumes_that_the_kernel_wrote() {
     }
 }
 
-/// Whether the host keeps attributes of 30,000 bytes, so that a copy can be compared.
+/// Whether the host stores attributes of 30,000 bytes, so that a copy can be compared.
 fn is_ours_to_hold(dir: &Path) -> bool {
     let probe = dir.join("probe");
     fs::write(&probe, b"").unwrap();
@@ -288,7 +292,7 @@ fn values_in_inodes_of_their_own() {
     let value = dir.path().join("value");
     let text: String = (0..1020).map(|n| format!("{n:>4}")).collect();
     fs::write(&value, &text).unwrap();
-    // With its entry, more than a block of 4 KiB; debugfs takes no value larger than a block.
+    // With its entry, larger than a 4 KiB block; debugfs accepts no value larger than a block.
     mke2fs(&image, "16M", &["-t", "ext4", "-b", "4096", "-O", "ea_inode"]);
     debugfs(
         &image,

@@ -1,4 +1,5 @@
-//! Commands that replace a file leave it whole where they fail, and do all of their work to one file.
+//! Commands that replace a file leave it intact if they fail, and apply all of their work to the
+//! same file.
 
 use crate::testbed::{Ran, extant, extant_with, fsck, have, is_root, mke2fs, noise, place, run};
 use std::fs;
@@ -14,7 +15,7 @@ fn volume(dir: &Path, size: &str, options: &[&str]) -> Option<PathBuf> {
     Some(image)
 }
 
-/// The answer of debugfs to a request.
+/// Output of debugfs for a request.
 fn ask(image: &Path, request: &str) -> String {
     run("debugfs", &["-R", request, image.to_str().unwrap()])
 }
@@ -25,7 +26,7 @@ fn refused(ran: Ran, told: &str) {
     assert!(ran.stderr.contains(told), "{}", ran.stderr);
 }
 
-/// The names in the root but `lost+found`.
+/// Names in the root, except `lost+found`.
 fn names(image: &Path) -> Vec<String> {
     let listed = extant(["ls", "-a", &place(image, "/")]).clean_text();
     let names = listed.split_whitespace().filter(|name| *name != "lost+found");
@@ -54,7 +55,7 @@ fn a_link_that_cannot_be_made_leaves_what_it_was_to_replace() {
     assert_eq!(extant(["cat", &at("/f")]).clean(), b"precious");
     assert_eq!(names(&image), ["d", "f", "other"]);
     fsck(&image);
-    // Another name of the same file is what was asked for; another file is replaced.
+    // If the name is already a link to the same file, nothing is to do; another file is replaced.
     extant(["ln", &at("/f"), &at("/g")]).clean();
     extant(["ln", "-f", &at("/f"), &at("/g")]).clean();
     extant(["ln", "-f", &at("/f"), &at("/d")]).clean();
@@ -113,12 +114,13 @@ fn a_file_that_is_put_at_a_link_is_all_where_the_link_leads() {
         assert!(ask(&image, &format!("ea_list {real}")).contains("user.k"));
         assert_eq!(extant(["cat", &at(real)]).clean(), b"tool");
     }
-    // The link is as it was, and another name of the file keeps the old one.
+    // The link is unchanged, and another name of the file keeps the old one.
     assert_eq!(ask(&image, "stat /first"), link);
     assert_eq!(extant(["cat", &at("/also")]).clean(), b"old");
     assert!(ask(&image, "stat /also").contains("Mode:  0644"));
 
-    // The same for a tree, where a link leads to a directory, and two names of one file to one name.
+    // Same for a tree, through a link to a directory, and for two names of one file copied to one
+    // name.
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("lib")).unwrap();
     fs::set_permissions(tree.join("lib"), fs::Permissions::from_mode(0o711)).unwrap();

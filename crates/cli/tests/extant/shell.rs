@@ -1,4 +1,4 @@
-//! `extant shell`, with its commands from a pipe.
+//! `extant shell` with commands from a pipe.
 
 use crate::testbed::{Ran, extant, extant_with, fsck, have, mke2fs, noise, place};
 use std::fs;
@@ -28,9 +28,10 @@ fn told(ran: &Ran) -> String {
     String::from_utf8(ran.stdout.clone()).unwrap()
 }
 
-/// A session at a terminal; each line is typed when the prompt is there. Gives what the terminal showed.
+/// Runs a session at a terminal, typing each line when the prompt appears. Returns what the
+/// terminal showed.
 fn typed(image: &Path, state: &Path, lines: &[&str]) -> String {
-    // The line editor asks for pastes in brackets when it begins to read a line.
+    // The line editor enables bracketed paste when it begins to read a line.
     const READS: &[u8] = b"\x1b[?2004h";
     let command = format!("{} shell {}", env!("CARGO_BIN_EXE_extant"), image.display());
     let mut script = Command::new("script");
@@ -64,11 +65,11 @@ fn lines_of_an_earlier_session_are_found_again() {
     let history = state.join("extant/history");
     assert_eq!(fs::read_to_string(&history).unwrap(), "cat etc/motd\nexit\n");
     assert_eq!(fs::metadata(&history).unwrap().permissions().mode() & 0o777, 0o600);
-    // The arrow key, twice.
+    // The up-arrow key, twice.
     let shown = typed(&image, &state, &["\x1b[A\x1b[A", "exit"]);
     assert!(shown.contains("\nhello"), "{shown}");
     assert_eq!(fs::read_to_string(&history).unwrap(), "cat etc/motd\nexit\ncat etc/motd\nexit\n");
-    // A place that cannot be, because a file is in the way.
+    // An impossible path, because a file is in the way.
     let shown = typed(&image, &image, &["cat etc/motd", "exit"]);
     assert!(shown.contains("\nhello"), "{shown}");
 }

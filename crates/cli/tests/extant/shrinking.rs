@@ -1,11 +1,13 @@
-//! `shrink`: everything stays, e2fsck finds nothing, the kernel mounts it, and it is no larger than what resize2fs leaves.
+//! `shrink`: nothing is lost, e2fsck finds nothing, the kernel mounts the result, and it is no
+//! larger than that of resize2fs.
 
 use crate::testbed::{assert_same, debugfs, extant, fsck, have, is_root, look, mke2fs, mounted, noise, run};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
-/// Directories with hash trees and without, short and long links, hard links, holes, and attributes.
+/// Directories with and without hash trees, short and long links, hard links, holes, and
+/// attributes.
 fn source(root: &Path) {
     for dir in ["empty", "small", "large", "deep/er/and/deeper"] {
         fs::create_dir_all(root.join(dir)).unwrap();
@@ -23,7 +25,7 @@ fn source(root: &Path) {
     symlink("x/".repeat(100), root.join("long")).unwrap();
 }
 
-/// Fragments a volume: every other one of many files is removed, then a large one fills the gaps.
+/// Fragments a volume: removes every other one of many files, then fills the gaps with a large one.
 fn fragment(image: &Path, dir: &Path) {
     let bytes = dir.join("bytes");
     fs::write(&bytes, noise(3, 9000)).unwrap();
@@ -67,7 +69,7 @@ fn everything_stays_on_a_volume_no_larger_than_resize2fs_leaves_it() {
         fsck(&ours);
         let places = [image.to_str().unwrap(), ours.to_str().unwrap()];
         extant([&["diff", "--all-times"], &places[..]].concat()).clean();
-        // The superblock keeps what does not follow from the size.
+        // The superblock keeps whatever does not depend on the size.
         let header = |image: &Path| run("dumpe2fs", &["-h", image.to_str().unwrap()]);
         for line in header(&image).lines() {
             let kept =
@@ -81,7 +83,7 @@ fn everything_stays_on_a_volume_no_larger_than_resize2fs_leaves_it() {
         run("resize2fs", &["-M", theirs.to_str().unwrap()]);
         let sizes = [&ours, &theirs].map(|image| fs::metadata(image).unwrap().len());
         assert!(sizes[0] <= sizes[1], "{options:?}: {sizes:?}, {said}");
-        // It is a volume like any other: it grows, and can be written to.
+        // The result is an ordinary volume: it can grow and be written to.
         fs::File::options().write(true).open(&ours).unwrap().set_len(50 << 20).unwrap();
         run("resize2fs", &[ours.to_str().unwrap()]);
         fsck(&ours);
@@ -176,7 +178,7 @@ fn an_image_that_is_in_use_or_would_lose_bytes_is_left_as_it_is() {
         assert!(ran.code == Some(1) && ran.stderr.contains("in use"), "{}", ran.stderr);
     }
     writer.close().unwrap();
-    // A tree of hashes or a signature behind the volume.
+    // A hash tree or a signature after the volume.
     let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
     file.write_all_at(b"signature", (45 << 20) - 9).unwrap();
     let before = fs::read(&image).unwrap();
@@ -223,11 +225,12 @@ fn values_in_inodes_of_their_own_stay_with_short_links_and_unshared_ones_are_ref
     let dir = tempfile::tempdir().unwrap();
     let (image, ours, value) = (dir.path().join("image"), dir.path().join("ours"), dir.path().join("value"));
     mke2fs(&image, "40M", &["-t", "ext4", "-b", "1024", "-O", "ea_inode"]);
-    // debugfs takes no value larger than a block.
+    // debugfs accepts no value larger than a block.
     fs::write(&value, noise(1, 1000)).unwrap();
     let set = |name: &str| format!("ea_set -f {} {name} trusted.value", value.display());
     let places = [image.to_str().unwrap(), ours.to_str().unwrap()];
-    // debugfs does not count values as space of their owners, and e2fsck takes a short link that has one for damaged.
+    // debugfs does not charge values to their owners, and e2fsck considers a short link that has
+    // one damaged.
     let repair = || drop(std::process::Command::new("e2fsck").args(["-fy", places[0]]).output().unwrap());
     debugfs(&image, &[format!("write {} held", value.display()), set("held")]);
     repair();
@@ -241,7 +244,7 @@ fn values_in_inodes_of_their_own_stay_with_short_links_and_unshared_ones_are_ref
     debugfs(&image, &["rm link".into()]);
     repair();
     fsck(&image);
-    // As Lustre left them: the value names its holder.
+    // As left by Lustre: the value refers to its holder.
     let told = run("debugfs", &["-R", "stat held", places[0]]);
     let held: u32 = told.split_whitespace().nth(1).unwrap().parse().unwrap();
     let generation = "set_inode_field held generation 77".into();

@@ -1,4 +1,5 @@
-//! Space of files and of volumes: `fallocate`, `copy` and `trim`, judged by e2fsck and by what the kernel does.
+//! Space of files and volumes: `fallocate`, `copy` and `trim`, checked with e2fsck and against the
+//! kernel.
 
 use crate::testbed::{extant, extant_with, fsck, have, mke2fs, mounted, noise, place, run};
 use std::fs;
@@ -59,7 +60,7 @@ fn ranges_of_files_are_allocated_freed_and_moved_as_the_tool_of_that_name_does()
     fs::copy(&source, &file).unwrap();
     run("sync", &["-f", file.to_str().unwrap()]);
     for step in steps {
-        // Their sizes are written with another unit.
+        // The tool for the kernel's side spells its units differently.
         let step: Vec<String> =
             step.iter().map(|word| word.replace('K', "KiB").replace("1M", "1MiB")).collect();
         let mut args: Vec<&str> = step.iter().map(String::as_str).collect();
@@ -68,7 +69,7 @@ fn ranges_of_files_are_allocated_freed_and_moved_as_the_tool_of_that_name_does()
     }
     run("sync", &["-f", file.to_str().unwrap()]);
     let (bytes, expected) = (fs::read(&file).unwrap(), file.metadata().unwrap());
-    // First and last block, and whether they are unwritten; wherever they lie.
+    // First and last block, and whether they are unwritten; physical locations are ignored.
     let layout = |path: &Path| {
         let said = run("filefrag", &["-v", path.to_str().unwrap()]);
         let lines = said.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
@@ -170,7 +171,7 @@ fn free_space_of_an_image_is_given_back_as_the_kernel_does() {
         let free_bytes = free.trim().parse::<u64>().unwrap() * 4096;
         assert!(told.contains(&format!("\"trimmed_bytes\": {free_bytes}\n")), "{told}, {free_bytes}");
         let blocks = image.metadata().unwrap().blocks();
-        // The host counts the nodes of its own map of the image, too.
+        // The host also counts the nodes of its own map of the image.
         let nodes_bytes = 64 << 10;
         assert!(
             blocks * 512 <= (64 << 20) - free_bytes + nodes_bytes,
@@ -212,7 +213,7 @@ fn a_copy_or_allocation_that_fails_leaves_what_was_there() {
     assert!(ran.code == Some(1), "{}", ran.stderr);
     assert_eq!(extant(["ls", &at("/")]).clean_text(), "big\nlink\nlost+found\nold\nother\n");
     assert_eq!(extant(["cat", &at("/old")]).clean(), b"precious");
-    // A copy to a link takes the place of what it leads to, whose other names stay.
+    // A copy to a link replaces the link's target; other names of that stay.
     fs::write(&old, b"successor").unwrap();
     extant(["put", old.to_str().unwrap(), &at("/next")]).clean();
     extant(["copy", &at("/next"), &at("/link")]).clean();
@@ -230,7 +231,7 @@ fn a_file_is_defragmented() {
     fs::write(&source, noise(5, 2 << 20)).unwrap();
     let at = |path: &str| place(&image, path);
     extant(["put", "--all-root", source.to_str().unwrap(), &at("/f")]).clean();
-    // Every other piece moves behind the rest.
+    // Move every other piece behind the rest.
     let mut script = String::new();
     for piece in (0..2 << 20).step_by(128 << 10) {
         script += &format!("fallocate -p -o {piece} -l 64K /f\nfallocate -o {piece} -l 64K /f\n");

@@ -1,4 +1,5 @@
-//! Shared by the tests of the command line: images made by other tools, and two ways to look at a tree.
+//! Shared by the tests of the command line: images created by other tools, and two ways to inspect
+//! a tree.
 
 use extant_testbed::{Mount, can_mount};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Output of a command, and its exit code.
+/// Output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -18,7 +19,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Standard output of a command that must have done its work without a word of complaint.
+    /// Standard output of a command that must succeed without any message.
     pub(crate) fn clean(self) -> Vec<u8> {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         self.stdout
@@ -43,7 +44,7 @@ pub(crate) fn extant<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran 
     command.output().unwrap().into()
 }
 
-/// As [`extant`], at a time that is given.
+/// Like [`extant`], at a given time.
 pub(crate) fn extant_at<S: AsRef<OsStr>>(source_date_epoch: i64, args: impl IntoIterator<Item = S>) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
     command.env("SOURCE_DATE_EPOCH", source_date_epoch.to_string());
@@ -63,7 +64,7 @@ pub(crate) fn extant_with<S: AsRef<OsStr>>(input: &[u8], args: impl IntoIterator
     child.wait_with_output().unwrap().into()
 }
 
-/// e2fsck has nothing to say about a volume.
+/// Asserts that e2fsck finds nothing wrong with a volume.
 #[track_caller]
 pub(crate) fn fsck(image: &Path) {
     if have("e2fsck") {
@@ -76,7 +77,7 @@ pub(crate) fn place(image: &Path, path: &str) -> String {
     format!("{}:{path}", image.display())
 }
 
-/// Whether a tool is there; prints that the test is skipped if not.
+/// Whether a tool is installed; prints that the test is skipped if not.
 pub(crate) fn have(tool: &str) -> bool {
     extant_testbed::have(&[tool])
 }
@@ -89,7 +90,7 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// Runs another program, which must succeed, and returns what it said.
+/// Runs another program, which must succeed, and returns its output.
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(program).env("PATH", path).args(args).stdin(Stdio::null()).output().unwrap();
@@ -98,7 +99,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&ran.stdout).into_owned() + &ran.stderr
 }
 
-/// Makes a volume with mke2fs.
+/// Creates a volume with mke2fs.
 pub(crate) fn mke2fs(image: &Path, size: &str, options: &[&str]) {
     let mut args = vec!["-q", "-F"];
     args.extend(options);
@@ -106,7 +107,7 @@ pub(crate) fn mke2fs(image: &Path, size: &str, options: &[&str]) {
     run("mke2fs", &args);
 }
 
-/// Does something to a volume with debugfs, which must not complain.
+/// Changes a volume with debugfs, which must not complain.
 pub(crate) fn debugfs(image: &Path, commands: &[String]) {
     let script = image.with_extension("debugfs");
     fs::write(&script, commands.join("\n") + "\n").unwrap();
@@ -118,14 +119,15 @@ pub(crate) fn debugfs(image: &Path, commands: &[String]) {
     assert_eq!(complaint, None, "{said}");
 }
 
-/// A volume mounted by the kernel; `None`, with a printed message, where the kernel or the user's rights do not allow it.
+/// A volume mounted by the kernel; `None`, with a printed message, if the kernel does not support
+/// it or the user may not.
 #[track_caller]
 pub(crate) fn mounted(image: &Path, options: &str) -> Option<Mount> {
     let at = image.with_extension("mnt");
     can_mount().then(|| Mount::unless_blocks_are_too_large(image, &at, options)).flatten()
 }
 
-/// All that is kept of a file when it is copied.
+/// Everything about a file that a copy keeps.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: char,
@@ -152,7 +154,7 @@ fn lossy(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// Everything below a directory of the host, by path; `lost+found` left out.
+/// Everything below a host directory, by path, except `lost+found`.
 pub(crate) fn look(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let mut seen = BTreeMap::new();
     let mut todo = vec![root.to_path_buf()];
@@ -186,7 +188,7 @@ pub(crate) fn look(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
                 kind: letter,
                 mode: meta.mode() & 0o7777,
                 owner: (meta.uid(), meta.gid()),
-                // How large and how linked a directory is, is its file system's affair.
+                // Size and link count of a directory depend on its file system.
                 links: if is_dir { 0 } else { meta.nlink() },
                 size: if is_dir { 0 } else { meta.size() },
                 device: if matches!(letter, 'b' | 'c') { meta.rdev() } else { 0 },
@@ -221,7 +223,7 @@ pub(crate) fn assert_same(what: &str, ours: &BTreeMap<Vec<u8>, Seen>, theirs: &B
     }
 }
 
-/// Repeatable bytes without a pattern.
+/// Reproducible bytes without a pattern.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut step = || {

@@ -1,4 +1,4 @@
-//! Exit codes, pipes, and the shapes of answers.
+//! Exit codes, pipes, and output formats.
 
 use crate::testbed::{assert_same, extant, have, is_root, look, mke2fs, noise, place, run};
 use std::fs;
@@ -48,7 +48,7 @@ fn exit_codes_say_what_happened() {
     assert!(ran.stderr.contains("not an ext2, ext3 or ext4 volume"), "{}", ran.stderr);
     assert!(ran.stderr.ends_with("superblock: magic is 0x0, expected 0xef53\n"), "{}", ran.stderr);
 
-    // An INCOMPAT feature that nobody knows; without the checksum, which would be told first.
+    // An unknown INCOMPAT feature; without the checksum, which would be reported first.
     let mut bytes = fs::read(&image).unwrap();
     bytes[1024 + 0x63] |= 0x40;
     bytes[1024 + 0x65] &= !0x04;
@@ -136,7 +136,7 @@ fn devices_and_pipes_are_written_into() {
     assert_eq!(cp("/sub", &link).code, Some(1));
     assert!(pipe.symlink_metadata().unwrap().file_type().is_fifo());
 
-    // Below a directory they are left where they are.
+    // Below a directory they stay as they are.
     fs::create_dir(dir.path().join("sub")).unwrap();
     run("mkfifo", &[dir.path().join("sub/small").to_str().unwrap()]);
     let ran = cp("/sub", dir.path());
@@ -181,7 +181,7 @@ fn mistakes_are_answered_with_what_to_do() {
     assert_eq!(refused.code, Some(3));
     assert!(!refused.stderr.contains("--superblock"), "recover has no such option: {}", refused.stderr);
 
-    // An array in any case, with what could be read.
+    // Always an array, with whatever could be read.
     for places in [&[junk.as_str()][..], &[&junk, image], &[&format!("{at}/none"), image]] {
         let ran = extant([&["ls", "--json"], places].concat());
         assert_ne!(ran.code, Some(0));

@@ -1,11 +1,12 @@
-//! The files that a run writes beside its table: blktraces, and reports with drawings.
+//! Files that a run writes in addition to its table: blktraces, and reports with drawings.
 
 use crate::{lab, root};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Actions with their sector and count of sectors, as blkparse reads them; `None`, with a message, where it is missing.
+/// Actions with sector and sector count, from blkparse; `None`, with a message, if it is not
+/// installed.
 fn parsed(dir: &Path, name: &str) -> Option<Vec<(String, u64, u64)>> {
     let args = ["-i", name, "-f", "%a %S %n\n"];
     let Ok(output) = Command::new("blkparse").args(args).current_dir(dir).output() else {

@@ -1,4 +1,4 @@
-//! `extant lab` as users meet it: command lines in, reports out.
+//! `extant lab` as used in practice: command lines in, reports out.
 
 mod exports;
 mod runs;
@@ -16,7 +16,7 @@ fn output(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_extant")).arg("lab").args(words).output().expect("the command runs")
 }
 
-/// Runs `extant lab ...` and returns what it prints, or the error that it ends with.
+/// Runs `extant lab ...`, and returns its output or its error.
 fn lab(words: &[&str]) -> Result<String, String> {
     let output = output(words);
     let [out, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));

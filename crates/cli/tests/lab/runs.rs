@@ -1,4 +1,4 @@
-//! Runs and comparisons, with fio itself as the oracle where it is installed.
+//! Runs and comparisons, checked against fio itself where it is installed.
 
 use crate::{lab, root};
 use serde_json::{Value, json};
@@ -110,7 +110,8 @@ fn jobs_count_as_fio_counts() {
         let result: Value = serde_json::from_str(json).unwrap();
         let job = &result["jobs"][0];
         let sides = ["read", "write"].map(|side| json!([job[side]["total_ios"], job[side]["io_bytes"]]));
-        // fio's total_ios has no fdatasync and sync_file_range, but their latencies are among those of fsync.
+        // fio's total_ios excludes fdatasync and sync_file_range, but their latencies count among
+        // those of fsync.
         let syncs = job["sync"]["lat_ns"]["N"].as_u64().unwrap_or(0);
         [json!(sides), json!(syncs)].into()
     };
@@ -147,7 +148,7 @@ fn jobs_count_as_fio_counts() {
         });
         assert_eq!(ours, theirs, "{job}");
     }
-    // How many were under way at a time.
+    // How many were in flight at a time.
     let args = format!(
         "--name=a --filename={} --rw=read --bs=4k --size=1m --ioengine=libaio --iodepth=5 --output-format=json",
         file.display()
@@ -183,7 +184,7 @@ fn results_compare_with_each_other_and_with_fio_s() {
         let more = ["--ioengine=libaio", &depth, "--runtime=5", "--output-format=json", &output];
         assert_eq!(lab(&[&words[..], &more[..]].concat()).unwrap(), "");
     }
-    // fio's warnings come before its result.
+    // fio's warnings precede its result.
     let text = std::fs::read_to_string(path("lone.json")).unwrap();
     std::fs::write(path("lone.json"), format!("fio: this is a warning\n{text}")).unwrap();
     let table = lab(&["compare", &path("lone.json"), &path("deep.json")]).unwrap();
@@ -250,7 +251,7 @@ fn a_constant_is_fitted_to_the_figures_of_its_row_and_written_with_its_range() {
     std::fs::write(dir.path().join("machine.toml"), machine).unwrap();
     std::fs::write(dir.path().join("reads.fio"), "[a]\nrw=read\nbs=1m\nsize=1g\ndirect=1\nruntime=1\n")
         .unwrap();
-    // 130 MiB/s of a stream in the outer zone.
+    // 130 MiB/s for a stream in the outer zone.
     let experiment = "name = \"small\"\nsource = \"none\"\nmachine = \"machine.toml\"\nseeds = [1]\n\
         [[workload]]\nname = \"reads\"\njobs = \"reads.fio\"\n\
         [[constant]]\nkeys = [\"outer_bytes_s\"]\nleast = 100_000_000\nmost = 250_000_000\nrow = \"before\"\n\

@@ -1,4 +1,4 @@
-//! `extant lab sweep`: parts, results that are kept, and `extant lab list`.
+//! `extant lab sweep`: parts, kept results, and `extant lab list`.
 
 use crate::{lab, root};
 use serde_json::Value;
@@ -29,13 +29,13 @@ fn the_parts_of_a_sweep_are_the_whole_and_what_was_done_is_not_done_again() {
     };
     let first = runs(&["--results", results, "--shard", "1/3"]);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), first.len());
-    // A command that was killed leaves a part of a file, which nobody takes for a result.
+    // A killed command leaves a partial file, which must not be taken for a result.
     std::fs::write(folder.join("half.1.part"), "{").unwrap();
     let (second, third) =
         (runs(&["--results", results, "--shard", "2/3"]), runs(&["--results", results, "--shard", "3/3"]));
     let parts: Vec<Value> = [first, second, third].concat();
     assert_eq!((parts.len(), digests(&parts).len()), (16, 16));
-    // A result that is there is taken as it is.
+    // An existing result is used as it is.
     let one = folder.join(format!("{}.json", parts[0]["digest"].as_str().unwrap()));
     let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(&one).unwrap()).unwrap();
     kept["jobs"][0]["jobname"] = "from the folder".into();

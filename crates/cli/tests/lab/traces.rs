@@ -1,11 +1,12 @@
-//! A run is recorded, and the recording is told and drawn.
+//! Recording a run, and reporting and drawing the recording.
 
 use crate::{lab, output};
 use extant_history::DIRTY_CONTROLS;
 use extant_lab::trace::{Trace, draw, list, summary};
 use std::path::{Path, PathBuf};
 
-/// Four writers on each of two disks, with 16 MiB of dirty memory between them; recorded into this file.
+/// Records four writers on each of two disks, with 16 MiB of dirty memory between them, into this
+/// file.
 fn record(control: &str, file: &Path) {
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
     let jbod = std::fs::read_to_string(machines.join("jbod10-2011.toml")).unwrap();
@@ -47,7 +48,7 @@ fn every_controller_s_pauses_are_told_with_their_cause() {
         assert!(trace.about.ends_with(&format!("dirty control {control}")), "{}", trace.about);
         assert_eq!(trace.devices.values().collect::<Vec<_>>(), ["sd0", "sd1"]);
         assert!(trace.levels.len() > 100 && trace.pauses.len() > 10, "{control}");
-        // Beyond the limit only those of Linux let writers go, by an eighth at most.
+        // Only Linux's controllers let writers exceed the limit, by at most an eighth.
         let most = trace.levels.iter().map(|levels| levels.reclaimable + levels.writeback).max().unwrap();
         let allowed = if control == "extant" { 4096 } else { 4096 * 9 / 8 };
         assert!(most <= allowed, "{control}: {most} pages");
@@ -62,7 +63,7 @@ fn every_controller_s_pauses_are_told_with_their_cause() {
         assert_eq!(lines.lines().count(), trace.pauses.len());
         let first = lines.lines().next().unwrap();
         assert!(first.contains(" sd") && first.contains(" ms ") && first.contains(" task_rate="), "{first}");
-        // All of a second's pauses of eight writers are no longer than eight seconds.
+        // Eight writers cannot pause for longer, in total, than eight times the run (about 2 s).
         let total: u64 = trace.pauses.iter().map(|pause| pause.took.0).sum();
         assert!(total <= 8 * 2_200_000_000, "{control}: {total}");
     }
@@ -172,7 +173,7 @@ fn every_event_of_a_trace_is_told_and_drawn() {
     let pause = "kind cache/pause rule:word device took:ns\nword <no & room>\n";
     let full = format!("{most} ").repeat(7);
     for events in [
-        // A single moment; pauses of nothing; nothing but pauses; numbers beyond every disk.
+        // A single instant; empty pauses; nothing but pauses; numbers larger than any disk.
         format!("{LEVELS}0 0 0 0 0 0 0 0 0 0\n"),
         format!("{LEVELS}{pause}0 5 0 1 2 3 1 2 3 4\n1 0 0 0 0\n1 0 0 7 0\n"),
         format!("{pause}0 9 0 0 {most}\n0 9 0 1 1\n"),

@@ -1,4 +1,4 @@
-//! Directories, and everything that is done to names.
+//! Directories, and all operations on names.
 
 use super::path::{LINKS_MAX, NameAt, place, resolve};
 use super::{File, Walk};
@@ -9,14 +9,14 @@ use crate::{
 };
 use extant_fs::quote;
 
-/// Bytes of a whole file that are read at a time.
+/// A whole file is read in pieces of this many bytes.
 const READ_BYTES: usize = 1 << 20;
 
 /// A directory that is being emptied.
 struct Level {
     node: Node,
     name: Vec<u8>,
-    /// Names that are still there.
+    /// Names not yet removed.
     entries: Vec<DirEntry>,
 }
 
@@ -27,9 +27,10 @@ impl Level {
     }
 }
 
-/// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
+/// A directory. Paths are relative to it; a path that begins with a slash is relative to the
+/// volume's root.
 ///
-/// Paths are bytes, as volumes keep them: anything but NUL and, within a name, `/`.
+/// Paths are bytes, as on the volume: anything except NUL and, within a name, `/`.
 #[derive(Clone, Debug)]
 pub struct Dir {
     pub(crate) sys: Sys,
@@ -44,23 +45,25 @@ impl Dir {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// There is none, it is a directory, or it may not be read.
+    /// Not found, is a directory, or may not be read.
     pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File> {
         self.open_with(path, FileOptions::new().read(true)).await
     }
 
-    /// Opens a file for writing; creates it with mode 0644 without the umask, or empties it.
+    /// Opens a file for writing: creates it with mode 0644, not subject to a umask, or truncates
+    /// it.
     ///
     /// # Errors
-    /// As [`Dir::open_with`].
+    /// Same as [`Dir::open_with`].
     pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File> {
         self.open_with(path, FileOptions::new().write(true).create(true).truncate(true)).await
     }
 
-    /// Copies a file's contents and permissions to another path, as `std::fs::copy`, and returns its length; holes stay holes.
+    /// Copies a file's contents and permissions to another path, like `std::fs::copy`, and returns
+    /// its length. Holes stay holes.
     ///
     /// # Errors
-    /// As [`Dir::open_with`] and [`File::copy_range`]; both paths lead to one file.
+    /// Those of [`Dir::open_with`] and [`File::copy_range`]; both paths lead to the same file.
     pub async fn copy(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<u64> {
         let source = self.open(from).await?;
         let metadata = source.metadata()?;
@@ -83,11 +86,11 @@ impl Dir {
         Ok(done)
     }
 
-    /// Opens a file as the options say.
+    /// Opens a file with the given options.
     ///
     /// # Errors
-    /// As `open(2)`: there is no such file and none is to be created; there is one and a new one was asked for; it is a
-    /// directory or no regular file; permissions; no space.
+    /// Same as `open(2)`: not found and not to be created; exists although a new file was
+    /// requested; a directory or not a regular file; no permission; no space.
     pub async fn open_with(&self, path: impl AsRef<[u8]>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
         options.check()?;
@@ -99,11 +102,12 @@ impl Dir {
             let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
             return self.sys.open_file(&node, options, true).await.map(File::new);
         }
-        // Boxed: the future of the common case stays small.
+        // Boxed to keep the future of the common case small.
         Box::pin(self.open_known(path, options)).await
     }
 
-    /// Where a name that is no directory's can be made: not before a final slash.
+    /// Resolves where a new name goes, for anything except a directory: such a path may not end in
+    /// a slash.
     pub(super) async fn new_name<'a>(&self, path: &'a [u8]) -> Result<NameAt<'a>> {
         let place = place(&self.sys, &self.node, path).await?;
         match place.wants_dir {
@@ -115,11 +119,11 @@ impl Dir {
         }
     }
 
-    /// As [`Self::open_with`], where the file may exist.
+    /// Like [`Self::open_with`], for options that allow an existing file.
     async fn open_known(&self, path: &[u8], options: &FileOptions) -> Result<File> {
         if options.creates() {
             let (mut start, mut at) = (self.node.clone(), path.to_vec());
-            // A dangling symbolic link in the last place is created where it leads.
+            // A dangling symbolic link in the last component: the file is created at its target.
             for _ in 0..=LINKS_MAX {
                 let place = place(&self.sys, &start, &at).await?;
                 if place.wants_dir {
@@ -128,7 +132,7 @@ impl Dir {
                 match self.sys.lookup(&place.dir, place.name).await {
                     Err(Error::NotFound(_)) => {
                         match self.sys.create(&place.dir, place.name, options.mode_bits()).await {
-                            // Another has created it since.
+                            // Someone else has created it since.
                             Err(Error::Exists(_)) => {}
                             Err(error) => return Err(error),
                             Ok(node) => return self.sys.open_file(&node, options, true).await.map(File::new),
@@ -150,10 +154,10 @@ impl Dir {
         self.sys.open_file(&node, options, false).await.map(File::new)
     }
 
-    /// A directory below this one.
+    /// Opens a directory below this one.
     ///
     /// # Errors
-    /// There is none, or the path leads to something else.
+    /// Not found, or not a directory.
     pub async fn open_dir(&self, path: impl AsRef<[u8]>) -> Result<Self> {
         let path = path.as_ref();
         let node = resolve(&self.sys, &self.node, path, true).await?;
@@ -163,10 +167,10 @@ impl Dir {
         }
     }
 
-    /// Attributes of the file that a path leads to, symbolic links followed.
+    /// Returns the attributes of the file at a path, following symbolic links.
     ///
     /// # Errors
-    /// There is none, or a directory on the way may not be searched.
+    /// Not found, or a directory on the way may not be searched.
     pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         match self.known_metadata(path.as_ref()) {
             Some(known) if known.file_type() != FileType::Symlink => Ok(known),
@@ -174,10 +178,10 @@ impl Dir {
         }
     }
 
-    /// As [`Dir::metadata`], of the symbolic link itself where the path names one.
+    /// Like [`Dir::metadata`], but does not follow a symbolic link in the last component.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Dir::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         match self.known_metadata(path.as_ref()) {
             Some(known) => Ok(known),
@@ -185,15 +189,16 @@ impl Dir {
         }
     }
 
-    /// As [`Dir::symlink_metadata`] of a name in this directory, if nothing must be read or waited for.
+    /// Like [`Dir::symlink_metadata`] for a name in this directory, if known without I/O or
+    /// waiting.
     pub(crate) fn known_metadata(&self, path: &[u8]) -> Option<Metadata> {
         if path.contains(&b'/') { None } else { self.sys.known_metadata(&self.node, path) }
     }
 
-    /// Whether a path leads to anything.
+    /// Whether a path leads to an existing file.
     ///
     /// # Errors
-    /// Anything but its absence.
+    /// Any error except not found.
     pub async fn try_exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
         match self.metadata(path).await {
             Ok(_) => Ok(true),
@@ -202,7 +207,7 @@ impl Dir {
         }
     }
 
-    /// The names in this directory, without the dots, in the volume's order.
+    /// Lists this directory in on-disk order, without `.` and `..`.
     ///
     /// # Errors
     /// The directory may not be read, or is damaged.
@@ -210,10 +215,10 @@ impl Dir {
         self.sys.read_dir(&self.node).await
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// The path leads to something else.
+    /// The path is not a symbolic link.
     pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let node = resolve(&self.sys, &self.node, path, false).await?;
@@ -223,7 +228,7 @@ impl Dir {
         }
     }
 
-    /// Makes a directory with mode 0755 without the umask.
+    /// Creates a directory with mode 0755, not subject to a umask.
     ///
     /// # Errors
     /// The name exists; no permission; no space.
@@ -231,19 +236,19 @@ impl Dir {
         self.create_dir_with(path, 0o755).await
     }
 
-    /// Makes a directory with this mode without the umask.
+    /// Creates a directory with the given mode, not subject to a umask.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`].
+    /// Same as [`Dir::create_dir`].
     pub async fn create_dir_with(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
         let place = place(&self.sys, &self.node, path.as_ref()).await?;
         self.sys.mkdir(&place.dir, place.name, mode).await
     }
 
-    /// Makes a directory and those above it that are missing.
+    /// Creates a directory and any missing parents.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`], except that the directory may exist.
+    /// Those of [`Dir::create_dir`], except that the directory may exist.
     pub async fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let path = &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)];
@@ -257,45 +262,46 @@ impl Dir {
         Ok(())
     }
 
-    /// Makes a symbolic link at `path` that leads to `target`.
+    /// Creates a symbolic link at `path` that points to `target`.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`]; a target that is empty or does not fit a block.
+    /// Those of [`Dir::create_dir`]; a target that is empty or does not fit in a block.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         let place = self.new_name(path.as_ref()).await?;
         self.sys.symlink(&place.dir, place.name, target.as_ref()).await
     }
 
-    /// Makes a device node, named pipe or socket.
+    /// Creates a device node, named pipe or socket.
     ///
     /// # Errors
-    /// As [`Dir::create_dir`].
+    /// Same as [`Dir::create_dir`].
     pub async fn create_special(&self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
         let place = self.new_name(path.as_ref()).await?;
         self.sys.mknod(&place.dir, place.name, special, mode).await
     }
 
-    /// Gives a file another name. A symbolic link is linked itself, not followed.
+    /// Links a file under another name. A symbolic link is itself linked, not followed.
     ///
     /// # Errors
-    /// The new name exists; the file is a directory, or has as many links as an inode can have.
+    /// The new name exists; the file is a directory, or has the maximum number of links.
     pub async fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         self.inode(from).await?.link(self, to).await
     }
 
-    /// Gives a file that has none a name, or any open file another one.
+    /// Links an open file, which may have no name yet, under a name.
     ///
     /// # Errors
-    /// As [`Dir::hard_link`].
+    /// Same as [`Dir::hard_link`].
     pub async fn link_file(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
         let place = self.new_name(to.as_ref()).await?;
         self.sys.link(file.node(), &place.dir, place.name).await
     }
 
-    /// Removes a name of anything but a directory. The contents go with the last name and the last open file.
+    /// Unlinks anything except a directory. The contents are freed with the last name and the last
+    /// open file.
     ///
     /// # Errors
-    /// There is none; it is a directory; no permission.
+    /// Not found; is a directory; no permission.
     pub async fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let place = place(&self.sys, &self.node, path.as_ref()).await?;
         if place.wants_dir {
@@ -309,18 +315,19 @@ impl Dir {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is none; it is not empty, or no directory; no permission.
+    /// Not found; not empty, or not a directory; no permission.
     pub async fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let place = place(&self.sys, &self.node, path.as_ref()).await?;
         self.sys.rmdir(&place.dir, place.name).await
     }
 
-    /// Removes a directory and everything below it. Symbolic links are removed, not followed, also where one takes a
-    /// directory's place meanwhile.
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed, even
+    /// if one replaces a directory during the call.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is. A
-    /// directory that gets new names meanwhile is not empty. [`Error::Corrupt`] at a directory with a second name.
+    /// Those of [`Dir::remove_dir`] and [`Dir::remove_file`]; whatever was removed before the error
+    /// stays removed. The root cannot be removed. Fails as not empty if a directory gets new names
+    /// during the call. [`Error::Corrupt`] for a directory with a second name.
     pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let top = path.as_ref().to_vec();
         let last = top.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty());
@@ -342,14 +349,14 @@ impl Dir {
         if node.inode() == self.sys.root().inode() {
             return Err(Error::Busy(quote(&top)));
         }
-        // What it holds would be gone under its other names, too.
+        // Emptying it would also empty it under its other names.
         self.sys.check_only_name(&place.dir, place.name).await?;
         let mut level = Level::of(&self.sys, node, place.name.to_vec()).await?;
-        // The levels above, the next one last. No path is resolved twice.
+        // The levels above, innermost last. No path is resolved twice.
         let mut above: Vec<Level> = Vec::new();
         loop {
             let Some(entry) = level.entries.pop() else {
-                // Its node goes first, so that the inode goes with the name.
+                // Drop the node first, so that the inode is freed with the name.
                 let name = level.name;
                 drop(level.node);
                 let Some(parent) = above.pop() else { return self.sys.rmdir(&place.dir, &name).await };
@@ -375,23 +382,23 @@ impl Dir {
     /// Renames; an existing target is replaced.
     ///
     /// # Errors
-    /// As `rename(2)`.
+    /// Same as `rename(2)`.
     pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         self.rename_with(from, to, RenameMode::Replace).await
     }
 
-    /// As [`Dir::rename`], to a path below another directory of the same volume.
+    /// Like [`Dir::rename`], but to a path below another directory of the same volume.
     ///
     /// # Errors
-    /// As there; [`Error::CrossDevice`] where the volumes differ.
+    /// Those of [`Dir::rename`]; [`Error::CrossDevice`] if the volumes differ.
     pub async fn rename_to(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<()> {
         self.rename_between(from.as_ref(), to_dir, to.as_ref(), RenameMode::Replace).await
     }
 
-    /// Renames as the flags say.
+    /// Renames with the given flags.
     ///
     /// # Errors
-    /// As `renameat2(2)`.
+    /// Same as `renameat2(2)`.
     pub async fn rename_with(
         &self,
         from: impl AsRef<[u8]>,
@@ -405,7 +412,7 @@ impl Dir {
         let source = place(&self.sys, &self.node, from).await?;
         let target = place(&to_dir.sys, &to_dir.node, to).await?;
         if source.wants_dir || target.wants_dir {
-            // With a slash at the end of either path the source must be a directory.
+            // If either path ends in a slash, the source must be a directory.
             let node = self.sys.lookup(&source.dir, source.name).await?;
             if node.kind()? != FileType::Dir {
                 let path = if target.wants_dir { to } else { from };
@@ -415,7 +422,7 @@ impl Dir {
         self.sys.rename((&source.dir, source.name), (&target.dir, target.name), mode).await
     }
 
-    /// Sets the permission bits, setuid, setgid and sticky of the file that a path leads to.
+    /// Sets the permission bits, setuid, setgid and sticky of the file at a path.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -424,16 +431,17 @@ impl Dir {
         self.sys.set_mode(&node, mode).await
     }
 
-    /// Sets owner and group; `None` leaves one as it is. A symbolic link is changed itself.
+    /// Sets owner and group; `None` leaves either unchanged. Changes a symbolic link itself.
     ///
     /// # Errors
-    /// The caller may not.
+    /// The caller lacks permission.
     pub async fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
         self.sys.set_owner(&node, uid, gid).await
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is. A symbolic link is changed itself.
+    /// Sets access and modification times; `None` leaves either unchanged. Changes a symbolic link
+    /// itself.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -447,25 +455,28 @@ impl Dir {
         self.sys.set_times(&node, accessed, modified).await
     }
 
-    /// Sets the flags that `chattr` changes to those of `flags`. Symbolic links are followed.
+    /// Sets the flags that `chattr` can change to their values in `flags`. Follows symbolic links.
     ///
     /// # Errors
-    /// The caller is not its owner or lacks a capability; it is no file or directory; a flag that is not supported.
+    /// The caller is not its owner or lacks a capability; not a regular file or directory; or an
+    /// unsupported flag.
     pub async fn set_flags(&self, path: impl AsRef<[u8]>, flags: InodeFlags) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
         self.sys.set_flags(&node, flags).await
     }
 
-    /// Sets the project that a file belongs to. Symbolic links are followed.
+    /// Sets the project that a file belongs to. Follows symbolic links.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] on a volume without the feature `project`; the caller is not its owner.
+    /// [`Error::NotSupported`] on a volume without the `project` feature; the caller is not its
+    /// owner.
     pub async fn set_project(&self, path: impl AsRef<[u8]>, project: u32) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
         self.sys.set_project(&node, project).await
     }
 
-    /// An access control list; `None` where the mode says it all. Symbolic links are followed.
+    /// Returns an access control list; `None` if the mode alone expresses it. Follows symbolic
+    /// links.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -478,10 +489,11 @@ impl Dir {
         }
     }
 
-    /// Sets an access control list, which changes the mode with it, or removes one. Symbolic links are followed.
+    /// Sets an access control list, updating the mode to match, or removes one. Follows symbolic
+    /// links.
     ///
     /// # Errors
-    /// The caller is not its owner; a list for what is inherited belongs to a directory only.
+    /// The caller is not its owner; or a default list for something other than a directory.
     pub async fn set_acl(&self, path: impl AsRef<[u8]>, kind: AclKind, list: Option<&Acl>) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
         match list {
@@ -490,34 +502,35 @@ impl Dir {
         }
     }
 
-    /// Everything below this directory, one after the other; see [`Walk`].
+    /// Walks everything below this directory; see [`Walk`].
     pub fn walk(&self) -> Walk {
         Walk::new(self.sys.clone(), self.node.clone())
     }
 
-    /// Sets the size of a file: what lies beyond is gone, what is new reads as zeroes.
+    /// Sets the size of a file: truncates, or extends with zeros.
     ///
     /// # Errors
-    /// It is no regular file, or may not be written.
+    /// Not a regular file, or not writable.
     pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
         match self.open_with(path, FileOptions::new().write(true)).await {
             Ok(file) => file.set_len(size).await,
-            // As truncate(2), which does not open it.
+            // As truncate(2), which does not open the file.
             Err(Error::Special(place)) => Err(Error::NotAFile(place)),
             Err(error) => Err(error),
         }
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`. Symbolic links are not followed.
+    /// Returns the value of an extended attribute; the name has a prefix such as `user.`. Does not
+    /// follow symbolic links.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`Error::NoData`] if there is none.
     pub async fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
         self.sys.xattr(&node, name.as_ref()).await
     }
 
-    /// Names of the extended attributes that the caller may see. Symbolic links are not followed.
+    /// Names of the extended attributes visible to the caller. Does not follow symbolic links.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -526,10 +539,10 @@ impl Dir {
         self.sys.xattrs(&node).await
     }
 
-    /// Sets an extended attribute. Symbolic links are not followed.
+    /// Sets an extended attribute. Does not follow symbolic links.
     ///
     /// # Errors
-    /// As `lsetxattr(2)`.
+    /// Same as `lsetxattr(2)`.
     pub async fn set_xattr(
         &self,
         path: impl AsRef<[u8]>,
@@ -541,10 +554,10 @@ impl Dir {
         self.sys.set_xattr(&node, name.as_ref(), value.as_ref(), mode).await
     }
 
-    /// Removes an extended attribute. Symbolic links are not followed.
+    /// Removes an extended attribute. Does not follow symbolic links.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`Error::NoData`] if there is none.
     pub async fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
         self.sys.remove_xattr(&node, name.as_ref()).await
@@ -558,19 +571,19 @@ impl Dir {
         self.sys.sync_dir(&self.node).await
     }
 
-    /// A file without a name, open for reading and writing.
+    /// Creates a file without a name, open for reading and writing.
     ///
     /// # Errors
-    /// As [`Dir::create`].
+    /// Same as [`Dir::create`].
     pub async fn tempfile(&self, mode: u32) -> Result<File> {
         let node = self.sys.unnamed(&self.node, NewFile::Regular, mode).await?;
         self.sys.open_file(&node, FileOptions::new().read(true).write(true), true).await.map(File::new)
     }
 
-    /// The whole contents of a file.
+    /// Returns the whole contents of a file.
     ///
     /// # Errors
-    /// As [`Dir::open`]; [`Error::NoMemory`] where they do not fit in memory.
+    /// Those of [`Dir::open`]; [`Error::NoMemory`] if the contents do not fit in memory.
     pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let file = self.open(path).await?;
         let mut bytes = Vec::new();
@@ -578,7 +591,7 @@ impl Dir {
         if !reserved {
             return Err(Error::NoMemory(format!("{} bytes", file.len())));
         }
-        // A file that is sparse and larger than memory fails above; one that is not is read as it comes.
+        // A sparse file larger than memory fails above; others are read piece by piece.
         while (bytes.len() as u64) < file.len() {
             let at = bytes.len();
             bytes.resize(at + READ_BYTES.min((file.len() - at as u64) as usize), 0);
@@ -596,7 +609,7 @@ impl Dir {
     /// Creates or replaces a file with these contents.
     ///
     /// # Errors
-    /// As [`Dir::create`]; [`Error::NoSpace`], with what fits written.
+    /// Those of [`Dir::create`]; [`Error::NoSpace`], with as much written as fits.
     pub async fn write(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.create(path).await?.write_all_at(0, contents.as_ref()).await
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An open regular file. Clones are the same open file.
+/// An open regular file. Clones share the same open file.
 #[derive(Clone)]
 pub struct File {
     pub(crate) open: Arc<OpenNode>,
@@ -34,15 +34,15 @@ impl File {
     /// Attributes.
     ///
     /// # Errors
-    /// The inode cannot be read.
+    /// The inode could not be read.
     pub fn metadata(&self) -> Result<Metadata> {
         self.open.metadata()
     }
 
-    /// Reads from byte `at` on until `to` is full or the file ends; returns how many bytes that was.
+    /// Reads from byte `at` until `to` is full or the file ends; returns the number of bytes read.
     ///
     /// # Errors
-    /// The file is not open for reading; nothing could be read.
+    /// The file is not open for reading, or nothing could be read.
     pub async fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < to.len() {
@@ -56,45 +56,54 @@ impl File {
         Ok(done)
     }
 
-    /// As [`File::read_at`], from memory alone: how many bytes were there, and whether that was all.
+    /// Like [`File::read_at`], but from memory only: how many bytes were cached, and whether that
+    /// was all of them.
     pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
         self.open.read_cached(at, to)
     }
 
-    /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than
-    /// asked for where space ended. Durable after [`File::sync_all`].
+    /// Writes at byte `at`, or at the end of a file open for appending. Returns the number of bytes
+    /// written, which is short if space ran out. Durable after [`File::sync_all`].
     ///
     /// # Errors
-    /// The file is not open for writing; nothing could be written.
+    /// The file is not open for writing, or nothing could be written.
     pub async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.open.write(at, bytes).await
     }
 
-    /// Reads from byte `at` on past the cache (`O_DIRECT`), and gives the buffer back with how many bytes there were before the
-    /// end of the file. Offset and length in multiples of 4,096 bytes are direct on every device, and smaller ones as far as its
-    /// sectors allow; other reads go through the cache. Dirty pages of the range are written back first.
+    /// Reads from byte `at`, bypassing the cache (`O_DIRECT`).
+    ///
+    /// Returns the buffer and the number of bytes read, which is short at the end of the file.
+    /// Requests whose offset and length are multiples of 4,096 bytes are direct on every device;
+    /// smaller multiples are direct if the device's sectors allow it. Other reads go through the
+    /// cache. Dirty pages in the range are written back first.
     ///
     /// # Errors
-    /// The file is not open for reading; nothing could be read.
+    /// The file is not open for reading, or nothing could be read.
     pub async fn read_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         self.open.read_direct(at, buf).await
     }
 
-    /// Writes from byte `at` on, or at the end of a file open for appending, past the cache (`O_DIRECT`), and gives the buffer
-    /// back with how many bytes were written. They are on the device when it returns, and survive a power cut once the file was
-    /// synced. Offset and length in multiples of the volume's blocks are direct; smaller ones where bytes are overwritten, as
-    /// far as the device's sectors allow. Other writes go through the cache and are written back.
+    /// Writes at byte `at`, or at the end of a file open for appending, bypassing the cache
+    /// (`O_DIRECT`).
+    ///
+    /// Returns the buffer and the number of bytes written. They are on the device when this
+    /// returns, and survive a power cut once the file is synced. Requests whose offset and length
+    /// are multiples of the volume's block size are direct; smaller ones are direct if they
+    /// overwrite existing bytes and the device's sectors allow it. Other writes go through the
+    /// cache and are written back.
     ///
     /// # Errors
-    /// The file is not open for writing; the device failed, and the range holds old and new bytes.
+    /// The file is not open for writing; or the device failed, and the range holds a mix of old and
+    /// new bytes.
     pub async fn write_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         self.open.write_direct(at, buf).await
     }
 
-    /// As [`File::read_at`], until `to` is full.
+    /// Like [`File::read_at`], but fills all of `to`.
     ///
     /// # Errors
-    /// As there; the file ends before, an [`Error::Range`].
+    /// Those of [`File::read_at`], and [`Error::Range`] if the file ends first.
     pub async fn read_exact_at(&self, mut at: u64, mut to: &mut [u8]) -> Result<()> {
         while !to.is_empty() {
             match self.read_at(at, to).await? {
@@ -110,10 +119,10 @@ impl File {
         Ok(())
     }
 
-    /// As [`File::write_at`], of all bytes.
+    /// Like [`File::write_at`], but writes all of `bytes`.
     ///
     /// # Errors
-    /// As there, with some bytes written.
+    /// Those of [`File::write_at`]; some bytes may have been written.
     pub async fn write_all_at(&self, mut at: u64, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             match self.write_at(at, bytes).await? {
@@ -124,48 +133,54 @@ impl File {
         Ok(())
     }
 
-    /// Sets the size: what lies beyond is gone, what is new reads as zeroes.
+    /// Sets the size: truncates, or extends with zeros.
     ///
     /// # Errors
-    /// The file is not open for writing; the size is beyond the largest of a file.
+    /// The file is not open for writing, or the size exceeds the largest possible file.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.open.set_size(size).await
     }
 
-    /// Copies up to `len` bytes from `at` on to `to`, a file of the same volume, from its byte `to_at` on; returns how many that
-    /// was, fewer where this file or space ends (`copy_file_range(2)`). Holes stay holes.
+    /// Copies up to `len` bytes, starting at `at`, to byte `to_at` of `to`, a file on the same
+    /// volume (`copy_file_range(2)`).
+    ///
+    /// Returns the number of bytes copied, which is short if this file ends or space runs out.
+    /// Holes stay holes.
     ///
     /// # Errors
-    /// This file is not open for reading, or the other not for writing at an offset; they are of two volumes; the ranges are of
-    /// one file and overlap; nothing could be copied.
+    /// This file is not open for reading; the other is not open for writing, or is open for
+    /// appending; the files are on different volumes; the ranges overlap in one file; or nothing
+    /// could be copied.
     pub async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
         self.open.copy_range(at, &to.open, to_at, len).await
     }
 
-    /// Changes the space of `len` bytes from `offset` on, as `fallocate(2)`: allocates it ahead of writes, frees or zeroes it,
-    /// or takes it out of or puts it into the file. Durable after [`File::sync_all`]; after a power cut before that it may be
-    /// there in part.
+    /// Changes the allocation of `len` bytes from `offset`, like `fallocate(2)`: preallocates,
+    /// punches or zeroes the range, or removes it from or inserts it into the file. Durable after
+    /// [`File::sync_all`]; after an earlier power cut the change may be partial.
     ///
     /// # Errors
-    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3, where only
-    /// [`Fallocate::PunchHole`] is possible; the range is empty, too far out, or not one that can be taken out or put in; space
-    /// ends.
+    /// The file is not open for writing; it is mapped by block pointers (ext2, ext3), where only
+    /// [`Fallocate::PunchHole`] works; the range is empty, too far out, or cannot be collapsed or
+    /// inserted; or space runs out.
     pub async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.open.fallocate(mode, offset, len).await
     }
 
-    /// Moves the file's blocks to as few runs as free space allows; contents and times stay. Durable after
-    /// [`File::sync_all`]; a power cut before that finds all of the file, part of it moved.
+    /// Moves the file's blocks into as few extents as free space allows; contents and times stay.
+    ///
+    /// Durable after [`File::sync_all`]; after an earlier power cut the file is whole, with part of
+    /// it moved.
     ///
     /// # Errors
-    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3; it may not change; there is no space
-    /// for a second copy of its longest stretch without a hole.
+    /// The file is not open for writing, is mapped by block pointers (ext2, ext3), or may not
+    /// change; or free space cannot hold a second copy of its longest stretch without a hole.
     pub async fn defragment(&self) -> Result<Defragmented> {
         self.open.defragment().await
     }
 
-    /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up
-    /// to the end of the file.
+    /// Returns the first byte at or after `from` that is data (`SEEK_DATA`), on the device or in
+    /// memory; `None` if there is none before the end of the file.
     ///
     /// # Errors
     /// The file's map is damaged or cannot be read.
@@ -173,20 +188,22 @@ impl File {
         self.open.seek_data(from).await
     }
 
-    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the end of the file counts as one. `None` for `from`
-    /// at the end or behind.
+    /// Returns the first byte at or after `from` that lies in a hole (`SEEK_HOLE`); the end of the
+    /// file counts as a hole. `None` if `from` is at or past the end.
     ///
     /// # Errors
-    /// As [`File::seek_data`].
+    /// Same as [`File::seek_data`].
     pub async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
         self.open.seek_hole(from).await
     }
 
-    /// The file's extents with bytes in a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent ones joined, cut to the
-    /// range's blocks. Those that are allocated behind the file's end are among them.
+    /// Returns the file's extents within a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent
+    /// ones merged, clipped to the blocks of the range.
+    ///
+    /// Includes extents allocated past the end of the file.
     ///
     /// # Errors
-    /// As [`File::seek_data`].
+    /// Same as [`File::seek_data`].
     pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         self.open.extents(range).await
     }
@@ -199,15 +216,15 @@ impl File {
         self.open.set(of_mode(mode)).await
     }
 
-    /// Sets owner and group; `None` leaves one as it is.
+    /// Sets owner and group; `None` leaves either unchanged.
     ///
     /// # Errors
-    /// The caller may not.
+    /// The caller lacks permission.
     pub async fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.open.set(of_owner(uid, gid)).await
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is.
+    /// Sets access and modification times; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller is not the file's owner.
@@ -215,8 +232,10 @@ impl File {
         self.open.set(of_times(accessed, modified)?).await
     }
 
-    /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a
-    /// program that wants the same bytes in every run calls this after each file.
+    /// Writes dirty data to the device, without making it durable.
+    ///
+    /// Blocks are allocated here, or whenever the cache writes back; a program that wants identical
+    /// bytes on every run calls this after each file.
     ///
     /// # Errors
     /// Something could not be written.
@@ -232,10 +251,10 @@ impl File {
         self.open.sync(false).await
     }
 
-    /// Makes durable what is needed to read the contents back.
+    /// Makes durable whatever is needed to read the contents back.
     ///
     /// # Errors
-    /// As [`File::sync_all`].
+    /// Same as [`File::sync_all`].
     pub async fn sync_data(&self) -> Result<()> {
         self.open.sync(true).await
     }

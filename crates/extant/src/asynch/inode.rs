@@ -1,4 +1,4 @@
-//! Inodes by themselves, with a name or without one.
+//! Inodes as such, with or without a name.
 
 use super::path::{place, resolve};
 use super::{Dir, File};
@@ -6,10 +6,13 @@ use crate::sys::{Node, Sys};
 use crate::{Error, FileOptions, FileType, Metadata, NewFile, Result, Time, XattrMode};
 use extant_fs::quote;
 
-/// A file of any kind without being open for its contents, as a descriptor of `O_PATH`. It stays what it is when names change,
-/// and while it has none. An inode that has no name is gone with the last `Inode` or [`File`] of it.
+/// A file of any kind, not open for I/O, like an `O_PATH` descriptor.
 ///
-/// One that is made without a name can be filled and given its attributes before anybody sees it: see [`Dir::unnamed`].
+/// It refers to the same inode when names change, and while it has none. An inode without names is
+/// freed with the last `Inode` or [`File`] that refers to it.
+///
+/// An inode created without a name can be filled and given its attributes before anyone sees it:
+/// see [`Dir::unnamed`].
 #[derive(Clone, Debug)]
 pub struct Inode {
     sys: Sys,
@@ -17,20 +20,24 @@ pub struct Inode {
 }
 
 impl Dir {
-    /// The inode that a path leads to; a symbolic link in the last place is not followed.
+    /// The inode at a path; a symbolic link in the last component is not followed.
     ///
     /// # Errors
-    /// There is none, or a directory on the way may not be searched.
+    /// Not found, or a directory on the way may not be searched.
     pub async fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
         Ok(Inode { sys: self.sys.clone(), node })
     }
 
-    /// Makes a file without a name, which belongs where `path` leads: near that directory, and with what that hands down. Once
-    /// it is complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before that leaves nothing of it.
+    /// Creates a file without a name, to be linked in the directory at `path` later: it is placed
+    /// near that directory and inherits from it.
+    ///
+    /// Once complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before
+    /// that leaves no trace of it.
     ///
     /// # Errors
-    /// There is no such directory; no permission; no space; a target that is empty or does not fit a block.
+    /// No such directory; no permission; no space; or a symlink target that is empty or does not
+    /// fit in a block.
     pub async fn unnamed(&self, path: impl AsRef<[u8]>, new: NewFile<'_>, mode: u32) -> Result<Inode> {
         let dir = self.open_dir(path).await?;
         let node = self.sys.unnamed(&dir.node, new, mode).await?;
@@ -50,10 +57,10 @@ impl Dir {
         self.sys.link_over(node, &place.dir, place.name).await
     }
 
-    /// As [`Dir::link_file`], in place of what has the name: see [`Inode::link_over`].
+    /// Like [`Dir::link_file`], but replaces an existing name: see [`Inode::link_over`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Inode::link_over`].
     pub async fn link_file_over(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
         self.link_node_over(file.node(), to.as_ref()).await
     }
@@ -68,29 +75,32 @@ impl Inode {
         self.sys.metadata(&self.node).await
     }
 
-    /// Opens the contents of a regular file; the options that create one mean nothing here.
+    /// Opens a regular file for I/O; options that create a file are ignored.
     ///
     /// # Errors
-    /// It is no regular file; permissions.
+    /// Not a regular file, or no permission.
     pub async fn open(&self, options: &FileOptions) -> Result<File> {
         options.check()?;
         self.sys.open_file(&self.node, options, false).await.map(File::new)
     }
 
-    /// Gives it a name: its first, once its data are written, or another one.
+    /// Links it under a name: its first, once its data is written, or another one.
     ///
     /// # Errors
-    /// The name exists; it is a directory, or has as many links as an inode can have; data cannot be written.
+    /// The name exists; it is a directory, or has the maximum number of links; or its data cannot
+    /// be written.
     pub async fn link(&self, dir: &Dir, to: impl AsRef<[u8]>) -> Result<()> {
         let place = dir.new_name(to.as_ref()).await?;
         self.sys.link(&self.node, &place.dir, place.name).await
     }
 
-    /// As [`Inode::link`], in place of whatever but a directory has the name, in one step: after a power cut the name leads to
-    /// the old file or the new one, with its data. A symbolic link is replaced, not followed; a name of this inode itself stays.
+    /// Like [`Inode::link`], but atomically replaces anything except a directory at that name:
+    /// after a power cut the name refers to the old file, or to the new one with its data. A
+    /// symbolic link is replaced, not followed. A name that already refers to this inode is left
+    /// alone.
     ///
     /// # Errors
-    /// As there; a directory has the name.
+    /// Those of [`Inode::link`]; the name is a directory's.
     pub async fn link_over(&self, dir: &Dir, to: impl AsRef<[u8]>) -> Result<()> {
         dir.link_node_over(&self.node, to.as_ref()).await
     }
@@ -98,12 +108,12 @@ impl Inode {
     /// Sets the permission bits, setuid, setgid and sticky.
     ///
     /// # Errors
-    /// The caller is not its owner; it is a symbolic link.
+    /// The caller is not its owner, or it is a symbolic link.
     pub async fn set_mode(&self, mode: u32) -> Result<()> {
         self.sys.set_mode(&self.node, mode).await
     }
 
-    /// Sets owner and group; `None` leaves one as it is.
+    /// Sets owner and group; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller may not.
@@ -111,7 +121,7 @@ impl Inode {
         self.sys.set_owner(&self.node, uid, gid).await
     }
 
-    /// Sets times of last access and change; `None` leaves one as it is.
+    /// Sets access and modification times; `None` leaves either unchanged.
     ///
     /// # Errors
     /// The caller is not its owner.
@@ -119,15 +129,15 @@ impl Inode {
         self.sys.set_times(&self.node, accessed, modified).await
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`.
+    /// Returns the value of an extended attribute; the name has a prefix such as `user.`.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`Error::NoData`] if there is none.
     pub async fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.sys.xattr(&self.node, name.as_ref()).await
     }
 
-    /// Names of the extended attributes that the caller may see.
+    /// Names of the extended attributes visible to the caller.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -138,7 +148,7 @@ impl Inode {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As `lsetxattr(2)`.
+    /// Same as `lsetxattr(2)`.
     pub async fn set_xattr(
         &self,
         name: impl AsRef<[u8]>,
@@ -151,7 +161,7 @@ impl Inode {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`Error::NoData`] if there is none.
     pub async fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         self.sys.remove_xattr(&self.node, name.as_ref()).await
     }

@@ -1,14 +1,22 @@
-//! The same types for code that awaits: nothing here waits for the disk on the calling thread. Small buffered writes to the host's
-//! file are copied there, which takes as long as the host lets its writers wait; the drop of a volume's last handle waits for
-//! its bios; and a device without threads ([`extant_block::FileDevice`] that no world drives) does all of its work in the call.
+//! Async counterparts of the blocking types; nothing here waits for the disk on the calling thread,
+//! with three exceptions.
 //!
-//! A future runs on any executor; I/O is driven by the threads of the volume's own world ([`extant_rt::Rt`]).
+//! Small buffered writes to the host's file are copied there, which takes as long as the host
+//! throttles its writers. Dropping a volume's last handle waits for its bios. A device without
+//! threads ([`extant_block::FileDevice`] that no world drives) does all of its work inside the
+//! call.
+//!
+//! A future runs on any executor; I/O is driven by the threads of the volume's own world
+//! ([`extant_rt::Rt`]).
 //!
 //! ```
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("disk.img");
-//! # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
-//! #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
+//! # let options = extant_image::VolumeOptions {
+//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
+//! #     ..Default::default()
+//! # };
+//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
 //! let rt = extant_rt::Rt::real(Default::default());
 //! # extant_image::mkfs(&path, &options, created, &rt, std::sync::Arc::new(|_, _| {})).unwrap();
 //! use extant::{OpenOptions, asynch::Volume};

@@ -1,19 +1,19 @@
-//! From a path to an inode, name by name, with the permissions of a caller.
+//! Path resolution, name by name, with a caller's permissions.
 
 use crate::sys::{Node, Sys};
 use crate::{Error, FileType, Result};
 use extant_fs::quote;
 
-/// Symbolic links that one path may lead through (Linux: `MAXSYMLINKS`).
+/// Symbolic links followed per path (Linux: `MAXSYMLINKS`).
 pub(super) const LINKS_MAX: u32 = 40;
-/// Longest path, with the byte that ends it in C (`PATH_MAX`).
+/// Longest path, including C's terminating NUL (`PATH_MAX`).
 const PATH_MAX: usize = 4096;
 
-/// A name in a directory that exists; the name itself may not.
+/// A name in an existing directory; the name itself may not exist.
 pub(crate) struct NameAt<'a> {
     pub(crate) dir: Node,
     pub(crate) name: &'a [u8],
-    /// The path ended in a slash: only a directory will do.
+    /// The path ended in a slash, so it must be a directory.
     pub(crate) wants_dir: bool,
 }
 
@@ -25,12 +25,12 @@ fn check_length(path: &[u8]) -> Result<()> {
     }
 }
 
-/// The inode that `path` leads to from `start`; `follow` a symbolic link in the last place.
+/// Resolves `path` from `start`; `follow` applies to a symbolic link in the last component.
 pub(crate) async fn resolve(sys: &Sys, start: &Node, path: &[u8], follow: bool) -> Result<Node> {
     check_length(path)?;
     let mut here = if path[0] == b'/' { sys.root().clone() } else { start.clone() };
     let mut rest = names(path).peekable();
-    // Names of the targets of symbolic links, which come first, the next one last.
+    // Names from the targets of symbolic links, which come before `rest`; the next one is last.
     let mut todo: Vec<Vec<u8>> = Vec::new();
     let mut wants_dir = path.ends_with(b"/");
     let mut links = 0;
@@ -65,7 +65,7 @@ pub(crate) async fn resolve(sys: &Sys, start: &Node, path: &[u8], follow: bool) 
     Ok(here)
 }
 
-/// The directory in which the last name of `path` stands.
+/// The directory that contains the last name of `path`.
 pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result<NameAt<'a>> {
     check_length(path)?;
     let wants_dir = path.ends_with(b"/");

@@ -4,13 +4,13 @@ use crate::{Error, Result};
 use extant_format::{Corrupt, InodeNumber, Place};
 use std::collections::BTreeSet;
 
-/// The directories that a walk has entered, each once. On a damaged volume one may have several names, or lie in itself: a walk
-/// that entered it again would not end.
+/// The directories that a walk has entered. On a damaged volume a directory may have several names,
+/// or contain itself; a walk that entered it again would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Visited(BTreeSet<InodeNumber>);
 
 impl Visited {
-    /// Notes that a directory is entered.
+    /// Records that a directory is entered.
     ///
     /// # Errors
     /// It was entered before.

@@ -1,4 +1,4 @@
-//! A volume and its states: open, synced, closed.
+//! A volume, from opening to closing.
 
 use super::Dir;
 use crate::sys::Sys;
@@ -8,9 +8,10 @@ use extant_rt::Rt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A volume, open for reading or writing. Cheap to clone; clones are the same volume.
+/// A volume, open for reading or writing.
 ///
-/// Dropping the last clone without [`Volume::close`] is what a power cut is: synced changes stay, others may be lost.
+/// Cheap to clone; clones are the same volume. Dropping the last clone without [`Volume::close`]
+/// acts like a power cut: synced changes stay, others may be lost.
 #[derive(Clone, Debug)]
 pub struct Volume {
     pub(crate) sys: Sys,
@@ -20,7 +21,8 @@ impl Volume {
     /// Opens the volume on a device; see [`OpenOptions`].
     ///
     /// # Errors
-    /// The device fails; what lies on it is damaged, is no volume, or uses a feature that is not supported.
+    /// The device fails; or its contents are damaged, are not a volume, or use an unsupported
+    /// feature.
     pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         Ok(Self { sys: Sys::open(rt, device, options).await? })
     }
@@ -30,23 +32,26 @@ impl Volume {
         Dir::new(self.sys.clone(), self.sys.root().clone())
     }
 
-    /// The same volume as another caller sees it.
+    /// The same volume as seen by another caller.
     #[must_use]
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { sys: self.sys.with_caller(caller) }
     }
 
-    /// Gives free space in a range of the volume's bytes back to its device (`FITRIM`): the blocks of a file that holds the
-    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. The block in which the range begins goes
-    /// with it. Returns how many bytes that was.
+    /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks
+    /// become holes.
+    ///
+    /// Runs shorter than `min_bytes` are left alone. The block in which the range begins is
+    /// included. Returns the number of bytes discarded.
     ///
     /// # Errors
-    /// The range has no whole block of the volume; the device cannot, or fails.
+    /// The range contains no whole block of the volume; or the device does not support discard, or
+    /// fails.
     pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         self.sys.trim(range, min_bytes).await
     }
 
-    /// Makes durable all that was done before the call.
+    /// Makes everything done before the call durable.
     ///
     /// # Errors
     /// Something could not be written.
@@ -54,20 +59,26 @@ impl Volume {
         self.sys.sync().await
     }
 
-    /// Damage met so far that did not stop an operation, and what the operation could not do because of it: a file whose
-    /// map is damaged loses its name, and its blocks stay in use until e2fsck frees them. Each problem once. To hear of
-    /// those that [`Volume::close`] meets, ask a clone after it.
+    /// Damage found so far that did not stop an operation, and what the operation could not do
+    /// because of it.
+    ///
+    /// For example, a file with a damaged map loses its name, and its blocks stay in use until
+    /// e2fsck frees them. Each problem is listed once. To get those found by [`Volume::close`], ask
+    /// a clone afterwards.
     pub fn problems(&self) -> Vec<Error> {
         self.sys.problems()
     }
 
-    /// The volume of `extant-fs` below, for reading what has no form here: inodes, maps, structures as text. It shows what was
-    /// changed last, and fails like other clones once the volume is closed.
+    /// The underlying `extant-fs` volume, for reading what this crate does not expose: inodes,
+    /// maps, structures as text.
+    ///
+    /// It shows the latest changes, and fails like other clones once the volume is closed.
     pub fn stored(&self) -> &extant_fs::Volume {
         self.sys.stored()
     }
 
-    /// The first and the last time that an inode of this volume stores; of times beyond them the nearest is stored.
+    /// Earliest and latest time that an inode of this volume can store. Times beyond them are
+    /// clamped.
     pub fn time_range(&self) -> (Time, Time) {
         self.sys.time_range()
     }
@@ -77,13 +88,16 @@ impl Volume {
         self.sys.statfs()
     }
 
-    /// Writes everything, leaves an empty journal and ends. Operations through clones, directories and files fail from then on;
-    /// a write beside this is kept, or fails. The image may be opened again while those live; a block device of the host is
-    /// claimed, and the cache keeps its memory, until the last of them is dropped.
+    /// Writes everything, leaves an empty journal and closes the volume.
+    ///
+    /// Afterwards operations through clones, directories and files fail; a concurrent write is
+    /// either kept or fails. The image may be opened again while those handles live, but a host
+    /// block device stays claimed, and the cache keeps its memory, until the last of them is
+    /// dropped.
     ///
     /// # Errors
-    /// Something could not be written. Where that is data of a file, the volume is clean, and the file lacks them; otherwise the
-    /// volume is as after a power cut.
+    /// Something could not be written. If that was file data, the volume is clean and the file
+    /// lacks it; otherwise the volume is as after a power cut.
     pub async fn close(self) -> Result<()> {
         self.sys.close().await
     }

@@ -4,16 +4,19 @@ use super::Visited;
 use crate::sys::{Node, Sys};
 use crate::{Metadata, Result};
 
-/// A walk over everything below a directory: directories before their contents, the names of each in the order of their
-/// bytes, symbolic links not followed. Names that come or go meanwhile may or may not be met.
+/// Iterates over everything below a directory.
+///
+/// Directories come before their contents, the names in each in byte order; symbolic links are not
+/// followed. Names added or removed during the walk may or may not be seen.
 #[derive(Debug)]
 pub struct Walk {
     sys: Sys,
-    /// The directories on the way to the next path, the innermost last; paths are never resolved, so they may be of any length.
+    /// Directories on the way to the next path, innermost last. Paths are never resolved, so they
+    /// may be of any length.
     levels: Vec<Level>,
-    /// Where the walk begins, until it does.
+    /// Where the walk begins; `None` once it has begun.
     top: Option<Node>,
-    /// On a damaged volume directories may lie in a circle.
+    /// On a damaged volume directories may form a cycle.
     visited: Visited,
 }
 
@@ -21,7 +24,7 @@ pub struct Walk {
 struct Level {
     dir: Node,
     path: Vec<u8>,
-    /// Still to be met, the next one last.
+    /// Names not yet visited, the next one last.
     names: Vec<Vec<u8>>,
 }
 
@@ -30,11 +33,11 @@ impl Walk {
         Self { sys, levels: Vec::new(), top: Some(top), visited: Visited::default() }
     }
 
-    /// The next path, relative to the directory that the walk began in, with its attributes; `None` at the end. After an
-    /// error the walk goes on with what does not lie below the path that failed.
+    /// Returns the next path, relative to the starting directory, and its attributes; `None` at the
+    /// end. After an error the walk continues with everything that is not below the failed path.
     ///
     /// # Errors
-    /// A directory that may not be read, or damage.
+    /// A directory may not be read, or is damaged.
     pub async fn next(&mut self) -> Option<Result<(Vec<u8>, Metadata)>> {
         if let Some(top) = self.top.take()
             && let Err(error) = self.enter(top, Vec::new()).await

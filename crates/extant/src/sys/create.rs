@@ -1,4 +1,4 @@
-//! Calls that make files and give names.
+//! Calls that create files and link names.
 
 use super::{Node, Sys};
 use crate::{Error, Result};
@@ -17,7 +17,7 @@ pub enum Special {
     Block(u32, u32),
 }
 
-/// A file to be made, of any kind but a directory.
+/// A file to create, of any kind except a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewFile<'a> {
     /// An empty regular file.
@@ -28,7 +28,7 @@ pub enum NewFile<'a> {
     Special(Special),
 }
 
-/// Room in device numbers (Linux: `MINORBITS` 20).
+/// Limits of device numbers (Linux: `MINORBITS` 20).
 const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
 
@@ -56,7 +56,7 @@ impl Sys {
         Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode as u16).await?))
     }
 
-    /// Makes a file without a name.
+    /// Creates a file without a name.
     pub(crate) async fn unnamed(&self, dir: &Node, new: NewFile<'_>, mode: u32) -> Result<Node> {
         let (dir, caller, mode) = (dir.live()?, &*self.caller, mode as u16);
         Ok(Node::Live(match new {

@@ -1,4 +1,4 @@
-//! Volumes for the tests of the library.
+//! Volumes for the library's tests.
 
 use extant::{OpenOptions, Volume};
 use extant_image::{SizePolicy, Timestamp, VolumeOptions};
@@ -16,7 +16,7 @@ pub(crate) fn image(dir: &Path) -> PathBuf {
     path
 }
 
-/// e2fsck, where it is installed, has nothing to say beyond its five passes and the summary.
+/// Checks that e2fsck, where installed, prints nothing beyond its five passes and the summary.
 pub(crate) fn fsck(path: &Path) {
     let Ok(out) = Command::new("e2fsck").arg("-fn").arg(path).output() else {
         println!("skipped: e2fsck is not installed");

@@ -1,4 +1,4 @@
-//! Images of mke2fs, mounts of the kernel, and what it says of files.
+//! mke2fs images, kernel mounts, and the kernel's view of files.
 
 use extant::{ExtentFlags, File, FileExtent, OpenOptions, Volume};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ pub(crate) fn run(command: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// Whether the kernel may mount here, and e2fsprogs are there; says so if not.
+/// Whether the kernel can mount here and e2fsprogs is installed; prints a message if not.
 pub(crate) fn have_kernel() -> bool {
     have_tools() && extant_testbed::can_mount()
 }
@@ -33,7 +33,7 @@ pub(crate) fn make(dir: &Path, args: &str) -> PathBuf {
     all.extend([image.to_str().unwrap(), size]);
     let said = run("mke2fs", &all);
     let harmless = ["128-byte inodes", "Warning: blocksize "].iter().any(|line| said.starts_with(line));
-    // A warning that the feature is under development.
+    // mke2fs warns that the feature is under development.
     let harmless = harmless || args.contains("bigalloc") && !said.contains("rror");
     assert!(said.is_empty() || harmless, "{args}: {said}");
     image
@@ -51,7 +51,7 @@ pub(crate) fn check(image: &Path, what: &str) {
     assert!(passes.len() == 5 && others.len() == 1, "{what}: {said}");
 }
 
-/// The volume as the kernel mounts it, until this is dropped.
+/// The volume mounted by the kernel until this is dropped.
 pub(crate) struct Mount(extant_testbed::Mount);
 
 impl Mount {
@@ -74,10 +74,11 @@ impl Mount {
     }
 }
 
-/// An extent without what depends on how a lister cuts them: first byte, length, place, flags but `LAST` and `MERGED`.
+/// An extent reduced to what does not depend on how a tool splits them: first byte, length,
+/// location, flags except `LAST` and `MERGED`.
 pub(crate) type Place = (u64, u64, u64, String);
 
-/// Joins what continues.
+/// Merges contiguous extents.
 fn joined(extents: impl IntoIterator<Item = Place>) -> Vec<Place> {
     let mut all: Vec<Place> = Vec::new();
     for (offset, bytes, at, flags) in extents {
@@ -107,7 +108,7 @@ pub(crate) fn ours(extents: &[FileExtent]) -> Vec<Place> {
     }))
 }
 
-/// The kernel's extents of a file (FIEMAP), as filefrag prints them, in units of `unit` bytes.
+/// The kernel's extents of a file (FIEMAP), from filefrag's output, in units of `unit` bytes.
 pub(crate) fn kernels(path: &Path, unit: u64) -> Vec<Place> {
     let said = run("filefrag", &["-v", &format!("-b{unit}"), path.to_str().unwrap()]);
     let extents = said.lines().filter_map(|line| {
@@ -121,7 +122,7 @@ pub(crate) fn kernels(path: &Path, unit: u64) -> Vec<Place> {
     joined(extents)
 }
 
-/// Ends of data and holes as a seeker from `n` places of a file meets them.
+/// Results of `SEEK_DATA` and `SEEK_HOLE` from each of these places in a file.
 pub(crate) fn kernel_seeks(file: &std::fs::File, places: &[u64]) -> Vec<(Option<u64>, Option<u64>)> {
     use rustix::fs::{SeekFrom, seek};
     let told = |to| match seek(file, to) {

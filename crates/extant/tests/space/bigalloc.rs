@@ -1,4 +1,4 @@
-//! Volumes that allocate clusters (`bigalloc`), beside the kernel's own.
+//! Volumes that allocate clusters (`bigalloc`), compared with the kernel's.
 
 use super::bed::*;
 use extant::{Buf, Fallocate, File, FileOptions, XattrMode};
@@ -57,7 +57,7 @@ fn random(rng: &mut Rng, unit: u64, cluster: u64, max: u64) -> (Change, u64, u64
     let len = align(rng, 3 * cluster).max(1);
     match change {
         Change::Write { direct: true } => (change, at / unit * unit, len.next_multiple_of(unit)),
-        // Most would be refused.
+        // Unaligned ones would mostly be refused.
         Change::Space(Fallocate::CollapseRange | Fallocate::InsertRange) if rng.below(8) > 0 => {
             (change, at / cluster * cluster, len.next_multiple_of(cluster))
         }
@@ -65,7 +65,7 @@ fn random(rng: &mut Rng, unit: u64, cluster: u64, max: u64) -> (Change, u64, u64
     }
 }
 
-/// The errors of both, 0 for none.
+/// Errors of both, 0 for none.
 fn apply(ours: &File, kernels: &std::fs::File, change: Change, at: u64, data: &[u8]) -> (i32, i32) {
     let len = data.len() as u64;
     let told =
@@ -89,7 +89,7 @@ fn apply(ours: &File, kernels: &std::fs::File, change: Change, at: u64, data: &[
     }
 }
 
-/// The ranges of a file's bytes that are mapped.
+/// The mapped byte ranges of a file.
 fn mapped(places: &[Place]) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = Vec::new();
     for (offset, bytes, ..) in places {
@@ -101,7 +101,7 @@ fn mapped(places: &[Place]) -> Vec<(u64, u64)> {
     all
 }
 
-/// Both files have the same bytes, the same blocks mapped, and as much space.
+/// Asserts that both files have the same bytes, mapped blocks and space.
 fn compare(ours: &File, kernels: &Path, unit: u64, cluster: u64, what: &str) {
     let theirs = std::fs::read(kernels).unwrap();
     let mut bytes = vec![0; theirs.len() + 1];
@@ -121,7 +121,7 @@ fn compare(ours: &File, kernels: &Path, unit: u64, cluster: u64, what: &str) {
         nodes.0.is_multiple_of(cluster / 512) && nodes.1.is_multiple_of(cluster / 512),
         "{what}: {blocks:?}"
     );
-    // Both keep a node that extents needed which have been joined since.
+    // Both keep a node that was needed by extents since merged.
     assert!(nodes.0.abs_diff(nodes.1) <= cluster / 512, "{what}: {nodes:?} units of nodes");
 }
 
@@ -134,7 +134,7 @@ fn files_have_the_bytes_and_the_blocks_that_the_kernels_have() {
     let (first, rounds) = (number("EXTANT_SEED").unwrap_or(1), number("EXTANT_ROUNDS").unwrap_or(1));
     let ops = number("EXTANT_OPS").unwrap_or(150);
     for (seed, (args, unit, cluster)) in (first..first + rounds).flat_map(|seed| VOLUMES.map(|v| (seed, v))) {
-        // Ours has the data of all files in its log, or not: that changes nothing that is seen.
+        // Ours journals file data or not, at random; it must make no visible difference.
         let journals_data = (seed + u64::from(unit == 1024)).is_multiple_of(2);
         println!("{args}: EXTANT_SEED={seed}, data=journal: {journals_data}");
         let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,8 @@ fn files_have_the_bytes_and_the_blocks_that_the_kernels_have() {
             let data: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8 | 1).collect();
             let (ours, kernels) = (ours_of(&volume, file), mount.file(&format!("f{file}")));
             let size = ours.len();
-            // The kernel frees the rest of the file's last page as well, which may have been allocated to stay.
+            // The kernel also frees the rest of the file's last page, even if that was
+            // preallocated.
             let punches_end = (at..at + len).contains(&size) || at + len == size;
             let is_skipped = match change {
                 Change::Space(Fallocate::InsertRange) => size > 48 * cluster,
@@ -202,7 +203,7 @@ fn files_have_the_bytes_and_the_blocks_that_the_kernels_have() {
         volume.close().unwrap();
         drop(mount);
         check(&image, &format!("seed {seed}: ours"));
-        // The kernel reads what Extant wrote, and goes on with it; then the other way round.
+        // The kernel reads what Extant wrote and continues from there; then the other way round.
         let mount = Mount::of(&image);
         let seen = rustix::fs::statvfs(mount.at("")).unwrap();
         assert_eq!((statfs.blocks, statfs.blocks_free), (seen.f_blocks, seen.f_bfree), "{args}");
@@ -253,7 +254,7 @@ fn directories_attributes_and_links_take_and_give_back_clusters() {
                     let root = volume.root();
                     root.set_xattr(name(n), "user.a", [n as u8; 400], XattrMode::Any).unwrap();
                     if n % 10 == 2 {
-                        // In an inode of its own, which is charged to the file as well.
+                        // The value gets its own inode, whose blocks also count for the file.
                         let before = root.metadata(name(n)).unwrap().blocks();
                         root.set_xattr(name(n), "user.long", vec![n as u8; 20_000], XattrMode::Any).unwrap();
                         let charged = (root.metadata(name(n)).unwrap().blocks() - before) * 512;
@@ -311,7 +312,8 @@ fn a_volume_is_full_when_its_last_cluster_is_taken() {
         let volume = open(&image);
         let before = volume.statfs();
         let file = ours_of(&volume, 0);
-        // Every other block of a cluster, so that the tree grows, too; then blocks that are implied need no cluster.
+        // Fill every other block of a cluster, so that the tree grows too. Blocks in clusters
+        // already mapped then need no new cluster.
         let (mut at, mut wrote) = (0, Vec::new());
         while wrote.len() < 40_000 {
             let left = volume.statfs().blocks_free;
@@ -327,7 +329,7 @@ fn a_volume_is_full_when_its_last_cluster_is_taken() {
         }
         file.sync_all().unwrap();
         let left = volume.statfs().blocks_free * unit / cluster;
-        // The superuser's reserve is taken last; a reservation for nodes is given back.
+        // The superuser's reserve is used last; reservations for tree nodes are released.
         assert!(left < 3 || volume.statfs().blocks_available == 0, "{args}: {left} clusters are left");
         let last = wrote.last().unwrap().0;
         file.write_all_at(last + unit, &vec![0xee; unit as usize]).unwrap();

@@ -1,4 +1,5 @@
-//! Direct I/O: how many requests the device gets, what readers through the cache see, and what a failed write leaves.
+//! Direct I/O: how many requests reach the device, what cached readers see, and what a failed write
+//! leaves.
 
 use super::bed::*;
 use extant::{Buf, File, FileOptions, OpenOptions, Volume};
@@ -19,7 +20,7 @@ fn device(image: &Path) -> Arc<dyn Device> {
     Arc::new(FileDevice::open(image, options).unwrap())
 }
 
-/// Counts long requests, and takes none that is longer than it says.
+/// Counts long requests and advertises a maximum request length.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Device>,
@@ -76,11 +77,11 @@ fn a_request_is_as_few_bios_as_the_places_of_its_blocks_and_the_device_allow() {
         let mut buf = Buf::from_slice(&expected);
         counting.taken();
         assert_eq!(file.write_direct(0, &mut buf).unwrap(), LEN);
-        // A map of pointers has its blocks in runs between which blocks of the map may lie.
+        // With a map of block pointers, blocks of the map may lie between the file's runs.
         let runs = file.extents(0..u64::MAX).unwrap();
         let bios: u64 = runs.iter().map(|run| run.bytes.div_ceil(Counting::MAX_BYTES)).sum();
         let short = runs.iter().filter(|run| run.bytes % Counting::MAX_BYTES < 64 << 10).count() as u64;
-        // Long requests of the log and of metadata are counted, too.
+        // Long requests for the log and metadata are counted too.
         let allowed = |count: u64| (bios.saturating_sub(2 * short)..=bios + 2).contains(&count);
         let (written, least) = (counting.taken(), LEN as u64 / Counting::MAX_BYTES);
         println!("{args}: {written} bios for {} runs", runs.len());
@@ -101,7 +102,7 @@ fn a_request_is_as_few_bios_as_the_places_of_its_blocks_and_the_device_allow() {
     }
 }
 
-/// Notes where the memory of long requests lies.
+/// Records the memory addresses of long requests.
 #[derive(Debug)]
 struct Noting {
     inner: Arc<dyn Device>,
@@ -164,7 +165,7 @@ fn memory_of_the_caller_is_read_and_written_in_place_where_it_is_aligned() {
         assert_eq!(file.read_at(0, &mut read).unwrap(), LEN);
         assert!(read == expected, "through the cache");
     }
-    // Requests that are not direct, one beyond the end, and one that is refused.
+    // Requests that are not direct, one past the end, and one that is refused.
     let memory = &mut memory[aligned..aligned + LEN];
     memory[..100].fill(7);
     assert_eq!(file.write_direct_from(5000, &memory[..100]).unwrap(), 100);
@@ -264,14 +265,14 @@ fn a_direct_write_that_fails_leaves_the_file_as_long_as_it_was() {
     file.sync_all().unwrap();
     let mut read = vec![0; expected.len()];
     assert_eq!(file.read_at(0, &mut read).unwrap(), expected.len());
-    // Every byte of what failed is old.
+    // Every byte of the failed write still has its old value.
     assert!(read == expected);
     drop(file);
     volume.close().unwrap();
     check(&image, "after failed writes");
 }
 
-/// Writes parts of a new file with eight requests of one thread in flight, each part of bytes of its own.
+/// Writes distinct parts of a new file from one thread with eight requests in flight.
 fn write_parts(rt: &Rt, file: &File, parts: usize, part_bytes: usize) {
     let (next, open) = (std::cell::Cell::new(0), file.asynch().clone());
     let slot = async || {
@@ -304,7 +305,7 @@ fn one_thread_writes_new_files_with_many_requests_in_flight() {
         let beside = open_file(&volume, "beside");
         let options = *FileOptions::new().read(true).append(true).create(true);
         let appended = volume.root().open_with("appended", &options).unwrap();
-        // Appends come one after the other, in any order.
+        // Appends run one after the other, in any order.
         for (file, in_order) in [(beside, true), (appended, false)] {
             write_parts(&rt, &file, PARTS, PART);
             file.sync_all().unwrap();

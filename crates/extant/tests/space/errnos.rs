@@ -1,4 +1,4 @@
-//! The errors, sizes, times and privileges of `fallocate(2)`, call by call as the kernel has them.
+//! Errors, sizes, times and privileges of `fallocate(2)`, call by call, compared with the kernel.
 
 use super::bed::*;
 use extant::{Fallocate, FileOptions};
@@ -15,15 +15,18 @@ const MODES: [(Fallocate, FallocateFlags); 7] = [
     (Fallocate::InsertRange, FallocateFlags::INSERT_RANGE),
 ];
 
-/// The outcome of a call: its error, the size, and the blocks of 512 bytes afterwards.
+/// Outcome of a call: its errno, the size, and the number of 512-byte blocks afterwards.
 type Did = (i32, u64, u64);
 
 fn commit(mount: &Mount) {
     rustix::fs::syncfs(std::fs::File::open(mount.at("")).unwrap()).unwrap();
 }
 
-/// Writes a new file on the kernel's mount. The file before it may have had all blocks, and the kernel's journal thread may give
-/// them back only after the sync that waits for the commit has returned (`T_COMMIT_CALLBACK` in fs/jbd2/commit.c).
+/// Writes a new file on the kernel's mount.
+///
+/// The previous file may have held all blocks, and the kernel's journal thread may only free them
+/// after the sync that waited for the commit has returned (`T_COMMIT_CALLBACK` in
+/// fs/jbd2/commit.c).
 fn fill(mount: &Mount, name: &str, contents: &[u8]) {
     const ROUNDS: u32 = 1000;
     for _ in 0..ROUNDS {
@@ -98,7 +101,7 @@ fn calls_end_as_the_kernels_do() {
             file.sync_all().unwrap();
             let seen = file.metadata().unwrap();
             let blocks = seen.blocks();
-            // Where space ends the kernel keeps what it got.
+            // When space runs out, the kernel keeps what it allocated.
             let blocks = if error == 28 { expected.2 } else { blocks };
             let size = if error == 28 { expected.1 } else { seen.len() };
             assert_eq!((error, size, blocks), expected, "{args}: {mode:?} {range:?}");

@@ -1,4 +1,4 @@
-//! Where files' data are and what space they have, with the kernel's ext4 and e2fsck as judges.
+//! Allocation and mapping of file data, checked against the kernel's ext4 and e2fsck.
 
 mod bed;
 mod bigalloc;

@@ -1,11 +1,12 @@
-//! Random operations on one file, compared with bytes in memory; e2fsck and the kernel's mount look at the end.
+//! Random operations on one file, compared with bytes in memory, then checked by e2fsck and on a
+//! kernel mount.
 
 use super::bed::*;
 use extant::{Buf, Fallocate, File, FileOptions, InodeFlags, Volume};
 use extant_rt::Rng;
 use std::path::Path;
 
-/// Bytes that differ from those of every other write.
+/// Bytes unlike those of any other write.
 fn data(rng: &mut Rng, len: u64) -> Vec<u8> {
     let mut word = rng.next_u64() | 1;
     let mut next = || {
@@ -19,7 +20,7 @@ fn file_of(volume: &Volume) -> File {
     volume.root().open_with("f", FileOptions::new().read(true).write(true).create(true)).unwrap()
 }
 
-/// The bytes that `fallocate` leaves of others, in memory; `None` where it must refuse.
+/// The bytes after `fallocate`, modelled in memory; `None` if it must be refused.
 fn model(bytes: &[u8], mode: Fallocate, at: u64, len: u64, unit: u64) -> Option<Vec<u8>> {
     let (size, end) = (bytes.len() as u64, at + len);
     let aligned = at.is_multiple_of(unit) && len.is_multiple_of(unit);
@@ -132,7 +133,7 @@ fn exercise(image: &Path, unit: u64, has_tree: bool, max: u64, ops: u32, rng: &m
             21 => file.write_back().unwrap(),
             22 => {
                 let mut at = 0;
-                // Where there is no data, bytes are zero.
+                // Holes read as zeros.
                 while let Some(hole) = file.seek_hole(at).unwrap() {
                     let end = file.seek_data(hole).unwrap().unwrap_or(bytes.len() as u64);
                     assert!(bytes[hole as usize..end as usize].iter().all(|&byte| byte == 0), "{what}");
@@ -145,7 +146,7 @@ fn exercise(image: &Path, unit: u64, has_tree: bool, max: u64, ops: u32, rng: &m
                     volume.close().unwrap();
                     volume = open(image);
                 } else {
-                    // With data=journal for a while, or without again.
+                    // Toggle data=journal for a while.
                     let flags = volume.root().metadata("f").unwrap().flags();
                     volume.root().set_flags("f", flags ^ InodeFlags::JOURNAL_DATA).unwrap();
                 }
@@ -213,7 +214,7 @@ fn a_map_of_many_nodes_is_shifted_leaf_by_leaf() {
     let volume = open(&image);
     let file = file_of(&volume);
     let mut bytes: Vec<u8> = Vec::new();
-    // Every other block: an extent each, of which a node holds 84.
+    // Every other block, so each is its own extent; a node holds 84.
     for n in 0..1500_u64 {
         let block = vec![n as u8 | 1; 1024];
         file.write_all_at(n * 2048, &block).unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 const MAX: u64 = 3 << 20;
 
-/// Positions all over a file, at the edges of blocks and beside them.
+/// Positions all over a file, at block edges and next to them.
 fn places(rng: &mut Rng) -> Vec<u64> {
     let edges = (0..60).flat_map(|_| {
         let edge = rng.below(MAX / 1024 + 8) * 1024;

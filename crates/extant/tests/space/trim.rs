@@ -1,4 +1,4 @@
-//! Free space given back to the device.
+//! Discarding free space.
 
 use super::bed::*;
 use extant::{OpenOptions, Volume};
@@ -82,7 +82,7 @@ fn freed_space_becomes_holes_where_that_is_asked_for() {
     }
 }
 
-/// Whether files of this directory can have holes punched.
+/// Whether files in this directory support hole punching.
 fn can_punch(dir: &std::path::Path) -> bool {
     let file = std::fs::File::create(dir.join("probe")).unwrap();
     file.set_len(1 << 20).unwrap();

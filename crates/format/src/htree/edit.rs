@@ -1,7 +1,7 @@
-//! Changes of a node in place.
+//! Changes nodes in place.
 //!
-//! Checksums go stale with a change. [`write_dx_checksum`](super::write_dx_checksum) brings a block's up to date, once for
-//! all of its changes, before the block goes to disk.
+//! Changes leave the checksum stale. [`write_dx_checksum`](super::write_dx_checksum) updates it,
+//! once for all changes to a block, before the block is written to disk.
 
 use super::{
     DxEntries, DxEntry, DxRootInfo, ENTRY_LEN, HtreeContext, NODE_ENTRIES, ROOT_ENTRIES, RawDxCountLimit,
@@ -11,19 +11,21 @@ use crate::{Corrupt, FileBlock, InodeNumber};
 use std::mem::offset_of;
 use zerocopy::FromBytes;
 
-/// The entries of a root or inner node, to be changed.
+/// Mutable entries of a root or inner node.
 #[derive(Debug)]
 pub struct DxEntriesMut<'a> {
-    /// As many as there is room for. The first one's hash holds limit and count.
+    /// All slots. The hash of the first one holds limit and count.
     raw: &'a mut [RawDxEntry],
     count: usize,
 }
 
 impl<'a> DxEntriesMut<'a> {
-    /// The entries of the block that `context` names: of the root, if it is the directory's first.
+    /// The entries of the block described by `context`; those of the root if it is the directory's
+    /// first block.
     ///
     /// # Errors
-    /// Refuses a wrong limit or count, as [`DxRoot::parse`](super::DxRoot::parse) does; trusts the order.
+    /// A wrong limit or count, as in [`DxRoot::parse`](super::DxRoot::parse). The order is not
+    /// checked.
     pub fn open(block: &'a mut [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let at = context.entries_at();
         let (count, limit) = DxEntries::head(block, at, context)?;
@@ -35,17 +37,17 @@ impl<'a> DxEntriesMut<'a> {
         }
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// How many entries there is room for.
+    /// Maximum number of entries.
     pub const fn limit(&self) -> usize {
         self.raw.len()
     }
 
-    /// Inserts `entry` so that it gets `index`, which is at least 1: the first entry stays the first.
+    /// Inserts `entry` at `index`, which is at least 1: the first entry stays first.
     ///
     /// # Panics
     /// If the node is full, or `index` is 0 or beyond the end.
@@ -57,17 +59,17 @@ impl<'a> DxEntriesMut<'a> {
         self.set_count(self.count + 1);
     }
 
-    /// Drops all entries from `count` on, which is at least 1.
+    /// Drops all entries after the first `count`, which is at least 1.
     ///
     /// # Panics
-    /// If there are fewer, or `count` is 0.
+    /// If there are fewer entries, or `count` is 0.
     pub fn truncate(&mut self, count: usize) {
         assert!((1..=self.count).contains(&count), "{count} of {} entries", self.count);
         self.raw[count..].fill(RawDxEntry::default());
         self.set_count(count);
     }
 
-    /// Makes the first entry, which leads to names of any hash, lead to `block`.
+    /// Points the first entry, which has no hash, to `block`.
     pub fn set_first(&mut self, block: FileBlock) {
         self.raw[0].block = block.0.into();
     }
@@ -79,10 +81,10 @@ impl<'a> DxEntriesMut<'a> {
     }
 }
 
-/// Fills `block` with a root, its checksum stale.
+/// Fills `block` with a root; its checksum is stale.
 ///
 /// # Panics
-/// As [`write_dx_root`](super::write_dx_root).
+/// Same as [`write_dx_root`](super::write_dx_root).
 pub fn init_dx_root(
     block: &mut [u8],
     context: &HtreeContext,
@@ -93,10 +95,10 @@ pub fn init_dx_root(
     write_entries(block, ROOT_ENTRIES, entries, context.checksums);
 }
 
-/// Fills `block` with an inner node, its checksum stale.
+/// Fills `block` with an inner node; its checksum is stale.
 ///
 /// # Panics
-/// As [`write_dx_node`](super::write_dx_node).
+/// Same as [`write_dx_node`](super::write_dx_node).
 pub fn init_dx_node(
     block: &mut [u8],
     context: &HtreeContext,
@@ -106,13 +108,13 @@ pub fn init_dx_node(
     write_entries(block, NODE_ENTRIES, entries, context.checksums);
 }
 
-/// Sets the levels of inner nodes between a root and its leaves.
+/// Sets the number of levels of inner nodes between a root and its leaves.
 pub fn set_dx_levels(root: &mut [u8], levels: u8) {
     root[offset_of!(super::RawDxRoot, indirect_levels)] = levels;
 }
 
-/// Sets the parent that `..` names in a directory's first block: of a tree's root, and of a linear directory whose `.` has
-/// the usual 12 bytes.
+/// Sets the parent in `..` in a directory's first block: that of a hash tree's root, or of a linear
+/// directory whose `.` has the usual 12 bytes.
 pub fn set_dotdot(first_block: &mut [u8], parent: InodeNumber) {
     let at = offset_of!(super::RawDxRoot, dotdot);
     first_block[at..at + 4].copy_from_slice(&parent.0.to_le_bytes());

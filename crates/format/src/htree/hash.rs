@@ -1,8 +1,8 @@
-//! Hashes of names.
+//! Name hashes.
 //!
-//! The functions are those that the kernel's *Hash Tree Directories* names; the transforms are half of MD4 (RFC 1320: 24 of
-//! its 48 steps) and TEA (Wheeler and Needham, *TEA, a Tiny Encryption Algorithm*, 1994) over the name, eight or four words
-//! at a time.
+//! The functions are named in the kernel's *Hash Tree Directories*. The transforms are half of MD4
+//! (RFC 1320: 24 of its 48 steps) and TEA (Wheeler and Needham, *TEA, a Tiny Encryption Algorithm*,
+//! 1994), applied to the name eight or four words at a time.
 
 use crate::CharSign;
 use std::fmt;
@@ -10,18 +10,18 @@ use std::fmt;
 /// `hash_version`: how a directory hashes its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
-    /// The first one, a multiplication for each byte.
+    /// The original hash: one multiplication per byte.
     Legacy,
-    /// Half of MD4; what is used unless asked otherwise.
+    /// Half of MD4; the default.
     HalfMd4,
     /// The Tiny Encryption Algorithm.
     Tea,
-    /// SipHash, keyed by an encrypted directory's key: names there carry their hash beside them.
+    /// SipHash, keyed by an encrypted directory's key; entries there store the hash after the name.
     SipHash,
 }
 
 impl HashVersion {
-    /// From the number on disk.
+    /// From the on-disk number.
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Legacy,
@@ -32,7 +32,7 @@ impl HashVersion {
         })
     }
 
-    /// The number on disk.
+    /// The on-disk number.
     pub const fn number(self) -> u8 {
         match self {
             Self::Legacy => 0,
@@ -54,16 +54,19 @@ impl fmt::Display for HashVersion {
     }
 }
 
-/// The hash of a name. The tree is ordered by the major part; the minor part orders names that share it.
+/// The hash of a name. The tree is ordered by the major part; the minor part orders names that
+/// share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash {
-    /// Even: the lowest bit marks, in the tree, that names of one hash continue in the next block.
+    /// Always even: in the tree, the lowest bit marks names with the same hash that continue in the
+    /// next block.
     pub major: u32,
     /// 0 for the legacy hash.
     pub minor: u32,
 }
 
-/// Hashes `name` for a volume whose `s_hash_seed` is `seed`. `None` for SipHash, which needs a key that no volume holds.
+/// Hashes `name` for a volume whose `s_hash_seed` is `seed`. `None` for SipHash, whose key is not
+/// stored on the volume.
 pub fn hash_name(version: HashVersion, sign: CharSign, seed: &[u32; 4], name: &[u8]) -> Option<NameHash> {
     let mut state = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     if *seed != [0; 4] {
@@ -85,7 +88,7 @@ pub fn hash_name(version: HashVersion, sign: CharSign, seed: &[u32; 4], name: &[
         }
         HashVersion::SipHash => return None,
     };
-    // The highest even number means the end of a directory to readers of it.
+    // The highest even number marks the end of a directory for readers.
     let major = match major & !1 {
         0xffff_fffe => 0xffff_fffc,
         major => major,
@@ -93,12 +96,13 @@ pub fn hash_name(version: HashVersion, sign: CharSign, seed: &[u32; 4], name: &[
     Some(NameHash { major, minor })
 }
 
-/// Pieces of `len` bytes, each with the number of bytes left from its start.
+/// Pieces of `len` bytes, each with the number of bytes remaining from its start.
 fn chunks(name: &[u8], len: usize) -> impl Iterator<Item = (&[u8], usize)> {
     name.chunks(len).enumerate().map(move |(i, chunk)| (chunk, name.len() - i * len))
 }
 
-/// Packs bytes into words, the first byte highest. Missing bytes are filled with the count of bytes that are left.
+/// Packs bytes into words, first byte highest. Missing bytes are padded with the number of
+/// remaining bytes.
 fn words<const N: usize>(chunk: &[u8], left: usize, sign: CharSign) -> [u32; N] {
     let pad = (left as u8 as u32) * 0x0101_0101;
     let mut words = [pad; N];
@@ -170,7 +174,7 @@ mod tests {
         (major, minor)
     }
 
-    /// The hashes that debugfs 1.47.0 `dx_hash` prints.
+    /// Hashes as printed by `dx_hash` of debugfs 1.47.0.
     #[test]
     fn known_hashes() {
         let high = b"he\xe9llo";
@@ -186,7 +190,8 @@ mod tests {
         assert_eq!(hash_name(HashVersion::SipHash, CharSign::Signed, &SEED, high), None);
     }
 
-    /// Names of every length, of bytes that debugfs's command parser leaves alone, under every version and sign.
+    /// Names of every length, made of bytes that debugfs's command parser does not interpret, with
+    /// every version and sign.
     #[test]
     fn debugfs_agrees_on_random_names() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -205,7 +210,8 @@ mod tests {
             script.push(b'\n');
             cases.push((version, sign, seed, name));
         }
-        // As a command file: a command line would go through an editor that has its own view of high bytes.
+        // Use a command file: a command line would go through an editor that treats high bytes
+        // differently.
         let Ok(mut debugfs) = Command::new("debugfs")
             .args(["-f", "/dev/stdin"])
             .stdin(Stdio::piped())

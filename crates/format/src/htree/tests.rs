@@ -1,4 +1,4 @@
-//! The fixtures were made by Linux 6.18: see tests/data/README.md.
+//! The fixtures were created by Linux 6.18; see tests/data/README.md.
 
 use super::*;
 use crate::{CharSign, Problem};
@@ -29,7 +29,7 @@ fn layouts_have_the_documented_sizes() {
     assert_eq!(size_of::<RawDxTail>(), 8);
 }
 
-/// The numbers are those that debugfs 1.47.0 `htree_dump` prints.
+/// Expected numbers are from `htree_dump` of debugfs 1.47.0.
 #[test]
 fn nodes_that_linux_wrote_are_read() {
     let root = DxRoot::parse(ROOT, &ROOT_CONTEXT).unwrap();
@@ -56,7 +56,7 @@ fn nodes_that_linux_wrote_are_read() {
     verify_dx_checksum(NODE, &NODE_CONTEXT, seed_of(&NODE_CONTEXT)).unwrap();
 }
 
-/// Names, and the leaf that debugfs finds them in.
+/// Names, and the leaf in which debugfs finds them.
 #[test]
 fn names_lead_to_the_leaf_where_linux_put_them() {
     let entries = DxRoot::parse(ROOT, &ROOT_CONTEXT).unwrap().entries;
@@ -87,7 +87,7 @@ fn writing_gives_the_bytes_of_linux() {
     let mut ours = [0xaa; 1024];
     let list: Vec<_> = root.entries.iter().collect();
     write_dx_root(&mut ours, &root.info, list.into_iter(), Some(seed_of(&ROOT_CONTEXT)));
-    // Linux leaves what a block held before in the unused entries and in dt_reserved.
+    // Linux leaves stale contents of the block in unused entries and in dt_reserved.
     let used = 32 + 9 * 8;
     assert_eq!(ours[..used], ROOT[..used]);
     verify_dx_checksum(&ours, &ROOT_CONTEXT, seed_of(&ROOT_CONTEXT)).unwrap();

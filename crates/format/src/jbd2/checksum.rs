@@ -1,4 +1,4 @@
-//! How a journal's blocks are laid out and checked, as its features say.
+//! Layout and checksums of a journal's blocks, as determined by its features.
 
 use super::JOURNAL_MAGIC;
 use crate::{ChecksumSeed, Corrupt, Place};
@@ -8,22 +8,24 @@ use crate::{ChecksumSeed, Corrupt, Place};
 pub enum JournalChecksums {
     /// None.
     None,
-    /// The commit block has the CRC-32 of its transaction's descriptors and data (`journal_checksum`).
+    /// The commit block has a CRC-32 of the transaction's descriptors and data
+    /// (`journal_checksum`).
     Commit,
-    /// Every block has its own; data blocks 16 bits of it in their tags (`journal_checksum_v2`).
+    /// Every block has its own checksum; for data blocks, 16 bits of it are in the tag
+    /// (`journal_checksum_v2`).
     V2,
-    /// As V2, with 32 bits (`journal_checksum_v3`).
+    /// Like V2, with 32 bits (`journal_checksum_v3`).
     V3,
 }
 
 impl JournalChecksums {
-    /// Whether every block has its own.
+    /// Whether every block has its own checksum.
     pub const fn in_every_block(self) -> bool {
         matches!(self, Self::V2 | Self::V3)
     }
 }
 
-/// The layout of the journal's blocks that follows from its features.
+/// Layout of the journal's blocks, as determined by its features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalLayout {
     /// Whether block numbers have 64 bits (`journal_64bit`).
@@ -40,7 +42,7 @@ impl JournalLayout {
         if self.checksums.in_every_block() { 4 } else { 0 }
     }
 
-    /// Bytes of a tag without UUID. With V2, Linux counts two bytes more than it uses.
+    /// Size of a tag without UUID. With V2, Linux counts two bytes more than it uses.
     pub const fn tag_bytes(&self) -> usize {
         let narrow = match self.checksums {
             JournalChecksums::V3 => return 16,
@@ -50,12 +52,12 @@ impl JournalLayout {
         if self.wide { narrow + 4 } else { narrow }
     }
 
-    /// Bytes of a revoke record.
+    /// Size of a revoke record.
     pub const fn revoke_bytes(&self) -> usize {
         if self.wide { 8 } else { 4 }
     }
 
-    /// The checksum of a block with a tail, whose last 4 bytes count as 0.
+    /// Stored and computed checksum of a block with a tail; the tail's 4 bytes count as 0.
     fn tail_checksum(&self, block: &[u8]) -> Option<(u32, u32)> {
         let (contents, tail) = block.split_last_chunk::<4>()?;
         Some((u32::from_be_bytes(*tail), self.seed.over(contents).over(&[0; 4]).0))
@@ -74,7 +76,7 @@ impl JournalLayout {
         }
     }
 
-    /// Fills in the tail of a descriptor or revoke block, if the journal has tails.
+    /// Writes the tail of a descriptor or revoke block, if the journal has tails.
     pub(super) fn write_tail(&self, block: &mut [u8]) {
         if self.checksums.in_every_block()
             && let Some((_, checksum)) = self.tail_checksum(block)
@@ -84,7 +86,8 @@ impl JournalLayout {
         }
     }
 
-    /// The checksum in a tag for its data block, as that lies in the journal: 0 without checksums of blocks.
+    /// The checksum for a data block's tag, computed over the block as stored in the journal; 0
+    /// without block checksums.
     pub fn data_checksum(&self, sequence: u32, data: &[u8]) -> u32 {
         let whole = || self.seed.over(&sequence.to_be_bytes()).over(data).0;
         match self.checksums {
@@ -110,18 +113,20 @@ const CRC32_TABLE: [u32; 256] = {
     table
 };
 
-/// CRC-32 (polynomial 0x04c11db7, highest bit first) over `bytes`, continuing from `seed`, not inverted.
+/// CRC-32 (polynomial 0x04c11db7, most significant bit first) over `bytes`, continuing from `seed`,
+/// not inverted.
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| (crc << 8) ^ CRC32_TABLE[usize::from((crc >> 24) as u8 ^ byte)])
 }
 
-/// The checksum of a transaction under [`JournalChecksums::Commit`]: over its descriptor blocks and the data blocks, as
-/// they lie in the journal and in that order. Revoke blocks do not count.
+/// Checksum of a transaction under [`JournalChecksums::Commit`]: over its descriptor and data
+/// blocks, in the order and form they have in the journal. Revoke blocks are not included.
 pub fn transaction_crc<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     blocks.into_iter().fold(!0, crc32_be)
 }
 
-/// Whether a data block starts with the journal's magic number, which must not stand there in the log.
+/// Whether a data block starts with the journal's magic number, which the log must not contain
+/// there.
 pub(super) fn starts_with_magic(data: &[u8]) -> bool {
     data.starts_with(&JOURNAL_MAGIC.to_be_bytes())
 }

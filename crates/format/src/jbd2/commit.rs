@@ -1,4 +1,4 @@
-//! Commit blocks: a transaction is whole.
+//! Commit blocks, which complete a transaction.
 
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind, RawJournalHeader};
 use super::{JournalChecksums, JournalLayout};
@@ -20,9 +20,10 @@ pub struct RawCommitBlock {
     pub h_chksum_size: u8,
     /// 0xe.
     pub h_padding: [u8; 2],
-    /// 0x10: only the first is used: of the transaction with V1, of this block with V2 and V3.
+    /// 0x10: only the first word is used: checksum of the transaction with V1, of this block with
+    /// V2 and V3.
     pub h_chksum: [U32; 8],
-    /// 0x30: when the transaction was committed, seconds since 1970.
+    /// 0x30: commit time, seconds since 1970.
     pub h_commit_sec: U64,
     /// 0x38.
     pub h_commit_nsec: U32,
@@ -31,23 +32,23 @@ pub struct RawCommitBlock {
 const CHECKSUM: usize = offset_of!(RawCommitBlock, h_chksum);
 const TYPE_CRC32: u8 = 1;
 
-/// The end of a transaction.
+/// The commit record of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalCommit {
     /// The transaction.
     pub sequence: u32,
-    /// When it was committed, seconds since 1970.
+    /// Commit time, seconds since 1970.
     pub seconds: u64,
-    /// And nanoseconds.
+    /// Nanoseconds of the commit time.
     pub nanoseconds: u32,
-    /// With [`JournalChecksums::Commit`], the [`transaction_crc`](super::transaction_crc); `None` where it was not
-    /// written.
+    /// With [`JournalChecksums::Commit`], the [`transaction_crc`](super::transaction_crc); `None`
+    /// if it was not written.
     pub transaction_crc: Option<u32>,
 }
 
 impl JournalCommit {
-    /// Reads a commit block, block `number` of the journal. Checksums are left to [`Self::verify_block`] and
-    /// [`Self::verify_transaction`].
+    /// Parses a commit block, block `number` of the journal. [`Self::verify_block`] and
+    /// [`Self::verify_transaction`] check the checksums.
     pub fn parse(block: &[u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Commit, place)?;
@@ -76,7 +77,7 @@ impl JournalCommit {
         })
     }
 
-    /// Checks the checksum of the block itself, if the journal has them.
+    /// Checks the block's own checksum, if the journal has them.
     pub fn verify_block(block: &[u8], layout: &JournalLayout, number: u32) -> Result<(), Corrupt> {
         let place = Place::JournalBlock(number);
         if !layout.checksums.in_every_block() {
@@ -88,8 +89,8 @@ impl JournalCommit {
         if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
     }
 
-    /// Under [`JournalChecksums::Commit`], checks the transaction against what the commit block, block `number` of the
-    /// journal, says of it.
+    /// Under [`JournalChecksums::Commit`], checks the computed checksum of a transaction against
+    /// its commit block, block `number` of the journal.
     pub fn verify_transaction(&self, computed: u32, number: u32) -> Result<(), Corrupt> {
         match self.transaction_crc {
             Some(stored) if stored != computed => {
@@ -99,7 +100,8 @@ impl JournalCommit {
         }
     }
 
-    /// Fills a commit block. [`Self::transaction_crc`] is written under [`JournalChecksums::Commit`] only.
+    /// Fills a commit block. [`Self::transaction_crc`] is written only under
+    /// [`JournalChecksums::Commit`].
     pub fn write_to(&self, block: &mut [u8], layout: &JournalLayout) {
         let mut raw = RawCommitBlock {
             h_header: JournalBlockHeader::raw(JournalBlockKind::Commit, self.sequence),
@@ -122,7 +124,7 @@ impl JournalCommit {
     }
 }
 
-/// Stored and computed: over the block with its first checksum field as 0.
+/// Stored and computed checksum, the latter with the block's first checksum word as 0.
 fn checksum(block: &[u8], layout: &JournalLayout) -> Option<(u32, u32)> {
     let (before, rest) = block.split_at_checked(CHECKSUM)?;
     let (stored, rest) = rest.split_first_chunk::<4>()?;

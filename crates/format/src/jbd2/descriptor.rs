@@ -1,4 +1,4 @@
-//! Descriptor blocks: where the data blocks behind them belong.
+//! Descriptor blocks: home locations of the data blocks that follow.
 
 use super::checksum::starts_with_magic;
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind};
@@ -9,13 +9,14 @@ use std::fmt;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// `journal_block_tag_t`; the last field is there with 64-bit block numbers only, and with V2 two unused bytes follow.
+/// `journal_block_tag_t`. The last field exists only with 64-bit block numbers; with V2, two unused
+/// bytes follow.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawTag {
     /// 0x0.
     pub t_blocknr: U32,
-    /// 0x4: with V2, half the checksum of the data block.
+    /// 0x4: with V2, half of the data block's checksum.
     pub t_checksum: U16,
     /// 0x6.
     pub t_flags: U16,
@@ -41,11 +42,11 @@ bitflags! {
     /// `t_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct TagFlags: u32 {
-        /// The data block starts with the journal's magic number, which is 0 in its copy here.
+        /// The data block starts with the journal's magic number, which is 0 in this copy.
         const ESCAPE = 0x1;
-        /// No UUID follows: it is that of the tag before.
+        /// No UUID follows; it is the same as the previous tag's.
         const SAME_UUID = 0x2;
-        /// The block was deleted; Linux neither writes nor reads this.
+        /// The block was deleted; neither written nor read by Linux.
         const DELETED = 0x4;
         /// The last tag of this descriptor.
         const LAST = 0x8;
@@ -55,19 +56,20 @@ bitflags! {
 
 const UUID_BYTES: usize = 16;
 
-/// Where one data block belongs.
+/// Home location of a data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalTag {
-    /// Its home.
+    /// The home block.
     pub block: VolumeBlock,
-    /// How it is stored here.
+    /// How it is stored in the journal.
     pub flags: TagFlags,
-    /// Its checksum, see [`JournalLayout::data_checksum`].
+    /// Its checksum; see [`JournalLayout::data_checksum`].
     pub checksum: u32,
 }
 
 impl JournalTag {
-    /// Checks a data block as it lies in the journal, in block `number`, if the journal has checksums of blocks.
+    /// Checks a data block, as stored in block `number` of the journal, if the journal has block
+    /// checksums.
     pub fn verify_data(
         &self,
         layout: &JournalLayout,
@@ -88,14 +90,14 @@ pub fn needs_escape(data: &[u8]) -> bool {
     starts_with_magic(data)
 }
 
-/// Gives a data block whose tag says [`TagFlags::ESCAPE`] its first four bytes back.
+/// Restores the first four bytes of a data block whose tag has [`TagFlags::ESCAPE`].
 pub fn unescape(data: &mut [u8]) {
     if let Some(start) = data.first_chunk_mut() {
         *start = JOURNAL_MAGIC.to_be_bytes();
     }
 }
 
-/// The tags of one descriptor block, in the order of the data blocks behind it.
+/// Tags of a descriptor block, in the order of the data blocks after it.
 #[derive(Clone, Debug)]
 pub struct JournalTags<'a> {
     /// The transaction.
@@ -106,9 +108,10 @@ pub struct JournalTags<'a> {
 }
 
 impl<'a> JournalTags<'a> {
-    /// Reads a descriptor block, block `number` of the journal. The checksum is left to [`JournalLayout::verify_tail`].
+    /// Parses a descriptor block, block `number` of the journal. [`JournalLayout::verify_tail`]
+    /// checks its checksum.
     ///
-    /// A block whose tags run to its end without [`TagFlags::LAST`] is one that Linux accepts.
+    /// Like Linux, accepts a block whose tags run to its end without [`TagFlags::LAST`].
     pub fn parse(block: &'a [u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Descriptor, place)?;
@@ -173,14 +176,14 @@ pub struct DescriptorWriter<'b> {
     block: &'b mut [u8],
     layout: JournalLayout,
     sequence: u32,
-    /// Start of the last tag, once there is one.
+    /// Offset of the last tag, if there is one.
     last: Option<usize>,
-    /// Where the next tag goes.
+    /// Offset for the next tag.
     at: usize,
 }
 
 impl<'b> DescriptorWriter<'b> {
-    /// Starts a descriptor of transaction `sequence` in `block`. The UUID in it is 0, as Linux writes it.
+    /// Starts a descriptor of transaction `sequence` in `block`. Its UUID is 0, as in Linux.
     pub fn new(block: &'b mut [u8], layout: &JournalLayout, sequence: u32) -> Self {
         block.fill(0);
         let header = JournalBlockHeader::raw(JournalBlockKind::Descriptor, sequence);
@@ -188,8 +191,8 @@ impl<'b> DescriptorWriter<'b> {
         Self { block, layout: *layout, sequence, last: None, at: HEADER_LEN }
     }
 
-    /// Adds the home of the next data block, unless the descriptor is full. `data` is the block as it is to be written
-    /// into the journal: with its first four bytes as 0 if it is `escaped`.
+    /// Adds the home location of the next data block, unless the descriptor is full. `data` is the
+    /// block as written to the journal: if `escaped`, with its first four bytes as 0.
     #[must_use]
     pub fn push(&mut self, home: VolumeBlock, escaped: bool, data: &[u8]) -> bool {
         let uuid_bytes = if self.last.is_none() { UUID_BYTES } else { 0 };
@@ -227,7 +230,7 @@ impl<'b> DescriptorWriter<'b> {
         true
     }
 
-    /// Whether it has no tag yet.
+    /// Whether it has no tags yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none()
     }
@@ -235,7 +238,7 @@ impl<'b> DescriptorWriter<'b> {
     /// Marks the last tag and writes the checksum.
     pub fn finish(self) {
         if let Some(last) = self.last {
-            // The flags' lowest byte is the eighth of both layouts.
+            // In both layouts, the low byte of the flags is the eighth byte.
             self.block[last + 7] |= TagFlags::LAST.bits() as u8;
         }
         self.layout.write_tail(self.block);

@@ -1,9 +1,10 @@
-//! The fast-commit area: what changed since the last full commit, as records of intent. Little-endian.
+//! The fast-commit area: changes since the last full commit, as logical records. Little-endian.
 //!
 //! Kernel documentation: *Fast commits* in *Journal (jbd2)*; layout: fs/ext4/fast_commit.h.
 //!
-//! Records do not cross blocks. A commit starts with a head (the first after a full commit) and ends with a tail that
-//! fills its block and carries the CRC of everything since the tail before.
+//! Records do not cross blocks. The first commit after a full commit starts with a head; every
+//! commit ends with a tail that fills its block and carries the CRC of everything since the
+//! previous tail.
 
 use crate::{ChecksumSeed, Corrupt, Extent, FileBlock, InodeNumber, Place, VolumeBlock};
 use std::fmt;
@@ -14,13 +15,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawFastCommitTlv {
-    /// 0x0: what it is.
+    /// 0x0: type of the record.
     pub fc_tag: U16,
-    /// 0x2: bytes of its value.
+    /// 0x2: length of its value in bytes.
     pub fc_len: U16,
 }
 
-/// `struct ext4_fc_add_range`: an inode and an extent as trees have them.
+/// `struct ext4_fc_add_range`: an inode and an extent in tree format.
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawAddRange {
@@ -49,30 +50,30 @@ struct RawPair {
 }
 
 const TLV_LEN: usize = size_of::<RawFastCommitTlv>();
-/// `EXT_INIT_MAX_LEN`: longer extents are unwritten ones.
+/// `EXT_INIT_MAX_LEN`: greater lengths denote unwritten extents.
 const WRITTEN_MAX: u32 = 32768;
 const NAME_MAX: usize = 255;
 
-/// One record.
+/// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastCommitRecord<'a> {
     /// Blocks were added to a file, or their state changed.
     AddRange {
         /// The file.
         inode: InodeNumber,
-        /// Where they are.
+        /// Their location.
         extent: Extent,
     },
-    /// Blocks were taken from a file.
+    /// Blocks were removed from a file.
     DelRange {
         /// The file.
         inode: InodeNumber,
-        /// The first.
+        /// The first block.
         first: FileBlock,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
-    /// An inode was made, and got its first name.
+    /// An inode was created, with its first name.
     Create(FastCommitName<'a>),
     /// A name was added.
     Link(FastCommitName<'a>),
@@ -80,25 +81,25 @@ pub enum FastCommitRecord<'a> {
     Unlink(FastCommitName<'a>),
     /// An inode changed.
     Inode {
-        /// Which.
+        /// The inode's number.
         inode: InodeNumber,
-        /// The inode as it lies on disk, up to the end of its fixed part.
+        /// The on-disk inode, up to the end of its fixed part.
         raw: &'a [u8],
     },
-    /// Nothing; fills a block.
+    /// Padding to the end of a block.
     Pad,
-    /// A commit ends.
+    /// End of a commit.
     Tail {
         /// The full commit that it follows.
         sequence: u32,
-        /// CRC of everything since the tail before.
+        /// CRC of everything since the previous tail.
         checksum: u32,
     },
-    /// The area starts.
+    /// Start of the area.
     Head {
         /// Features; Linux knows none.
         features: u32,
-        /// The transaction that would have been committed in full.
+        /// The transaction that a full commit would have committed.
         sequence: u32,
     },
 }
@@ -114,7 +115,7 @@ pub struct FastCommitName<'a> {
     pub name: &'a [u8],
 }
 
-/// A record with what its checksum needs.
+/// A record, with what its checksum covers.
 #[derive(Clone, Copy, Debug)]
 pub struct FastCommitItem<'a> {
     /// The record, parsed.
@@ -124,7 +125,8 @@ pub struct FastCommitItem<'a> {
 }
 
 impl FastCommitItem<'_> {
-    /// The running CRC, 0 at the start and after every tail, with this record. For a tail, it is what the tail must have.
+    /// Extends the running CRC, which is 0 at the start and after every tail, by this record. For a
+    /// tail, the result is its expected checksum.
     pub fn checksum(&self, running: u32) -> u32 {
         let covered = match self.record {
             FastCommitRecord::Tail { .. } => &self.bytes[..TLV_LEN + 4],
@@ -134,7 +136,7 @@ impl FastCommitItem<'_> {
     }
 }
 
-/// The records of one block. Ends at the block's end, at a tag of 0, and after an error.
+/// Records of one block. Ends at the block's end, at a tag of 0, or after an error.
 #[derive(Clone, Debug)]
 pub struct FastCommitItems<'a> {
     rest: &'a [u8],
@@ -143,7 +145,7 @@ pub struct FastCommitItems<'a> {
 }
 
 impl<'a> FastCommitItems<'a> {
-    /// Over block `number` of the journal. `inode_size` is the volume's.
+    /// Iterates over block `number` of the journal. `inode_size` is the volume's.
     pub fn new(block: &'a [u8], inode_size: u16, number: u32) -> Self {
         Self { rest: block, inode_size: inode_size.into(), place: Place::JournalBlock(number) }
     }

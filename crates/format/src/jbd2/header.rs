@@ -24,11 +24,11 @@ pub(super) const HEADER_LEN: usize = size_of::<RawJournalHeader>();
 /// `h_blocktype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JournalBlockKind {
-    /// Says where the data blocks that follow belong.
+    /// Gives the home locations of the data blocks that follow.
     Descriptor,
-    /// Ends a transaction.
+    /// Completes a transaction.
     Commit,
-    /// The superblock without features.
+    /// The superblock, without features.
     SuperblockV1,
     /// The superblock.
     SuperblockV2,
@@ -37,7 +37,7 @@ pub enum JournalBlockKind {
 }
 
 impl JournalBlockKind {
-    /// From the number on disk.
+    /// From the on-disk number.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             1 => Self::Descriptor,
@@ -49,7 +49,7 @@ impl JournalBlockKind {
         })
     }
 
-    /// The number on disk.
+    /// The on-disk number.
     pub const fn number(self) -> u32 {
         match self {
             Self::Descriptor => 1,
@@ -61,17 +61,17 @@ impl JournalBlockKind {
     }
 }
 
-/// The kind of a block of the log, and the transaction it belongs to.
+/// Kind of a log block, and its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalBlockHeader {
-    /// `None` for a number that jbd2 does not know.
+    /// `None` for a number unknown to jbd2.
     pub kind: Option<JournalBlockKind>,
     /// The transaction, `h_sequence`.
     pub sequence: u32,
 }
 
 impl JournalBlockHeader {
-    /// Reads the start of a block. `None` without the magic number: the log ends before it.
+    /// Parses the start of a block. `None` without the magic number: the log ends before it.
     pub fn read(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawJournalHeader::ref_from_prefix(block).ok()?;
         (raw.h_magic.get() == JOURNAL_MAGIC).then(|| Self {
@@ -80,7 +80,7 @@ impl JournalBlockHeader {
         })
     }
 
-    /// Reads the start of a block that must be of one kind, and gives its sequence.
+    /// Parses the start of a block that must be of this kind, and returns its sequence.
     pub(super) fn expect(block: &[u8], kind: JournalBlockKind, place: Place) -> Result<u32, Corrupt> {
         let Ok((raw, _)) = RawJournalHeader::ref_from_prefix(block) else {
             return Err(Corrupt::truncated(place, HEADER_LEN, block.len()));
@@ -101,7 +101,7 @@ impl JournalBlockHeader {
         Ok(raw.h_sequence.get())
     }
 
-    /// The start of a block of `kind`.
+    /// The header of a block of `kind`.
     pub(super) fn raw(kind: JournalBlockKind, sequence: u32) -> RawJournalHeader {
         RawJournalHeader {
             h_magic: JOURNAL_MAGIC.into(),

@@ -1,4 +1,4 @@
-//! Revoke blocks: blocks whose copies in this and earlier transactions must not be replayed.
+//! Revoke blocks: list blocks whose copies in this and earlier transactions must not be replayed.
 
 use super::JournalLayout;
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind};
@@ -6,10 +6,11 @@ use crate::{Corrupt, Place, VolumeBlock};
 use std::fmt;
 use zerocopy::IntoBytes;
 
-/// `jbd2_journal_revoke_header_t`: the common header and `r_count`, the bytes in use with this.
+/// `jbd2_journal_revoke_header_t`: the common header, and `r_count`, the bytes in use including
+/// this header.
 const REVOKE_HEADER_LEN: usize = HEADER_LEN + 4;
 
-/// The records of one revoke block.
+/// Records of a revoke block.
 #[derive(Clone, Debug)]
 pub struct JournalRevokes<'a> {
     /// The transaction.
@@ -19,7 +20,8 @@ pub struct JournalRevokes<'a> {
 }
 
 impl<'a> JournalRevokes<'a> {
-    /// Reads a revoke block, block `number` of the journal. The checksum is left to [`JournalLayout::verify_tail`].
+    /// Parses a revoke block, block `number` of the journal. [`JournalLayout::verify_tail`] checks
+    /// its checksum.
     pub fn parse(block: &'a [u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Revoke, place)?;
@@ -78,7 +80,7 @@ impl<'b> RevokeWriter<'b> {
         Self { block, layout: *layout, at: REVOKE_HEADER_LEN }
     }
 
-    /// Adds a block, unless there is no room.
+    /// Adds a block, if there is room.
     #[must_use]
     pub fn push(&mut self, revoked: VolumeBlock) -> bool {
         let len = self.layout.revoke_bytes();

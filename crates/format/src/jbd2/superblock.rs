@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 pub struct RawJournalSuperblock {
     /// 0x0: block type 3 or 4.
     pub s_header: RawJournalHeader,
-    /// 0xc: size of a block in bytes.
+    /// 0xc: block size in bytes.
     pub s_blocksize: U32,
     /// 0x10: blocks of the whole journal.
     pub s_maxlen: U32,
@@ -29,9 +29,9 @@ pub struct RawJournalSuperblock {
     pub s_sequence: U32,
     /// 0x1c: block where the log starts, 0 if it is empty.
     pub s_start: U32,
-    /// 0x20: error that made Linux give up, negative errno.
+    /// 0x20: error that aborted the journal, as negative errno.
     pub s_errno: U32,
-    /// 0x24: from here on only in version 2.
+    /// 0x24: this and the following fields exist only in version 2.
     pub s_feature_compat: U32,
     /// 0x28.
     pub s_feature_incompat: U32,
@@ -39,7 +39,7 @@ pub struct RawJournalSuperblock {
     pub s_feature_ro_compat: U32,
     /// 0x30: UUID of the journal.
     pub s_uuid: [u8; 16],
-    /// 0x40: how many volumes share the journal.
+    /// 0x40: number of volumes that share the journal.
     pub s_nr_users: U32,
     /// 0x44: unused.
     pub s_dynsuper: U32,
@@ -47,13 +47,13 @@ pub struct RawJournalSuperblock {
     pub s_max_transaction: U32,
     /// 0x4c: unused.
     pub s_max_trans_data: U32,
-    /// 0x50: 1 CRC-32, 4 CRC-32C.
+    /// 0x50: 1 for CRC-32, 4 for CRC-32C.
     pub s_checksum_type: u8,
     /// 0x51.
     pub s_padding2: [u8; 3],
     /// 0x54: blocks of the fast-commit area.
     pub s_num_fc_blks: U32,
-    /// 0x58: where an empty log goes on, or 0.
+    /// 0x58: where to continue an empty log, or 0.
     pub s_head: U32,
     /// 0x5c.
     pub s_padding: [U32; 40],
@@ -84,7 +84,7 @@ bitflags! {
         const REVOKE = 0x1;
         /// Block numbers have 64 bits.
         const WIDE = 0x2;
-        /// A commit block may reach the disk before its transaction; its checksum tells.
+        /// A commit block may reach the disk before its transaction; its checksum reveals that.
         const ASYNC_COMMIT = 0x4;
         /// Checksums in every block, version 2.
         const CHECKSUM_V2 = 0x8;
@@ -97,11 +97,11 @@ bitflags! {
 }
 
 impl JournalIncompat {
-    /// Every feature that has a name here.
+    /// All features named here.
     pub const KNOWN: Self = Self::from_bits_retain(0x3f);
 }
 
-/// A journal's superblock, consistent.
+/// A consistent journal superblock.
 #[derive(Clone, Debug)]
 pub struct JournalSuperblock {
     raw: RawJournalSuperblock,
@@ -109,8 +109,8 @@ pub struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// For a journal of `blocks` blocks whose log is empty; `users` is 1 for a journal in a volume, 0 for a device that
-    /// no volume uses yet.
+    /// The superblock of a journal of `blocks` blocks with an empty log. `users` is 1 for an
+    /// internal journal, 0 for a device not yet used by any volume.
     ///
     /// # Panics
     /// If the journal is too small for its log and fast-commit area.
@@ -141,10 +141,10 @@ impl JournalSuperblock {
         this
     }
 
-    /// The superblock of this journal with an empty log, moved to `blocks` blocks.
+    /// The superblock of this journal, with an empty log, resized to `blocks` blocks.
     ///
     /// # Errors
-    /// Fewer blocks than its log and fast-commit area need.
+    /// Fewer blocks than the log and fast-commit area need.
     pub fn resized(&self, blocks: u32) -> Result<Self, Corrupt> {
         let mut this = self.clone();
         this.raw.s_maxlen = blocks.into();
@@ -154,7 +154,8 @@ impl JournalSuperblock {
         Ok(this)
     }
 
-    /// Reads the first 1024 bytes of the journal's first block. The checksum is left to [`Self::verify_checksum`].
+    /// Parses the first 1024 bytes of the journal's first block. [`Self::verify_checksum`] checks
+    /// its checksum.
     pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
         let place = Place::JournalSuperblock;
         let Ok((raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
@@ -221,12 +222,13 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    /// Whether this is the superblock of version 1 (block type 3), which has neither features nor checksums.
+    /// Whether this is a version 1 superblock (block type 3), which has neither features nor
+    /// checksums.
     pub fn is_v1(&self) -> bool {
         self.raw.s_header.h_blocktype.get() == JournalBlockKind::SuperblockV1.number()
     }
 
-    /// Checks the checksum of a journal whose blocks have them.
+    /// Checks the checksum, if the journal's blocks have them.
     pub fn verify_checksum(&self) -> Result<(), Corrupt> {
         if !self.layout().checksums.in_every_block() {
             return Ok(());
@@ -249,7 +251,7 @@ impl JournalSuperblock {
         ChecksumSeed(!0).over(&bytes[..CHECKSUM]).over(&[0; 4]).over(&bytes[CHECKSUM + 4..]).0
     }
 
-    /// Writes the superblock into the first 1024 bytes of `block`, with its checksum.
+    /// Writes the superblock, with its checksum, to the first 1024 bytes of `block`.
     pub fn write_to(&self, block: &mut [u8]) {
         let mut raw = self.raw;
         if self.layout().checksums.in_every_block() {
@@ -258,7 +260,7 @@ impl JournalSuperblock {
         block[..JOURNAL_SUPERBLOCK_BYTES].copy_from_slice(raw.as_bytes());
     }
 
-    /// The layout as it lies on disk.
+    /// The on-disk layout.
     pub fn raw(&self) -> &RawJournalSuperblock {
         &self.raw
     }
@@ -273,13 +275,14 @@ impl JournalSuperblock {
         self.raw.s_maxlen.get()
     }
 
-    /// The ring of the log: after its last block follows its first.
+    /// The log's ring of blocks: after the last one comes the first.
     pub fn log(&self) -> Range<u32> {
         let fast = if self.has_fast_commit() { self.fast_commit_area_blocks() } else { 0 };
         self.raw.s_first.get()..self.blocks() - fast
     }
 
-    /// The blocks that fast commits use; empty without them. Linux leaves the first block of the area alone.
+    /// The blocks used by fast commits; empty without them. Linux leaves the area's first block
+    /// unused.
     pub fn fast_commits(&self) -> Range<u32> {
         let start = self.log().end + u32::from(self.has_fast_commit());
         start.min(self.blocks())..self.blocks()
@@ -306,24 +309,24 @@ impl JournalSuperblock {
         Some(self.raw.s_start.get()).filter(|&start| start != 0)
     }
 
-    /// The error that made Linux give up, an errno; 0 for none.
+    /// The errno of the error that aborted the journal; 0 for none.
     pub fn errno(&self) -> i32 {
         (self.raw.s_errno.get() as i32).saturating_neg()
     }
 
-    /// Features that do not matter to readers; none in version 1.
+    /// Features irrelevant to readers; none in version 1.
     pub fn compat(&self) -> JournalCompat {
         let bits = if self.is_v1() { 0 } else { self.raw.s_feature_compat.get() };
         JournalCompat::from_bits_retain(bits)
     }
 
-    /// Features that every reader must know; none in version 1.
+    /// Features that every reader must support; none in version 1.
     pub fn incompat(&self) -> JournalIncompat {
         let bits = if self.is_v1() { 0 } else { self.raw.s_feature_incompat.get() };
         JournalIncompat::from_bits_retain(bits)
     }
 
-    /// Features that a writer must know; none are defined.
+    /// Features that a writer must support; none are defined.
     pub fn ro_compat(&self) -> u32 {
         if self.is_v1() { 0 } else { self.raw.s_feature_ro_compat.get() }
     }
@@ -333,14 +336,15 @@ impl JournalSuperblock {
         self.raw.s_uuid
     }
 
-    /// UUIDs of the volumes that use the journal, zeros for the volume that it lies in; none in version 1.
+    /// UUIDs of the volumes that use the journal; zeros for the volume that contains it. Empty in
+    /// version 1.
     pub fn users(&self) -> &[[u8; 16]] {
         let users = if self.is_v1() { 0 } else { self.raw.s_nr_users.get() };
         let count = users.min(self.raw.s_users.len() as u32);
         &self.raw.s_users[..count as usize]
     }
 
-    /// The shape of the log's blocks.
+    /// Layout of the log's blocks.
     pub fn layout(&self) -> JournalLayout {
         let incompat = self.incompat();
         let checksums = if incompat.contains(JournalIncompat::CHECKSUM_V3) {
@@ -359,7 +363,8 @@ impl JournalSuperblock {
         }
     }
 
-    /// Sets where the log starts and its first transaction; `None` for an empty log whose next transaction is `sequence`.
+    /// Sets the start of the log and its first transaction; `None` for an empty log whose next
+    /// transaction is `sequence`.
     ///
     /// # Panics
     /// If `start` is not a block of the log.
@@ -369,7 +374,7 @@ impl JournalSuperblock {
         self.raw.s_sequence = sequence.into();
     }
 
-    /// Sets where an empty log goes on (kernel: `s_head`), or `None` to leave that to the next writer.
+    /// Sets where to continue an empty log (kernel: `s_head`); `None` leaves it to the next writer.
     ///
     /// # Panics
     /// If `head` is not a block of the log.
@@ -378,7 +383,7 @@ impl JournalSuperblock {
         self.raw.s_head = head.unwrap_or(0).into();
     }
 
-    /// Sets features that do not matter to readers.
+    /// Sets features irrelevant to readers.
     ///
     /// # Panics
     /// If they contradict the others, or the superblock is of version 1.
@@ -388,12 +393,12 @@ impl JournalSuperblock {
         assert!(self.check().is_ok(), "features {compat}");
     }
 
-    /// Sets the error reported to later users of the journal, an errno; 0 for none.
+    /// Sets the errno reported to later users of the journal; 0 for none.
     pub fn set_errno(&mut self, errno: i32) {
         self.raw.s_errno = (errno.saturating_neg() as u32).into();
     }
 
-    /// Sets features that every reader must know.
+    /// Sets features that every reader must support.
     ///
     /// # Panics
     /// If they contradict each other or the journal's size, or the superblock is of version 1.
@@ -427,7 +432,7 @@ impl fmt::Display for JournalIncompat {
     }
 }
 
-/// Names as dumpe2fs spells them, bits without one as its `FEATURE_I6`.
+/// Names as in dumpe2fs; unnamed bits like its `FEATURE_I6`.
 fn write_names(f: &mut fmt::Formatter<'_>, set: char, bits: u32, names: &[(u32, &str)]) -> fmt::Result {
     let mut space = "";
     for n in (0..32).filter(|n| bits & (1 << n) != 0) {

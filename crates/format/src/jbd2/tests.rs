@@ -1,4 +1,4 @@
-//! The fixtures were made by Linux 6.18 and by debugfs 1.47.0: see tests/data/README.md.
+//! The fixtures were created by Linux 6.18 and debugfs 1.47.0; see tests/data/README.md.
 
 use super::superblock::RawJournalSuperblock;
 use super::*;
@@ -9,7 +9,7 @@ use std::mem::offset_of;
 const UUID: [u8; 16] = 0x01234567_89ab_cdef_0123_456789abcdef_u128.to_be_bytes();
 const BLOCK: usize = 1024;
 
-/// The start of a journal: its superblock, and the log up to its end.
+/// The start of a journal: its superblock, and the log to its end.
 struct Journal {
     name: &'static str,
     bytes: &'static [u8],
@@ -31,7 +31,7 @@ impl Journal {
         &self.bytes[number as usize * BLOCK..][..BLOCK]
     }
 
-    /// Walks the log and checks every checksum; a line for each block of it.
+    /// Walks the log, and checks every checksum; returns a line per block.
     fn walk(&self) -> Vec<String> {
         let layout = self.sb.layout();
         let (mut at, mut crc, mut lines) = (self.sb.start().unwrap(), !0, Vec::new());
@@ -106,7 +106,7 @@ fn layouts_have_the_documented_sizes() {
     );
 }
 
-/// Block numbers and kinds are those that debugfs 1.47.0 `logdump` prints.
+/// Expected block numbers and kinds are from `logdump` of debugfs 1.47.0.
 #[test]
 fn logs_that_linux_and_debugfs_wrote_are_walked() {
     let [plain, csum1, csum2, csum3] = journals().map(|journal| (journal.sb.layout(), journal.walk()));
@@ -153,7 +153,7 @@ fn writing_gives_the_bytes_that_were_read() {
                     }
                     writer.finish();
                     if journal.name == "csum2" {
-                        // debugfs leaves what its memory held before behind the tags, and in the checksum.
+                        // debugfs leaves stale memory after the tags and in the checksum.
                         used = 12 + 16 + 3 * layout.tag_bytes();
                         layout.verify_tail(&ours, number).unwrap();
                     }

@@ -1,4 +1,4 @@
-//! The fixture was made by e2fsprogs 1.47.0: see tests/data/README.md.
+//! The fixture was created by e2fsprogs 1.47.0; see tests/data/README.md.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn layouts_have_the_documented_sizes() {
     assert_eq!(QUOTA_LEAF_ENTRIES, 14);
 }
 
-/// The numbers are those that debugfs 1.47.0 `list_quota` prints.
+/// Expected numbers are from `list_quota` of debugfs 1.47.0.
 #[test]
 fn a_file_of_e2fsprogs_is_read() {
     let header = QuotaHeader::parse(block(0), INODE).unwrap();

@@ -1,9 +1,9 @@
-//! The record of errors in the superblock (kernel document: *Super Block*, `s_error_count` to `s_last_error_func`, and
-//! `s_state`). Only a check of the volume clears it.
+//! The superblock's error record (kernel document: *Super Block*, `s_error_count` to
+//! `s_last_error_func`, and `s_state`). Only a check of the volume clears it.
 
 use super::{STATE_ERROR, Superblock};
 
-/// The kind of an error, as the superblock numbers it (`EXT4_ERR_*`).
+/// Kind of an error, numbered as in the superblock (`EXT4_ERR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorCode {
@@ -15,24 +15,24 @@ pub enum ErrorCode {
     Corrupt = 5,
 }
 
-/// An error as the superblock keeps it.
+/// An error, as recorded in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorRecord<'a> {
-    /// When it was met, in seconds since 1970.
+    /// Time of detection, in seconds since 1970.
     pub seconds: i64,
-    /// The inode that it concerns; 0 for none.
+    /// The inode concerned; 0 for none.
     pub inode: u32,
-    /// The block that it concerns; 0 for none.
+    /// The block concerned; 0 for none.
     pub block: u64,
-    /// Where it was met; Linux has the name of a function here. The first 31 bytes are kept.
+    /// Where it was detected; Linux stores a function name. Truncated to 31 bytes.
     pub place: &'a str,
     /// Its kind.
     pub code: ErrorCode,
 }
 
 impl Superblock {
-    /// Notes an error: the volume has errors (`s_state`), one more than before; the first stays, this one is the last. The
-    /// caller calls [`Self::update_checksum`].
+    /// Records an error: sets the error state (`s_state`), increments the count, keeps the first
+    /// error, and replaces the last one. The caller calls [`Self::update_checksum`].
     pub fn record_error(&mut self, record: &ErrorRecord<'_>) {
         let raw = self.raw_mut();
         let mut func = [0; 32];
@@ -53,8 +53,8 @@ impl Superblock {
         raw.s_error_count = raw.s_error_count.get().saturating_add(1).into();
     }
 
-    /// Takes over the record of errors of `other`, another copy of the same superblock, where that knows of more: the copy
-    /// that a journal brings back may be older than the record.
+    /// Copies the error record of `other`, another copy of the same superblock, if it has more
+    /// errors: a copy replayed from the journal may be older than the record.
     pub fn keep_errors_of(&mut self, other: &Self) {
         let (other, raw) = (*other.raw(), self.raw_mut());
         raw.s_state = (raw.s_state.get() | (other.s_state.get() & STATE_ERROR)).into();

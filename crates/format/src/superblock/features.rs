@@ -1,9 +1,9 @@
-//! The feature words, and the revision that has them.
+//! Feature words, and the revision that introduced them.
 
 use super::Superblock;
 use crate::{Compat, Incompat, RoCompat};
 
-/// `s_rev_level` of volumes with features and inodes of any size (`EXT4_DYNAMIC_REV`).
+/// `s_rev_level` of volumes with features and variable inode size (`EXT4_DYNAMIC_REV`).
 const DYNAMIC_REVISION: u32 = 1;
 
 impl Superblock {
@@ -12,7 +12,8 @@ impl Superblock {
         self.raw.s_rev_level.get()
     }
 
-    /// `s_feature_compat`. The original revision has no feature words, but Linux and e2fsck honour what stands there.
+    /// `s_feature_compat`. Revision 0 does not define feature words, but Linux and e2fsck honour
+    /// them anyway.
     pub fn compat(&self) -> Compat {
         Compat::from_bits_retain(self.raw.s_feature_compat.get())
     }
@@ -27,7 +28,7 @@ impl Superblock {
         RoCompat::from_bits_retain(self.raw.s_feature_ro_compat.get())
     }
 
-    /// Adds features; those that are new raise the revision.
+    /// Adds features; new ones raise the revision.
     pub fn add_features(&mut self, compat: Compat, incompat: Incompat, ro_compat: RoCompat) {
         let has_all = self.compat().contains(compat)
             && self.incompat().contains(incompat)
@@ -41,8 +42,10 @@ impl Superblock {
         self.raw.s_feature_ro_compat = (self.ro_compat() | ro_compat).bits().into();
     }
 
-    /// Makes a volume of the original revision one of the dynamic revision (kernel: `ext4_update_dynamic_rev`): it states what the
-    /// original one implies. Feature words stay as they are.
+    /// Upgrades a volume from revision 0 to the dynamic revision (kernel:
+    /// `ext4_update_dynamic_rev`): sets the fields that revision 0 implies.
+    ///
+    /// Feature words stay as they are.
     pub fn raise_revision(&mut self) {
         if self.rev_level() < DYNAMIC_REVISION {
             self.raw.s_first_ino = self.first_inode().0.into();

@@ -1,26 +1,29 @@
-//! Where the superblock's backups and the group descriptors lie (kernel document: *Layout*).
+//! Location of superblock backups and group descriptors (kernel document: *Layout*).
 
 use super::{RawSuperblock, Superblock};
 use crate::{BlockSize, Compat, Group, Incompat, RoCompat, VolumeBlock};
 use zerocopy::FromBytes;
 
-/// Backups that are listed at most: without `sparse_super` every group has one.
+/// Maximum number of backups listed: without `sparse_super` every group has one.
 const BACKUPS_MAX: usize = 64;
 
-/// Clusters that `mke2fs -O bigalloc` makes, in blocks.
+/// Cluster size of `mke2fs -O bigalloc`, in blocks.
 const USUAL_CLUSTER_BLOCKS: u64 = 16;
 
-/// Bytes of a device where a backup of a superblock may lie whose primary one is damaged, best guesses first: in the groups of
-/// the sizes that `mke2fs` chooses or is told as a rule, and of those that `primary`, the damaged superblock's bytes, still tells.
+/// Byte offsets on a device where a backup superblock may be if the primary one is damaged, best
+/// guesses first.
+///
+/// They are based on group sizes that `mke2fs` chooses or is usually given, and on what the bytes
+/// of the damaged superblock, `primary`, still say.
 ///
 /// ```
-/// // `mke2fs -n -b 4096` of 200 MiB names blocks 32768 first, `-b 1024` block 8193.
+/// `mke2fs -n -b 4096` for 200 MiB lists block 32768 first, `-b 1024` block 8193.
 /// let guesses = extant_format::backup_offsets(&[0; 1024], 200 << 20);
 /// assert_eq!(guesses[0], 32768 * 4096);
 /// assert!(guesses.contains(&(8193 * 1024)));
 /// ```
 pub fn backup_offsets(primary: &[u8], device_bytes: u64) -> Vec<u64> {
-    // Bytes of a block, blocks of a group, and the block where group 0 begins.
+    // Bytes per block, blocks per group, and the block where group 0 begins.
     let mut shapes: Vec<(u64, u64, u64)> = Vec::new();
     if let Ok((raw, _)) = RawSuperblock::read_from_prefix(primary)
         && let Some(block) = BlockSize::from_log_kib(raw.s_log_block_size.get())
@@ -32,7 +35,7 @@ pub fn backup_offsets(primary: &[u8], device_bytes: u64) -> Vec<u64> {
     let usual = [4096_u64, 1024, 2048, 65536, 8192, 16384, 32768];
     shapes.extend(usual.map(|block| (block, block * 8, u64::from(block == 1024))));
     shapes.extend(usual.map(|block| (block, block * 8 * USUAL_CLUSTER_BLOCKS, 0)));
-    // Smaller groups (`mke2fs -g`), which are powers of two as a rule.
+    // Smaller groups (`mke2fs -g`), which are usually powers of two.
     for block in [4096_u64, 1024, 2048] {
         let sizes = (8..block.ilog2() + 3).rev().map(|log| 1 << log);
         shapes.extend(sizes.map(|per_group| (block, per_group, u64::from(block == 1024))));
@@ -55,14 +58,14 @@ pub fn backup_offsets(primary: &[u8], device_bytes: u64) -> Vec<u64> {
 /// A copy of a block of the group descriptor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorCopy {
-    /// The group that it lies in.
+    /// The group that contains it.
     pub group: Group,
-    /// Where it lies.
+    /// Its location.
     pub block: VolumeBlock,
 }
 
 impl Superblock {
-    /// Whether a group holds a backup of the superblock and, without `meta_bg`, of the descriptors.
+    /// Whether a group has a backup of the superblock and, without `meta_bg`, of the descriptors.
     pub fn has_backup(&self, group: Group) -> bool {
         let is_power_of = |base: u32| {
             let mut n = base;
@@ -86,7 +89,7 @@ impl Superblock {
         group.0 % 2 == 1 && (is_power_of(3) || is_power_of(5) || is_power_of(7))
     }
 
-    /// The groups behind the first that hold a backup of the superblock, in order, at most 64 of them.
+    /// Groups after the first that have a backup of the superblock, in order, at most 64.
     pub fn backup_groups(&self) -> Vec<Group> {
         let is_group = |group: &u32| (1..self.group_count()).contains(group);
         let mut groups: Vec<u32> = if self.compat().contains(Compat::SPARSE_SUPER2) {
@@ -104,16 +107,17 @@ impl Superblock {
         groups.into_iter().map(Group).collect()
     }
 
-    /// Whether this is the backup that lies at byte `offset`, and not the superblock of another volume.
+    /// Whether this is the backup at byte `offset`, and not the superblock of another volume.
     pub fn is_backup_at(&self, offset: u64) -> bool {
         let group = Group(self.raw.s_block_group_nr.get().into());
         let at = u128::from(self.group_first_block(group).0) << self.block_size().log2();
         group.0 > 0 && group.0 < self.group_count() && self.has_backup(group) && at == u128::from(offset)
     }
 
-    /// The block that holds block `index` of the primary group descriptor table.
+    /// The location of block `index` of the primary group descriptor table.
     pub fn descriptor_block(&self, index: u32) -> VolumeBlock {
-        // With 1 KiB blocks the superblock is block 1, also with bigalloc, where group 0 begins at block 0.
+        // With 1 KiB blocks the superblock is block 1, even with bigalloc, where group 0 begins at
+        // block 0.
         let superblock = u64::from(self.block_size() == BlockSize::K1);
         if !self.is_in_meta_group(index) {
             return VolumeBlock(superblock + 1 + u64::from(index));
@@ -123,8 +127,10 @@ impl Superblock {
         VolumeBlock(first + u64::from(self.has_backup(group)))
     }
 
-    /// All copies of block `index` of the group descriptor table, the primary one first: the others lie behind backups of the
-    /// superblock or, with `meta_bg`, in the second and the last group of their meta block group.
+    /// All copies of block `index` of the group descriptor table, the primary one first.
+    ///
+    /// The others follow backups of the superblock or, with `meta_bg`, are in the second and last
+    /// group of the meta block group.
     pub fn descriptor_copies(&self, index: u32) -> Vec<DescriptorCopy> {
         let meta = self.is_in_meta_group(index);
         let first = if meta { index.saturating_mul(self.descriptors_per_block()) } else { 0 };
@@ -132,7 +138,7 @@ impl Superblock {
         let last = first.saturating_add(self.descriptors_per_block() - 1).min(self.group_count() - 1);
         let others = match meta {
             false => self.backup_groups(),
-            // A meta group of two groups has its last in the second.
+            // In a meta group of two groups, the second is also the last.
             true => [first.saturating_add(1), last]
                 .into_iter()
                 .filter(|&n| n > first && n <= last)
@@ -150,8 +156,8 @@ impl Superblock {
         copies
     }
 
-    /// Whether block `index` of the group descriptor table lies in the groups that it describes (`meta_bg`), and not behind the
-    /// superblock.
+    /// Whether block `index` of the group descriptor table is stored in the groups that it
+    /// describes (`meta_bg`), and not after the superblock.
     pub fn is_in_meta_group(&self, index: u32) -> bool {
         self.incompat().contains(Incompat::META_BG) && index >= self.raw.s_first_meta_bg.get()
     }

@@ -1,4 +1,4 @@
-//! A block of attributes, which inodes may share.
+//! An attribute block, which several inodes may share.
 
 use super::{XATTR_MAGIC, Xattrs};
 use crate::{ChecksumSeed, Corrupt, InodeNumber, Place, Problem, VolumeBlock};
@@ -13,11 +13,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct RawXattrBlockHeader {
     /// 0x0: 0xea020000.
     pub h_magic: U32,
-    /// 0x4: inodes that share the block.
+    /// 0x4: number of inodes that share the block.
     pub h_refcount: U32,
     /// 0x8: always 1.
     pub h_blocks: U32,
-    /// 0xc: hash of all entries, or 0: not to be shared.
+    /// 0xc: hash of all entries; 0 if it must not be shared.
     pub h_hash: U32,
     /// 0x10: checksum of the block's number and contents.
     pub h_checksum: U32,
@@ -25,18 +25,17 @@ pub struct RawXattrBlockHeader {
     pub h_reserved: [U32; 3],
 }
 
-/// Size of the header.
 /// Size of the header of an attribute block in bytes; its entries follow.
 pub const XATTR_BLOCK_HEADER_BYTES: usize = HEADER_LEN;
 pub(super) const HEADER_LEN: usize = size_of::<RawXattrBlockHeader>();
 const CHECKSUM: usize = offset_of!(RawXattrBlockHeader, h_checksum);
 
-/// A block of attributes.
+/// An attribute block.
 #[derive(Clone, Copy, Debug)]
 pub struct XattrBlock<'a> {
-    /// How many inodes share it.
+    /// Number of inodes that share it.
     pub references: u32,
-    /// Hash of its entries, by which a twin is found; 0 where it must not be shared.
+    /// Hash of its entries, used to find an identical block; 0 if it must not be shared.
     pub hash: u32,
     /// The stored checksum; 0 without `metadata_csum`.
     pub checksum: u32,
@@ -45,7 +44,7 @@ pub struct XattrBlock<'a> {
 }
 
 impl<'a> XattrBlock<'a> {
-    /// Reads `block`, which `inode` refers to as `number`.
+    /// Parses `block`, which `inode` refers to by `number`.
     pub fn parse(block: &'a [u8], inode: InodeNumber, number: VolumeBlock) -> Result<Self, Corrupt> {
         let place = Place::XattrBlock(inode, number);
         let Ok((raw, _)) = RawXattrBlockHeader::ref_from_prefix(block) else {
@@ -66,13 +65,14 @@ impl<'a> XattrBlock<'a> {
         })
     }
 
-    /// The value that `h_hash` must have for these entries.
+    /// The value `h_hash` must have for these entries.
     pub fn computed_hash(&self) -> u32 {
         hash_entries(self.xattrs.iter().map(|xattr| xattr.hash))
     }
 }
 
-/// The hash of a block from those of its entries; one without a hash makes the block unshareable, which is 0.
+/// Combines entry hashes into a block's hash. An entry without a hash makes the block unshareable:
+/// 0.
 pub(super) fn hash_entries(hashes: impl IntoIterator<Item = u32>) -> u32 {
     hashes
         .into_iter()
@@ -97,7 +97,7 @@ pub fn verify_xattr_block(
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// Stores the checksum of a block that has been edited, on a volume with `metadata_csum`.
+/// Updates the checksum of an edited block on a volume with `metadata_csum`.
 ///
 /// # Panics
 /// If the block is shorter than its header.
@@ -106,7 +106,7 @@ pub fn write_xattr_checksum(block: &mut [u8], number: VolumeBlock, seed: Checksu
     block[CHECKSUM..CHECKSUM + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Over the block's number and the block, with its checksum field as 0.
+/// Covers the block's number, and the block with its checksum field as 0.
 pub(super) fn checksum(block: &[u8], number: VolumeBlock, seed: ChecksumSeed) -> Option<u32> {
     let (before, rest) = block.split_at_checked(CHECKSUM)?;
     Some(seed.over(&number.0.to_le_bytes()).over(before).over(&[0; 4]).over(rest.get(4..)?).0)

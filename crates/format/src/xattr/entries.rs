@@ -1,4 +1,4 @@
-//! The list of entries, as both areas have it.
+//! The list of entries, the same in both areas.
 
 use super::{XATTR_MAGIC, XATTR_VALUE_MAX, XattrIndex, XattrName, padded};
 use crate::{CharSign, Corrupt, InodeNumber, Place, Problem};
@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct RawXattrEntry {
     /// 0x0: length of the name.
     pub e_name_len: u8,
-    /// 0x1: prefix of the name.
+    /// 0x1: index of the name's prefix.
     pub e_name_index: u8,
-    /// 0x2: where the value starts.
+    /// 0x2: offset of the value.
     pub e_value_offs: U16,
     /// 0x4: the inode that holds the value, or 0.
     pub e_value_inum: U32,
@@ -28,23 +28,23 @@ pub struct RawXattrEntry {
 /// Size of an entry without its name.
 pub(super) const ENTRY_LEN: usize = size_of::<RawXattrEntry>();
 
-/// One attribute.
+/// An attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xattr<'a> {
     /// Its name.
     pub name: XattrName<'a>,
     /// Its value.
     pub value: XattrValue<'a>,
-    /// `e_hash`. Attributes in an inode have 0, unless their value is in an inode of its own.
+    /// `e_hash`. 0 for attributes in an inode, unless their value is in a separate inode.
     pub hash: u32,
 }
 
 /// An attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrValue<'a> {
-    /// Beside the entry.
+    /// In the same area as the entry.
     Bytes(&'a [u8]),
-    /// In an inode of its own (`ea_inode`).
+    /// In a separate inode (`ea_inode`).
     Inode {
         /// The inode.
         inode: InodeNumber,
@@ -54,18 +54,20 @@ pub enum XattrValue<'a> {
 }
 
 impl<'a> Xattr<'a> {
-    /// An attribute whose value lies beside its entry.
+    /// An attribute with its value in the same area as the entry.
     pub fn new(name: XattrName<'a>, value: &'a [u8]) -> Self {
         Self { name, value: XattrValue::Bytes(value), hash: 0 }
     }
 
-    /// An attribute whose value, with the given [`ValueInode::hash`](super::ValueInode), lies in `inode`.
+    /// An attribute with its value in `inode`; `value_hash` is
+    /// [`ValueInode::hash`](super::ValueInode).
     pub fn in_inode(name: XattrName<'a>, inode: InodeNumber, size: u32, value_hash: u32) -> Self {
         let hash = hash_words(name.suffix, [value_hash], CharSign::Unsigned);
         Self { name, value: XattrValue::Inode { inode, size }, hash }
     }
 
-    /// The hash of an entry in a block, for a value beside it. `None` for a value in an inode.
+    /// Hash of an entry in a block, for a value in the same area. `None` for a value in a separate
+    /// inode.
     pub fn computed_hash(&self, sign: CharSign) -> Option<u32> {
         match self.value {
             XattrValue::Bytes(value) => {
@@ -78,9 +80,11 @@ impl<'a> Xattr<'a> {
         }
     }
 
-    /// Whether `hash` is right; for a value in an inode, `value_hash` is what that inode says of it.
+    /// Whether `hash` is right; for a value in a separate inode, `value_hash` is the hash stored
+    /// there.
     ///
-    /// Linux reads either sign, whatever the volume's directories use, and 0 beside a value in the inode.
+    /// Like Linux, accepts either sign, whatever the volume's directories use, and 0 for a value in
+    /// the same area.
     pub fn hash_is_valid(&self, value_hash: Option<u32>) -> bool {
         [CharSign::Unsigned, CharSign::Signed].into_iter().any(|sign| match (self.value, value_hash) {
             (XattrValue::Bytes(_), _) => self.hash == 0 || self.computed_hash(sign) == Some(self.hash),
@@ -90,7 +94,7 @@ impl<'a> Xattr<'a> {
     }
 }
 
-/// The hash of a name (5 bits of rotation a byte) and the words of a value (16 bits of rotation each).
+/// Hashes a name (rotating by 5 bits per byte) and the words of a value (rotating by 16 bits each).
 fn hash_words(name: &[u8], words: impl IntoIterator<Item = u32>, sign: CharSign) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &byte| hash.rotate_left(5) ^ sign.extend(byte));
     words.into_iter().fold(hash, |hash, word| hash.rotate_left(16) ^ word)
@@ -107,15 +111,16 @@ impl fmt::Display for Xattr<'_> {
     }
 }
 
-/// The attributes of one area, checked: iterating cannot fail.
+/// The attributes of an area, already checked: iteration cannot fail.
 ///
-/// Names are within the area and free of NUL, values lie after the entries and are together no longer than the room there,
-/// so that a small area cannot unfold into a large one. As in Linux, the order is not held against it.
+/// Names are within the area and free of NUL. Values come after the entries, and their total length
+/// does not exceed the room there, so a small area cannot expand into a large one. As in Linux, any
+/// order is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Xattrs<'a> {
-    /// The bytes from whose start value offsets count.
+    /// The bytes that value offsets are relative to.
     base: &'a [u8],
-    /// Where the first entry is.
+    /// Offset of the first entry.
     first: usize,
 }
 
@@ -123,8 +128,8 @@ impl<'a> Xattrs<'a> {
     /// No attributes.
     pub const EMPTY: Self = Self { base: &[], first: 0 };
 
-    /// Reads what follows an inode's fixed part, from 128 + `i_extra_isize` to the inode's end. All zeros, or too little
-    /// space, are no attributes.
+    /// Parses the bytes after an inode's fixed part, from 128 + `i_extra_isize` to the inode's end.
+    /// All zeros, or too little space, mean no attributes.
     pub fn parse_inode(area: &'a [u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::InodeXattrs(inode);
         let Some((magic, base)) = area.split_first_chunk::<4>() else { return Ok(Self::EMPTY) };
@@ -135,7 +140,7 @@ impl<'a> Xattrs<'a> {
         }
     }
 
-    /// Checks the entries from `first`, whose values count from the start of `base`.
+    /// Checks the entries at `first`; value offsets are relative to the start of `base`.
     pub(super) fn check(base: &'a [u8], first: usize, place: Place) -> Result<Self, Corrupt> {
         let truncated = |needed| Corrupt::truncated(place, needed, base.len());
         let mut at = first;
@@ -189,39 +194,40 @@ impl<'a> Xattrs<'a> {
         RawIter { list: self.base, at: self.first }
     }
 
-    /// The attributes in the order they are stored.
+    /// The attributes in stored order.
     pub fn iter(&self) -> XattrIter<'a> {
         XattrIter { entries: self.raw() }
     }
 
-    /// The attribute of that name.
+    /// The attribute with this name.
     pub fn get(&self, name: XattrName<'_>) -> Option<Xattr<'a>> {
         self.iter().find(|xattr| xattr.name == name)
     }
 
-    /// Where the value of that name lies in what [`Self::parse_inode`] was given, if it lies there.
+    /// Range of this attribute's value within the bytes given to [`Self::parse_inode`], if it is
+    /// stored there.
     pub fn value_range_in_inode(&self, name: XattrName<'_>) -> Option<Range<usize>> {
         let (raw, _) =
             self.raw().find(|(raw, suffix)| raw.e_name_index == name.index.0 && *suffix == name.suffix)?;
         let (start, len) = (usize::from(raw.e_value_offs.get()), raw.e_value_size.get() as usize);
         let magic = size_of_val(&XATTR_MAGIC);
-        // The offset of an empty value may be anything.
+        // An empty value may have any offset.
         (raw.e_value_inum.get() == 0 && len > 0).then(|| magic + start..magic + start + len)
     }
 
-    /// Whether there is none.
+    /// Whether there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// Whether names ascend, as Linux needs in a block (not in an inode) to find them.
+    /// Whether names ascend, as Linux requires in a block (but not in an inode) to find them.
     pub fn is_sorted(&self) -> bool {
         self.iter().is_sorted_by(|a, b| a.name < b.name)
     }
 }
 
-/// Has `number` choose the inodes that hold values of an area whose entries begin at byte `first`. Hashes stay: they depend on
-/// the values in these inodes, not on the inodes' numbers.
+/// Replaces the inodes that hold values of an area, whose entries begin at byte `first`, with those
+/// chosen by `number`. Hashes stay: they depend on the values, not on the inode numbers.
 pub fn set_value_inodes<E>(
     area: &mut [u8],
     first: usize,
@@ -277,7 +283,7 @@ impl<'a> Iterator for RawIter<'a> {
     }
 }
 
-/// Iterates over the attributes of an area; borrows it.
+/// Iterator over the attributes of an area.
 #[derive(Clone, Debug)]
 pub struct XattrIter<'a> {
     entries: RawIter<'a>,
@@ -292,7 +298,8 @@ impl<'a> Iterator for XattrIter<'a> {
         let value = match raw.e_value_inum.get() {
             0 => {
                 let start = usize::from(raw.e_value_offs.get());
-                let rest = self.entries.list.get(start..).unwrap_or_default(); // offset of an empty value: any
+                // an empty value may have any offset
+                let rest = self.entries.list.get(start..).unwrap_or_default();
                 XattrValue::Bytes(rest.get(..size as usize).unwrap_or_default())
             }
             inode => XattrValue::Inode { inode: InodeNumber(inode), size },

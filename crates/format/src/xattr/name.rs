@@ -1,9 +1,9 @@
-//! Attribute names: a well-known prefix as a number, and the rest as bytes.
+//! Attribute names: a number for a well-known prefix, and the rest as bytes.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// `e_name_index`: which prefix the name starts with.
+/// `e_name_index`: the prefix of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrIndex(pub u8);
 
@@ -29,7 +29,7 @@ impl XattrIndex {
     /// `gnu.`
     pub const HURD: Self = Self(10);
 
-    /// The prefixes; where one is the start of another, the longer comes first.
+    /// The prefixes; if one is the start of another, the longer comes first.
     const PREFIXES: [(Self, &'static str); 8] = [
         (Self::ACL_ACCESS, "system.posix_acl_access"),
         (Self::ACL_DEFAULT, "system.posix_acl_default"),
@@ -41,23 +41,23 @@ impl XattrIndex {
         (Self::HURD, "gnu."),
     ];
 
-    /// The prefix, where the index has one.
+    /// The prefix, if the index has one.
     pub fn prefix(self) -> Option<&'static str> {
         Self::PREFIXES.iter().find(|(index, _)| *index == self).map(|(_, prefix)| *prefix)
     }
 
-    /// Whether the prefix is a whole name, so that nothing follows it.
+    /// Whether the prefix is a complete name, with nothing after it.
     pub const fn is_whole_name(self) -> bool {
         matches!(self, Self::ACL_ACCESS | Self::ACL_DEFAULT | Self::RICHACL)
     }
 
-    /// Whether programs see such attributes: not those that the file system keeps for itself.
+    /// Whether programs can see such attributes; those internal to the file system are hidden.
     pub fn is_visible(self) -> bool {
         self != Self::SYSTEM && self.prefix().is_some()
     }
 }
 
-/// An attribute's name. Ordered as blocks keep them: by index, then length, then bytes.
+/// An attribute name. Ordered as in blocks: by index, then length, then bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XattrName<'a> {
     /// The prefix, `e_name_index`.
@@ -70,7 +70,7 @@ impl<'a> XattrName<'a> {
     /// The tail of inline data, `system.data`.
     pub const INLINE_DATA: Self = Self { index: XattrIndex::SYSTEM, suffix: b"data" };
 
-    /// From the name that programs use. `None` if ext4 has no index for its prefix, or the name is only a prefix.
+    /// From a full name. `None` if ext4 has no index for its prefix, or the name is only a prefix.
     pub fn from_full(name: &'a [u8]) -> Option<Self> {
         XattrIndex::PREFIXES.iter().find_map(|&(index, prefix)| {
             let suffix = name.strip_prefix(prefix.as_bytes())?;
@@ -78,7 +78,7 @@ impl<'a> XattrName<'a> {
         })
     }
 
-    /// The name that programs use. `None` if the index has no prefix.
+    /// The full name. `None` if the index has no prefix.
     pub fn to_full(&self) -> Option<Vec<u8>> {
         Some([self.index.prefix()?.as_bytes(), self.suffix].concat())
     }

@@ -1,4 +1,4 @@
-//! The fixtures were made by Linux 6.18 and by debugfs 1.47.0: see tests/data/README.md.
+//! The fixtures were created by Linux 6.18 and debugfs 1.47.0; see tests/data/README.md.
 
 use super::block::RawXattrBlockHeader;
 use super::*;
@@ -29,7 +29,7 @@ fn kernel_block() -> XattrBlock<'static> {
     XattrBlock::parse(KERNEL_BLOCK, INODE, BLOCK).unwrap()
 }
 
-/// The fields of the inode of the value of `user.huge`.
+/// Fields of the inode that holds the value of `user.huge`.
 fn kernel_value() -> ValueInode {
     let field = |at: usize| u32::from_le_bytes(KERNEL_VALUE[at..at + 4].try_into().unwrap());
     ValueInode::from_fields(field(0x8), field(0xc), field(0x24))
@@ -100,7 +100,8 @@ fn writing_gives_the_bytes_of_e2fsprogs() {
     assert!(xattrs.iter().all(|xattr| xattr.hash_is_valid(None)));
     let mut ours = [0xaa; 1024];
     write_xattr_block(&mut ours, &xattrs, 1, VolumeBlock(1617), Some(seed())).unwrap();
-    // e2fsprogs leaves the hash of a block as 0, which is valid and forgoes sharing; the checksum covers it.
+    // e2fsprogs leaves a block's hash as 0, which is valid but prevents sharing; the checksum
+    // covers it.
     let mut theirs = *E2FSPROGS_BLOCK;
     theirs[0xc..0x14].copy_from_slice(&ours[0xc..0x14]);
     assert_eq!(ours, theirs);
@@ -176,7 +177,7 @@ fn one_wrong_field_is_named() {
     assert_eq!(inode(12, &0x0100_0001u32.to_le_bytes()), {
         Corrupt::field(IN_INODE, "e_value_size", 0x0100_0001, "at most 16 MiB")
     });
-    // The first value now lies over the second: 16 and 28 bytes, in the 40 behind the entries.
+    // The first value now overlaps the second: 16 and 28 bytes, in the 40 after the entries.
     assert_eq!(inode(6, &[0x38, 0, 0, 0, 0, 0, 16]), {
         Corrupt::field(IN_INODE, "e_value_size", 26, "no more than the values before it leave of the area")
     });
@@ -220,7 +221,7 @@ fn names_and_prefixes() {
     assert!(!XattrIndex::SYSTEM.is_visible() && !XattrIndex::ENCRYPTION.is_visible());
 }
 
-/// Parses, iterates and prints; what was read is written and read again as the same.
+/// Parses, iterates and prints; writing and reading again must give the same attributes.
 fn exercise(area: &[u8]) {
     if let Ok(xattrs) = Xattrs::parse_inode(area, INODE) {
         let _ = xattrs.to_string();

@@ -3,13 +3,14 @@
 use crate::ChecksumSeed;
 use std::fmt;
 
-/// The fields of an inode with `EXT4_EA_INODE_FL` about the value that is its contents. Inodes may share it; it has no
-/// name and its time stamps have other meanings.
+/// Fields of an inode with `EXT4_EA_INODE_FL`, whose contents are an attribute value. Several
+/// inodes may share it; it has no name, and its time stamp fields have other meanings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueInode {
     /// [`ValueInode::hash_of`] the value, in `i_atime`.
     pub hash: u32,
-    /// How many attributes refer to it: high half in `i_ctime`, low half in `i_version` (`osd1.linux1.l_i_version`).
+    /// Number of attributes that refer to it: high half in `i_ctime`, low half in `i_version`
+    /// (`osd1.linux1.l_i_version`).
     pub references: u64,
 }
 
@@ -19,7 +20,7 @@ impl ValueInode {
         seed.over(value).0
     }
 
-    /// From the fields of the inode.
+    /// From these fields of the inode.
     pub const fn from_fields(i_atime: u32, i_ctime: u32, i_version: u32) -> Self {
         Self { hash: i_atime, references: (i_ctime as u64) << 32 | i_version as u64 }
     }

@@ -1,4 +1,4 @@
-//! Building an area from a list of attributes.
+//! Builds an area from a list of attributes.
 
 use super::block::{HEADER_LEN, RawXattrBlockHeader, checksum, hash_entries};
 use super::entries::{ENTRY_LEN, RawXattrEntry};
@@ -15,21 +15,21 @@ pub enum XattrWriteError {
     NoSpace {
         /// Bytes needed.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes available.
         room: usize,
     },
-    /// A name that no entry can hold; its length without the prefix.
+    /// An invalid name; its length without the prefix.
     #[error(
         "attribute name of {0} bytes must be at most 255 bytes, without NUL, and not start with an empty prefix"
     )]
     BadName(usize),
-    /// Blocks keep names in ascending order, each once.
+    /// A block needs unique names in ascending order.
     #[error("attributes of a block are not in order")]
     Unsorted,
 }
 
-/// Bytes that the entries of `xattrs`, the end mark and the values beside them take: without the magic number (4 bytes) of
-/// an inode, or the header (32 bytes) of a block.
+/// Bytes needed for the entries of `xattrs`, the end mark and the values stored with them,
+/// excluding the magic number of an inode (4 bytes) or the header of a block (32 bytes).
 pub fn xattr_space<'a>(xattrs: impl IntoIterator<Item = &'a Xattr<'a>>) -> usize {
     xattrs.into_iter().fold(4, |sum, xattr| {
         let value = if let XattrValue::Bytes(value) = xattr.value { padded(value.len()) } else { 0 };
@@ -37,8 +37,8 @@ pub fn xattr_space<'a>(xattrs: impl IntoIterator<Item = &'a Xattr<'a>>) -> usize
     })
 }
 
-/// Fills what follows an inode's fixed part, from 128 + `i_extra_isize` to the inode's end, in the order given. Without
-/// attributes the area becomes zeros.
+/// Fills the bytes after an inode's fixed part, from 128 + `i_extra_isize` to the inode's end, in
+/// the given order. Without attributes the area is zeroed.
 pub fn write_inode_xattrs(area: &mut [u8], xattrs: &[Xattr<'_>]) -> Result<(), XattrWriteError> {
     if xattrs.is_empty() {
         area.fill(0);
@@ -47,15 +47,15 @@ pub fn write_inode_xattrs(area: &mut [u8], xattrs: &[Xattr<'_>]) -> Result<(), X
     check(xattrs, area.len().saturating_sub(4))?;
     let (magic, base) = area.split_at_mut(4);
     magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
-    // Values beside entries in an inode have no hash: nothing shares the area.
+    // Values stored in the inode have no hash, because nothing shares the area.
     let hashes =
         xattrs.iter().map(|xattr| if let XattrValue::Bytes(_) = xattr.value { 0 } else { xattr.hash });
     fill(base, 0, xattrs, hashes);
     Ok(())
 }
 
-/// Fills a block, shared by `references` inodes, with attributes in ascending order of names. `seed` is that of a volume
-/// with `metadata_csum`.
+/// Fills a block, shared by `references` inodes, with attributes in ascending order of names.
+/// `seed` is given on a volume with `metadata_csum`.
 pub fn write_xattr_block(
     block: &mut [u8],
     xattrs: &[Xattr<'_>],
@@ -84,11 +84,11 @@ pub fn write_xattr_block(
     Ok(())
 }
 
-/// `room`: bytes for entries, end mark and values.
+/// `room`: bytes available for entries, end mark and values.
 fn check(xattrs: &[Xattr<'_>], room: usize) -> Result<(), XattrWriteError> {
     for Xattr { name, .. } in xattrs {
         let len = name.suffix.len();
-        // The end of the list is four zero bytes: no entry may start with them.
+        // The list ends with four zero bytes, so no entry may start with them.
         if len > 255 || name.suffix.contains(&0) || (len == 0 && name.index.0 == 0) {
             return Err(XattrWriteError::BadName(len));
         }
@@ -97,7 +97,8 @@ fn check(xattrs: &[Xattr<'_>], room: usize) -> Result<(), XattrWriteError> {
     if needed > room { Err(XattrWriteError::NoSpace { needed, room }) } else { Ok(()) }
 }
 
-/// Writes entries from `first` up and values from the end of `base` down; they have been found to fit.
+/// Writes entries upward from `first`, and values downward from the end of `base`; they are known
+/// to fit.
 fn fill(base: &mut [u8], first: usize, xattrs: &[Xattr<'_>], hashes: impl Iterator<Item = u32>) {
     let (mut at, mut values) = (first, base.len() & !3);
     base[first..].fill(0);

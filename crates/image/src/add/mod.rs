@@ -1,4 +1,4 @@
-//! Adding sources to a volume that exists, through its journal.
+//! Adds sources to an existing volume, through its journal.
 
 mod nodes;
 mod tree;
@@ -17,33 +17,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tree::Adder;
 
-/// Memory for contents and metadata.
+/// Memory for file contents and metadata, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// How sources are added to a volume.
+/// How to add sources to a volume.
 #[derive(Clone, Debug)]
 pub struct AddOptions {
-    /// The image, for messages, and to leave it out where it lies within a source. The spool of a compressed archive lies
-    /// beside it.
+    /// The image's path: for messages, to leave the image out if it lies within a source, and to
+    /// spool a compressed archive next to it.
     pub image: PathBuf,
-    /// The directory of the volume that the sources are laid over; made where it is missing.
+    /// Directory of the volume to merge the sources into; created if missing.
     pub directory: Vec<u8>,
     /// Owners.
     pub ownership: Ownership,
-    /// `SOURCE_DATE_EPOCH`: times of the sources are not later, and what the volume notes as the present is this.
+    /// `SOURCE_DATE_EPOCH`: later source times are clamped to it, and it replaces the current time
+    /// in everything the volume records.
     pub clamp_time: Option<Timestamp>,
-    /// As [`crate::BuildOptions::one_file_system`].
+    /// Same as [`crate::BuildOptions::one_file_system`].
     pub one_file_system: bool,
-    /// As [`crate::BuildOptions::platform`].
+    /// Same as [`crate::BuildOptions::platform`].
     pub platform: Option<String>,
-    /// As [`crate::BuildOptions::image_name`].
+    /// Same as [`crate::BuildOptions::image_name`].
     pub image_name: Option<String>,
-    /// As [`crate::BuildOptions::layers`]; whiteouts remove what the volume has, too.
+    /// Same as [`crate::BuildOptions::layers`]; whiteouts also remove files of the volume.
     pub layers: bool,
 }
 
 impl AddOptions {
-    /// Adds to the root of the volume, with owners and times as the sources have them.
+    /// Adds to the root of the volume, with the sources' owners and times.
     pub fn new(image: impl Into<PathBuf>) -> Self {
         Self {
             image: image.into(),
@@ -63,27 +64,31 @@ impl AddOptions {
 pub struct AddReport {
     /// Regular files, symbolic links, devices and so on.
     pub files: u32,
-    /// Directories, those that were there before among them.
+    /// Directories, including those that already existed.
     pub directories: u32,
     /// Free space on the volume in bytes.
     pub free_bytes: u64,
-    /// Inodes left.
+    /// Free inodes.
     pub free_inodes: u32,
-    /// Differences between the volume and its sources.
+    /// Differences between volume and sources.
     pub notes: Vec<Note>,
-    /// Damage of the volume that did not stop the addition; see [`Volume::problems`].
+    /// Damage to the volume that did not stop the addition; see [`Volume::problems`].
     pub problems: Vec<extant_fs::Error>,
 }
 
-/// Lays the sources over a directory of the volume on `device`, in one batch: what [`crate::build`] would have made of the
-/// volume's own tree and the sources. Directories are merged and take the attributes of the last source that lists them;
-/// anything else replaces what has its name, once it is whole. A directory stands for the one that a symbolic link of the volume
-/// leads to, except where the sources have an image's layers. The same additions to the same volume give the same bytes where
-/// `clamp_time` is given.
+/// Merges the sources into a directory of the volume on `device`, as one batch.
+///
+/// The result is what [`crate::build`] would create from the volume's own tree and the sources.
+/// Directories are merged and take the attributes of the last source that lists them; anything else
+/// replaces the file of the same name once it is complete. If the volume has a symbolic link to a
+/// directory where a source has a directory, the link's target is used, except when the sources are
+/// layers of an image. With `clamp_time`, the same additions to the same volume give the same
+/// bytes.
 ///
 /// # Errors
-/// As [`crate::build`]; [`BuildError::Volume`] where the volume cannot be opened for writing or changed. Files added before
-/// the error stay, and the volume is closed cleanly unless it is the device that failed.
+/// Those of [`crate::build`]; [`BuildError::Volume`] if the volume cannot be opened for writing or
+/// changed. Files added before the error stay, and the volume is closed cleanly unless the device
+/// failed.
 pub fn add(
     options: &AddOptions,
     sources: &[Source],
@@ -92,7 +97,7 @@ pub fn add(
     progress: Progress,
 ) -> Result<AddReport, BuildError> {
     let replaced = identity_of(&options.image);
-    // Beside a disk in /dev there is no room for a spool.
+    // If the image is a disk in /dev, there is no room for a spool next to it.
     let spool_dir = if replaced.is_some() { directory_of(&options.image) } else { std::env::temp_dir() };
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
@@ -129,7 +134,7 @@ pub fn add(
     let space = volume.space();
     let closed = rt.block_on(async {
         let closed = volume.clone().close().await.map_err(failed);
-        // Its errors were returned when the volume was closed.
+        // Its errors were already returned when the volume was closed.
         let _ = cache.close().await;
         closed
     })?;
@@ -145,7 +150,7 @@ pub fn add(
     })
 }
 
-/// Makes of the tree what a volume can keep.
+/// Reduces the tree to what a volume can store.
 fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, notes: &mut Vec<Note>) {
     let names = first_names(tree);
     let places: BTreeMap<NodeId, usize> =
@@ -163,7 +168,7 @@ fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, not
     }
 }
 
-/// The nodes of a tree in the order of their paths, each with the first name that leads to it; the root has none.
+/// Nodes of a tree in path order, each with the first name that leads to it; the root has none.
 fn first_names(tree: &Tree) -> Vec<(NodeId, Option<EntryId>)> {
     let mut names = vec![(NodeId::ROOT, None)];
     let mut seen = vec![false; tree.node_slots()];

@@ -1,12 +1,12 @@
-//! Operations on the volume's nodes that take several steps.
+//! Multi-step operations on nodes of the volume.
 
 use extant_format::FileKind;
 use extant_fs::{Caller, Cookie, Error, Node, Result, quote};
 
-/// Symbolic links that one path may lead through, as in Linux.
+/// Symbolic links followed per path, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// A caller of whom nothing is asked: the image belongs to those who run this program.
+/// A caller without permission checks: whoever runs this program owns the image.
 pub(super) fn unchecked() -> Caller {
     Caller { checked: false, ..Caller::root() }
 }
@@ -15,7 +15,7 @@ pub(super) fn is_dir(node: &Node) -> bool {
     node.kind() == Some(FileKind::Directory)
 }
 
-/// The node of a name, if there is one.
+/// The node of a name, if it exists.
 pub(super) async fn find(caller: &Caller, dir: &Node, name: &[u8]) -> Result<Option<Node>> {
     match dir.lookup(caller, name).await {
         Ok(node) => Ok(Some(node)),
@@ -24,10 +24,11 @@ pub(super) async fn find(caller: &Caller, dir: &Node, name: &[u8]) -> Result<Opt
     }
 }
 
-/// The node that `path` leads to from `start`, symbolic links followed; a path that begins with a slash leads from `root`.
+/// Resolves `path` from `start`, following symbolic links; a path that begins with a slash is
+/// resolved from `root`.
 pub(super) async fn follow(caller: &Caller, root: &Node, start: &Node, path: &[u8]) -> Result<Option<Node>> {
     let mut here = if path.first() == Some(&b'/') { root.clone() } else { start.clone() };
-    // The next name is the last one.
+    // The next name is last.
     let mut todo = names(path);
     let mut links = 0;
     while let Some(name) = todo.pop() {
@@ -56,13 +57,13 @@ fn names(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }
 
-/// Removes a name; of a directory, everything below it as well.
+/// Removes a name; for a directory, also everything below it.
 pub(super) async fn remove(caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
     let Some(node) = find(caller, dir, name).await? else { return Ok(()) };
     if !is_dir(&node) {
         return dir.unlink(caller, name).await;
     }
-    // What it holds would be gone under another name, too.
+    // Emptying it would also empty it under its other names.
     dir.check_only_name(caller, name).await?;
     let mut todo = vec![(dir.clone(), name.to_vec(), node)];
     while let Some((above, name, node)) = todo.last().cloned() {
@@ -86,7 +87,7 @@ pub(super) async fn remove(caller: &Caller, dir: &Node, name: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Removes everything in a directory but the name `kept`.
+/// Removes everything in a directory except the name `kept`.
 pub(super) async fn empty(caller: &Caller, dir: &Node, kept: Option<&[u8]>) -> Result<()> {
     for name in entries(dir).await? {
         if Some(&*name) != kept {

@@ -1,4 +1,4 @@
-//! A tree laid over a directory of a volume.
+//! Merges a tree into a directory of a volume.
 
 use super::nodes::{empty, find, follow, is_dir, remove, unchecked};
 use crate::layout::{LOST_AND_FOUND, check_device};
@@ -11,7 +11,7 @@ use extant_format::{DeviceNumber, FileKind};
 use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetMode, SetTime, Volume};
 use std::collections::BTreeMap;
 
-/// Bytes that are dirty at once: fewer than those at which the cache writes back by itself, so that blocks are allocated
+/// Limit on dirty bytes, below the cache's own write-back threshold, so that blocks are allocated
 /// in the order of the tree.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -20,10 +20,10 @@ pub(super) struct Adder<'a> {
     origin: Origin<'a>,
     caller: Caller,
     root: Node,
-    /// Path of the directory that is added to, for messages.
+    /// Path of the target directory, for messages.
     above: Vec<u8>,
     reader: Reader,
-    /// Inodes with several names, by their nodes of the tree.
+    /// Inodes with several names, by node of the tree.
     linked: BTreeMap<NodeId, Node>,
     chunk: Vec<u8>,
     progress: Progress,
@@ -59,7 +59,7 @@ impl<'a> Adder<'a> {
         })
     }
 
-    /// Adds the tree to the directory at `path`. Returns the numbers of files and of directories.
+    /// Adds the tree to the directory at `path`. Returns the number of files and of directories.
     pub(super) async fn add(&mut self, path: &[u8]) -> Result<(u32, u32), BuildError> {
         let tree = self.origin.tree;
         let top = self.directory(path).await?;
@@ -70,7 +70,7 @@ impl<'a> Adder<'a> {
         for hidden in tree.hidden() {
             self.hide(&top, hidden).await?;
         }
-        // Directories get their times last: filling them changes those.
+        // Directories get their times last, because filling them changes those.
         let mut dirs = Vec::new();
         let mut todo = vec![(top, NodeId::ROOT)];
         while let Some((dir, id)) = todo.pop() {
@@ -97,7 +97,7 @@ impl<'a> Adder<'a> {
         Ok((self.files, self.directories))
     }
 
-    /// The directory at `path`; missing ones are made.
+    /// The directory at `path`; creates missing ones.
     async fn directory(&self, path: &[u8]) -> Result<Node, BuildError> {
         let failed = |error| BuildError::volume(path, error);
         let mut here = self.root.clone();
@@ -113,12 +113,13 @@ impl<'a> Adder<'a> {
         }
     }
 
-    /// Takes away what the sources hide.
+    /// Removes what the sources hide.
     async fn hide(&self, top: &Node, hidden: &Hidden) -> Result<(), BuildError> {
         let failed = |error| self.failed(&hidden.path(), error);
         let mut dir = top.clone();
         for step in &hidden.dir {
-            // What is listed replaces a symbolic link of the volume, so what that leads to is not meant.
+            // A listed directory replaces a symbolic link of the volume, so the link's target is
+            // not affected.
             let found = match step.listed {
                 true => find(&self.caller, &dir, &step.name).await,
                 false => follow(&self.caller, &self.root, &dir, &step.name).await,
@@ -132,7 +133,7 @@ impl<'a> Adder<'a> {
         let done = match &hidden.name {
             Some(name) => remove(&self.caller, &dir, name).await,
             None => {
-                // e2fsck needs this one, and layers know nothing of it.
+                // e2fsck needs this directory, and layers do not know about it.
                 let kept = (dir.inode() == self.root.inode()).then_some(LOST_AND_FOUND);
                 empty(&self.caller, &dir, kept).await
             }
@@ -149,8 +150,8 @@ impl<'a> Adder<'a> {
             if is_dir(&there) {
                 return Ok(there);
             }
-            // A directory that no source lists stands for whatever leads to one, and so do all but those of layers, which
-            // list what is one in the image that they make.
+            // An unlisted directory may merge with the target of a link. So may listed ones, except
+            // in layers: these list what is a directory in the resulting image.
             if (node.implied || !tree.is_layered())
                 && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
                 && is_dir(&target)
@@ -177,7 +178,7 @@ impl<'a> Adder<'a> {
         }
         let there = find(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
         let first = self.linked.get(&id).cloned();
-        // Two paths of the sources may be one name of the volume, through a symbolic link.
+        // Through a symbolic link, two paths of the sources may be the same name on the volume.
         if let (Some(first), Some(there)) = (&first, &there)
             && first.inode() == there.inode()
         {
@@ -203,8 +204,8 @@ impl<'a> Adder<'a> {
         named.await.map_err(|error| self.failed(&path, error))
     }
 
-    /// Makes a file with all that belongs to it, but without a name: what has the name keeps it until then, and a power cut or
-    /// an error leaves nothing of the new one.
+    /// Creates a complete file without a name. Until it is linked the name keeps its old file, and
+    /// an error or a power cut leaves no trace of the new one.
     async fn whole(&mut self, dir: &Node, entry: EntryId, path: &[u8]) -> Result<Node, BuildError> {
         let tree = self.origin.tree;
         let id = tree.entry_node(entry);
@@ -223,7 +224,7 @@ impl<'a> Adder<'a> {
         Ok(made)
     }
 
-    /// Makes an inode, as far as its kind goes.
+    /// Creates an inode of the node's kind, without contents or attributes.
     async fn make(&self, dir: &Node, id: NodeId, tree: &Tree) -> extant_fs::Result<Node> {
         let caller = &self.caller;
         let node = tree.node(id);
@@ -278,8 +279,10 @@ impl<'a> Adder<'a> {
         Ok(())
     }
 
-    /// Gives an inode the owner, the extended attributes and the mode of the source, and no others. A change of owner takes
-    /// set-ID bits away, and an access list changes the mode: that comes last.
+    /// Sets the source's owner, extended attributes and mode, and removes other attributes.
+    ///
+    /// Changing the owner clears the set-ID bits and an access list changes the mode, so the mode
+    /// comes last.
     async fn attributes(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
         let tree = self.origin.tree;
         let node = tree.node(id);
@@ -302,7 +305,7 @@ impl<'a> Adder<'a> {
         made.set_attributes(caller, &mode).await
     }
 
-    /// The time of change stands for that of access, as in built volumes.
+    /// The access time is set to the modification time, as in built volumes.
     async fn times(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
         let Timestamp { seconds, nanos } = self.origin.tree.node(id).mtime;
         let time = Some(SetTime::To(extant_format::Timestamp { seconds, nanos }));

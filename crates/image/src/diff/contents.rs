@@ -1,4 +1,4 @@
-//! The first byte that differs between two files.
+//! Finds the first difference between two files.
 
 use super::side::{Item, Node};
 use super::{Report, Side, Tree, Unreadable};
@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(super) struct Reader {
     source: Source,
     piece: Piece,
-    /// Bytes of `piece` that were compared.
+    /// Bytes of `piece` already compared.
     used: usize,
     lost: LostParts,
 }
@@ -31,7 +31,7 @@ enum Piece {
     Stored(BlockRef),
     Host(Vec<u8>),
     Hole(u64),
-    /// Cannot be read.
+    /// Unreadable.
     Lost(u64),
 }
 
@@ -67,11 +67,11 @@ pub(super) async fn open(
     Ok(Reader { source, piece: Piece::Hole(0), used: 0, lost: LostParts::default() })
 }
 
-/// The first byte that differs, counted from 0, up to the end of the shorter file. Parts that cannot be read on one side are
-/// reported, and not compared.
+/// Returns the offset of the first differing byte, counted from 0, up to the end of the shorter
+/// file. Parts that are unreadable on either side are reported and not compared.
 ///
 /// # Errors
-/// The side that could not be read to this end, and why.
+/// The side that could not be read to that end, and why.
 pub(super) async fn first_difference(
     path: &[u8],
     mut a: Reader,
@@ -110,7 +110,8 @@ pub(super) async fn first_difference(
 }
 
 impl Reader {
-    /// Bytes of the current piece that were not compared; 0 at the end of the file. Reports a piece that cannot be read.
+    /// Bytes of the current piece not yet compared; 0 at the end of the file. Reports an unreadable
+    /// piece.
     async fn fill(&mut self, side: Side, path: &[u8], report: &mut dyn Report) -> Result<u64, Unreadable> {
         loop {
             let left = self.piece.len() - self.used as u64;
@@ -172,7 +173,7 @@ impl Piece {
     }
 }
 
-/// The piece of a file of the host at byte `at`, which moves behind it; `None` at its end.
+/// Reads the piece of a host file at `at` and advances `at` past it; `None` at the end of the file.
 fn read_host(file: &File, at: &mut u64, size: u64) -> io::Result<Option<Piece>> {
     if *at >= size {
         return Ok(None);
@@ -180,7 +181,7 @@ fn read_host(file: &File, at: &mut u64, size: u64) -> io::Result<Option<Piece>> 
     let data = match rustix::fs::seek(file, SeekFrom::Data(*at)) {
         Ok(data) => data.min(size),
         Err(Errno::NXIO) => size,
-        // A file system that does not tell has data everywhere.
+        // If the file system does not report holes, treat everything as data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => *at,
         Err(error) => return Err(error.into()),
     };

@@ -1,34 +1,34 @@
-//! Files with several names on either side.
+//! Files with several names, on both sides.
 
 use std::collections::BTreeMap;
 
-/// Device and inode of a file; of a volume, the device is 0.
+/// Device and inode number of a file; the device is 0 for a volume.
 pub(super) type Identity = (u64, u64);
 
-/// Paths are remembered up to so many bytes; further names are compared as if they were of files of their own.
+/// Memory limit for remembered paths, in bytes; further names are compared like separate files.
 const MEMORY_BYTES: usize = 48 << 20;
 
-/// The pairs of files that were met under one path.
+/// Pairs of files met under the same path.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// Partner and first path by file, for each side.
+    /// For each side: partner and first path, by file.
     sides: [BTreeMap<Identity, (Identity, Vec<u8>)>; 2],
     memory_bytes: usize,
 }
 
-/// How a pair was met before.
+/// How a pair has been met before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Met {
-    /// Neither file was.
+    /// Neither file has.
     First,
-    /// Both were, under one path.
+    /// Both have, under the same path.
     Again,
-    /// One was, or both under different paths: the first path of each.
+    /// One has, or both have under different paths: the first path of each.
     Apart(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
 impl Pairs {
-    /// Two files under one path.
+    /// Records two files met under the same path.
     pub(super) fn meet(&mut self, a: Identity, b: Identity, path: &[u8]) -> Met {
         let (known_a, known_b) = (self.sides[0].get(&a), self.sides[1].get(&b));
         let met = match (known_a, known_b) {

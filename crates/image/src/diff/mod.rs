@@ -1,7 +1,9 @@
-//! Differences between two trees of files, each a volume's or a directory of the host: by path, attribute and contents.
+//! Differences between two file trees, each on a volume or in a host directory: by path, attribute
+//! and contents.
 //!
-//! Both trees are walked side by side, names in byte order, so that memory holds the names of the directories that are open
-//! and the identities of files with several names. Contents are read as streams; holes of both sides are skipped.
+//! Both trees are walked in parallel, with names in byte order. Memory holds only the names of open
+//! directories and the identities of files with several names. Contents are streamed; holes common
+//! to both sides are skipped.
 
 mod contents;
 mod links;
@@ -21,7 +23,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::path::Path;
 use thiserror::Error as ThisError;
 
-/// A tree of files; its top may be of any kind.
+/// A file tree; its top may be of any kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Tree<'a> {
     /// A file of a volume and everything below it.
@@ -31,7 +33,7 @@ pub enum Tree<'a> {
         /// The file.
         top: &'a Inode,
     },
-    /// A file of the host and everything below it, symbolic links not followed.
+    /// A file of the host and everything below it; symbolic links are not followed.
     Host(&'a Path),
 }
 
@@ -44,24 +46,24 @@ pub enum Side {
     B,
 }
 
-/// Times that are compared.
+/// Which times to compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
     /// None.
     None,
-    /// That of the last change of contents.
+    /// The modification time.
     #[default]
     Modified,
-    /// Those of access, of change of the inode and of creation, too. A directory of the host has no time of creation.
+    /// Also access, inode change and creation time. Host directories have no creation time.
     All,
 }
 
-/// The extent of a comparison.
+/// What to compare.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Times that are compared.
+    /// Times to compare.
     pub times: Times,
-    /// One difference is enough for each path; nothing more is read of it.
+    /// Report at most one difference per path, and read no further.
     pub brief: bool,
 }
 
@@ -78,25 +80,25 @@ pub enum TimeOf {
     Creation,
 }
 
-/// One difference of one path; of pairs, the first is that of side A.
+/// A difference at a path; in pairs, side A comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The path is there on one side only, with everything below it.
+    /// The path exists on one side only, along with everything below it.
     Only(Side, FileKind),
-    /// The files are of two kinds; nothing else is compared.
+    /// The files differ in kind; nothing else is compared.
     Kind(FileKind, FileKind),
-    /// Permissions, with set-ID bits and sticky bit.
+    /// Permissions, including set-ID bits and sticky bit.
     Mode(u16, u16),
     /// Owners.
     Uid(u32, u32),
     /// Groups.
     Gid(u32, u32),
-    /// Projects. A directory of the host has none to compare.
+    /// Project IDs. A host directory has none to compare.
     Project(u32, u32),
     /// A time.
     Time(TimeOf, Timestamp, Timestamp),
-    /// Flags as `chattr` sets them. A directory of the host has none to compare.
+    /// Flags as set by `chattr`. A host directory has none to compare.
     Flags(InodeFlags, InodeFlags),
     /// Numbers of a device node.
     Device(DeviceNumber, DeviceNumber),
@@ -108,16 +110,16 @@ pub enum Difference {
         name: Vec<u8>,
         /// Its value in A, if it is there.
         a: Option<Vec<u8>>,
-        /// Its value in B, if it is there.
+        /// Its value in A, if present.
         b: Option<Vec<u8>>,
     },
-    /// A path that the file is another name of, on one side only, or not the same on both.
+    /// A path that the file is another name of, on one side only, or different on both.
     Links(Option<Vec<u8>>, Option<Vec<u8>>),
     /// Sizes of a regular file.
     Size(u64, u64),
     /// Contents, up to the size of the shorter file.
     Contents {
-        /// The first byte that differs, counted from 0.
+        /// Offset of the first differing byte, counted from 0.
         first: u64,
     },
 }
@@ -125,30 +127,30 @@ pub enum Difference {
 /// Why something could not be compared.
 #[derive(Debug, ThisError)]
 pub enum Unreadable {
-    /// The volume's answer.
+    /// An error of the volume.
     #[error(transparent)]
     Volume(#[from] Error),
-    /// The host's answer.
+    /// An error of the host.
     #[error(transparent)]
     Host(#[from] io::Error),
 }
 
-/// Receives what a comparison finds. Paths are relative to the tops; that of the tops is empty.
+/// Receives the results of a comparison. Paths are relative to the tops, whose own path is empty.
 pub trait Report {
-    /// A difference. `Break` ends the comparison.
+    /// Called for each difference. `Break` ends the comparison.
     fn difference(&mut self, path: &[u8], difference: &Difference) -> ControlFlow<()>;
-    /// Something could not be read on one side; it is not compared any further. Of contents and directories, a part that could not
-    /// ([`Error::Lost`]); what lies around it is compared.
+    /// Something on one side is unreadable and not compared further. For contents and directories
+    /// it is only a part ([`Error::Lost`]); the rest is compared.
     fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable);
-    /// Bytes of contents read since the last call, both sides together; holes count.
+    /// Content bytes read since the last call, both sides together; holes count.
     fn advanced(&mut self, bytes: u64);
 }
 
-/// Compares two trees and returns the number of differences that were reported.
+/// Compares two trees, and returns the number of differences reported.
 ///
-/// Permissions of symbolic links, sizes of directories and where things lie on a volume are not compared. Times are compared to
-/// the second where one side stores no fractions. An empty `lost+found` in the root of a volume is no difference from a
-/// directory of the host.
+/// Permissions of symbolic links, sizes of directories and placement on the volume are not
+/// compared. Times are compared to the second if either side stores no fractions. An empty
+/// `lost+found` in the root of a volume does not count as a difference from a host directory.
 pub async fn compare(a: Tree<'_>, b: Tree<'_>, options: Options, report: &mut dyn Report) -> u64 {
     let mut comparison = Comparison {
         a,
@@ -159,7 +161,7 @@ pub async fn compare(a: Tree<'_>, b: Tree<'_>, options: Options, report: &mut dy
         allowances: [a.allowance(), b.allowance()],
         found: 0,
     };
-    // A break is the wish of the caller.
+    // A break is the caller's choice.
     let _ = comparison.trees().await;
     comparison.found
 }
@@ -179,14 +181,14 @@ struct Comparison<'a> {
     options: Options,
     report: &'a mut dyn Report,
     pairs: Pairs,
-    /// Contents that may still be read of each volume.
+    /// For each volume, how much content may still be read.
     allowances: [Option<Allowance>; 2],
     found: u64,
 }
 
-/// How much of a comparison is over.
+/// What part of a comparison has ended.
 enum Ended {
-    /// That of this path.
+    /// This path's.
     Path,
     /// All of it.
     All,
@@ -194,7 +196,8 @@ enum Ended {
 
 type Flow = ControlFlow<Ended>;
 
-/// Of a comparison of one path, what is left for the whole: the end of one path ends no more.
+/// Converts the result for one path to that for the whole comparison: the end of one path ends
+/// nothing else.
 fn whole(flow: Flow) -> Flow {
     match flow {
         Break(Ended::All) => Break(Ended::All),
@@ -272,7 +275,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// The next name of one side; what cannot be read there is reported, and its path kept.
+    /// The next name of one side. Anything unreadable there is reported, and its path is
+    /// remembered.
     async fn next(
         &mut self,
         side: Side,
@@ -290,7 +294,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A name that one side alone has, unless the other side's could not be read.
+    /// Reports a name that only one side has, unless it was unreadable on the other side.
     fn only(
         &mut self,
         side: Side,
@@ -313,7 +317,7 @@ impl Comparison<'_> {
             Side::A => (&self.a, &self.b),
             Side::B => (&self.b, &self.a),
         };
-        // Names below it are reported by themselves.
+        // Names below it are reported one by one.
         if item.path == b"lost+found"
             && item.is_directory()
             && tree.is_root()
@@ -325,7 +329,7 @@ impl Comparison<'_> {
         whole(self.tell(&item.path, Difference::Only(side, item.attributes.kind)))
     }
 
-    /// Compares two files of one path; of directories, not what is in them.
+    /// Compares two files at the same path; for directories, not their entries.
     async fn files(&mut self, a: &Item, b: &Item) -> Flow {
         let path = &a.path;
         if a.is_same(b, &self.a, &self.b) {
@@ -351,7 +355,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares what inodes hold in fields.
+    /// Compares fields of the inodes.
     fn attributes(&mut self, path: &[u8], a: &Attributes, b: &Attributes) -> Flow {
         // Linux ignores permissions of symbolic links.
         if a.mode != b.mode && a.kind != FileKind::Symlink {
@@ -455,7 +459,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Reports what could not be read.
+    /// Reports a read error, if there is one.
     fn readable<T>(&mut self, side: Side, path: &[u8], read: Result<T, Unreadable>) -> Option<T> {
         read.map_err(|error| self.report.unreadable(side, path, error)).ok()
     }

@@ -1,4 +1,4 @@
-//! One of the trees that are compared: its walk, and what a file of it has.
+//! One of the compared trees: how to walk it and read its files.
 
 use super::links::Identity;
 use super::{TimeOf, Tree, Unreadable};
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 pub(super) const TIMES: [TimeOf; 4] =
     [TimeOf::Modification, TimeOf::Access, TimeOf::Change, TimeOf::Creation];
 
-/// Bytes for the names of a file's attributes on the host, and for one value: what Linux allows.
+/// Size limits that Linux sets for a file's list of attribute names, and for one value.
 const HOST_ATTRIBUTE_BYTES: usize = 64 << 10;
 
-/// The fields of an inode that are compared.
+/// Inode fields that are compared.
 #[derive(Debug)]
 pub(super) struct Attributes {
     pub(super) kind: FileKind,
@@ -29,7 +29,7 @@ pub(super) struct Attributes {
     pub(super) links: u64,
     pub(super) identity: Identity,
     pub(super) device: Option<DeviceNumber>,
-    /// Those that `chattr` sets, of a volume's file.
+    /// Flags settable by `chattr`; volumes only.
     pub(super) flags: Option<InodeFlags>,
     pub(super) project: Option<u32>,
     pub(super) times: [Option<Timestamp>; 4],
@@ -37,10 +37,10 @@ pub(super) struct Attributes {
     pub(super) has_fractions: bool,
 }
 
-/// A file that a walk met.
+/// A file found by a walk.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// From the top on.
+    /// Relative to the top.
     pub(super) path: Vec<u8>,
     pub(super) attributes: Attributes,
     pub(super) node: Node,
@@ -52,14 +52,14 @@ pub(super) enum Node {
     Host(PathBuf),
 }
 
-/// Flags that tell how a file is stored, not what it is.
+/// Flags that describe how a file is stored rather than what it is.
 fn stored_as() -> InodeFlags {
     InodeFlags::HUGE_FILE
         | InodeFlags::EXTENTS
         | InodeFlags::INDEX
         | InodeFlags::INLINE_DATA
         | InodeFlags::EA_INODE
-        // EXT4_EOFBLOCKS_FL, which old kernels left behind.
+        // EXT4_EOFBLOCKS_FL, left behind by old kernels.
         | InodeFlags::from_bits_retain(0x40_0000)
 }
 
@@ -99,7 +99,7 @@ impl Item {
         self.attributes.kind == FileKind::Directory
     }
 
-    /// Whether both are one file of one volume.
+    /// Whether both are the same file of the same volume.
     pub(super) fn is_same(&self, other: &Self, tree: &Tree<'_>, others: &Tree<'_>) -> bool {
         match (&self.node, &other.node, tree, others) {
             (
@@ -112,7 +112,7 @@ impl Item {
         }
     }
 
-    /// Extended attributes in the order of their names.
+    /// Extended attributes, sorted by name.
     pub(super) async fn extended(&self, tree: &Tree<'_>) -> Result<Vec<Attribute>, Unreadable> {
         match (&self.node, tree) {
             (Node::Stored(inode), Tree::Volume { volume, .. }) => Ok(volume.xattrs(inode).await?),
@@ -121,7 +121,7 @@ impl Item {
         }
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub(super) async fn target(&self, tree: &Tree<'_>) -> Result<Vec<u8>, Unreadable> {
         match (&self.node, tree) {
             (Node::Stored(inode), Tree::Volume { volume, .. }) => Ok(volume.read_link(inode).await?),
@@ -176,13 +176,13 @@ fn host_attributes(at: &Path) -> io::Result<Vec<Attribute>> {
     Ok(found)
 }
 
-/// The order in which walks meet paths: a directory before what is in it, names in byte order.
+/// The order in which walks visit paths: directories before their entries, names in byte order.
 pub(super) fn order(a: &[u8], b: &[u8]) -> Ordering {
     a.split(|&byte| byte == b'/').cmp(b.split(|&byte| byte == b'/'))
 }
 
 impl Tree<'_> {
-    /// Where the comparison begins.
+    /// The file at which the comparison begins.
     pub(super) fn top(&self) -> Result<Item, Unreadable> {
         match self {
             Self::Volume { top, .. } => Ok(Item::stored(Vec::new(), (*top).clone())?),
@@ -190,12 +190,12 @@ impl Tree<'_> {
         }
     }
 
-    /// Whether the tree is the whole of a volume.
+    /// Whether the tree is an entire volume.
     pub(super) fn is_root(&self) -> bool {
         matches!(self, Self::Volume { top, .. } if top.number == InodeNumber::ROOT)
     }
 
-    /// Begins a walk below the top, which is a directory.
+    /// Starts a walk below the top, which is a directory.
     pub(super) async fn walk(&self) -> Result<Walker, Unreadable> {
         match *self {
             Self::Volume { volume, top } => {
@@ -214,9 +214,10 @@ pub(super) enum Walker {
     Host(HostWalk),
 }
 
-/// A walk below a directory of the host.
+/// A walk below a host directory.
 pub(super) struct HostWalk {
-    /// Paths, from the top on and from the working directory on, that are still to come; the next one is the last.
+    /// Files still to visit, the next one last: path from the top, and path from the working
+    /// directory.
     stack: Vec<Vec<(Vec<u8>, PathBuf)>>,
     enter: Option<(Vec<u8>, PathBuf)>,
 }
@@ -224,7 +225,8 @@ pub(super) struct HostWalk {
 type Failed = (Vec<u8>, Unreadable);
 
 impl Walker {
-    /// The next file; what cannot be read is returned with its path, and the walk goes on.
+    /// The next file. For an unreadable one the error is returned with its path, and the walk goes
+    /// on.
     pub(super) async fn next(&mut self) -> Option<Result<Item, Failed>> {
         match self {
             Self::Volume(walk) => loop {
@@ -241,7 +243,7 @@ impl Walker {
         }
     }
 
-    /// Leaves the directory that was met last unread.
+    /// Does not descend into the directory just returned.
     pub(super) fn skip(&mut self) {
         match self {
             Self::Volume(walk) => walk.skip(),
@@ -276,7 +278,7 @@ impl HostWalk {
     }
 }
 
-/// The names of a directory of the host, the last one first.
+/// Names in a host directory, in reverse order.
 fn list(path: &[u8], at: &Path) -> io::Result<Vec<(Vec<u8>, PathBuf)>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(at)? {

@@ -2,13 +2,14 @@
 
 use extant_format::{Compat, Incompat, RoCompat, Superblock, Timestamp};
 
-/// The fields that are compared.
+/// Which fields to compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fields {
-    /// Those that were chosen when the volume was made or by `tune2fs`.
+    /// Those chosen when the volume was created or by `tune2fs`.
     #[default]
     Settings,
-    /// Those that tell one copy or use of a volume from another, too: UUID, seeds, times, counts, state, free space.
+    /// Also those that distinguish copies or uses of a volume: UUID, seeds, times, counts, state,
+    /// free space.
     All,
 }
 
@@ -16,7 +17,7 @@ pub enum Fields {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A number, of bytes, blocks or seconds where the field's name says so.
+    /// A number: of bytes, blocks or seconds if the field's name says so.
     Number(u64),
     /// A set of names.
     Names(Vec<String>),
@@ -28,7 +29,7 @@ pub enum Value {
     Time(Timestamp),
 }
 
-/// One field in which two volumes differ.
+/// A field in which two volumes differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeDifference {
     /// Its name.
@@ -39,7 +40,7 @@ pub struct VolumeDifference {
     pub b: Value,
 }
 
-/// Compares two volumes as a whole, by their superblocks. Where things lie on a volume is not compared.
+/// Compares two volumes as a whole by their superblocks. Placement is not compared.
 pub fn compare_volumes(a: &Superblock, b: &Superblock, fields: Fields) -> Vec<VolumeDifference> {
     let all = |sb| match fields {
         Fields::Settings => settings(sb),
@@ -49,7 +50,7 @@ pub fn compare_volumes(a: &Superblock, b: &Superblock, fields: Fields) -> Vec<Vo
     pairs.filter(|(a, b)| a.1 != b.1).map(|((field, a), (_, b))| VolumeDifference { field, a, b }).collect()
 }
 
-/// A mark of use, which a clean volume does not have, is no feature.
+/// Features without the marks of use, which a clean volume does not have.
 fn features(sb: &Superblock) -> Value {
     let compat: Compat = sb.compat();
     let incompat = sb.incompat().difference(Incompat::RECOVER);
@@ -61,7 +62,8 @@ fn settings(sb: &Superblock) -> Vec<(&'static str, Value)> {
     let raw = sb.raw();
     let id = |high: u16, low: u16| number(u32::from(high) << 16 | u32::from(low));
     let text = |bytes: &[u8]| Value::Text(bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec());
-    // The copy of the journal's inode: its size is in the last two words (kernel: ext4_super_block.s_jnl_blocks).
+    // The backup of the journal's inode; its last two words hold the size (kernel:
+    // ext4_super_block.s_jnl_blocks).
     let journal_bytes = match (sb.journal_inode(), raw.s_jnl_backup_type) {
         (Some(_), 1) => u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get()),
         _ => 0,

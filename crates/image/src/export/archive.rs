@@ -1,4 +1,4 @@
-//! An archive's file: compressed as its name says, and under that name only when it is whole.
+//! An archive file, compressed according to its name, which it takes only once it is complete.
 
 use flate2::write::GzEncoder;
 use liblzma::write::XzEncoder;
@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, TempPath};
 
-/// How an archive is compressed.
+/// Compression of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// None.
     #[default]
     None,
     /// gzip.
@@ -24,7 +24,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// From the end of a file's name; `None` if it promises one that is not written here.
+    /// Determined by the file name's extension; `None` for a format that cannot be written here.
     pub fn of(path: &Path) -> Option<Self> {
         Some(match path.extension().and_then(OsStr::to_str) {
             Some("gz" | "tgz") => Self::Gzip,
@@ -36,10 +36,11 @@ impl Compression {
     }
 }
 
-/// A file being written. Until [`Archive::finish`] nothing is under its name, or what was there before.
+/// An archive being written. Until [`Archive::finish`], its name is absent or still refers to the
+/// previous file.
 pub struct Archive {
     encoder: Encoder,
-    /// Where it is, and where it will be; `None` for what is written in place, like a pipe.
+    /// Temporary and final path; `None` if written in place, as to a pipe.
     pending: Option<(TempPath, PathBuf)>,
 }
 
@@ -51,14 +52,15 @@ enum Encoder {
 }
 
 impl Archive {
-    /// Begins an archive that will be at `path`. A pipe or device there is written to as it is.
+    /// Starts an archive that will appear at `path`. An existing pipe or device is written in
+    /// place.
     pub fn create(path: &Path, compression: Compression) -> io::Result<Self> {
         let in_place = path.metadata().is_ok_and(|there| !there.is_file());
         let (file, pending) = if in_place {
             (OpenOptions::new().write(true).open(path)?, None)
         } else {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            // As open(2) would make it: the process's mask takes its part.
+            // Same mode as from open(2), subject to the umask.
             let mut builder = Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o666));
             let temporary = builder.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(cause)?;
@@ -75,7 +77,7 @@ impl Archive {
         Ok(Self { encoder, pending })
     }
 
-    /// Ends the archive and gives it its name.
+    /// Completes the archive and gives it its name.
     pub fn finish(self) -> io::Result<()> {
         let file = match self.encoder {
             Encoder::None(file) => file,
@@ -100,7 +102,7 @@ impl Archive {
     }
 }
 
-/// The system's answer without the temporary name, which says nothing to the user.
+/// The system's error without the temporary name, which means nothing to the user.
 fn cause(error: io::Error) -> io::Error {
     let source = error.get_ref().and_then(|path_error| path_error.source());
     let errno = source.and_then(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);

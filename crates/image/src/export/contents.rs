@@ -1,12 +1,12 @@
-//! Files' contents, holes told apart.
+//! File contents, with holes distinguished.
 
 use super::Watch;
 use extant_cache::ByteRange;
 use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
 use extant_fs::{Chunk, Error, FileStream, Lost, RunState, Volume};
 
-/// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
-/// a small volume endless.
+/// Limits the bytes read from a volume to what it can hold: a damaged map that uses blocks twice
+/// could make a small volume's contents endless.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left_bytes: u64,
@@ -16,7 +16,8 @@ impl Allowance {
     pub(crate) fn of(volume: &Volume) -> Self {
         let sb = volume.superblock();
         let bytes = sb.blocks_count() << sb.block_size().log2();
-        // Slack for a few blocks in two files, which damage does; with shared_blocks all of it may be on purpose.
+        // Damage may put a few blocks in two files, so allow some slack. With shared_blocks, all
+        // blocks may be shared on purpose.
         let factor = if sb.ro_compat().contains(RoCompat::SHARED_BLOCKS) { 64 } else { 2 };
         Self { left_bytes: bytes.saturating_mul(factor) }
     }
@@ -34,11 +35,11 @@ impl Allowance {
     }
 }
 
-/// Lost parts of a file that are told of one by one.
+/// Maximum number of lost parts reported individually per file.
 const LOST_MAX: u64 = 1000;
 
-/// Where a file has data: ascending, not adjacent, within its size. Parts that the map does not tell are none: [`send`] reports
-/// them.
+/// Data regions of a file: ascending, not adjacent, within its size. Parts that the map does not
+/// describe are left out; [`send`] reports them.
 pub(crate) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -69,13 +70,13 @@ pub(super) fn whole(size: u64) -> Vec<ByteRange> {
     std::iter::once(ByteRange::new(0, size)).filter(|region| !region.is_empty()).collect()
 }
 
-/// Takes contents in order.
+/// Receives contents in ascending order.
 pub(super) trait Sink {
-    /// Bytes at this offset of the file, behind all before.
+    /// Bytes at this file offset, after all earlier ones.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
 }
 
-/// Sends all data of a file to `sink`. Parts that cannot be read are left out, and reported to `watch`.
+/// Sends all data of a file to `sink`. Unreadable parts are left out and reported to `watch`.
 pub(super) async fn send(
     mut stream: FileStream,
     path: &[u8],
@@ -107,7 +108,7 @@ pub(super) async fn send(
     }
 }
 
-/// Counts the parts of a file that are lost.
+/// Counts lost parts of a file.
 #[derive(Debug, Default)]
 pub(crate) struct LostParts {
     told: u64,
@@ -116,7 +117,7 @@ pub(crate) struct LostParts {
 }
 
 impl LostParts {
-    /// The part as an error to be told; `None` of one too many.
+    /// Returns the part as an error to report; `None` past the limit.
     pub(crate) fn add(&mut self, part: Lost) -> Option<Error> {
         if self.told < LOST_MAX {
             self.told += 1;
@@ -127,7 +128,7 @@ impl LostParts {
         None
     }
 
-    /// Parts that were not told of.
+    /// The parts not reported individually.
     pub(crate) fn rest(&self) -> Option<Error> {
         (self.more > 0).then_some(Error::LostMore { parts: self.more, bytes: self.more_bytes })
     }

@@ -1,12 +1,12 @@
-//! Headers of a tar archive: POSIX.1-2001 ("pax Interchange Format"), with the records of GNU tar and star where POSIX has
-//! none.
+//! Tar headers: POSIX.1-2001 ("pax Interchange Format"), with records of GNU tar and star where
+//! POSIX defines none.
 
 use extant_cache::ByteRange;
 use extant_format::{Acl, DeviceNumber, Inode, InodeNumber, Timestamp};
 use extant_fs::Attribute;
 use tar::{EntryType, Header};
 
-/// Bytes that everything in an archive is a multiple of.
+/// Size of a record; everything in an archive is a multiple of it.
 pub(super) const RECORD_BYTES: u64 = 512;
 
 /// One entry of an archive.
@@ -14,19 +14,19 @@ pub(super) struct Entry<'a> {
     pub(super) path: &'a [u8],
     pub(super) kind: EntryType,
     pub(super) inode: &'a Inode,
-    /// Target of a symbolic link, or the path that a hard link shares its file with.
+    /// Target of a symbolic link, or the first path of a hard-linked file.
     pub(super) link: &'a [u8],
     pub(super) xattrs: &'a [Attribute],
     pub(super) contents: Contents<'a>,
 }
 
-/// The part of an entry behind its headers.
+/// The part of an entry after its headers.
 pub(super) enum Contents<'a> {
     None,
     Whole {
         bytes: u64,
     },
-    /// GNU sparse format 1.0: a map in front of the data.
+    /// GNU sparse format 1.0: a map before the data.
     Sparse {
         map: &'a [u8],
         data_bytes: u64,
@@ -35,7 +35,7 @@ pub(super) enum Contents<'a> {
 }
 
 impl Entry<'_> {
-    /// The headers, whole records.
+    /// The headers, as whole records.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut records = Records::default();
         let mut header = Header::new_ustar();
@@ -67,12 +67,12 @@ impl Entry<'_> {
     }
 }
 
-/// The map of GNU sparse format 1.0: the number of regions, then offset and length of each, one decimal number a line,
-/// filled up to a whole record.
+/// Encodes a GNU sparse 1.0 map: the number of regions, then offset and length of each, one decimal
+/// number per line, padded to a whole record.
 pub(super) fn sparse_map(regions: &[ByteRange], size: u64) -> Vec<u8> {
     use std::io::Write;
     let mut map = Vec::new();
-    // A file that ends in a hole says so with an empty region at its end, as GNU tar does.
+    // A trailing hole is recorded as an empty region at the end, as in GNU tar.
     let ends = regions.last().is_none_or(|last| last.end < size);
     let _ = writeln!(map, "{}", regions.len() + usize::from(ends));
     for region in regions {
@@ -90,7 +90,7 @@ pub(super) fn sparse_map(regions: &[ByteRange], size: u64) -> Vec<u8> {
 struct Records(Vec<u8>);
 
 impl Records {
-    /// `"%d %s=%s\n"`, where the number is the length of all of it.
+    /// Adds `"%d %s=%s\n"`, where the number is the length of the whole record.
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len() + value.len() + 3;
         let mut len = rest + 1;
@@ -113,7 +113,7 @@ impl Records {
             self.add(b"GNU.sparse.minor", b"0");
             self.add(b"GNU.sparse.name", path);
             self.add(b"GNU.sparse.realsize", real_bytes.to_string().as_bytes());
-            // The name under which a reader without sparse files unpacks it.
+            // The name under which readers without sparse support unpack it.
             return field(header, &[b"GNUSparseFile.0/", last_component(path)].concat());
         }
         if path.len() > header.as_old().name.len() {
@@ -133,7 +133,7 @@ impl Records {
         room[..n].copy_from_slice(&link[..n]);
     }
 
-    /// Names in extended headers are UTF-8 unless they say otherwise.
+    /// Names in extended headers are UTF-8 unless declared otherwise.
     fn charset(&mut self, name: &[u8]) {
         let record: &[u8] = b"21 hdrcharset=BINARY\n";
         if std::str::from_utf8(name).is_err() && !self.0.starts_with(record) {
@@ -141,7 +141,8 @@ impl Records {
         }
     }
 
-    /// The number for a header field of so many octal digits; 0 with a record where it has more.
+    /// Returns the value for a header field of `digits` octal digits; if it does not fit, returns 0
+    /// and adds a record.
     fn number(&mut self, key: &str, value: u64, digits: u32) -> u64 {
         if value >> (3 * digits) == 0 {
             return value;
@@ -162,7 +163,7 @@ impl Records {
 
     fn xattrs(&mut self, inode: InodeNumber, xattrs: &[Attribute]) {
         for Attribute { name, value } in xattrs {
-            // The text form, too, for readers that restore access control lists only from it.
+            // Also add the text form, for readers that restore access control lists only from it.
             let text = match name.as_slice() {
                 b"system.posix_acl_access" => Some("SCHILY.acl.access"),
                 b"system.posix_acl_default" => Some("SCHILY.acl.default"),
@@ -173,7 +174,7 @@ impl Records {
             }
             let mut key = b"SCHILY.xattr.".to_vec();
             for &byte in name {
-                // As GNU tar does: the sign would end the keyword.
+                // As GNU tar does: `=` would end the keyword.
                 match byte {
                     b'=' => key.extend_from_slice(b"%3D"),
                     b'%' => key.extend_from_slice(b"%25"),
@@ -184,7 +185,7 @@ impl Records {
         }
     }
 
-    /// The extended header with its contents, or nothing where there are no records.
+    /// The extended header and its contents; empty if there are no records.
     fn to_bytes(&self, path: &[u8]) -> Vec<u8> {
         if self.0.is_empty() {
             return Vec::new();
@@ -213,7 +214,7 @@ fn last_component(path: &[u8]) -> &[u8] {
     path.split(|&b| b == b'/').rfind(|name| !name.is_empty()).unwrap_or(b".")
 }
 
-/// Seconds with a fraction, as short as it can be.
+/// Formats seconds with as few decimals as possible.
 fn decimal(time: Timestamp) -> String {
     let nanos = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     let (whole, fraction) = (nanos.unsigned_abs() / 1_000_000_000, nanos.unsigned_abs() % 1_000_000_000);
@@ -230,7 +231,8 @@ mod tests {
     fn records_count_themselves() {
         let mut records = Records::default();
         records.add(b"path", b"x");
-        // 9 bytes with one digit; a value that makes it 10 needs a second digit, which makes it 11.
+        // With a one-digit length the record has 9 bytes. One more byte makes 10, which needs a
+        // second digit, which makes 11.
         assert_eq!(records.0, b"9 path=x\n".as_slice());
         let mut records = Records::default();
         records.add(b"path", b"xy");

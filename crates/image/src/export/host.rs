@@ -1,7 +1,7 @@
-//! Directories of the host as a destination; no name and no link leads out of it.
+//! Host directories as a destination. No name and no link leads outside.
 //!
-//! Every step is relative to an open directory and follows no symbolic link, neither one that the volume brought nor one
-//! that was there before, and every name is a single component.
+//! Every step is relative to an open directory, takes a single name, and follows no symbolic link,
+//! whether exported from the volume or already there.
 
 use extant_format::{DeviceNumber, FileKind, Timestamp};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// An open directory of the host.
+/// An open host directory.
 #[derive(Debug)]
 pub(super) struct HostDir(OwnedFd);
 
-/// A name that is one component, and no step up or in place.
+/// A name that is a single component, neither `.` nor `..`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SafeName<'a>(&'a [u8]);
 
@@ -30,29 +30,29 @@ impl<'a> SafeName<'a> {
     }
 }
 
-/// The object that attributes are set on.
+/// What attributes are set on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A name in a directory, not followed.
+    /// A name in a directory; symbolic links are not followed.
     Name(&'a HostDir, SafeName<'a>),
 }
 
 impl HostDir {
-    /// Opens a directory that the user named; only its last component may not be a symbolic link.
+    /// Opens a directory named by the user; only the last component must not be a symbolic link.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// Opens a sub-directory.
+    /// Opens a subdirectory.
     pub(super) fn open_child(&self, name: SafeName<'_>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::openat(&self.0, name.0, flags, Mode::empty())?))
     }
 
-    /// Makes a sub-directory that only its owner may enter, or takes one that is there.
+    /// Creates a subdirectory accessible only to its owner, or opens an existing one.
     pub(super) fn make_child(&self, name: SafeName<'_>) -> io::Result<Self> {
         match rustix::fs::mkdirat(&self.0, name.0, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => self.open_child(name),
@@ -60,7 +60,7 @@ impl HostDir {
         }
     }
 
-    /// Opens the directory that holds the last component of a path relative to this one, and returns that component.
+    /// Opens the parent directory of a path relative to this one, and returns the last component.
     pub(super) fn parent_of<'a>(&self, path: &'a [u8]) -> io::Result<(Self, SafeName<'a>)> {
         let mut dir = Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?);
         let mut components = path.split(|&b| b == b'/').peekable();
@@ -74,7 +74,7 @@ impl HostDir {
         Err(Errno::INVAL.into())
     }
 
-    /// Takes away what is under a name, unless it is a directory.
+    /// Removes a name, unless it is a directory.
     fn make_room(&self, name: SafeName<'_>) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.0, name.0, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -82,8 +82,8 @@ impl HostDir {
         }
     }
 
-    /// Fails where a device, pipe or socket has the name that something of another kind is to get: to replace `/dev/null` by
-    /// a file would break the host.
+    /// Fails if the name belongs to a device, pipe or socket and the new file is of another kind:
+    /// replacing `/dev/null` with a file would break the host.
     fn spare_special(&self, name: SafeName<'_>, kind: FileType) -> io::Result<()> {
         let there = rustix::fs::statat(&self.0, name.0, AtFlags::SYMLINK_NOFOLLOW)?;
         let what = match FileType::from_raw_mode(there.st_mode) {
@@ -99,7 +99,8 @@ impl HostDir {
         ))
     }
 
-    /// Does what makes a new name for a file of this kind; where the name is taken, once more after making room.
+    /// Runs `make`, which creates a file of this kind; if the name is taken, makes room and runs it
+    /// again.
     fn create<T>(
         &self,
         name: SafeName<'_>,
@@ -116,7 +117,7 @@ impl HostDir {
         }
     }
 
-    /// A new, empty file that only its owner may open.
+    /// Creates an empty file that only its owner may open.
     pub(super) fn create_file(&self, name: SafeName<'_>) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.create(name, FileType::RegularFile, || {
@@ -125,12 +126,12 @@ impl HostDir {
         .map(File::from)
     }
 
-    /// A new symbolic link.
+    /// Creates a symbolic link.
     pub(super) fn create_symlink(&self, name: SafeName<'_>, target: &[u8]) -> io::Result<()> {
         self.create(name, FileType::Symlink, || rustix::fs::symlinkat(target, &self.0, name.0))
     }
 
-    /// A new device node, named pipe or socket.
+    /// Creates a device node, named pipe or socket.
     pub(super) fn create_node(
         &self,
         name: SafeName<'_>,
@@ -150,16 +151,16 @@ impl HostDir {
         })
     }
 
-    /// A further name for the file under a name in `of`, which may be this directory.
+    /// Creates a hard link to a file in `of`, which may be this directory.
     pub(super) fn create_link(&self, name: SafeName<'_>, of: &HostDir, old: SafeName<'_>) -> io::Result<()> {
         let kind = rustix::fs::statat(&of.0, old.0, AtFlags::SYMLINK_NOFOLLOW)?.st_mode;
         let kind = FileType::from_raw_mode(kind);
         self.create(name, kind, || rustix::fs::linkat(&of.0, old.0, &self.0, name.0, AtFlags::empty()))
     }
 
-    /// Takes a file away again.
+    /// Removes a file that could not be completed.
     pub(super) fn remove(&self, name: SafeName<'_>) {
-        // The failure that led here is reported; a file that stays is its consequence.
+        // The original failure is reported; a leftover file is just its consequence.
         let _ = self.make_room(name);
     }
 }
@@ -171,7 +172,7 @@ impl AsFd for HostDir {
 }
 
 impl Target<'_> {
-    /// The file's path through the descriptor that is open on it or on its directory.
+    /// The file's path through a descriptor of the file or its directory.
     fn path(&self) -> Vec<u8> {
         match self {
             Self::Open(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(),
@@ -191,13 +192,14 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Sets permissions; of anything but a symbolic link.
+    /// Sets permissions; not for symbolic links.
     pub(super) fn set_mode(&self, mode: u16) -> io::Result<()> {
         let mode = Mode::from_raw_mode(u32::from(mode & 0o7777));
         match self {
             Self::Open(fd) => rustix::fs::fchmod(fd, mode)?,
             Self::Name(dir, name) => {
-                // Through a descriptor on the very file, so that no symbolic link put there meanwhile is followed.
+                // Use a descriptor of the file itself, so that a symbolic link put there since is
+                // not followed.
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(dir, name.0, flags, Mode::empty())?;
                 rustix::fs::chmod(Target::Open(file.as_fd()).path(), mode)?;
@@ -206,7 +208,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Sets the times of access and change of contents.
+    /// Sets access and modification times.
     pub(super) fn set_times(&self, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
         let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
         let times = Timestamps { last_access: spec(accessed), last_modification: spec(modified) };
@@ -228,7 +230,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Removes an extended attribute; none that is not there, or that such files cannot have.
+    /// Removes an extended attribute. Ignores a missing attribute, and files that cannot have any.
     pub(super) fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
         let removed = match self {
             Self::Open(fd) => rustix::fs::fremovexattr(fd, name),

@@ -3,10 +3,11 @@
 use extant_format::{Inode, InodeNumber};
 use std::collections::BTreeMap;
 
-/// Paths of files with several names are remembered up to so many bytes; beyond, further names become files of their own.
+/// Memory limit for remembered paths of files with several names, in bytes; beyond it, further
+/// names become separate files.
 const MEMORY_BYTES: usize = 48 << 20;
 
-/// Where each file with several names came first.
+/// First exported path of each file with several names.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     first: BTreeMap<InodeNumber, (Vec<u8>, u16)>,
@@ -14,7 +15,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// The path that the file came at before, if it did.
+    /// The path under which the file was exported before, if it was.
     pub(super) fn earlier(&mut self, inode: &Inode) -> Option<Vec<u8>> {
         if inode.links() < 2 {
             return None;
@@ -29,7 +30,7 @@ impl Links {
         Some(path)
     }
 
-    /// Remembers that the file is at `path` now.
+    /// Records that the file has been exported at `path`.
     pub(super) fn came(&mut self, inode: &Inode, path: &[u8]) {
         if inode.links() < 2 || self.memory_bytes + path.len() > MEMORY_BYTES {
             return;

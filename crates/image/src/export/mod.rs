@@ -1,8 +1,10 @@
-//! Out of a volume: to a tar archive, to a directory of the host, or one file's contents to a stream.
+//! Exports from a volume: to a tar archive, to a host directory, or one file's contents to a
+//! stream.
 //!
-//! The first two go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. A
-//! file that cannot be read, or not be kept at the destination, is reported to a [`Watch`] and left out. Parts of contents that
-//! cannot be read are reported and read as zeros.
+//! The first two walk the volume once, in the order of [`extant_fs::Walk`], so the same volume
+//! gives the same archive. A file that cannot be read, or that the destination cannot hold, is
+//! reported to a [`Watch`] and left out. Unreadable parts of contents are reported and read as
+//! zeros.
 
 mod archive;
 pub(crate) mod contents;
@@ -24,38 +26,39 @@ use std::fmt;
 use std::io;
 use thiserror::Error as ThisError;
 
-/// Receives progress and losses of an export. Paths are relative to the exported file; its own is empty.
+/// Receives progress and losses of an export. Paths are relative to the exported file, whose own
+/// path is empty.
 pub trait Watch {
-    /// Bytes of files' contents copied since the last call.
+    /// Content bytes copied since the last call.
     fn advanced(&mut self, bytes: u64);
-    /// Something could not be read; of contents, the parts that could not ([`Error::Lost`]), one call for each.
+    /// Something is unreadable. For contents, called once per unreadable part ([`Error::Lost`]).
     fn unreadable(&mut self, path: &[u8], error: Error);
-    /// A file was read but could not be kept, or not as a whole.
+    /// A file was read but could not be kept, or only in part.
     fn not_kept(&mut self, path: &[u8], loss: Loss);
 }
 
-/// A property of a file that an export cannot keep.
+/// Something that an export cannot keep.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Loss {
     /// The file as a whole.
     #[error("cannot be created: {0}")]
     File(io::Error),
-    /// A device node, which only a privileged user may create.
+    /// A device node, which only a privileged user can create.
     #[error("device nodes can be created by root only; left out")]
     Device,
-    /// An archive has no form for it.
+    /// A socket, which tar archives cannot represent.
     #[error("is a socket, which a tar archive cannot hold; left out")]
     Socket,
-    /// A name that would lead out of the destination.
+    /// A name that would lead outside the destination.
     #[error("has a name that no directory of the host can hold; left out")]
     Name,
     /// An attribute.
     #[error("attribute {name} cannot be set: {error}")]
     Attribute {
-        /// The attribute's name, fit to print.
+        /// The attribute's name, in printable form.
         name: String,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
     /// Owner, mode or times.
@@ -63,14 +66,14 @@ pub enum Loss {
     Metadata {
         /// Which of them.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl Loss {
-    /// Whether the loss is normal: a socket without its process, or an attribute that needs privileges or support that the
-    /// destination lacks.
+    /// Whether the loss is normal: a socket without its process, or an attribute that needs
+    /// privileges or support the destination lacks.
     pub fn is_expected(&self) -> bool {
         match self {
             Self::Socket => true,
@@ -82,19 +85,19 @@ impl Loss {
     }
 }
 
-/// Why an export could not go on.
+/// Why an export failed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The place where it goes failed.
+    /// The destination failed.
     #[error(transparent)]
     Output(#[from] io::Error),
-    /// Where it was to begin cannot be read, or the volume makes no sense as a whole.
+    /// The exported file cannot be read, or the volume as a whole is invalid.
     #[error(transparent)]
     Volume(#[from] Error),
 }
 
-/// Fails where the mode of the exported inode is that of no kind of file.
+/// Fails if the mode of the exported inode is not a known kind of file.
 fn check_top(top: &Inode) -> Result<(), ExportError> {
     match top.kind() {
         Some(_) => Ok(()),
@@ -106,14 +109,14 @@ fn check_top(top: &Inode) -> Result<(), ExportError> {
     }
 }
 
-/// Counts of a finished export.
+/// Counts for a finished export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Directories.
     pub directories: u64,
-    /// Names of everything else, hard links included.
+    /// Names of everything else, including hard links.
     pub others: u64,
-    /// Bytes of files' contents, holes left out.
+    /// Content bytes, excluding holes.
     pub bytes: u64,
 }
 

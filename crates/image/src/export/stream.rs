@@ -1,4 +1,4 @@
-//! One file's contents to a writer, such as a pipe or a device.
+//! Writes one file's contents to a stream, such as a pipe or a device.
 
 use super::contents::{self, Sink};
 use super::{ExportError, Exported, Watch};
@@ -6,11 +6,12 @@ use extant_format::{FileKind, Inode};
 use extant_fs::{Error, Volume};
 use std::io::{self, Write};
 
-/// Writes the contents of a regular file to `out`, in order, holes as zeros. Nothing else of the file is kept.
+/// Writes the contents of a regular file to `out`, in order, with holes as zeros. Nothing else of
+/// the file is kept.
 ///
 /// # Errors
-/// [`Error::NotAFile`] for any other kind of file, and what ends the copy; a piece that cannot be read is reported to
-/// `watch` and written as zeros.
+/// [`Error::NotAFile`] for any other kind of file, and whatever ends the copy. An unreadable piece
+/// is reported to `watch` and written as zeros.
 pub async fn to_writer(
     volume: &Volume,
     top: &Inode,

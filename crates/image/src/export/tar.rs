@@ -1,4 +1,4 @@
-//! Volume to tar archive.
+//! Exports a volume to a tar archive.
 
 use super::contents::{self, Allowance, Sink};
 use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
@@ -10,14 +10,17 @@ use extant_fs::{Attribute, FileStream, Volume, WalkOptions};
 use std::io::{self, Write};
 use tar::EntryType;
 
-/// Writes everything below `top`, or `top` itself under `name` where it is not a directory, as a tar archive.
+/// Writes everything below `top` as a tar archive, or `top` itself under `name` if it is not a
+/// directory.
 ///
-/// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for extended attributes and
-/// access control lists, which GNU tar and libarchive read. Paths are relative to `top`, which itself is `./`. Names
-/// within a directory are in byte order, and nothing depends on the time or the place of the export.
+/// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for
+/// extended attributes and access control lists, which GNU tar and libarchive read. Paths are
+/// relative to `top`, which itself is `./`. Names within a directory are in byte order, and nothing
+/// depends on when or where the export runs.
 ///
 /// # Errors
-/// Only what ends the whole export; the rest is told to `watch`. A file of which a part cannot be read holds zeroes there.
+/// Only errors that end the whole export; others are reported to `watch`. A file's unreadable parts
+/// are filled with zeros.
 pub async fn to_tar(
     volume: &Volume,
     top: &Inode,
@@ -50,7 +53,7 @@ pub async fn to_tar(
     } else {
         archive.add(name, top).await?;
     }
-    // The end: two empty records.
+    // The archive ends with two empty records.
     archive.out.write_all(&[0; 2 * RECORD_BYTES as usize])?;
     Ok(archive.done)
 }
@@ -145,7 +148,7 @@ impl Archive<'_> {
             self.put(path, EntryType::Regular, inode, b"", xattrs, contents)?;
             self.out.write_all(&map)?;
         } else {
-            // Holes that would save nothing are written out.
+            // Encoding these holes would not save anything, so write them out.
             regions = contents::whole(size);
             data_bytes = size;
             self.put(path, EntryType::Regular, inode, b"", xattrs, Contents::Whole { bytes: size })?;
@@ -158,17 +161,17 @@ impl Archive<'_> {
     }
 }
 
-/// Lays a file's regions end to end into the archive, zeroes where no data came.
+/// Writes a file's regions to the archive back to back; missing data becomes zeros.
 struct Laid<'a> {
     out: &'a mut dyn Write,
     regions: &'a [ByteRange],
-    /// The region being written, and how many of its bytes are.
+    /// Index of the current region, and bytes of it already written.
     at: usize,
     within: u64,
 }
 
 impl Laid<'_> {
-    /// Up to `len` bytes from the current place on: file offset and length of what is left of the region.
+    /// The rest of the current region: file offset and length.
     fn here(&self) -> Option<(u64, u64)> {
         let region = self.regions.get(self.at)?;
         Some((region.start + self.within, region.len() - self.within))

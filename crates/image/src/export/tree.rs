@@ -1,4 +1,4 @@
-//! Volume to a directory of the host.
+//! Exports a volume to a host directory.
 
 use super::contents::{self, Allowance, Sink};
 use super::host::{HostDir, SafeName, Target};
@@ -15,17 +15,19 @@ use std::path::Path;
 
 /// Copies `top` to a directory of the host.
 ///
-/// With a `name`, `top` becomes that name in `directory`, which replaces a file there and fills a directory; a device, pipe or
-/// socket there is replaced by its own kind only. Without one,
-/// `top` must be a directory, and what is in it goes straight into `directory`, whose own attributes stay.
+/// With a `name`, `top` becomes that name in `directory`: it replaces a file there and merges into
+/// a directory, but replaces a device, pipe or socket only with the same kind. Without one, `top`
+/// must be a directory; its contents go straight into `directory`, whose own attributes stay.
 ///
-/// Kept are permissions, times to the nanosecond, extended attributes, hard links among what is copied, holes, and, for
-/// root, owners and device nodes. Other users cannot change owners; set-user-id and set-group-id bits of files that belong
-/// to another owner are not set then. Nothing outside `directory` is touched, neither through names and links of the volume
-/// nor through symbolic links in `directory`.
+/// Keeps permissions, times to the nanosecond, extended attributes, hard links among the copied
+/// files, holes and, when run as root, owners and device nodes. Other users cannot change owners;
+/// for files of another owner the set-user-id and set-group-id bits are then not set. Nothing
+/// outside `directory` is touched, neither through names and links of the volume nor through
+/// symbolic links in `directory`.
 ///
 /// # Errors
-/// Only what ends the whole copy: a full disk, or a directory that cannot be written to; other failures are reported to `watch`.
+/// Only errors that end the whole copy: a full disk, or a directory that cannot be written to.
+/// Other failures are reported to `watch`.
 pub async fn to_directory(
     volume: &Volume,
     top: &Inode,
@@ -53,7 +55,7 @@ pub async fn to_directory(
         skip_below: None,
         done: Exported::default(),
     };
-    // Everything is one level deeper if `top` itself is made.
+    // If `top` itself is created, everything is one level deeper.
     let shift = usize::from(name.is_some());
     if let Some(name) = name {
         copy.add(1, name, b"", top).await?;
@@ -83,14 +85,14 @@ struct Copy<'a> {
     links: Links,
     allowance: Allowance,
     is_root: bool,
-    /// The depth of a directory that could not be made; what is deeper goes nowhere.
+    /// Depth of a directory that could not be created; anything deeper is skipped.
     skip_below: Option<usize>,
     done: Exported,
 }
 
 struct Level {
     dir: HostDir,
-    /// Source of its attributes, which are set once it is full.
+    /// Source of its attributes, which are set once it is filled.
     inode: Option<Inode>,
     /// Its name on the host; empty for the destination.
     name: Vec<u8>,
@@ -99,7 +101,7 @@ struct Level {
 }
 
 impl Copy<'_> {
-    /// Finishes directories until the innermost one open is at `depth`.
+    /// Completes directories until the innermost open one is at `depth`.
     async fn leave_to(&mut self, depth: usize) {
         while self.stack.len() > depth.max(1) || (depth == 0 && !self.stack.is_empty()) {
             let Some(level) = self.stack.pop() else { return };
@@ -146,7 +148,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Whether there is something under the name now.
+    /// Creates the inode under a name. Returns whether the name exists now.
     async fn make(&mut self, name: SafeName<'_>, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
         let Some(kind) = inode.kind() else { return Ok(false) };
         let parent = &self.stack.last().expect("the destination stays open").dir;
@@ -160,7 +162,8 @@ impl Copy<'_> {
             let (dir, old) = self.stack[0].dir.parent_of(&first)?;
             match parent.create_link(name, &dir, old) {
                 Ok(()) => return Ok(true),
-                // The host counts fewer links, or has none, or guards this file; another one then.
+                // The host allows fewer links or none, or protects this file; create a separate
+                // file instead.
                 Err(error) if is_one_of(&error, &[Errno::MLINK, Errno::PERM, Errno::OPNOTSUPP]) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -185,7 +188,7 @@ impl Copy<'_> {
         }
         let host_path = self.host_path(name);
         self.links.came(inode, &host_path);
-        // Taken off the stack meanwhile, so that the copy can be borrowed whole.
+        // Take it off the stack meanwhile, so that `self` can be borrowed.
         let level = self.stack.pop().expect("the destination stays open");
         self.set_attributes(Target::Name(&level.dir, name), path, inode).await;
         self.stack.push(level);
@@ -228,7 +231,7 @@ impl Copy<'_> {
     async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode, stream: FileStream) -> io::Result<()> {
         let sent = contents::send(stream, path, &mut Placed(file), self.watch).await?;
         self.done.bytes += sent;
-        // The end may be a hole.
+        // The file may end with a hole.
         if sent != inode.size() {
             file.set_len(inode.size())?;
         }
@@ -254,7 +257,7 @@ impl Copy<'_> {
         };
         let mut mode = inode.mode();
         if self.is_root {
-            // First: a change of owner takes set-user-id bits and capabilities away.
+            // The owner comes first: changing it clears set-user-id bits and capabilities.
             metadata(self.watch, "owner", target.set_owner(inode.uid(), inode.gid()));
         } else {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -264,7 +267,8 @@ impl Copy<'_> {
         }
         match self.volume.xattrs(inode).await {
             Ok(xattrs) => {
-                // A file that is made below a directory with a default list inherits one that the volume's file does not have.
+                // A new file inherits its directory's default list, which the volume's file may not
+                // have.
                 for list in [&b"system.posix_acl_access"[..], b"system.posix_acl_default"] {
                     if inode.kind() != Some(FileKind::Symlink)
                         && !xattrs.iter().any(|attribute| *attribute.name == *list)
@@ -299,7 +303,7 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Writes each piece where it belongs.
+/// Writes each piece at its offset.
 struct Placed<'a>(&'a File);
 
 impl Sink for Placed<'_> {

@@ -1,4 +1,4 @@
-//! Which extended attributes go into the inode, which into a shared block, which into inodes of their own.
+//! Places extended attributes: in the inode, in a shared block, or in inodes of their own.
 
 use super::inodes::Inodes;
 use super::params::Params;
@@ -12,21 +12,21 @@ use std::collections::BTreeMap;
 
 const EXTRA_ISIZE: usize = 32;
 const BLOCK_HEADER: usize = 32;
-/// Longest name that programs can ask for, prefix and all (xattr(7)).
+/// Longest attribute name that programs can use, prefix included (xattr(7)).
 const XATTR_NAME_MAX: usize = 255;
 
-/// Longest value that programs can ask for (`XATTR_SIZE_MAX`, xattr(7)).
+/// Longest attribute value that programs can use (`XATTR_SIZE_MAX`, xattr(7)).
 const XATTR_VALUE_MAX: usize = 64 << 10;
 
-/// Where the attributes of every set go.
+/// Placement of the attributes of every set.
 #[derive(Debug, Default)]
 pub(crate) struct AttrPlan {
     sets: BTreeMap<XattrSetId, SetPlan>,
-    /// Values that lie in inodes of their own, in order of their inodes.
+    /// Values stored in separate inodes, in inode order.
     pub(crate) values: Vec<Value>,
-    /// Attribute blocks in order.
+    /// Attribute blocks, in order.
     pub(crate) blocks: Vec<AttrBlock>,
-    /// The inodes that have a block, in order, and which.
+    /// Inodes that have an attribute block, in order, with the block's index.
     users: Vec<(InodeNumber, u32)>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Value {
 #[derive(Debug)]
 pub(crate) struct AttrBlock {
     pub(crate) set: XattrSetId,
-    /// Inodes that share it.
+    /// Number of inodes that share it.
     pub(crate) references: u32,
 }
 
@@ -64,13 +64,13 @@ enum AttrPlace {
 }
 
 impl AttrPlan {
-    /// The block that an inode's attributes are in, counted among the attribute blocks.
+    /// Index of the attribute block used by an inode.
     pub(crate) fn block_of(&self, inode: InodeNumber) -> Option<u32> {
         let at = self.users.binary_search_by_key(&inode, |user| user.0).ok()?;
         Some(self.users[at].1)
     }
 
-    /// Blocks of the values in inodes of their own that a set refers to: they count as the owner's.
+    /// Blocks of a set's values in separate inodes; they are charged to the owner.
     pub(crate) fn value_blocks(&self, set: XattrSetId, block: BlockSize) -> u64 {
         let Some(plan) = self.sets.get(&set) else { return 0 };
         let blocks_of = |attr: &Attr| match attr.place {
@@ -80,14 +80,14 @@ impl AttrPlan {
         plan.in_inode.iter().chain(&plan.in_block).map(blocks_of).sum()
     }
 
-    /// The attributes that lie in the inode itself.
+    /// Attributes stored in the inode itself.
     pub(crate) fn in_inode(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
         self.sets
             .get(&set)
             .map_or_else(Vec::new, |plan| plan.in_inode.iter().map(|a| a.entry(&value)).collect())
     }
 
-    /// The attributes that lie in a block, in the order that blocks need.
+    /// Attributes stored in a block, in the order required there.
     pub(crate) fn in_block(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
         self.sets
             .get(&set)
@@ -95,7 +95,7 @@ impl AttrPlan {
     }
 }
 
-/// Reference of an entry to a value in an inode.
+/// An entry's reference to a value inode.
 pub(crate) struct ValueRef {
     pub(crate) inode: InodeNumber,
     pub(crate) size: u32,
@@ -123,13 +123,13 @@ impl Attr {
     }
 }
 
-/// Bytes that [`xattr_space`] counts for the end of a list.
+/// Bytes that [`xattr_space`] counts for the end marker of a list.
 const END_MARK: usize = 4;
 
-/// Plans the sets that the inodes use, in the order of the inodes.
+/// Places the sets used by the inodes, in inode order.
 pub(crate) fn plan_attrs(inodes: &Inodes, params: &Params) -> Result<AttrPlan, BuildError> {
     let mut plan = AttrPlan::default();
-    // The block that a set's next user shares.
+    // For each set, the block that its next user can share.
     let mut open: BTreeMap<XattrSetId, u32> = BTreeMap::new();
     for inode in inodes.all() {
         let set = inodes.tree.node(inodes.node_of(inode)).xattrs;
@@ -208,7 +208,7 @@ fn place(
         usize::from(params.inode_size).saturating_sub(GOOD_OLD_INODE_SIZE + EXTRA_ISIZE + 4 + END_MARK);
     let mut plan = SetPlan::default();
     for attr in attrs {
-        // The first word of an inode's area is its magic number: without room for an entry there is none.
+        // The in-inode area starts with a magic number, and is left out if no entry fits.
         if attr.space() <= room {
             room -= attr.space();
             plan.in_inode.push(attr);

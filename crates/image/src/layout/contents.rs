@@ -1,4 +1,4 @@
-//! Sizes of the numbered tree's contents: all that can be known before the volume has a size.
+//! Measures the tree's contents: everything known before the volume has a size.
 
 use super::attrs::{AttrPlan, Value, plan_attrs};
 use super::dirs::Shape;
@@ -11,11 +11,11 @@ use extant_format::Timestamp;
 use extant_format::{DIRECT_POINTERS, FileBlock, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
 
-/// Device numbers have 12 and 20 bits, in Linux and in the inode.
+/// Device numbers have 12 and 20 bits, both in Linux and in the inode.
 const DEVICE_MAJOR_MAX: u32 = 0xfff;
 const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
 
-/// Refuses a device whose numbers Linux does not have.
+/// Refuses a device number outside Linux's range.
 pub(crate) fn check_device(node: &Node, path: impl FnOnce() -> Vec<u8>) -> Result<(), BuildError> {
     match node.payload {
         Payload::Device { major, minor } if major > DEVICE_MAJOR_MAX || minor > DEVICE_MINOR_MAX => {
@@ -25,22 +25,22 @@ pub(crate) fn check_device(node: &Node, path: impl FnOnce() -> Vec<u8>) -> Resul
     }
 }
 
-/// The contents of the volume, measured.
+/// Contents of the volume, with their sizes.
 pub(crate) struct Contents {
     pub(crate) inodes: Inodes,
-    /// Blocks of data by inode number, holes apart; of a directory its blocks.
+    /// Data blocks by inode number, without holes; for a directory, its blocks.
     pub(crate) blocks: Vec<u32>,
-    /// All of these together, with attributes and, as far as they do not depend on places, maps.
+    /// Total of these blocks, attributes, and maps as far as they do not depend on placement.
     pub(crate) all_blocks: u64,
     pub(crate) attrs: AttrPlan,
-    /// Inodes of attribute values begin here; they are as many as `attrs.values`.
+    /// First inode of attribute values; there are `attrs.values` of them.
     first_value_inode: InodeNumber,
-    /// The orphan file's inode if the volume gets one: the last in use.
+    /// Inode of the orphan file, if there is one: the last in use.
     pub(crate) orphan_inode: InodeNumber,
 }
 
 impl Contents {
-    /// Refuses contents that ext cannot hold, and adds the features that they need.
+    /// Refuses contents that ext cannot hold, and enables features that they need.
     pub(crate) fn new(
         mut tree: Tree,
         params: &mut Params,
@@ -66,10 +66,10 @@ impl Contents {
 
     fn measure(&mut self, params: &Params) -> Result<(), BuildError> {
         let largest = if params.has_extents() {
-            // The last block's number must fit 32 bits.
+            // The last block's number must fit in 32 bits.
             u64::from(u32::MAX) << params.block.log2()
         } else {
-            // i_blocks counts sectors in 32 bits, maps included, where there is no huge_file.
+            // Without huge_file, i_blocks counts sectors in 32 bits, including the map.
             let sectors =
                 if params.ro_compat.contains(RoCompat::HUGE_FILE) { u64::MAX } else { (1 << 41) - (1 << 32) };
             (indirect_capacity(params.block) << params.block.log2()).min(sectors)
@@ -133,7 +133,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Blocks of data of an inode of the contents, of a value's inode too.
+    /// Data blocks of an inode, including value inodes.
     pub(crate) fn data_blocks(&self, params: &Params, inode: InodeNumber) -> u32 {
         match self.value_of(inode) {
             Some(value) => params.block.blocks_for(value.bytes.len() as u64) as u32,
@@ -141,17 +141,17 @@ impl Contents {
         }
     }
 
-    /// The inode of attribute value `index`.
+    /// Inode number of attribute value `index`.
     pub(crate) fn value_inode(&self, index: u32) -> InodeNumber {
         InodeNumber(self.first_value_inode.0 + index)
     }
 
-    /// The attribute value that an inode holds; `None` for inodes of other contents.
+    /// The attribute value stored in an inode; `None` for other inodes.
     pub(crate) fn value_of(&self, inode: InodeNumber) -> Option<&Value> {
         self.attrs.values.get(inode.0.checked_sub(self.first_value_inode.0)? as usize)
     }
 
-    /// The parts of an inode of the tree that are not holes, of `blocks` in all.
+    /// Runs of a tree inode that are not holes, `blocks` in total.
     pub(crate) fn logical_runs_of(
         &self,
         params: &Params,
@@ -166,7 +166,7 @@ impl Contents {
         }
     }
 
-    /// The parts of a file that are not holes, in file blocks.
+    /// Runs of a file that are not holes, in file blocks.
     pub(crate) fn logical_runs(&self, params: &Params, id: NodeId) -> Vec<LogicalRun> {
         let node = self.inodes.tree.node(id);
         let Some(ranges) = self.inodes.tree.sparse_map(id) else {
@@ -187,7 +187,7 @@ impl Contents {
     }
 }
 
-/// Derives UUID and hash seed from the listing, where they were not given: same input, same volume.
+/// Derives UUID and hash seed, unless given, from the file listing: same input, same volume.
 fn derive_ids(inodes: &Inodes, params: &mut Params) {
     if params.uuid != [0; 16] && params.hash_seed != [0; 16] {
         return;
@@ -228,7 +228,7 @@ fn derive_ids(inodes: &Inodes, params: &mut Params) {
     let digest = hash.finalize();
     if params.uuid == [0; 16] {
         params.uuid.copy_from_slice(&digest[..16]);
-        // RFC 9562: version 8 (the application's own), variant 1.
+        // RFC 9562: version 8 (application-defined), variant 1.
         params.uuid[6] = params.uuid[6] & 0x0f | 0x80;
         params.uuid[8] = params.uuid[8] & 0x3f | 0x80;
     }
@@ -237,7 +237,7 @@ fn derive_ids(inodes: &Inodes, params: &mut Params) {
     }
 }
 
-/// Takes attributes that the volume has no place for out of the tree.
+/// Removes attributes from the tree that the volume cannot store.
 fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
     let order: Vec<NodeId> = inodes.all().map(|inode| inodes.node_of(inode)).collect();
     let left_out = settle::leave_out_xattrs(&mut inodes.tree, order);
@@ -247,7 +247,8 @@ fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
     }));
 }
 
-/// Clamps the tree's times, takes the latest as that of the volume, and returns the nodes whose times do not fit an inode.
+/// Clamps the tree's times, uses the latest as the volume's, and returns the nodes whose times do
+/// not fit in an inode.
 fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) -> Vec<NodeId> {
     let range = params.time_range();
     let (clamped, latest) = settle::clamp_times(tree, range, clamp);

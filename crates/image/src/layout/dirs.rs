@@ -1,4 +1,4 @@
-//! Blocks of directories: one linear block, or a hash tree over full leaves.
+//! Directory blocks: one linear block, or a hash tree over full leaves.
 
 use super::inodes::{Inodes, LOST_AND_FOUND};
 use super::params::Params;
@@ -10,10 +10,10 @@ use extant_format::{
     write_dx_root,
 };
 
-/// `.` and `..`.
+/// Bytes of `.` and `..`.
 const DOTS: usize = dirent_bytes(1) + dirent_bytes(2);
 
-/// How a directory's blocks are used.
+/// Distribution of a directory's names over its blocks.
 pub(crate) struct Shape {
     dir: InodeNumber,
     names: Vec<Name>,
@@ -27,15 +27,16 @@ struct Name {
 }
 
 enum ShapeKind {
-    /// Where each block's names begin.
+    /// The first name of each block.
     Linear { firsts: Vec<u32>, blocks: u32 },
-    /// Where each leaf's names begin; the number of nodes of each level below the root, from the top.
+    /// The first name of each leaf, and the number of nodes in each level below the root, top
+    /// first.
     Tree { firsts: Vec<u32>, levels: Vec<u32> },
 }
 
 impl Shape {
-    /// Sorts a directory's names into blocks. The same for the same contents, so that it can be done again when the blocks
-    /// are written.
+    /// Distributes a directory's names over blocks. Deterministic, so it can be repeated when the
+    /// blocks are written.
     pub(crate) fn of(inodes: &Inodes, params: &Params, dir: InodeNumber) -> Result<Self, BuildError> {
         let id = inodes.node_of(dir);
         let tree = &inodes.tree;
@@ -67,7 +68,7 @@ impl Shape {
         Ok(Self { dir, names, kind: ShapeKind::Tree { firsts, levels } })
     }
 
-    /// Blocks of the directory.
+    /// Number of blocks of the directory.
     pub(crate) fn blocks(&self) -> u32 {
         match &self.kind {
             ShapeKind::Linear { blocks, .. } => *blocks,
@@ -75,7 +76,7 @@ impl Shape {
         }
     }
 
-    /// Whether the directory, of so many blocks, has a hash tree.
+    /// Whether a directory of `blocks` blocks has a hash tree.
     pub(crate) fn is_indexed(inodes: &Inodes, params: &Params, dir: InodeNumber, blocks: u32) -> bool {
         params.compat.contains(Compat::DIR_INDEX) && spare_blocks(inodes, params, dir) <= 1 && blocks > 1
     }
@@ -131,7 +132,7 @@ impl Shape {
             write_dirent(&mut block[..end], InodeNumber(0), b"", None);
         }
         while let Some((inode, name, kind)) = all.next() {
-            // The last entry of a block spans the rest.
+            // The last entry of a block extends to its end.
             let next = if all.peek().is_some() { at + dirent_bytes(name.len()) } else { end };
             write_dirent(&mut block[at..next], inode, name, kind);
             at = next;
@@ -152,7 +153,7 @@ impl Shape {
         let ShapeKind::Tree { firsts, levels } = &self.kind else { return };
         let cx = htree_context(params);
         let fan_out = cx.node_limit(params.block.byte_len()) as u32;
-        // Which level the block is on, and which node of it.
+        // Level of the block, and index of its node there.
         let mut level_start = 0;
         let mut level = 0;
         let mut level_len = 1;
@@ -164,7 +165,7 @@ impl Shape {
         let node = index - level_start;
         let below_start = level_start + level_len;
         let below_len = levels.get(level).copied().unwrap_or(firsts.len() as u32);
-        // The root has as many children as there are; a node of any other level a full share.
+        // The root has all nodes of the level below as children; other nodes have `fan_out` each.
         let (first, last) =
             if level == 0 { (0, below_len) } else { (node * fan_out, ((node + 1) * fan_out).min(below_len)) };
         let leaves_per_child = fan_out.pow((levels.len() - level) as u32);
@@ -188,7 +189,7 @@ impl Shape {
         }
     }
 
-    /// The lowest hash in a leaf; odd where names of that hash begin in the leaf before.
+    /// The lowest hash in a leaf; odd if names with that hash begin in the previous leaf.
     fn leaf_hash(&self, firsts: &[u32], leaf: usize) -> u32 {
         let first = firsts[leaf] as usize;
         let hash = self.names[first].hash.0;
@@ -197,7 +198,7 @@ impl Shape {
     }
 }
 
-/// e2fsck puts what it finds into lost+found without having to allocate: 16 KiB are kept ready.
+/// Keeps 16 KiB of lost+found allocated, so that e2fsck can add names without allocating.
 fn spare_blocks(inodes: &Inodes, params: &Params, dir: InodeNumber) -> u32 {
     let is_lost_and_found = dir != InodeNumber::ROOT
         && inodes.parent_of(dir) == InodeNumber::ROOT
@@ -224,7 +225,7 @@ fn hashed(inodes: &Inodes, params: &Params, dir: NodeId) -> Vec<Name> {
     names
 }
 
-/// Where each block's names begin, when blocks are filled one after another.
+/// First name of each block when blocks are filled in order.
 fn pack(names: &[Name], head: usize, space: usize, bytes: impl Fn(&Name) -> usize) -> Vec<u32> {
     let mut firsts = vec![0];
     let mut used = head;
@@ -244,7 +245,7 @@ fn part<'a>(firsts: &[u32], names: &'a [Name], block: usize) -> &'a [Name] {
     &names[first as usize..end]
 }
 
-/// Nodes of each level between the root and so many leaves, from the top.
+/// Nodes per level between the root and `leaves` leaves, top first.
 fn levels(params: &Params, leaves: usize) -> Vec<u32> {
     let cx = htree_context(params);
     let (root, node) = (cx.root_limit(params.block.byte_len()), cx.node_limit(params.block.byte_len()));

@@ -1,4 +1,4 @@
-//! Where the fixed metadata lies: superblocks, descriptors, bitmaps, inode tables.
+//! Placement of fixed metadata: superblocks, descriptors, bitmaps, inode tables.
 
 use super::params::Params;
 use super::space::{Run, Short, Space};
@@ -7,10 +7,11 @@ use extant_format::{
     BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, VolumeBlock,
 };
 
-/// Groups whose bitmaps and tables lie together, with `flex_bg`: mke2fs's default, as a power of two.
+/// log2 of the number of groups whose bitmaps and tables are stored together with `flex_bg`;
+/// mke2fs's default.
 const FLEX_LOG: u32 = 4;
 
-/// A group's own metadata.
+/// A group's bitmaps and inode table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
     pub(crate) block_bitmap: VolumeBlock,
@@ -18,24 +19,25 @@ pub(crate) struct Tables {
     pub(crate) inode_table: VolumeBlock,
 }
 
-/// A volume of a given number of blocks and inodes.
+/// Layout of a volume with a given number of blocks and inodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
-    /// With counts, sizes and features; what depends on the contents comes later.
+    /// Counts, sizes and features; fields that depend on the contents are filled in later.
     pub(crate) sb: Superblock,
     pub(crate) tables: Vec<Tables>,
     pub(crate) table_blocks: u32,
     pub(crate) reserved_gdt: u32,
     /// Blocks of fixed metadata.
     pub(crate) overhead: u64,
-    /// The remaining blocks.
+    /// The remaining free blocks.
     pub(crate) space: Space,
 }
 
 /// Why a volume of this size cannot be laid out.
 #[derive(Debug)]
 pub(crate) enum GeometryError {
-    /// The last group has fewer blocks than its metadata needs; one with `at_least` blocks in all would do, or `at_most`.
+    /// The last group is too small for its metadata. Totals of `at_least` blocks, or of `at_most`,
+    /// would work.
     Tail {
         at_most: u64,
         at_least: u64,
@@ -45,12 +47,12 @@ pub(crate) enum GeometryError {
     Refused(BuildError),
 }
 
-/// Why a number of blocks does not do.
+/// Why a number of blocks does not work.
 #[derive(Debug)]
 pub(crate) enum Misfit {
     Short(Short),
     Geometry(GeometryError),
-    /// A group cannot have so many inodes: more groups are needed.
+    /// A group cannot hold that many inodes; more groups are needed.
     Inodes {
         needed: u64,
     },
@@ -68,13 +70,13 @@ impl From<GeometryError> for Misfit {
     }
 }
 
-/// Most inodes in a group: as many as its bitmap has bits, and 16 bits count.
+/// Maximum inodes per group: limited by the bits of its bitmap, and by 16-bit counters.
 pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
     let per_block = params.block.bytes() / u32::from(params.inode_size);
     (params.block.bytes() * 8).min(65_536 - per_block) & !7
 }
 
-/// Inodes per group so that `groups` hold at least `inodes`, in whole blocks of the table.
+/// Inodes per group for `groups` to hold at least `inodes`, rounded up to whole table blocks.
 fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Option<u32> {
     let per_block = u64::from(params.block.bytes() / u32::from(params.inode_size)).max(8);
     let wanted = inodes.div_ceil(groups).max(1).next_multiple_of(per_block);
@@ -92,7 +94,7 @@ pub(crate) fn group_count(params: &Params, blocks: u64) -> u64 {
 }
 
 impl Geometry {
-    /// A volume of `blocks` that has at least `inodes`.
+    /// A layout of `blocks` blocks with at least `inodes` inodes.
     pub(crate) fn of(params: &Params, blocks: u64, inodes: u64) -> Result<Self, Misfit> {
         let groups = group_count(params, blocks);
         let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
@@ -114,7 +116,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// How many groups.
+    /// Number of groups.
     pub(crate) fn groups(&self) -> u32 {
         self.sb.group_count()
     }
@@ -128,7 +130,7 @@ impl Geometry {
         self.sb.group_first_block(group)
     }
 
-    /// Blocks of superblock, descriptors and their reserve at a group's start.
+    /// Blocks of superblock, descriptors and reserved descriptors at the start of a group.
     pub(crate) fn head_blocks(&self, group: Group) -> u64 {
         if self.sb.has_backup(group) {
             1 + u64::from(self.sb.descriptor_blocks()) + u64::from(self.reserved_gdt)
@@ -137,12 +139,13 @@ impl Geometry {
         }
     }
 
-    /// Groups other than the first that have copies of superblock and descriptors.
+    /// Groups, other than the first, with backups of superblock and descriptors.
     pub(crate) fn backup_groups(&self) -> impl Iterator<Item = Group> + '_ {
         self.all_groups().skip(1).filter(|&group| self.head_blocks(group) > 0)
     }
 
-    /// Blocks and size in bytes of the resize inode, whose map lists the reserved descriptors and all their copies.
+    /// Blocks, and size in bytes, of the resize inode, whose map lists the reserved descriptor
+    /// blocks and all their copies.
     pub(crate) fn resize_inode(&self) -> (u64, u64) {
         let block = self.sb.block_size();
         let pointers = u64::from(block.bytes()) / 4;
@@ -151,7 +154,8 @@ impl Geometry {
         (blocks, (pointers * pointers + pointers + 12) << block.log2())
     }
 
-    /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
+    /// Whether a group's block bitmap is left uninitialized because only its own metadata is in
+    /// use.
     pub(crate) fn is_block_uninit(&self, group: Group) -> bool {
         if !self.sb.has_group_csum() || group.0 + 1 == self.groups() {
             return false;
@@ -172,25 +176,28 @@ impl Geometry {
         self.space.runs_within(group.start, group.end())
     }
 
-    /// Zones that resize2fs may claim when the volume grows, from the widest choice to the narrowest; each sorted and disjoint.
+    /// Zones that resize2fs may claim when the volume grows, widest choice first; each list is
+    /// sorted and disjoint.
     ///
-    /// Where the reserved blocks do not suffice for the group descriptors, resize2fs 1.47 moves what lies behind them out of
-    /// their way: bitmaps and inode tables behind the other tables, and the data there elsewhere. Two things must not move. The
-    /// checksum of an orphan file's block covers the block's place and is not written anew, so that the volume does not mount
-    /// any more; and a map of the resize inode that moves beyond the old end of the volume makes resize2fs stop half-way
-    /// ("Illegal doubly indirect block").
+    /// If the reserved blocks do not suffice for the group descriptors, resize2fs 1.47 moves
+    /// whatever follows them: bitmaps and inode tables go after the other tables, data goes
+    /// elsewhere. Two things must not move. The checksum of an orphan-file block covers the block's
+    /// location and is not updated, so the volume would no longer mount. And if the resize inode's
+    /// map moves past the old end of the volume, resize2fs stops half-way ("Illegal doubly indirect
+    /// block").
     pub(crate) fn growing_heads(&self) -> Vec<Vec<Run>> {
         let per_group = u64::from(self.sb.blocks_per_group());
         let groups_max = (1u64 << 32).div_ceil(per_group);
         let descriptors_max = groups_max.div_ceil(self.sb.descriptors_per_block().into());
-        // More than half a group of descriptors belongs to a volume of larger blocks.
+        // More than half a group of descriptors would mean larger blocks.
         let widest = descriptors_max.min(per_group / 2);
         let per_flex = self.groups_per_flex();
         let narrower = |flex_groups| (0..6).map(move |n| self.heads_grown_by(widest >> n, flex_groups));
         narrower(per_flex).chain(narrower(per_flex.min(self.groups()))).collect()
     }
 
-    /// The zones where every copy of the descriptors grows by so many blocks and flex groups have the tables of so many.
+    /// The zones if every copy of the descriptors grows by `growth` blocks and each flex group
+    /// holds the tables of `flex_groups` groups.
     fn heads_grown_by(&self, growth: u64, flex_groups: u32) -> Vec<Run> {
         let per_flex = self.groups_per_flex();
         let table_blocks = u64::from(self.table_blocks);
@@ -205,7 +212,7 @@ impl Geometry {
                 continue;
             }
             let start = self.tables[first as usize].block_bitmap;
-            // Groups that growth adds to the last flex group have their tables here, too.
+            // Groups added later to the last flex group have their tables here too.
             let tables = u64::from(flex_groups) * (table_blocks + 2);
             let mut zone = Run { start, blocks: tables + growth.next_multiple_of(table_blocks) };
             for head in heads.iter().filter(|head| head.start > start) {
@@ -279,14 +286,14 @@ impl Geometry {
         }
         used.sort_unstable_by_key(|run| run.start);
         if used.windows(2).any(|pair| pair[0].end() > pair[1].start) {
-            return Err(GeometryError::Full); // a flex group's tables reach into the next one's
+            return Err(GeometryError::Full); // a flex group's tables extend into the next
         }
         self.overhead = used.iter().map(|run| run.blocks).sum();
         self.space = Space::between(self.sb.first_data_block(), end, &used);
         Ok(())
     }
 
-    /// The first place from `at` on where `blocks` lie clear of superblocks and descriptors.
+    /// The first location at or after `at` where `blocks` blocks avoid superblocks and descriptors.
     fn pass_heads(&self, at: VolumeBlock, blocks: u64) -> VolumeBlock {
         let per_group = u64::from(self.sb.blocks_per_group());
         let group_of = |block: VolumeBlock| ((block.0 - self.sb.first_data_block().0) / per_group) as u32;
@@ -325,7 +332,8 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
         compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
     }
     let reserved_gdt = if compat.contains(Compat::RESIZE_INODE) {
-        // Room for the descriptors of a volume 1,024 times as large, as far as one indirect block reaches.
+        // Reserve descriptors for a volume 1,024 times as large, up to what one indirect block can
+        // map.
         let most = u64::from(u32::MAX).min(blocks.saturating_mul(1024));
         let wanted = (most - first_data_block(params.block).0).div_ceil(per_group.into()).div_ceil(per_block);
         (wanted - groups.div_ceil(per_block).min(wanted)).min(u64::from(params.block.bytes()) / 4)
@@ -362,7 +370,7 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
         s_def_hash_version: 1,
         s_desc_size: desc_size.into(),
         s_default_mount_opts: 0xc.into(), // user_xattr, acl
-        s_flags: 1.into(),                // hashes take bytes as signed, as on x86
+        s_flags: 1.into(),                // hashes treat bytes as signed, as on x86
         s_checksum_type: u8::from(params.has_metadata_csum()),
         ..RawSuperblock::default()
     };

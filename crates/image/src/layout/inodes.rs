@@ -1,11 +1,11 @@
-//! The tree with inode numbers: names and numbers, before anything has a size or a place.
+//! Assigns inode numbers to the tree, before anything has a size or a place.
 
 use super::params::Params;
 use crate::tree::{EntryId, Kind, Meta, NodeId, Tree, XattrSetId};
 use crate::{BuildError, quoted};
 use extant_format::InodeNumber;
 
-/// The first inode that is not reserved; by custom lost+found's.
+/// The first inode that is not reserved; by convention lost+found.
 const FIRST_INODE: u32 = 11;
 const NO_ENTRY: u32 = u32::MAX;
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -13,7 +13,7 @@ pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// The inodes of the tree, numbered.
 pub(crate) struct Inodes {
     pub(crate) tree: Tree,
-    /// By inode number, from the root's: the first name that leads to it.
+    /// The first name of each inode, by inode number, starting with the root's.
     entries: Vec<u32>,
     /// By node.
     numbers: Vec<u32>,
@@ -21,8 +21,8 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// Numbers the inodes of a tree, to which lost+found is added where it is missing: a directory's entries one after
-    /// another in the order of their names, directories in depth-first order.
+    /// Numbers the inodes of a tree, adding lost+found if missing: directories in depth-first
+    /// order, the entries of each consecutively in name order.
     pub(crate) fn number(mut tree: Tree, params: &Params) -> Result<Self, BuildError> {
         add_lost_and_found(&mut tree, params)?;
         let mut inodes = Self {
@@ -35,12 +35,12 @@ impl Inodes {
         Ok(inodes)
     }
 
-    /// The number after the last.
+    /// One past the last inode number.
     pub(crate) fn end(&self) -> InodeNumber {
         InodeNumber(self.entries.len() as u32)
     }
 
-    /// Numbers of the tree's inodes: the root's, then from [`FIRST_INODE`] on.
+    /// Inode numbers of the tree: the root, then those from [`FIRST_INODE`].
     pub(crate) fn all(&self) -> impl Iterator<Item = InodeNumber> + use<> {
         std::iter::once(InodeNumber::ROOT).chain((FIRST_INODE..self.entries.len() as u32).map(InodeNumber))
     }
@@ -49,7 +49,7 @@ impl Inodes {
         if inode == InodeNumber::ROOT { NodeId::ROOT } else { self.tree.entry_node(self.entry_of(inode)) }
     }
 
-    /// Whether the inode comes from the tree.
+    /// Whether the inode belongs to the tree.
     pub(crate) fn is_from_tree(&self, inode: InodeNumber) -> bool {
         inode == InodeNumber::ROOT || (inode.0 >= FIRST_INODE && (inode.0 as usize) < self.entries.len())
     }
@@ -62,7 +62,7 @@ impl Inodes {
         InodeNumber(self.numbers[node.index()])
     }
 
-    /// The directory that a directory lies in; the root lies in itself.
+    /// A directory's parent; the root is its own.
     pub(crate) fn parent_of(&self, dir: InodeNumber) -> InodeNumber {
         if dir == InodeNumber::ROOT {
             dir

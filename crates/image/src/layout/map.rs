@@ -7,33 +7,33 @@ use extant_format::{
     UNWRITTEN_MAX_BLOCKS, VolumeBlock, pointers_per_block, write_extent_checksum,
 };
 
-/// Bytes of the map in an inode.
+/// Size of the map in an inode, in bytes.
 pub(crate) const ROOT_BYTES: usize = 60;
 /// Extents in an inode.
 const ROOT_EXTENTS: usize = 4;
 
-/// A run of file blocks that are not a hole.
+/// A run of file blocks without holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogicalRun {
     pub(crate) start: FileBlock,
     pub(crate) blocks: u32,
-    /// Allocated, and read as zeros.
+    /// Allocated, but reads as zeros.
     pub(crate) unwritten: bool,
 }
 
 impl LogicalRun {
-    /// A run that holds data.
+    /// A run with data.
     pub(crate) fn written(start: FileBlock, blocks: u32) -> Self {
         Self { start, blocks, unwritten: false }
     }
 
-    /// The file block behind the last one.
+    /// The file block after the last one.
     pub(crate) fn end(self) -> u64 {
         u64::from(self.start.0) + u64::from(self.blocks)
     }
 }
 
-/// A run of file blocks in one run of volume blocks.
+/// File blocks stored contiguously on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataRun {
     pub(crate) logical: FileBlock,
@@ -43,23 +43,23 @@ pub(crate) struct DataRun {
 }
 
 impl DataRun {
-    /// Blocks that one extent of it maps at most.
+    /// Maximum blocks that one extent of this run can map.
     fn extent_blocks_max(self) -> u32 {
         if self.unwritten { UNWRITTEN_MAX_BLOCKS } else { EXTENT_MAX_BLOCKS }
     }
 }
 
-/// Where a file's data and its map lie.
+/// Where a file's data and map are stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileMap {
     /// In order of file blocks.
     pub(crate) data: Vec<DataRun>,
-    /// Blocks of the map, in the order in which [`MapBlocks::write`] counts them.
+    /// Blocks of the map, in the order [`MapBlocks::write`] counts them.
     pub(crate) meta: Vec<Run>,
 }
 
 impl FileMap {
-    /// A file in one piece, without map blocks.
+    /// A contiguous file without map blocks.
     pub(crate) fn single(physical: VolumeBlock, blocks: u32) -> Self {
         let data = if blocks == 0 {
             Vec::new()
@@ -69,7 +69,7 @@ impl FileMap {
         Self { data, meta: Vec::new() }
     }
 
-    /// Takes blocks for a file: one run for all of it where one fits.
+    /// Allocates blocks for a file, in a single run if one fits.
     pub(crate) fn take(space: &mut Space, runs: &[LogicalRun], params: &Params) -> Result<Self, Short> {
         let blocks: u64 = runs.iter().map(|run| u64::from(run.blocks)).sum();
         if params.has_extents() {
@@ -77,7 +77,7 @@ impl FileMap {
             let meta = space.take_runs(extent_blocks(&data, params.block))?;
             return Ok(Self { data, meta });
         }
-        // The map comes in front, as readers want it.
+        // The map goes before the data, where readers want it.
         let meta_blocks = indirect_nodes(runs, params.block).len() as u64;
         if let Some(start) = space.take_run(meta_blocks + blocks) {
             let meta = Run { start, blocks: meta_blocks };
@@ -89,7 +89,7 @@ impl FileMap {
         Ok(Self { data: lay(runs, &space.take_runs(blocks)?), meta })
     }
 
-    /// Blocks in use, map included.
+    /// Blocks in use, including the map.
     pub(crate) fn blocks(&self) -> u64 {
         let data: u64 = self.data.iter().map(|run| u64::from(run.blocks)).sum();
         data + self.meta_blocks()
@@ -109,7 +109,8 @@ impl FileMap {
         panic!("a map has as many blocks as were counted")
     }
 
-    /// The volume block of file block `logical`, of any number that a map has a pointer for; `None` in a hole.
+    /// The volume block of file block `logical`, which may be any that a map has a pointer for;
+    /// `None` in a hole.
     fn physical(&self, logical: u64) -> Option<VolumeBlock> {
         let after = self.data.partition_point(|run| u64::from(run.logical.0) <= logical);
         let run = self.data[after.checked_sub(1)?];
@@ -123,7 +124,7 @@ impl FileMap {
         self.data.iter().map(logical).collect()
     }
 
-    /// Writes the map in the inode.
+    /// Writes the inode's part of the map.
     pub(crate) fn write_root(&self, to: &mut [u8; ROOT_BYTES], params: &Params) {
         if params.has_extents() {
             let extents = extents(&self.data);
@@ -150,11 +151,11 @@ impl FileMap {
     }
 }
 
-/// A map with what its blocks are made from, for writing one after another.
+/// A map, prepared for writing its blocks one by one.
 pub(crate) struct MapBlocks {
     map: FileMap,
     extents: Vec<Extent>,
-    /// Nodes of each level of the extent tree, from the leaves up.
+    /// Number of nodes per level of the extent tree, leaves first.
     levels: Vec<usize>,
     /// The indirect blocks.
     nodes: Vec<Node>,
@@ -171,7 +172,7 @@ impl MapBlocks {
         Self { map, extents: Vec::new(), levels: Vec::new(), nodes }
     }
 
-    /// Writes block `index` of the map into `block`, which is zeroed; `seed` is the file's.
+    /// Writes block `index` of the map into the zeroed `block`; `seed` is the file's checksum seed.
     pub(crate) fn write(&self, index: u64, block: &mut [u8], params: &Params, seed: Option<ChecksumSeed>) {
         if params.has_extents() {
             self.write_extents(index as usize, block, params);
@@ -228,12 +229,12 @@ impl MapBlocks {
     }
 }
 
-/// A pointer of the maps of ext2 and ext3; 0 for a hole.
+/// A block pointer of ext2 and ext3; 0 for a hole.
 fn pointer(block: Option<VolumeBlock>) -> [u8; 4] {
     block.map_or(0, |block| block.0 as u32).to_le_bytes()
 }
 
-/// An inner node of `depth` over the nodes below it, from `first` on.
+/// An inner node of `depth` over the nodes of the level below, starting at `first`.
 fn index_node(
     map: &FileMap,
     extents: &[Extent],
@@ -255,7 +256,7 @@ fn index_node(
     ExtentNode::Index { depth, entries: entries.collect() }
 }
 
-/// Puts runs of a file into runs of the volume that are as long together.
+/// Maps runs of a file to runs of the volume of the same total length.
 fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
     let mut out = Vec::with_capacity(logical.len().max(physical.len()));
     let mut places = physical.iter().copied();
@@ -299,7 +300,7 @@ fn extents(data: &[DataRun]) -> Vec<Extent> {
     out
 }
 
-/// Nodes of each level outside the inode, from the leaves up.
+/// Nodes per level outside the inode, leaves first.
 fn extent_levels(extents: usize, block: BlockSize) -> Vec<usize> {
     let capacity = ExtentNode::capacity(block.byte_len(), false);
     let mut levels = Vec::new();
@@ -316,31 +317,31 @@ fn extent_blocks(data: &[DataRun], block: BlockSize) -> u64 {
     extent_levels(count, block).iter().sum::<usize>() as u64
 }
 
-/// An indirect block: its level (1 points to data) and the first file block below it.
+/// An indirect block: its level (1 points to data), and the first file block below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Node {
     level: u8,
     first: u64,
 }
 
-/// File blocks that one pointer at this level leads to.
+/// Number of file blocks below one pointer at this level.
 fn reach(level: u8, block: BlockSize) -> u64 {
     1 << ((block.log2() - 2) * u32::from(level))
 }
 
-/// First file block below each of the inode's three indirect pointers.
+/// First file block below each of the three indirect pointers of an inode.
 fn tops(block: BlockSize) -> [u64; 3] {
     let n = u64::from(pointers_per_block(block));
     let direct = u64::from(DIRECT_POINTERS);
     [direct, direct + n, direct + n + n * n]
 }
 
-/// How many indirect blocks a file needs.
+/// Number of indirect blocks that a file needs.
 pub(crate) fn indirect_blocks(runs: &[LogicalRun], block: BlockSize) -> u64 {
     indirect_nodes(runs, block).len() as u64
 }
 
-/// The indirect blocks of a file, a parent in front of its children.
+/// The indirect blocks of a file, parents before their children.
 fn indirect_nodes(runs: &[LogicalRun], block: BlockSize) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     for (n, top) in tops(block).into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! From contents and options to the place of every block. Pure: no I/O, no clock, the same plan for the same input.
+//! Plans the location of every block from contents and options. Pure: no I/O, no clock, same input,
+//! same plan.
 
 mod attrs;
 mod contents;

@@ -1,4 +1,4 @@
-//! Files of the volume itself: journal, orphan file, resize inode.
+//! The volume's own files: journal, orphan file, resize inode.
 
 use super::geometry::Geometry;
 use super::map::{FileMap, LogicalRun};
@@ -6,7 +6,7 @@ use super::params::Params;
 use super::space::{Short, Space};
 use extant_format::{Compat, FileBlock, VolumeBlock};
 
-/// Where they lie.
+/// Their locations.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) journal: Option<FileMap>,
@@ -16,7 +16,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Places them on a volume of `blocks`.
+    /// Places them on a volume of `blocks` blocks.
     pub(crate) fn place(geometry: &mut Geometry, params: &Params, blocks: u64) -> Result<Self, Short> {
         let mut own = Self::default();
         let heads = geometry.growing_heads();
@@ -32,7 +32,8 @@ impl Own {
         }
         let whole = |blocks| [LogicalRun::written(FileBlock(0), blocks)];
         if let Some(blocks) = params.orphan_blocks(blocks) {
-            // Without extents a map of its own would have to stand still, too; such volumes are rare enough.
+            // Without extents it would need a map, which must not move either; such volumes are too
+            // rare to handle.
             let start = if params.has_extents() { outside(space, blocks.into()) } else { None };
             own.orphan_file = Some(match start {
                 Some(start) => FileMap::single(start, blocks),

@@ -1,4 +1,4 @@
-//! From the user's options to the features and sizes of a volume.
+//! Derives a volume's features and sizes from the user's options.
 
 use crate::{BuildError, FsType, JournalSize, SizePolicy, VolumeOptions};
 use extant_format::{BlockSize, Compat, Incompat, RoCompat, Timestamp};
@@ -7,12 +7,13 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// Everything about a volume that does not depend on how many blocks it has.
+/// Everything about a volume that is independent of its number of blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     pub(crate) block: BlockSize,
     pub(crate) inode_size: u16,
-    /// Blocks in a group: as many as a bitmap has bits, unless the contents need more inodes than such groups have.
+    /// Blocks per group: as many as a bitmap has bits, unless the contents need more inodes than
+    /// such groups can hold.
     pub(crate) group_blocks: u32,
     pub(crate) compat: Compat,
     pub(crate) incompat: Incompat,
@@ -25,12 +26,12 @@ pub(crate) struct Params {
     pub(crate) label: [u8; 16],
     pub(crate) uuid: [u8; 16],
     pub(crate) hash_seed: [u8; 16],
-    /// When the volume was made, as it says.
+    /// Creation time recorded in the volume.
     pub(crate) created: Timestamp,
 }
 
 impl Params {
-    /// Checks the options and fills in what they leave open, as mke2fs 1.47 does.
+    /// Checks the options and fills in defaults as mke2fs 1.47 does.
     pub(crate) fn resolve(options: &VolumeOptions) -> Result<Self, BuildError> {
         let refuse = |text: &str| Err(BuildError::Options(text.into()));
         let fixed = match options.size {
@@ -51,7 +52,7 @@ impl Params {
             return refuse("at most 50 percent of the blocks can be reserved");
         }
         let journal = match options.journal {
-            // Sizes beyond 32 bits of blocks are refused later, as too many blocks.
+            // Sizes beyond 32 bits of blocks are refused later as too many blocks.
             JournalSize::Bytes(bytes) => {
                 JournalSize::Blocks(u32::try_from(bytes >> block.log2()).unwrap_or(u32::MAX))
             }
@@ -74,7 +75,7 @@ impl Params {
         Ok(Self {
             block,
             inode_size,
-            // Free blocks of a group are counted in 16 bits without 64bit.
+            // Without 64bit, a group's free blocks are counted in 16 bits.
             group_blocks: (block.bytes() * 8).min(65_528),
             compat,
             incompat,
@@ -91,7 +92,7 @@ impl Params {
         })
     }
 
-    /// The first and the last second since 1970 that an inode stores.
+    /// Earliest and latest second since 1970 that an inode can store.
     pub(crate) fn time_range(&self) -> (i64, i64) {
         Timestamp::seconds_range(self.inode_size)
     }
@@ -104,13 +105,14 @@ impl Params {
         self.ro_compat.contains(RoCompat::METADATA_CSUM)
     }
 
-    /// Bytes of a directory block that entries may fill.
+    /// Bytes of a directory block available to entries.
     pub(crate) fn dirent_space(&self) -> usize {
         let tail = if self.has_metadata_csum() { extant_format::DIRENT_TAIL_BYTES } else { 0 };
         self.block.byte_len() - tail
     }
 
-    /// Blocks in the journal of a volume of so many, as mke2fs 1.47 chooses; `None` for no journal.
+    /// Journal blocks for a volume of `volume_blocks`, as chosen by mke2fs 1.47; `None` for no
+    /// journal.
     pub(crate) fn journal_blocks(&self, volume_blocks: u64) -> Option<u32> {
         if !self.compat.contains(Compat::HAS_JOURNAL) {
             return None;
@@ -133,7 +135,7 @@ impl Params {
         }
     }
 
-    /// Blocks in the orphan file: 1/4096 of the volume, from 32 to 512.
+    /// Orphan-file blocks: 1/4096 of the volume, from 32 to 512.
     pub(crate) fn orphan_blocks(&self, volume_blocks: u64) -> Option<u32> {
         let wanted =
             self.compat.contains(Compat::ORPHAN_FILE) && self.journal_blocks(volume_blocks).is_some();
@@ -179,12 +181,12 @@ fn features(
     incompat.set_if(Incompat::LARGEDIR, choices.large_dir);
     ro_compat.set_if(RoCompat::METADATA_CSUM, choices.metadata_csum);
     ro_compat.set_if(RoCompat::GDT_CSUM, choices.uninit_bg);
-    // As upstream's mke2fs 1.47. Without it a new UUID is a new checksum everywhere, and tune2fs 1.47.0 misses those of
-    // the orphan file.
+    // As in upstream mke2fs 1.47. Without the feature, changing the UUID changes every checksum,
+    // and tune2fs 1.47.0 misses those of the orphan file.
     let checksums = options.fs_type == FsType::Ext4 && ro_compat.contains(RoCompat::METADATA_CSUM);
     incompat.set_if(Incompat::CSUM_SEED, Some(choices.metadata_csum_seed.unwrap_or(checksums)));
     if ro_compat.contains(RoCompat::METADATA_CSUM) {
-        ro_compat -= RoCompat::GDT_CSUM; // the two exclude each other; the newer one does both jobs
+        ro_compat -= RoCompat::GDT_CSUM; // mutually exclusive; the newer one covers both
     } else if incompat.contains(Incompat::CSUM_SEED) {
         return refuse("metadata_csum_seed needs metadata_csum");
     }
@@ -201,7 +203,7 @@ fn features(
 }
 
 trait SetIf: Sized {
-    /// Sets or clears a feature that the user chose about.
+    /// Sets or clears a feature if the user made a choice.
     fn set_if(&mut self, feature: Self, choice: Option<bool>);
 }
 

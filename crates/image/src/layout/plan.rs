@@ -1,4 +1,4 @@
-//! Where every block of a volume of known size lies.
+//! Location of every block on a volume of known size.
 
 use super::contents::Contents;
 use super::geometry::{Geometry, Misfit};
@@ -14,18 +14,19 @@ pub(crate) struct Plan {
     pub(crate) geometry: Geometry,
     /// One past the last inode in use.
     pub(crate) end_inode: InodeNumber,
-    /// By inode number: where the only run begins, or [`MAPPED`] plus an index into the maps; 0 for no blocks.
+    /// By inode number: start of its only run, or [`MAPPED`] plus an index into the maps; 0 for no
+    /// blocks.
     places: Vec<u64>,
     maps: Vec<FileMap>,
     pub(crate) own: Own,
     pub(crate) attr_blocks: Vec<Run>,
-    /// Pieces to write, in order of addresses.
+    /// Pieces to write, in address order.
     pub(crate) pieces: Vec<Piece>,
 }
 
 const MAPPED: u64 = 1 << 63;
 
-/// A run of blocks with contents of one kind.
+/// A run of blocks with one kind of contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<W = What> {
     pub(crate) start: VolumeBlock,
@@ -38,30 +39,30 @@ pub(crate) struct Piece<W = What> {
 pub(crate) enum What {
     /// Superblock and group descriptors, at a group's start.
     Head(Group),
-    /// The reserved descriptor blocks of group 0, which map their copies.
+    /// Reserved descriptor blocks of group 0, which map their copies.
     ReservedDescriptors,
     /// The resize inode's double indirect block.
     ResizeMap,
-    /// Block bitmaps of groups from this one on.
+    /// Block bitmaps, starting with this group's.
     BlockBitmaps(Group),
-    /// Inode bitmaps of groups from this one on.
+    /// Inode bitmaps, starting with this group's.
     InodeBitmaps(Group),
-    /// A group's inode table, as far as it is in use.
+    /// The used part of a group's inode table.
     InodeTable(Group),
     /// The journal's superblock.
     Journal,
-    /// Blocks of the orphan file, from this one on.
+    /// Blocks of the orphan file, starting with this one.
     OrphanFile(FileBlock),
-    /// Attribute blocks, from this one on.
+    /// Attribute blocks, starting with this one.
     Attrs(u32),
-    /// Data of an inode, from this file block on.
+    /// Data of an inode, starting with this file block.
     Data(InodeNumber, FileBlock),
-    /// Blocks of an inode's map, from this one on.
+    /// Blocks of an inode's map, starting with this one.
     Map(InodeNumber, u32),
 }
 
 impl Plan {
-    /// Lays the contents out on a volume of `blocks`, which has at least `inodes`.
+    /// Lays out the contents on a volume of `blocks` blocks with at least `inodes` inodes.
     pub(crate) fn lay_out(
         contents: &Contents,
         params: &Params,
@@ -88,7 +89,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Directories, attributes and long symbolic links: together, so that walking the volume reads one place.
+    /// Places directories, attributes and long symbolic links together, so that a walk of the
+    /// volume reads one area.
     fn place_names(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
         for inode in contents.inodes.all() {
             let kind = contents.inodes.tree.node(contents.inodes.node_of(inode)).kind;
@@ -132,7 +134,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The map of an inode of the contents.
+    /// The map of an inode.
     pub(crate) fn map_of(&self, contents: &Contents, params: &Params, inode: InodeNumber) -> FileMap {
         match self.places[inode.0 as usize] {
             0 => FileMap::default(),
@@ -141,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// The block of attribute block `index`.
+    /// The volume block of attribute block `index`.
     pub(crate) fn attr_block(&self, index: u32) -> VolumeBlock {
         let mut index = u64::from(index);
         for run in &self.attr_blocks {
@@ -166,7 +168,7 @@ impl Plan {
         let per_group = u64::from(geometry.sb.inodes_per_group());
         for (group, tables) in geometry.all_groups().zip(&geometry.tables) {
             if geometry.head_blocks(group) > 0 {
-                // Before the superblock of group 0 lies the boot block, or part of one.
+                // The boot block, or part of one, precedes the superblock of group 0.
                 let start = geometry.first_block(group);
                 push(start, 1 + u64::from(geometry.sb.descriptor_blocks()), What::Head(group));
             }
@@ -228,12 +230,12 @@ impl Plan {
         self.pieces = pieces;
     }
 
-    /// Inodes in use: always the first ones.
+    /// Number of inodes in use: always the first ones.
     pub(crate) fn used_inodes(&self) -> u32 {
         self.end_inode.0 - 1
     }
 
-    /// Whether a group's inode bitmap is left out: no inode of it is in use.
+    /// Whether a group's inode bitmap is left uninitialized because none of its inodes is in use.
     pub(crate) fn is_inode_uninit(&self, group: Group) -> bool {
         let first = u64::from(group.0) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
         self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode.0)

@@ -1,4 +1,4 @@
-//! How large the volume becomes.
+//! Chooses the volume's size.
 
 use super::contents::Contents;
 use super::geometry::{Geometry, GeometryError, Misfit, first_data_block, group_count, max_inodes_per_group};
@@ -7,15 +7,15 @@ use super::plan::Plan;
 use crate::{BuildError, SizePolicy};
 use extant_format::{Group, Incompat};
 
-/// Bytes that `--size exact` leaves free: enough to mount for writing. Linux keeps a fiftieth of the blocks for itself, so
-/// nothing that needs a block can be added.
+/// Bytes that `--size exact` leaves free: enough to mount for writing. Linux reserves a fiftieth of
+/// the blocks, so nothing that needs a block can be added.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
 /// Smallest volume in blocks.
 const MIN_BLOCKS: u64 = 64;
-/// Steps of the search for a size before the best so far is good enough.
+/// Search steps for a size, after which the best one so far is used.
 const MAX_STEPS: u32 = 64;
 
-/// Chooses the size by the options and lays the contents out.
+/// Chooses the size according to the options, and lays out the contents.
 pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildError> {
     let mut plan = match params.size {
         SizePolicy::Fixed(bytes) => fixed(contents, params, bytes)?,
@@ -71,7 +71,7 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
     }
 }
 
-/// `None` where the contents do not fit.
+/// Lays out a volume of fixed size; `None` if the contents do not fit.
 fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<Plan>, BuildError> {
     let mut blocks = bytes >> params.block.log2();
     if blocks < MIN_BLOCKS {
@@ -81,7 +81,7 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
         blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
     let mut wanted = inodes_wanted(contents, params, Room::Bytes(bytes))?;
-    // A plan with a last group so small that it is given up if the contents fit without it.
+    // A plan whose last group is so small that it is dropped if the contents fit without it.
     let mut with_crumb = None;
     loop {
         let groups = group_count(params, blocks);
@@ -113,17 +113,18 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
     }
 }
 
-/// Inodes of so many groups, rounded as mke2fs does it: up to whole blocks, then down to whole bytes of the bitmap.
+/// Inodes in `groups` groups, rounded as in mke2fs: up to whole table blocks, then down to whole
+/// bitmap bytes.
 fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
     let per_block = u64::from(params.block.bytes()) / u64::from(params.inode_size);
     let per_group = inodes.div_ceil(groups).next_multiple_of(per_block) & !7;
-    // Inodes are numbered in 32 bits.
+    // Inode numbers have 32 bits.
     let unit = per_block.max(8);
     per_group.min(u64::from(u32::MAX) / groups / unit * unit) * groups
 }
 
-/// mke2fs gives up a last group with fewer than 50 blocks besides what a group by itself would need; so do we where the
-/// user fixed the size.
+/// mke2fs drops a last group with fewer than 50 blocks beyond what a group needs for itself. Do the
+/// same if the user fixed the size.
 fn crumb(plan: &Plan) -> Option<u64> {
     let geometry = &plan.geometry;
     let last = Group(geometry.groups() - 1);
@@ -138,7 +139,7 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
         Ok(plan) => plan.geometry.sb.blocks_count() << params.block.log2(),
         Err(error) => return error,
     };
-    // A fixed size has more inodes, so that it takes a little more.
+    // A fixed size gets more inodes, so it needs a little more.
     let mut needed = smallest.max(given + 1).next_multiple_of(1 << 20);
     while let Ok(None) = try_fixed(contents, params, needed) {
         needed += (needed / 64).next_multiple_of(1 << 20);
@@ -146,11 +147,11 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
     BuildError::TooSmall { needed, given }
 }
 
-/// The smallest volume that leaves `percent` of the blocks in use free.
+/// The smallest volume with free blocks equal to `percent` of those in use.
 fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
     let mut best = smallest_of_groups(contents, params, percent)?;
-    // Where files have less than a block on average, full groups for all their inodes would leave most blocks free.
-    // Smaller groups need less for themselves, so the right size is found in a few steps.
+    // If files average less than a block, full groups with inodes for all of them would leave most
+    // blocks free. Smaller groups need less metadata, so a few steps find the right size.
     let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
     let groups = inodes.div_ceil(max_inodes_per_group(params).into());
     for _ in 0..16 {
@@ -175,7 +176,7 @@ fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Res
     smallest_for(params, contents.all_blocks, percent, lay_out)
 }
 
-/// A plan that knows the volume's geometry.
+/// A plan with the volume's geometry.
 pub(crate) trait Planned {
     fn geometry(&self) -> &Geometry;
 }
@@ -186,8 +187,8 @@ impl Planned for Plan {
     }
 }
 
-/// The smallest volume for about `content_blocks`, found by laying out volumes of so many blocks, that leaves `percent` of the
-/// blocks in use free.
+/// Finds the smallest volume for about `content_blocks` by trial layouts, leaving free blocks equal
+/// to `percent` of those in use.
 pub(crate) fn smallest_for<P: Planned>(
     params: &Params,
     content_blocks: u64,
@@ -196,7 +197,7 @@ pub(crate) fn smallest_for<P: Planned>(
 ) -> Result<P, BuildError> {
     let base = EXACT_SLACK_BYTES >> params.block.log2();
     let mut best: Option<P> = None;
-    // The largest that is known to be too small, and the next to try.
+    // The largest size known to be too small, and the next to try.
     let mut too_small = MIN_BLOCKS - 1;
     let mut stride = base.max(1);
     let mut next = MIN_BLOCKS.max(content_blocks + content_blocks / 32 + content_blocks * percent / 100);
@@ -225,7 +226,7 @@ pub(crate) fn smallest_for<P: Planned>(
             }
             Err(Misfit::Short(short)) => {
                 too_small = too_small.max(tried);
-                // The shortage may be larger than it seems; the search comes back from too large.
+                // The actual shortage may be larger. Overshooting is fine: the search comes back.
                 stride *= 2;
                 next = tried + short.missing + stride;
             }

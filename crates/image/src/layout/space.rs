@@ -2,7 +2,7 @@
 
 use extant_format::VolumeBlock;
 
-/// A run of blocks of the volume.
+/// A run of volume blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: VolumeBlock,
@@ -15,7 +15,7 @@ impl Run {
         Self { start, blocks: end.0 - start.0 }
     }
 
-    /// The block behind the last one.
+    /// The block after the last one.
     pub(crate) fn end(self) -> VolumeBlock {
         self.block(self.blocks)
     }
@@ -26,19 +26,20 @@ impl Run {
     }
 }
 
-/// More blocks were asked for than are free.
+/// Out of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
-    /// How many more.
+    /// How many more are needed.
     pub(crate) missing: u64,
 }
 
-/// The free runs, in order. Blocks are only ever taken, and but for [`Space::take_run_outside`] from the front of a run.
+/// Free runs, in order. Blocks are only ever taken, and, except by [`Space::take_run_outside`],
+/// from the front of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     runs: Vec<Run>,
     free: u64,
-    /// For each power of two, the first run that still is at least as long.
+    /// For each power of two, index of the first run that may still be at least that long.
     first_fit: [usize; 65],
 }
 
@@ -65,7 +66,7 @@ impl Space {
         self.free
     }
 
-    /// The parts of the runs left that lie in `start..end`.
+    /// Free runs clipped to `start..end`.
     pub(crate) fn runs_within(&self, start: VolumeBlock, end: VolumeBlock) -> impl Iterator<Item = Run> + '_ {
         let first = self.runs.partition_point(|run| run.end() <= start);
         self.runs[first..].iter().take_while(move |run| run.start < end).filter_map(move |run| {
@@ -74,7 +75,7 @@ impl Space {
         })
     }
 
-    /// One run of `blocks`, the first that fits; `None` where none does.
+    /// Takes the first run that fits `blocks` blocks; `None` if there is none.
     pub(crate) fn take_run(&mut self, blocks: u64) -> Option<VolumeBlock> {
         debug_assert!(blocks > 0);
         let class = blocks.ilog2() as usize;
@@ -87,8 +88,8 @@ impl Space {
         Some(self.take_from(at + fits, blocks))
     }
 
-    /// One run of `blocks` that touches none of `zones` (sorted, not overlapping), from wherever it lies; `None` where there
-    /// is none.
+    /// Takes a run of `blocks` blocks that avoids `zones` (sorted, disjoint), not necessarily from
+    /// the front of a free run; `None` if there is none.
     pub(crate) fn take_run_outside(&mut self, zones: &[Run], blocks: u64) -> Option<VolumeBlock> {
         let (at, taken) = self.runs.iter().enumerate().find_map(|(at, run)| {
             let first = zones.partition_point(|zone| zone.end() <= run.start);
@@ -105,12 +106,12 @@ impl Space {
         self.runs[at] = Run::between(run.start, taken.start);
         self.runs.insert(at + 1, Run::between(taken.end(), run.end()));
         self.free -= blocks;
-        // Runs moved: what was known of their places is void.
+        // Run indexes changed, so the cached ones are invalid.
         self.first_fit = [0; 65];
         Some(taken.start)
     }
 
-    /// `blocks` in as few runs as the order of addresses gives; long ones where there is a choice.
+    /// Takes `blocks` blocks in address order, preferring long runs.
     pub(crate) fn take_runs(&mut self, blocks: u64) -> Result<Vec<Run>, Short> {
         if blocks == 0 {
             return Ok(Vec::new());
@@ -123,7 +124,7 @@ impl Space {
         }
         let mut left = blocks;
         let mut taken = Vec::new();
-        // A long file passes over scraps, unless they are all there is.
+        // A long file skips short runs unless nothing else is left.
         for at_least in [1 << 12, 1 << 6, 1] {
             for at in 0..self.runs.len() {
                 let here = self.runs[at].blocks.min(left);

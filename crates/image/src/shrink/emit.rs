@@ -1,4 +1,4 @@
-//! The bytes of the smaller volume.
+//! Generates the bytes of the smaller volume.
 
 use super::ShrinkReport;
 use super::plan::{Arrangement, NewNumbers};
@@ -14,15 +14,15 @@ use extant_format::{
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
 
-/// Blocks of a file that are read together.
+/// Bytes of a file read at a time.
 const READ_BYTES: u64 = 1 << 20;
-/// Bytes in front of the primary superblock, for a boot loader.
+/// Bytes before the primary superblock, for a boot loader.
 const BOOT_BYTES: usize = 1024;
 
 /// The smaller volume.
 pub(super) struct Shrunk {
     volume: Volume,
-    /// The image that is read, quoted.
+    /// The image being read, quoted.
     image: String,
     rt: Rt,
     survey: Survey,
@@ -36,11 +36,11 @@ pub(super) struct Shrunk {
 /// Kinds of contents.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    /// The boot loader's block, in front of group 0.
+    /// The boot block, before group 0.
     Boot,
     /// Superblock and group descriptors, at a group's start.
     Head(Group),
-    /// The reserved descriptor blocks of group 0, which map their copies.
+    /// Reserved descriptor blocks of group 0, which map their copies.
     ReservedDescriptors,
     /// The resize inode's double indirect block.
     ResizeMap,
@@ -51,11 +51,11 @@ pub(super) enum What {
     /// The journal's superblock.
     Journal,
     OrphanFile,
-    /// Attribute blocks of the survey, from this one on.
+    /// Attribute blocks of the survey, starting with this one.
     Attrs(u32),
-    /// Data of an inode of the survey, from this file block on.
+    /// Data of an inode of the survey, starting with this file block.
     Data(u32, FileBlock),
-    /// Blocks of the map of an inode of the survey, from this one on.
+    /// Map blocks of an inode of the survey, starting with this one.
     Map(u32, u32),
 }
 
@@ -98,7 +98,7 @@ impl Shrunk {
         }
     }
 
-    /// The map of any inode that has one but the resize inode's, with the parameters of such maps.
+    /// The map of an inode, other than the resize inode, and the parameters for that kind of map.
     fn map_of(&self, index: usize) -> (FileMap, &Params) {
         let found = &self.survey.inodes[index];
         let own = match found.role {
@@ -197,7 +197,7 @@ impl Shrunk {
         self.rt.block_on(read_blocks(&self.volume, start, blocks))?.map_err(|error| self.refused(error))
     }
 
-    /// The record of an inode as the smaller volume has it.
+    /// An inode's record for the smaller volume.
     fn inode(&self, index: usize) -> Result<Inode, BuildError> {
         let found = &self.survey.inodes[index];
         let mut inode = self.read_inode(found.number)?;
@@ -233,7 +233,7 @@ impl Shrunk {
                     };
                     inode.raw.i_flags = flags.bits().into();
                 }
-                // An inode without any map keeps its zeros.
+                // An inode that never had a map keeps its zeros.
                 if found.role != Role::Data || inode.raw.i_block != [0; 60] {
                     inode.raw.i_block = [0; 60];
                     map.write_root(&mut inode.raw.i_block, params);
@@ -246,7 +246,8 @@ impl Shrunk {
         Ok(inode)
     }
 
-    /// Renumbers the inodes of values of an inode's own attributes; returns the blocks of these.
+    /// Renumbers the value inodes in an inode's in-inode attributes; returns the number of blocks
+    /// of those values.
     fn renumber_attributes(&self, inode: &mut Inode) -> Result<u64, BuildError> {
         let place = Place::InodeXattrs(inode.number);
         let has_magic = inode.tail.first_chunk::<4>() == Some(&XATTR_MAGIC.to_le_bytes());
@@ -260,7 +261,7 @@ impl Shrunk {
         Ok(blocks)
     }
 
-    /// The new block of an attribute block of the survey.
+    /// The new location of an attribute block of the survey.
     fn attr_block(&self, index: u32) -> VolumeBlock {
         let mut index = u64::from(index);
         for run in &self.arrangement.attrs {
@@ -331,7 +332,7 @@ impl Shrunk {
     }
 }
 
-/// State that one writer keeps between pieces: the map that it last wrote.
+/// State that one writer keeps between pieces: the last map it wrote.
 pub(super) struct Emitter<'a> {
     of: &'a Shrunk,
     map: Option<(u32, MapBlocks)>,
@@ -440,7 +441,7 @@ fn inode_bitmap(arrangement: &Arrangement, group: Group, to: &mut [u8]) {
     set_bits(to, per_group, to.len() as u32 * 8);
 }
 
-/// The old superblock with the sizes, counts and places of the smaller volume.
+/// The old superblock with the smaller volume's sizes, counts and locations.
 fn superblock(old: &Superblock, survey: &Survey, arrangement: &Arrangement) -> Result<Superblock, Corrupt> {
     let Arrangement { geometry, own, params, .. } = arrangement;
     let new = geometry.sb.raw();
@@ -456,7 +457,7 @@ fn superblock(old: &Superblock, survey: &Survey, arrangement: &Arrangement) -> R
     if !(sb.compat().is_empty() && sb.incompat().is_empty() && sb.ro_compat().is_empty()) {
         sb.raise_revision();
     }
-    // Reserved blocks stay the same share.
+    // Keep the share of reserved blocks.
     let (before, after) = (u128::from(old.blocks_count()), u128::from(sb.blocks_count()));
     let reserved = (u128::from(old.reserved_blocks()) * after / before) as u64;
     let used = survey.inodes.len() as u32;

@@ -1,8 +1,9 @@
-//! A volume rewritten to the smallest size that holds it.
+//! Rewrites a volume at the smallest size that holds it.
 //!
-//! Inodes keep everything but, where they lie beyond the smaller inode tables, their numbers; blocks of directories, of
-//! attributes and of files keep their contents. Only places change: every file is laid into as few runs as there can be,
-//! inode tables have as many inodes as are in use and a few, and the journal has the size that a volume so small gets.
+//! Inodes keep everything except, if they lie beyond the smaller inode tables, their numbers.
+//! Directory, attribute and file blocks keep their contents. Only locations change: every file is
+//! stored in as few runs as possible, inode tables have as many inodes as are in use and a few
+//! more, and the journal gets the usual size for such a small volume.
 
 mod emit;
 mod plan;
@@ -25,31 +26,34 @@ use survey::Survey;
 /// Sizes of a volume before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShrinkReport {
-    /// Bytes of the volume as it was.
+    /// Original size of the volume in bytes.
     pub before_bytes: u64,
-    /// Bytes of the smallest volume.
+    /// Size of the smallest volume in bytes.
     pub after_bytes: u64,
-    /// Of these, bytes that no file uses.
+    /// Free bytes in the smallest volume.
     pub free_bytes: u64,
-    /// Blocks of the journal, before and after; 0 without one.
+    /// Journal blocks before and after; 0 for no journal.
     pub journal_blocks: [u32; 2],
-    /// Inodes in use that have other numbers than before.
+    /// Number of inodes in use whose number changed.
     pub renumbered_inodes: u32,
-    /// Whether the image was written. One that is as small as it can be already does not replace itself.
+    /// Whether the image was written. An image that is already minimal is not replaced by itself.
     pub is_written: bool,
 }
 
-/// Writes the smallest volume with everything that is on `volume`, read from `image`, to `output`, which may be the image
-/// itself: the new file has its permissions then, and takes its name once it is durable. `claim` keeps writers from the image
-/// and must be older than `volume`; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace). `foreign` is
-/// what is done about another image at `output` that a program has locked.
+/// Writes the smallest volume with the contents of `volume`, read from `image`, to `output`.
+///
+/// `output` may be the image itself; then the new file gets its permissions, and takes its name
+/// once it is durable. `claim` keeps writers away from the image and must have been taken before
+/// `volume` was opened; see
+/// [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace). `foreign` says how
+/// to treat an existing image at `output` that a program has locked.
 ///
 /// # Errors
-/// An image that is to replace itself and is no regular file, has other names or may not be written, or has anything but zeroes
-/// behind its volume.
-/// A volume with a dirty journal, with orphans or with known errors; damage; by name, features that stand against it: those that
-/// depend on the numbers or places of inodes and blocks, and layouts that [`build`](crate::build) does not make. Nothing is
-/// left under the output's name then, or what was there before.
+/// An image that is to replace itself but is not a regular file, has other names, is not writable,
+/// or has anything except zeros after its volume. A volume with a dirty journal, orphans or known
+/// errors. Damage. Unsupported features, by name: those that depend on numbers or locations of
+/// inodes and blocks, and layouts that [`build`](crate::build) does not create. On error the
+/// output's name is absent, or still refers to the previous file.
 pub fn shrink(
     volume: &Volume,
     image: &Path,
@@ -70,7 +74,7 @@ pub fn shrink(
     let before_bytes = volume.superblock().blocks_count() << arrangement.params.block.log2();
     let shrunk = Shrunk::new(volume.clone(), quoted_path(image), rt.clone(), survey, arrangement)?;
     let mut report = shrunk.report(before_bytes);
-    // An image in a file that is longer than its volume is still cut.
+    // A file longer than its volume is still truncated.
     let file_bytes = std::fs::metadata(image).map_or(before_bytes, |meta| meta.len());
     let in_place = is_same_file(image, output);
     if in_place {
@@ -93,7 +97,7 @@ pub fn shrink(
     Ok(report)
 }
 
-/// Fails where a smaller volume must not take the place of what an image holds now.
+/// Fails if a smaller volume must not replace the current image.
 fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let refuse = |why: &str| {
@@ -116,7 +120,7 @@ fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> 
     }
     let (mut at, mut piece) = (volume_bytes, vec![0; 1 << 20]);
     loop {
-        // Behind the volume there may be a signature or a tree of hashes of it, which would be lost.
+        // There may be a signature or a hash tree after the volume, which would be lost.
         match file.read_at(&mut piece, at).map_err(failed)? {
             0 => return Ok(()),
             n if piece[..n].iter().any(|&byte| byte != 0) => {

@@ -1,4 +1,4 @@
-//! Where everything lies on the smaller volume.
+//! Placement on the smaller volume.
 
 use super::renumber::Numbers;
 use super::survey::{Found, Survey};
@@ -8,32 +8,32 @@ use crate::layout::{
 use crate::{BuildError, JournalSize, SizePolicy};
 use extant_format::{Compat, FileBlock, Incompat, InodeNumber, Superblock, Timestamp, VolumeBlock};
 
-/// The least that jbd2 takes for a log.
+/// Smallest log that jbd2 accepts, in blocks.
 const JOURNAL_BLOCKS_MIN: u32 = 1024;
 
-/// A plan of the smaller volume.
+/// Layout of the smaller volume.
 #[derive(Debug)]
 pub(super) struct Arrangement {
     pub(super) params: Params,
-    /// For files whose maps are pointers.
+    /// For files mapped by block pointers.
     pub(super) indirect: Params,
     pub(super) geometry: Geometry,
     pub(super) own: Own,
-    /// Blocks of attributes, in the order of the survey.
+    /// Attribute blocks, in the order of the survey.
     pub(super) attrs: Vec<Run>,
-    /// By inode of the survey.
+    /// Indexed by inode of the survey.
     places: Vec<Place>,
-    /// By inode of the survey: its number.
+    /// New number of each inode of the survey.
     numbers: Vec<InodeNumber>,
-    /// By number, one more than the index of the inode in the survey; 0 for a free inode.
+    /// By number: one more than the inode's index in the survey; 0 for a free inode.
     inodes: Vec<u32>,
 }
 
-/// Where the blocks of an inode lie.
+/// Location of an inode's blocks.
 #[derive(Clone, Debug)]
 enum Place {
     Nowhere,
-    /// In one run from its block 0 on, without blocks of the map.
+    /// A single run starting at file block 0, without map blocks.
     Run(VolumeBlock),
     Map(Box<FileMap>),
 }
@@ -45,7 +45,7 @@ impl Planned for Arrangement {
 }
 
 impl Arrangement {
-    /// The smallest volume that holds all of the survey.
+    /// The smallest volume that holds everything in the survey.
     pub(super) fn smallest(sb: &Superblock, survey: &Survey) -> Result<Self, BuildError> {
         let params = params(sb, survey);
         let mut indirect = params.clone();
@@ -53,7 +53,7 @@ impl Arrangement {
         let first = sb.first_inode();
         let own = first.0 - 1;
         let needed = own + survey.inodes.iter().filter(|found| found.number >= first).count() as u32;
-        // A few more, as in a volume that was built.
+        // A few more, as in a newly built volume.
         let wanted = (u64::from(needed) + u64::from(needed) / 32 + 16).min(sb.inodes_count().into());
         let lay_out = |blocks| Self::lay_out(&params, &indirect, survey, blocks, wanted);
         let mut arrangement = smallest_for(&params, survey.blocks, 0, lay_out)?;
@@ -85,7 +85,7 @@ impl Arrangement {
             }
             Ok(())
         };
-        // Directories, attributes and symbolic links together, as in a volume that was built.
+        // Directories, attributes and symbolic links together, as in a newly built volume.
         place(&mut geometry.space, |found| found.role.is_name())?;
         let attrs = geometry.space.take_runs(survey.attrs.len() as u64)?;
         place(&mut geometry.space, |found| !found.role.is_name())?;
@@ -101,7 +101,8 @@ impl Arrangement {
         })
     }
 
-    /// Leaves inodes their numbers where the smaller tables have them, and gives the others free ones in their order.
+    /// Inodes keep their numbers if the smaller tables have them; the others get free ones, in
+    /// order.
     fn number(&mut self, survey: &Survey, first: InodeNumber) {
         let count = self.geometry.sb.inodes_count();
         let mut inodes = vec![0; count as usize + 1];
@@ -125,12 +126,12 @@ impl Arrangement {
         self.inodes = inodes;
     }
 
-    /// The number of an inode of the survey.
+    /// The new number of an inode of the survey.
     pub(super) fn number_of(&self, index: usize) -> InodeNumber {
         self.numbers[index]
     }
 
-    /// The inode of the survey that has this number; `None` for a free one.
+    /// The survey's inode with this new number; `None` for a free one.
     pub(super) fn index_of(&self, number: InodeNumber) -> Option<usize> {
         self.inodes.get(number.0 as usize).and_then(|index| index.checked_sub(1)).map(|index| index as usize)
     }
@@ -147,7 +148,7 @@ impl Arrangement {
         }
     }
 
-    /// The parameters of maps like this inode's.
+    /// Parameters for this inode's kind of map.
     pub(super) fn params_of(&self, found: &Found) -> &Params {
         if found.has_extents { &self.params } else { &self.indirect }
     }
@@ -166,7 +167,7 @@ impl Place {
     }
 }
 
-/// The numbers on the smaller volume, by those on the larger one.
+/// Maps old inode numbers to new ones.
 pub(super) struct NewNumbers<'a> {
     pub(super) survey: &'a Survey,
     pub(super) arrangement: &'a Arrangement,
@@ -178,7 +179,7 @@ impl Numbers for NewNumbers<'_> {
     }
 }
 
-/// The parts of a file that are not holes; those that follow each other are one.
+/// Runs of a file that are not holes; adjacent ones are merged.
 fn logical_runs(survey: &Survey, found: &Found) -> Vec<LogicalRun> {
     let mut runs: Vec<LogicalRun> = Vec::new();
     for run in survey.runs_of(found) {
@@ -212,7 +213,7 @@ fn params(sb: &Superblock, survey: &Survey) -> Params {
     };
     params.journal = match &survey.journal {
         None => JournalSize::None,
-        // The area of fast commits comes out of the log, whose size was chosen with that in mind.
+        // The fast-commit area is part of the log, whose size was chosen to allow for it.
         Some(journal) if sb.compat().contains(Compat::FAST_COMMIT) => JournalSize::Blocks(journal.blocks()),
         Some(journal) => {
             let usual = params.journal_blocks(survey.blocks).unwrap_or(JOURNAL_BLOCKS_MIN);

@@ -1,9 +1,9 @@
-//! Volumes that cannot be rewritten as smaller ones.
+//! Rejects volumes that cannot be shrunk.
 
 use extant_format::{Compat, Incompat, InodeNumber, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_fs::Error;
 
-/// Features whose structures hold numbers and places of nothing but what is rewritten.
+/// Features whose structures reference only numbers and locations that get rewritten.
 const COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)
@@ -31,7 +31,7 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::PROJECT)
     .union(RoCompat::VERITY);
 
-/// Fails, by name, for what stands against a smaller copy of the volume.
+/// Fails with the name of whatever prevents a smaller copy of the volume.
 pub(super) fn check(sb: &Superblock) -> Result<(), Error> {
     const HINT: &str = " where a volume is made smaller";
     let refuse = |feature: String, hint| Err(Error::Unsupported { feature, hint });
@@ -56,7 +56,7 @@ pub(super) fn check(sb: &Superblock) -> Result<(), Error> {
     if sb.compat().contains(Compat::ORPHAN_FILE) && !sb.compat().contains(Compat::HAS_JOURNAL) {
         return refuse("an orphan file without a journal".into(), HINT);
     }
-    // Inodes of the Hurd name the block of a translator (EXT4_OS_HURD).
+    // Inodes of the Hurd reference a translator's block (EXT4_OS_HURD).
     if raw.s_creator_os.get() == 1 {
         return refuse("inodes of the Hurd (s_creator_os 1)".into(), HINT);
     }

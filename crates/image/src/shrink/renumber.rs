@@ -1,4 +1,4 @@
-//! Other numbers for the inodes that directories and attributes name. Pure: bytes in, bytes out.
+//! Renumbers the inodes referenced by directories and attributes. Pure: bytes in, bytes out.
 
 use extant_format::{
     ChecksumSeed, Corrupt, DirEntries, FileBlock, HtreeContext, INLINE_HEAD_BYTES, INLINE_PARENT_BYTES,
@@ -6,15 +6,15 @@ use extant_format::{
     set_value_inodes, verify_dirent_checksum, verify_dx_checksum, write_dirent_tail, write_dx_checksum,
 };
 
-/// The number that an inode has on the new volume; `None` for one that is not in use.
+/// The new number of an inode; `None` if it is not in use.
 pub(super) trait Numbers {
     fn new_number(&self, old: InodeNumber) -> Option<InodeNumber>;
 }
 
-/// Seeds of the checksums of a directory's blocks, where the volume has them: the old and the new one.
+/// Old and new checksum seed of a directory's blocks, if the volume has checksums.
 pub(super) type Seeds = Option<[ChecksumSeed; 2]>;
 
-/// The inodes that hold values of attributes, with the lengths of these.
+/// Inodes that hold attribute values, with the length of each value.
 pub(super) fn value_inodes(xattrs: Xattrs<'_>) -> impl Iterator<Item = (InodeNumber, u32)> {
     xattrs.iter().filter_map(|xattr| match xattr.value {
         XattrValue::Inode { inode, size } => Some((inode, size)),
@@ -22,7 +22,8 @@ pub(super) fn value_inodes(xattrs: Xattrs<'_>) -> impl Iterator<Item = (InodeNum
     })
 }
 
-/// Renumbers the entries of block `index` of directory `dir`, whose old number that is, and gives it a new checksum.
+/// Renumbers the entries of block `index` of directory `dir` (its old number), and updates the
+/// checksum.
 pub(super) fn directory_block(
     block: &mut [u8],
     dir: InodeNumber,
@@ -51,7 +52,7 @@ pub(super) fn directory_block(
     Ok(())
 }
 
-/// Renumbers the entries in an area of a directory.
+/// Renumbers directory entries in an area.
 fn entries(
     area: &mut [u8],
     dir: InodeNumber,
@@ -85,7 +86,7 @@ fn new_number(
     numbers.new_number(old).ok_or_else(|| Corrupt::field(place, field, old.0.into(), rule))
 }
 
-/// Renumbers the entries of a directory that lies in its inode, and the parent.
+/// Renumbers the entries and the parent of an inline directory.
 pub(super) fn inline_directory(
     inode: &mut Inode,
     sb: &Superblock,
@@ -104,7 +105,7 @@ pub(super) fn inline_directory(
     }
 }
 
-/// Renumbers the inodes that hold values of an area of attributes; `start` is where its entries begin.
+/// Renumbers the value inodes in an attribute area; entries begin at `start`.
 pub(super) fn values(
     area: &mut [u8],
     start: usize,

@@ -1,4 +1,4 @@
-//! Whether a volume is sound: what is damaged would be lost, or look whole, on the smaller one.
+//! Checks that a volume is sound. In a smaller copy, damage would be lost or go unnoticed.
 
 use super::survey::{Role, Survey, read_blocks};
 use extant_format::{
@@ -8,17 +8,18 @@ use extant_format::{
 use extant_fs::{Error, Volume};
 use std::ops::Range;
 
-/// Where `i_links_count` lies in a record.
+/// Offset of `i_links_count` in a record.
 const LINKS_AT: usize = 0x1a;
-/// Blocks of an inode table that are read together.
+/// Inode table blocks read at a time.
 const TABLE_BLOCKS: u64 = 256;
-/// The resize inode's pointer to a block of its own; all others lie in what is reserved for descriptors.
+/// The resize inode's pointer to a block of its own; all its other blocks are in the reserved
+/// descriptor area.
 const RESIZE_POINTER: usize = 13;
 
-/// Fails for a volume whose names, links, maps or bitmaps contradict each other.
+/// Fails if the volume's names, links, maps or bitmaps contradict each other.
 ///
 /// # Errors
-/// The first damage that is found.
+/// The first damage found.
 pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error> {
     check_names(volume, survey).await?;
     let owned = owned_blocks(volume, survey).await?;
@@ -35,22 +36,22 @@ fn bad(place: Place, field: &'static str, value: u64, rule: &'static str) -> Err
     Corrupt::field(place, field, value, rule).into()
 }
 
-/// Names that lead to an inode, as they were found.
+/// The names found for an inode.
 #[derive(Clone, Copy, Debug, Default)]
 struct Named {
     names: u32,
-    /// The kind of file that they say it is.
+    /// The file type in those entries.
     kind: Option<FileKind>,
-    /// Of a directory: directories in it.
+    /// For a directory: number of subdirectories.
     dirs: u32,
-    /// The directory in which the last of the names lies; 0 without one.
+    /// The directory that contains the last of the names; 0 if there is none.
     above: u32,
-    /// Of a directory: what `..` names.
+    /// For a directory: target of `..`.
     parent: u32,
 }
 
-/// Every name leads to an inode in use, as many to each as it counts links, and one to each directory, from the one that its
-/// `..` names.
+/// Checks that every name leads to an inode in use, that each inode has as many names as its link
+/// count, and that each directory has exactly one, in the directory that its `..` refers to.
 async fn check_names(volume: &Volume, survey: &Survey) -> Result<(), Error> {
     let sb = volume.superblock();
     let mut named = vec![Named::default(); survey.inodes.len()];
@@ -100,7 +101,7 @@ async fn check_names(volume: &Volume, survey: &Survey) -> Result<(), Error> {
     check_reached(survey, &named)
 }
 
-/// Whether an inode is the volume's own, to which no name leads.
+/// Whether an inode belongs to the volume itself and has no name.
 fn is_own(number: InodeNumber, sb: &Superblock) -> bool {
     number != InodeNumber::ROOT && sb.is_own_inode(number)
 }
@@ -127,7 +128,7 @@ fn check_links(inode: &Inode, named: Named, sb: &Superblock) -> Result<(), Error
     if named.parent != above {
         return Err(bad(place, "..", named.parent.into(), "the directory in which the name lies"));
     }
-    // A directory with more than can be counted has one link.
+    // A directory with too many subdirectories to count has one link.
     let is_uncounted = links == 1 && sb.ro_compat().contains(RoCompat::DIR_NLINK);
     if links != 2 + named.dirs && !is_uncounted {
         return Err(bad(place, "i_links_count", links.into(), "2 and the number of directories in it"));
@@ -135,7 +136,7 @@ fn check_links(inode: &Inode, named: Named, sb: &Superblock) -> Result<(), Error
     Ok(())
 }
 
-/// Every directory is below the root: the others lie in a circle.
+/// Checks that every directory is below the root; any others form a cycle.
 fn check_reached(survey: &Survey, named: &[Named]) -> Result<(), Error> {
     let mut reached = vec![false; named.len()];
     for (start, found) in survey.inodes.iter().enumerate().filter(|(_, found)| found.role.is_directory()) {
@@ -156,7 +157,8 @@ fn check_reached(survey: &Survey, named: &[Named]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The blocks of all inodes and of the volume's own structures, in order; no block has two owners.
+/// Blocks of all inodes and of the volume's own structures, in order; fails if a block has two
+/// owners.
 async fn owned_blocks(volume: &Volume, survey: &Survey) -> Result<Vec<Range<VolumeBlock>>, Error> {
     let sb = volume.superblock();
     let own = volume.own_structures().await?;
@@ -190,7 +192,7 @@ async fn owned_blocks(volume: &Volume, survey: &Survey) -> Result<Vec<Range<Volu
     Ok(all.into_iter().map(|(range, _)| range).collect())
 }
 
-/// A group's block bitmap says what is in use, and the descriptor how much.
+/// Checks a group's block bitmap against the blocks in use, and its descriptor against the count.
 async fn check_blocks(
     volume: &Volume,
     group: Group,
@@ -231,7 +233,7 @@ async fn check_blocks(
     }
 }
 
-/// No inode of a group that has links is marked as free, and the descriptor says how many are.
+/// Checks that no inode with links is marked free, and that the descriptor has the right count.
 async fn check_inodes(
     volume: &Volume,
     survey: &Survey,

@@ -1,4 +1,4 @@
-//! All that is in use on the volume that is made smaller.
+//! Collects everything in use on the volume being shrunk.
 
 use super::renumber::value_inodes;
 use extant_block::Sector;
@@ -10,19 +10,19 @@ use extant_format::{
 use extant_fs::{Error, RunState, Volume};
 use std::collections::BTreeMap;
 
-/// Inodes that are read ahead together.
+/// Inodes read ahead at a time.
 const AHEAD: usize = 1024;
 
 /// The inodes in use and their blocks.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// In order of numbers.
+    /// In order of their numbers.
     pub(super) inodes: Vec<Found>,
-    /// Of all inodes, one after another.
+    /// Runs of all inodes, one inode after another.
     pub(super) runs: Vec<SourceRun>,
-    /// Blocks of attributes.
+    /// Attribute blocks.
     pub(super) attrs: Vec<AttrBlock>,
-    /// Blocks of these and of all runs.
+    /// Number of these blocks and of those in all runs.
     pub(super) blocks: u64,
     /// The journal's superblock.
     pub(super) journal: Option<JournalSuperblock>,
@@ -39,29 +39,29 @@ pub(super) struct Found {
     runs: u32,
 }
 
-/// The treatment of an inode's blocks.
+/// How to treat an inode's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It has none: its `i_block` stays.
+    /// No blocks; `i_block` is kept as it is.
     Unmapped,
-    /// A directory in its inode.
+    /// An inline directory.
     InlineDirectory,
     /// The blocks of a directory.
     Directory,
     /// The block of a symbolic link.
     Symlink,
-    /// Others are copied.
+    /// Any other blocks; copied as they are.
     Data,
-    /// Made anew.
+    /// Created anew.
     Journal,
-    /// Made anew.
+    /// Created anew.
     OrphanFile,
-    /// Made anew.
+    /// Created anew.
     Resize,
 }
 
 impl Found {
-    /// Whether it has blocks on the new volume that the survey lists.
+    /// Whether it will have the surveyed blocks on the new volume.
     pub(super) fn is_mapped(&self) -> bool {
         self.runs > 0
     }
@@ -72,13 +72,13 @@ impl Role {
         matches!(self, Self::Directory | Self::InlineDirectory)
     }
 
-    /// Whether a walk over names reads it.
+    /// Whether walking names reads it.
     pub(super) fn is_name(self) -> bool {
         matches!(self, Self::Directory | Self::Symlink)
     }
 }
 
-/// Blocks of a file in one run of the volume.
+/// File blocks stored contiguously on the volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceRun {
     pub(super) logical: FileBlock,
@@ -87,11 +87,11 @@ pub(super) struct SourceRun {
     pub(super) unwritten: bool,
 }
 
-/// A block of attributes.
+/// An attribute block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttrBlock {
     pub(super) number: VolumeBlock,
-    /// Blocks of the values in inodes of their own, which count as each owner's.
+    /// Blocks of values in separate inodes; they are charged to every owner.
     pub(super) value_blocks: u64,
 }
 
@@ -174,17 +174,17 @@ impl Survey {
         Ok(())
     }
 
-    /// The runs of an inode.
+    /// An inode's runs.
     pub(super) fn runs_of(&self, found: &Found) -> &[SourceRun] {
         &self.runs[found.first_run as usize..][..found.runs as usize]
     }
 
-    /// The index of an inode in use.
+    /// Index of an inode in use.
     pub(super) fn index_of(&self, number: InodeNumber) -> Option<usize> {
         self.inodes.binary_search_by_key(&number, |found| found.number).ok()
     }
 
-    /// The index of a block of attributes.
+    /// Index of an attribute block.
     pub(super) fn attr_index(&self, number: VolumeBlock) -> Option<usize> {
         self.attrs.binary_search_by_key(&number, |attr| attr.number).ok()
     }
@@ -196,7 +196,7 @@ pub(super) async fn read_blocks(
     start: VolumeBlock,
     blocks: u64,
 ) -> Result<Box<[u8]>, Error> {
-    // Whole aligned units, so that a device that bypasses the host's cache takes them.
+    // Whole aligned units, as required by a device that bypasses the host's cache.
     const UNIT: u64 = 4096;
     let log = volume.superblock().block_size().log2();
     let (from, to) = (start.0 << log, (start.0 + blocks) << log);
@@ -207,7 +207,7 @@ pub(super) async fn read_blocks(
     Ok(bytes[(from - aligned) as usize..][..(to - from) as usize].into())
 }
 
-/// Inodes that bitmaps say are in use, but reserved ones that were never written.
+/// Inodes marked in use by the bitmaps, except reserved ones that were never written.
 async fn in_use(volume: &Volume) -> Result<Vec<InodeNumber>, Error> {
     let sb = volume.superblock();
     let per_group = sb.inodes_per_group();
@@ -260,8 +260,9 @@ fn role_of(inode: &Inode, sb: &Superblock) -> Result<Role, Error> {
     })
 }
 
-/// Fails for a value of an attribute that names its only holder: `i_mtime` has its number, and both have one generation
-/// (`EXT4_XATTR_INODE_GET_PARENT`; Lustre wrote such). Its blocks do not count as its holder's.
+/// Fails for an attribute value that refers to its only holder: `i_mtime` is the holder's number,
+/// and both have the same generation (`EXT4_XATTR_INODE_GET_PARENT`; written by Lustre). Its blocks
+/// are not charged to its holder.
 async fn check_value(volume: &Volume, inode: &Inode) -> Result<(), Error> {
     let holder = InodeNumber(inode.raw.i_mtime.get());
     let is_value = inode.flags().contains(InodeFlags::EA_INODE);

@@ -1,4 +1,5 @@
-//! Access control lists as tar archives spell them (`SCHILY.acl.access`): `user::rw-,user:joe:r--:1000,mask::rw-,…`.
+//! Access control lists in tar archives' text form (`SCHILY.acl.access`):
+//! `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
 /// Whose users and groups a list names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +28,7 @@ pub(crate) fn acl_from_text(
         let mut parts = line.split(':');
         let (Some(kind), Some(name)) = (parts.next(), parts.next()) else { return Err(malformed()) };
         let rest: Vec<_> = parts.collect();
-        // "mask::rw-" and "other::r--" may come with one colon.
+        // "mask::rw-" and "other::r--" may also be written with one colon.
         let (name, rest) = match (kind, &rest[..]) {
             ("mask" | "m" | "other" | "o", []) => ("", vec![name]),
             _ => (name, rest),

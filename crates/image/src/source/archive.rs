@@ -1,4 +1,4 @@
-//! Archives as sources: a plain tar, one of an image's layers, or a whole image packed as a tar.
+//! Archive sources: a plain tar, a layer of an image, or a whole image packed as a tar.
 
 use super::lay::lay;
 use super::tar::{self, Input};
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Adds a tar file, or the image in it.
+/// Adds a tar file, or the image inside it.
 pub(crate) fn load_file(
     tree: &mut Tree,
     stores: &mut Stores,

@@ -1,9 +1,9 @@
-//! Compressed streams, told apart by their first bytes.
+//! Compressed streams, detected by their magic bytes.
 
 use flate2::bufread::GzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
-/// A stream of an archive's bytes, decompressed.
+/// The decompressed bytes of an archive.
 pub(crate) type Stream = Box<dyn Read + Send>;
 
 const BUFFER: usize = 256 << 10;
@@ -20,7 +20,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// From the first bytes; an error for formats that are known and not read.
+    /// Detects the format; an error for formats that are recognized but not supported.
     pub(crate) fn of(start: &[u8]) -> io::Result<Self> {
         const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
         const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
@@ -46,7 +46,7 @@ impl Compression {
     }
 }
 
-/// Members of gzip, one after the other. Bytes behind the last one that are no member are skipped, as gzip does: tapes
+/// Concatenated gzip members. Trailing bytes that are not a member are ignored, as gzip does: tapes
 /// and block devices pad.
 struct Gzip<R> {
     /// `None` at the end.
@@ -71,7 +71,7 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// Decompresses `input` by the format of its first bytes; concatenated members are one stream.
+/// Decompresses `input`, detecting its format; concatenated members form one stream.
 pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Stream> {
     let mut start = Vec::with_capacity(MAGIC_BYTES);
     input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;

@@ -1,14 +1,15 @@
-//! One tree laid over another: what the upper one hides goes first, then its nodes replace or join those below.
+//! Merges one tree over another: first removes what the upper one hides, then its nodes replace or
+//! join those below.
 
 use super::place;
 use crate::BuildError;
 use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Symbolic links followed on the way to a hidden place, as in Linux.
+/// Symbolic links followed to a hidden place, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Lays the tree of one source over that of the sources before it.
+/// Merges the tree of one source over that of the earlier sources.
 pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
     let below = (0..upper.node_slots() as u32).filter_map(|id| match upper.node(NodeId(id)).payload {
         Payload::Below { node } => Some(node),
@@ -19,7 +20,7 @@ pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
         tree.keep_host_paths(below);
     }
     let mut hidden = upper.hidden().to_vec();
-    // The order of an archive's entries means nothing. A directory is hidden before what lies in it.
+    // An archive's entries may be in any order. Hide a directory before anything inside it.
     hidden.sort_by(|a, b| (a.dir.len(), a).cmp(&(b.dir.len(), b)));
     for hidden in hidden {
         hide(tree, &upper, hidden);
@@ -39,11 +40,11 @@ pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
     graft(tree, &upper)
 }
 
-/// Removes from `tree` what `upper` hides, and notes it for what lies below the tree.
+/// Removes from `tree` what `upper` hides, and records it for whatever lies below `tree`.
 fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
     let mut todo: VecDeque<Vec<u8>> = hidden.dir.into_iter().map(|step| step.name).collect();
     let mut dir: Vec<Step> = Vec::new();
-    // Where the path has led, in the upper tree and in the lower one, with all directories above.
+    // Where the path has led so far, in the upper and lower tree, and all directories above.
     let mut here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
     let mut above = Vec::new();
     let mut links = 0;
@@ -59,7 +60,7 @@ fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
         }
         let find = |tree: &Tree, dir: Option<NodeId>| Some(tree.entry_node(tree.lookup(dir?, &name)?));
         let (over, under) = (find(upper, here.0), find(tree, here.1));
-        // What is no directory in the upper tree replaces everything that the lower one has there.
+        // If this is not a directory in the upper tree, it replaces all of the lower one anyway.
         if over.is_some_and(|node| upper.node(node).kind != Kind::Directory) {
             return;
         }
@@ -104,7 +105,8 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<(), BuildError> {
     };
     let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
     let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
-    // Unlisted directories that meet something else, by their paths; they wait until all links that lead somewhere are there.
+    // Paths of unlisted directories that collide with something else. They wait until all links to
+    // directories are in place.
     let mut late: Vec<(NodeId, Vec<u8>)> = Vec::new();
     if !upper.node(NodeId::ROOT).implied {
         tree.set_meta(NodeId::ROOT, meta(upper.node(NodeId::ROOT)));

@@ -1,9 +1,9 @@
-//! Names by which archives of images have their layers.
+//! File names of layers in image archives.
 
 use super::place;
 
-/// Whether an archive's entry may be a layer: such an archive says little about the size of what it holds, for layers are
-/// compressed, and hide parts of each other.
+/// Whether an archive's entry may be a layer. Such an archive's size says little about the size of
+/// the image, because layers are compressed and hide parts of each other.
 pub(super) fn may_be_layer(path: &[u8]) -> bool {
     match place::parts(path)[..] {
         [b"blobs", _, _] | [_, b"layer.tar"] => true,
@@ -12,7 +12,7 @@ pub(super) fn may_be_layer(path: &[u8]) -> bool {
     }
 }
 
-/// Whether a layer of `docker save` may have this name at the top of an archive: that of its digest.
+/// Whether this may be the name of a `docker save` layer at the top of an archive: its digest.
 pub(super) fn is_layer_name(name: &str) -> bool {
     let hex = name.strip_suffix(".tar").or(name.strip_suffix(".tar.gz"));
     hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))

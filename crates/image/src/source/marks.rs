@@ -1,7 +1,9 @@
-//! Marks in the layers of images: names, devices and attributes that are no files of the image but say what a layer hides.
+//! Marks in image layers: names, devices and attributes that are not files of the image but say
+//! what a layer hides.
 //!
-//! Tars of layers have names that begin with `.wh.` (OCI image-spec, layer.md); AUFS keeps more of its own below `.wh..wh.`. The
-//! directories of overlayfs (Linux, Documentation/filesystems/overlayfs.rst) have devices 0:0 and attributes.
+//! In layer tars, marks are names that begin with `.wh.` (OCI image-spec, layer.md); AUFS keeps
+//! further files of its own under `.wh..wh.`. In directories of overlayfs (Linux,
+//! Documentation/filesystems/overlayfs.rst) they are devices 0:0 and attributes.
 
 use super::place;
 use crate::BuildError;
@@ -9,19 +11,20 @@ use crate::tree::{Hidden, Kind, NodeId, Payload, Step, Tree, Xattr};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Begins the names of AUFS's own files, and that of [`OPAQUE`].
+/// Prefix of AUFS's private files, and of [`OPAQUE`].
 const PRIVATE: &[u8] = b".wh..wh.";
 
-/// What a path in a layer stands for, if not for a file of the image.
+/// What a path in a layer means if it is not a file of the image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// Something in lower layers is hidden.
+    /// Hides something in lower layers.
     Hides(Hidden),
-    /// This place and all below it stay out of the image. Hard links may lead to files there.
+    /// This path and everything below it stay out of the image. Hard links may still lead to files
+    /// there.
     Private(Vec<u8>),
 }
 
-/// Whether a name alone is that of a mark.
+/// Whether a name by itself is a mark.
 pub(super) fn is_mark(name: &[u8]) -> bool {
     name.starts_with(WHITEOUT)
 }
@@ -42,7 +45,7 @@ pub(super) fn mark_of(path: &[u8]) -> Option<Mark> {
     }
 }
 
-/// Takes what is private out of a layer's tree.
+/// Removes private files from a layer's tree.
 pub(super) fn remove_private(
     tree: &mut Tree,
     paths: impl IntoIterator<Item = Vec<u8>>,
@@ -57,7 +60,8 @@ pub(super) fn remove_private(
     Ok(())
 }
 
-/// Takes all marks out of a layer's tree and notes what they hide. `source` is the layer's name, for messages.
+/// Removes all marks from a layer's tree and records what they hide. `source` names the layer in
+/// messages.
 pub(super) fn take_marks(tree: &mut Tree, source: &str) -> Result<(), BuildError> {
     let mut pending = vec![NodeId::ROOT];
     while let Some(dir) = pending.pop() {
@@ -86,13 +90,13 @@ pub(super) fn take_marks(tree: &mut Tree, source: &str) -> Result<(), BuildError
     Ok(())
 }
 
-/// Whether a layer's tree has marks of overlayfs.
+/// Whether a layer's tree has overlayfs marks.
 pub(super) fn has_overlay_marks(tree: &Tree) -> bool {
     tree.xattr_sets().any(|set| set.iter().any(|xattr| overlay_name(&xattr.name).is_some()))
         || (0..tree.node_slots() as u32).any(|id| is_whiteout(tree, NodeId(id)))
 }
 
-/// Whether a character device of these numbers is a mark of overlayfs.
+/// Whether a character device with these numbers is an overlayfs mark.
 pub(super) fn is_whiteout_device(device: Payload) -> bool {
     device == Payload::Device { major: 0, minor: 0 }
 }
@@ -108,13 +112,14 @@ enum Attributes {
     Whiteout,
 }
 
-/// The part of an attribute's name that overlayfs, or FUSE's, gives a meaning.
+/// The part of an attribute's name after the prefix of overlayfs or fuse-overlayfs; `None` for
+/// other attributes.
 fn overlay_name(name: &[u8]) -> Option<&[u8]> {
     let prefixes: [&[u8]; 3] = [b"trusted.overlay.", b"user.overlay.", b"user.fuseoverlayfs."];
     prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix))
 }
 
-/// Takes the attributes of overlayfs from a node, and returns what they say.
+/// Removes overlayfs attributes from a node, and returns what they mean.
 fn take_attributes(tree: &mut Tree, id: NodeId, source: &str) -> Result<Attributes, BuildError> {
     let node = *tree.node(id);
     let mut means = Attributes::None;

@@ -1,4 +1,4 @@
-//! Filling a [`Tree`] from directories, archives and images of containers.
+//! Fills a [`Tree`] from directories, archives and container images.
 
 mod acl_text;
 mod archive;
@@ -24,27 +24,27 @@ use crate::{BuildError, Note, Source, quoted_path, settle};
 use extant_rt::Rt;
 use std::path::{Path, PathBuf};
 
-/// Options of loading.
+/// Options for loading sources.
 pub(crate) struct LoadOptions<'a> {
-    /// Where spool files go: the directory of the output.
+    /// Directory of spool files: that of the output.
     pub(crate) spool_dir: &'a Path,
     pub(crate) one_file_system: bool,
-    /// An older image under the output's name, which is not to be packed into the new one.
+    /// An existing image under the output's name, which must not be packed into the new one.
     pub(crate) replaced: Option<FileIdentity>,
-    /// Which image of several, as `os/architecture[/variant]`.
+    /// Selects one of several images, as `os/architecture[/variant]`.
     pub(crate) platform: Option<&'a str>,
-    /// Which image of several, by its name or digest.
+    /// Selects one of several images, by name or digest.
     pub(crate) image: Option<&'a str>,
-    /// Most bytes that the volume may have, if there is a limit.
+    /// Largest possible volume in bytes, if limited.
     pub(crate) volume_bytes: Option<u64>,
-    /// Whether archives and directories are layers, whose whiteouts are applied.
+    /// Whether archives and directories are layers, so that whiteouts apply.
     pub(crate) layers: bool,
 }
 
-/// Major and minor number of a file's device, and its inode.
+/// Device major, device minor and inode number of a file.
 pub(crate) type FileIdentity = (u32, u32, u64);
 
-/// The sources, laid over each other in order, and the stores of their contents.
+/// Loads the sources, merged over each other in order, and the stores of their contents.
 pub(crate) fn load(
     sources: &[Source],
     options: &LoadOptions<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn load(
 enum Resolved {
     Directory(PathBuf),
     Stdin,
-    /// A tar of whatever is in it.
+    /// A tar, whatever it contains.
     Archive(PathBuf),
     Image(PathBuf, images::Format),
 }

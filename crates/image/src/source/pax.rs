@@ -1,13 +1,15 @@
-//! Extended headers of POSIX.1-2001 archives ("pax Interchange Format"), and the vendors' records in them.
+//! Extended headers of POSIX.1-2001 archives ("pax Interchange Format"), including vendors'
+//! records.
 //!
-//! Records are taken apart by their length, not by line ends: the values of binary attributes hold any byte.
+//! Records are split by their length, not at newlines: binary attribute values may contain any
+//! byte.
 
 use super::named_acls::{ACCESS_TEXT, DEFAULT_TEXT};
 use crate::base64::base64_decoded;
 use crate::tree::Xattr;
 use extant_format::Timestamp;
 
-/// Values of extended headers for the next entry; `None` and empty where they say nothing.
+/// Values from extended headers for the next entry; `None` or empty if not given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pax {
     pub(crate) path: Option<Vec<u8>>,
@@ -30,13 +32,13 @@ pub(crate) struct SparsePax {
     pub(crate) major: Option<u64>,
     pub(crate) real_size: Option<u64>,
     pub(crate) name: Option<Vec<u8>>,
-    /// Numbers of the map, offset and length in turn.
+    /// The map's numbers: alternating offset and length.
     pub(crate) map: Vec<u64>,
     pub(crate) listed: bool,
 }
 
 impl Pax {
-    /// Adds the records of one extended header to what earlier ones said.
+    /// Adds the records of one extended header to those of earlier ones.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         while !bytes.is_empty() && bytes[0] != 0 {
             let (key, value, rest) = record(bytes).ok_or("malformed record in an extended header")?;
@@ -47,7 +49,7 @@ impl Pax {
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        // An empty value takes back what a global header said.
+        // An empty value cancels that of a global header.
         let text = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
         match key {
             b"path" => self.path = text(value),
@@ -91,7 +93,7 @@ impl Pax {
             // Text until all sources are read: it may name users and groups.
             (key.to_vec(), value.to_vec())
         } else if key == b"RHT.security.selinux" {
-            // Written without the final zero that the kernel stores.
+            // Archived without the trailing zero that the kernel stores.
             (b"security.selinux".to_vec(), [value, b"\0"].concat())
         } else {
             return Ok(());
@@ -101,7 +103,7 @@ impl Pax {
     }
 }
 
-/// `"%d %s=%s\n"`: the length counts itself and the line end.
+/// Splits off one record, `"%d %s=%s\n"`; the length includes itself and the newline.
 fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(20).position(|b| *b == b' ')?;
     let len: usize = std::str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;
@@ -121,7 +123,7 @@ fn number(key: &[u8], value: &[u8]) -> Result<Option<u64>, String> {
     parsed.map(Some).ok_or_else(|| format!("{} is not a number", extant_fs::quote(key)))
 }
 
-/// Seconds with an optional fraction, perhaps negative.
+/// Parses seconds with an optional fraction, possibly negative.
 fn time(value: &[u8]) -> Result<Option<Timestamp>, String> {
     if value.is_empty() {
         return Ok(None);
@@ -144,8 +146,8 @@ fn time(value: &[u8]) -> Result<Option<Timestamp>, String> {
     parse().map(Some).ok_or_else(|| "mtime is not a time".into())
 }
 
-/// A name as GNU tar writes it: with `%3D` for the sign that would end the keyword, and `%25` for that of escapes (tar 1.34,
-/// `xattr_encode_keyword`); other names keep their percent signs.
+/// Decodes a name as escaped by GNU tar: `%3D` for `=`, which would end the keyword, and `%25` for
+/// the escape sign `%` (tar 1.34, `xattr_encode_keyword`). Other percent signs are kept.
 fn signs_decoded(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -1,13 +1,14 @@
-//! From a path in an archive to a place in the tree. Nothing an archive says leads outside the tree.
+//! Resolves archive paths to nodes of the tree. No path leads outside the tree.
 
 use crate::BuildError;
 use crate::tree::{Kind, NodeId, Tree};
 use std::collections::VecDeque;
 
-/// Symbolic links followed on the way to one entry, as in Linux.
+/// Symbolic links followed per entry, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// The parts of a path: `/`, `.` and empty parts vanish, `..` goes up but never above the root.
+/// Components of a path: `/`, `.` and empty components are dropped; `..` goes up, but never above
+/// the root.
 pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
     let mut out = Vec::new();
     for part in path.split(|b| *b == b'/') {
@@ -22,20 +23,21 @@ pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
     out
 }
 
-/// Splits a path into the parent directory's path and the last name; `None` for the root itself.
+/// Splits a path into the parent's path and the last name; `None` for the root.
 pub(crate) fn split(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let parts = parts(path);
     let (name, parents) = parts.split_last()?;
     Some((parents.join(&b'/'), name.to_vec()))
 }
 
-/// The directory at `path`, if there is one; symbolic links on the way are followed as if the tree were the whole file system.
+/// The directory at `path`, if any. Symbolic links on the way are followed as if the tree were the
+/// whole file system.
 pub(crate) fn directory(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
     let mut way = Way::along(path);
     Ok(way.go(tree)?.is_none().then_some(way.at))
 }
 
-/// The same, with directories made where they are missing, or where something else has their names.
+/// Like [`directory`], but creates missing directories, replacing anything else of their names.
 pub(crate) fn directory_or_make(tree: &mut Tree, path: &[u8]) -> Result<NodeId, BuildError> {
     let mut way = Way::along(path);
     while let Some(missing) = way.go(tree)? {
@@ -45,14 +47,14 @@ pub(crate) fn directory_or_make(tree: &mut Tree, path: &[u8]) -> Result<NodeId, 
     Ok(way.at)
 }
 
-/// What lies at `path`. A symbolic link there is not followed, as those on the way are.
+/// The node at `path`, if any. Symbolic links are followed, except in the last component.
 pub(crate) fn find(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
     let Some((parent, name)) = split(path) else { return Ok(Some(NodeId::ROOT)) };
     let Some(parent) = directory(tree, &parent)? else { return Ok(None) };
     Ok(tree.lookup(parent, &name).map(|entry| tree.entry_node(entry)))
 }
 
-/// The same, with a symbolic link there followed, too.
+/// Like [`find`], but also follows a symbolic link in the last component.
 pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
     let mut path = path.to_vec();
     for _ in 0..=MAX_LINKS {
@@ -73,11 +75,11 @@ fn too_many_links(path: &[u8]) -> BuildError {
     BuildError::source("follow", path, rustix::io::Errno::LOOP)
 }
 
-/// The way to a directory.
+/// A path resolution in progress.
 struct Way<'p> {
     path: &'p [u8],
     at: NodeId,
-    /// The directories on the way to `at`.
+    /// Ancestors of `at`.
     above: Vec<NodeId>,
     rest: VecDeque<Vec<u8>>,
     links: u32,
@@ -93,7 +95,7 @@ impl<'p> Way<'p> {
         self.above.push(std::mem::replace(&mut self.at, dir));
     }
 
-    /// Goes to the end, or to the first name that leads to no directory, which is returned.
+    /// Resolves to the end, or up to the first name that is not a directory, which is returned.
     fn go(&mut self, tree: &Tree) -> Result<Option<Vec<u8>>, BuildError> {
         while let Some(part) = self.rest.pop_front() {
             match &part[..] {
@@ -111,7 +113,7 @@ impl<'p> Way<'p> {
                 Kind::Directory => self.enter(node),
                 Kind::Symlink => {
                     let target = tree.symlink_target(node);
-                    // That of a hard link to a symbolic link in a lower layer is not known here.
+                    // A hard link to a lower layer's symbolic link: its target is unknown here.
                     if target.is_empty() {
                         return Ok(Some(part));
                     }

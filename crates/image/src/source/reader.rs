@@ -1,4 +1,4 @@
-//! Contents of files, from the host or from archives.
+//! Reads file contents from the host or from archives.
 
 use super::Stores;
 use crate::tree::{DataRange, EntryId, NodeId, Payload, Tree};
@@ -11,25 +11,25 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-/// Where contents are read from, and what was done to the times of the tree.
+/// Where contents come from, and how the tree's time stamps were adjusted.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) stores: &'a Stores,
-    /// Later times of the sources were clamped to this one.
+    /// Later source times were clamped to this one.
     pub(crate) clamp: Option<Timestamp>,
-    /// The first and the last second that the volume's inodes store.
+    /// Earliest and latest second that the volume's inodes can store.
     pub(crate) time_range: (i64, i64),
 }
 
-/// Reads files, best in the order of their directories; keeps the last directory open.
+/// Reads files, ideally grouped by directory; keeps the last directory open.
 #[derive(Default)]
 pub(crate) struct Reader {
     dir: Option<(NodeId, u16, OwnedFd)>,
 }
 
 impl Reader {
-    /// Fills `to` with bytes from `offset` on of the file that has a name, and with zeroes past its end and in holes.
+    /// Fills `to` from byte `offset` of the named file; holes and bytes past its end read as zeros.
     pub(crate) fn read(
         &mut self,
         from: Origin<'_>,
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// Reads from the file at `elsewhere` below the source's root, or at the entry's own path.
+    /// Reads the file at `elsewhere`, relative to the source's root, or at the entry's own path.
     fn read_host(
         &mut self,
         from: Origin<'_>,
@@ -83,7 +83,7 @@ impl Reader {
                 (&opened, &path[slash + 1..])
             }
         };
-        // A file that became a fifo must not make this wait.
+        // The file may have become a FIFO; opening it must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -120,7 +120,7 @@ impl Reader {
         Err(changed(path(), change))
     }
 
-    /// The directory that holds an entry.
+    /// Opens the directory that contains an entry.
     fn directory(&mut self, from: Origin<'_>, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
         let dir = from.tree.entry_parent(entry);
         if self.dir.as_ref().is_none_or(|(of, at, _)| *of != dir || *at != root) {
@@ -131,14 +131,14 @@ impl Reader {
     }
 }
 
-/// Opens a directory at a path below another; no symbolic link is followed.
+/// Opens a directory relative to another, without following symbolic links.
 fn open_beneath(start: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let below = path.strip_prefix(b"/").unwrap_or(path);
     if !below.is_empty() {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(start, OsStr::from_bytes(below), flags, Mode::empty(), resolve) {
-            // Old kernels and some containers have no such call, and paths may be too long for it.
+            // Old kernels and some containers lack this call, and the path may be too long for it.
             Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG | Errno::AGAIN) => {}
             result => return result,
         }
@@ -181,7 +181,7 @@ fn read_archive(
     })
 }
 
-/// Copies the data ranges that meet `offset..`, zeroes between them.
+/// Copies the data ranges from `offset` on, with zeros between them.
 fn read_sparse(
     map: &[DataRange],
     offset: u64,

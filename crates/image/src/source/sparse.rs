@@ -1,11 +1,11 @@
-//! Maps of sparse files in archives: GNU's old format and its three pax formats become one.
+//! Maps of sparse files in archives: unifies GNU's old format and its three pax formats.
 
 use crate::tree::DataRange;
 
-/// More ranges than this are refused: each costs memory.
+/// More ranges are refused, because each costs memory.
 const MAX_RANGES: usize = 4 << 20;
 
-/// Collects a map and checks it.
+/// Collects and validates a map.
 #[derive(Debug, Default)]
 pub(crate) struct SparseMap {
     ranges: Vec<DataRange>,
@@ -14,7 +14,7 @@ pub(crate) struct SparseMap {
 }
 
 impl SparseMap {
-    /// The next range of data, in order; empty ones only mark the end of the file.
+    /// Adds the next data range, in order; an empty one only marks the end of the file.
     pub(crate) fn push(&mut self, offset: u64, len: u64) -> Result<(), String> {
         if offset < self.end {
             return Err("the ranges of a sparse file overlap or run backwards".into());
@@ -30,7 +30,7 @@ impl SparseMap {
         Ok(())
     }
 
-    /// Offset and length in turn, as the pax records give them.
+    /// Adds alternating offsets and lengths, as in pax records.
     pub(crate) fn push_all(&mut self, numbers: &[u64]) -> Result<(), String> {
         if !numbers.len().is_multiple_of(2) {
             return Err("the map of a sparse file has an odd number of numbers".into());
@@ -38,7 +38,7 @@ impl SparseMap {
         numbers.chunks_exact(2).try_for_each(|pair| self.push(pair[0], pair[1]))
     }
 
-    /// The map of a file of `size` bytes of which `stored` lie in the archive.
+    /// Completes the map of a file of `size` bytes, `stored` of which are in the archive.
     pub(crate) fn finish(self, size: u64, stored: u64) -> Result<Vec<DataRange>, String> {
         if self.end > size {
             return Err("a range of a sparse file lies beyond its end".into());
@@ -50,7 +50,8 @@ impl SparseMap {
     }
 }
 
-/// The text map of format 1.0: decimal numbers, one per line, count of ranges first. Fed block by block.
+/// Parser for the text map of format 1.0: decimal numbers, one per line, starting with the number
+/// of ranges. Fed one block at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TextMap {
     expected: Option<u64>,
@@ -59,7 +60,7 @@ pub(crate) struct TextMap {
 }
 
 impl TextMap {
-    /// Takes one 512-byte block; true once the map is complete.
+    /// Takes one 512-byte block; returns true once the map is complete.
     pub(crate) fn feed(&mut self, block: &[u8]) -> Result<bool, String> {
         for &byte in block {
             match byte {

@@ -1,4 +1,4 @@
-//! Stores that file contents are read from when the volume is written.
+//! Stores from which file contents are read when the volume is written.
 
 use super::layer_name::may_be_layer;
 use super::named_acls::Owners;
@@ -19,7 +19,7 @@ pub(crate) struct HostRoot {
     pub(crate) path: PathBuf,
 }
 
-/// A file whose ranges are contents: a plain tar, an OCI blob, or the spool.
+/// A file that contains contents: a plain tar, an OCI blob, or the spool.
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub(crate) file: Arc<File>,
@@ -27,7 +27,7 @@ pub(crate) struct Archive {
     pub(crate) name: String,
 }
 
-/// Everything that contents come from.
+/// All sources of contents.
 #[derive(Debug)]
 pub(crate) struct Stores {
     pub(crate) roots: Vec<HostRoot>,
@@ -39,23 +39,24 @@ pub(crate) struct Stores {
     room: Room,
 }
 
-/// Of images with several layers, or for several machines, so many times the size of the volume may be spooled.
+/// Images with several layers, or for several platforms, may spool up to this many times the
+/// volume's size.
 const MOST_VOLUMES: u64 = 8;
 
-/// How much may still be spooled: a small archive may say that it holds petabytes.
+/// Limits on spooling: a small archive may claim to contain petabytes.
 #[derive(Debug)]
 struct Room {
-    /// Most bytes that the volume may have.
+    /// Largest possible volume in bytes.
     volume: Option<u64>,
-    /// Bytes spooled in all.
+    /// Total bytes spooled.
     spooled: u64,
     /// No source follows.
     is_last_source: bool,
-    /// Nothing follows that could remove what the present tree holds.
+    /// Nothing follows that could remove contents of the current tree.
     is_last: bool,
-    /// At least as many bytes as the present tree holds in the spool.
+    /// Upper bound for the bytes that the current tree has in the spool.
     tree: u64,
-    /// Those of them that may be layers of an image.
+    /// How many of those may be image layers.
     layers: u64,
 }
 
@@ -66,7 +67,7 @@ struct Spool {
     len: u64,
 }
 
-/// Sequential writes to a file that others read by position.
+/// Appends to a file that others read at offsets.
 #[derive(Debug)]
 struct SpoolFile {
     file: Arc<File>,
@@ -87,7 +88,7 @@ impl Write for SpoolFile {
 const SPOOL_BUFFER: usize = 1 << 20;
 
 impl Stores {
-    /// With at most so many bytes for the volume, if there is a limit.
+    /// `volume` is the largest possible volume in bytes, if limited.
     pub(crate) fn new(spool_dir: PathBuf, volume: Option<u64>) -> Self {
         let room = Room { volume, spooled: 0, is_last_source: true, is_last: true, tree: 0, layers: 0 };
         Self {
@@ -100,19 +101,20 @@ impl Stores {
         }
     }
 
-    /// Another source begins, perhaps the last one.
+    /// Starts another source.
     pub(crate) fn begin_source(&mut self, is_last: bool) {
         self.room.is_last_source = is_last;
         self.begin_tree(is_last);
     }
 
-    /// Another tree begins, perhaps the last one of its source.
+    /// Starts another tree of a source.
     pub(crate) fn begin_tree(&mut self, is_last: bool) {
         self.room.is_last = is_last && self.room.is_last_source;
         (self.room.tree, self.room.layers) = (0, 0);
     }
 
-    /// Refuses contents that the volume cannot hold before any of them are spooled. `tree` holds what came before.
+    /// Refuses contents that the volume cannot hold, before spooling any of them. `tree` holds the
+    /// earlier entries.
     pub(crate) fn check_room(
         &mut self,
         tree: &Tree,
@@ -129,7 +131,7 @@ impl Stores {
         }
         let limit = given.saturating_add(room.layers);
         if room.is_last && room.tree.saturating_add(bytes) > limit {
-            // Some of it may have been replaced.
+            // Some of the counted contents may have been replaced; count again.
             room.tree = stored_bytes(tree);
             if room.tree.saturating_add(bytes) > limit {
                 return Err(overfull(given));
@@ -162,7 +164,8 @@ impl Stores {
         Ok(id)
     }
 
-    /// Copies `len` bytes of `from` to the spool; gives the archive and offset where they lie, and how many came.
+    /// Copies `len` bytes of `from` to the spool; returns the archive, the offset there, and the
+    /// number of bytes copied.
     pub(crate) fn spool(&mut self, from: &mut dyn Read, len: u64) -> Result<(u16, u64, u64), SpoolError> {
         if self.spool.is_none() {
             let file = Arc::new(unnamed_file(&self.spool_dir).map_err(|e| self.spool_error("create", e))?);
@@ -192,7 +195,7 @@ impl Stores {
         Ok((spool.archive, offset, done))
     }
 
-    /// Hands buffered bytes to the spool file, so that they can be read.
+    /// Flushes buffered bytes to the spool file so that they can be read.
     pub(crate) fn finish(&mut self) -> Result<(), BuildError> {
         if let Some(spool) = &mut self.spool {
             spool.out.flush().map_err(|e| BuildError::output("write a spool file in", &self.spool_dir, e))?;
@@ -206,7 +209,7 @@ impl Stores {
     }
 }
 
-/// Bytes of archives that a tree's files hold.
+/// Bytes of archives referenced by a tree's files.
 fn stored_bytes(tree: &Tree) -> u64 {
     let stored = |id: NodeId| {
         let node = tree.node(id);
@@ -227,7 +230,7 @@ fn index(len: usize) -> Result<u16, BuildError> {
     u16::try_from(len).map_err(|_| BuildError::Options("at most 65,535 sources fit one build".into()))
 }
 
-/// A file without a name: gone when the process is.
+/// Creates an unnamed file, which vanishes with the process.
 pub(crate) fn unnamed_file(dir: &Path) -> std::io::Result<File> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     tempfile::tempfile_in(dir)

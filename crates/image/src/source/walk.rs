@@ -1,4 +1,4 @@
-//! A directory of the host into the tree.
+//! Reads a host directory into the tree.
 
 use super::{FileIdentity, LoadOptions, Stores, marks};
 use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Tree, Xattr, XattrSetId, is_storable};
@@ -15,15 +15,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// Entries handed to the tree at once.
+/// Entries handed to the tree at a time.
 const BATCH: usize = 512;
 const DENTS_BYTES: usize = 64 << 10;
-/// Longest path that Linux takes in one call.
+/// Longest path that Linux accepts in one call.
 const PATH_MAX: usize = 4096;
 
-/// Adds the directory `root` of `stores` to the tree. Symbolic links are never followed. Entries are read on several
-/// threads, so nodes come in any order; nothing that reaches the volume depends on it. Also returns a note of names with which
-/// layers of images hide files.
+/// Adds the directory `root` of `stores` to the tree.
+///
+/// Symbolic links are never followed. Several threads read entries, so nodes are added in any
+/// order; nothing that reaches the volume depends on it. Also returns a note about names that image
+/// layers use to hide files.
 pub(crate) fn walk(
     tree: Tree,
     stores: &Stores,
@@ -76,7 +78,7 @@ struct Walk {
     found: Mutex<Found>,
 }
 
-/// Directories to read; last in, first out, so that few of their parents are open at a time.
+/// Directories to read; last in, first out, so that few ancestors are open at a time.
 struct Queue {
     pending: Vec<Job>,
     working: usize,
@@ -94,7 +96,7 @@ struct Job {
 struct Found {
     tree: Tree,
     links: BTreeMap<FileIdentity, NodeId>,
-    /// The first path of a whiteout in the order of paths, and how many there are.
+    /// First whiteout in path order, and the number of whiteouts.
     whiteouts: Option<(Vec<u8>, u64)>,
 }
 
@@ -110,7 +112,7 @@ impl Found {
 
 struct Item {
     name: CString,
-    /// Another file system is mounted here, whose files are left out.
+    /// Another file system is mounted here; its files are left out.
     mount_point: bool,
     stat: Statx,
     target: Option<CString>,
@@ -119,7 +121,7 @@ struct Item {
 }
 
 impl Item {
-    /// In a layer of an image, as unpacked or as overlayfs keeps it.
+    /// Whether this is a whiteout, in an unpacked layer or in overlayfs form.
     fn is_whiteout(&self) -> bool {
         let is_device = FileType::from_raw_mode(self.stat.stx_mode.into()) == FileType::CharacterDevice;
         marks::is_mark(self.name.to_bytes())
@@ -127,7 +129,7 @@ impl Item {
     }
 }
 
-/// Counts a worker as busy with a directory until dropped, by a panic too.
+/// Counts a worker as busy with a directory until dropped, even by a panic.
 struct Busy<'w>(&'w Walk);
 
 impl Drop for Busy<'_> {
@@ -177,8 +179,8 @@ impl Walk {
         let fd = rustix::fs::openat(&*job.parent, &job.name, flags, Mode::empty())
             .map_err(|e| BuildError::source("open directory", &here(b""), e))?;
         let fd = Arc::new(fd);
-        // There is no call that lists attributes by directory and name. A path is twice as fast as a link in /proc, which
-        // has no limit to its length.
+        // No call lists attributes by directory and name. A path is twice as fast as a link in
+        // /proc, but its length is limited.
         let mut attr_dir = here(b"/");
         if attr_dir.len() > PATH_MAX - 256 {
             attr_dir = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
@@ -322,7 +324,7 @@ fn meta_of(stat: &Statx, xattrs: XattrSetId) -> Meta {
     }
 }
 
-/// Where a sparse file has data; `None` where the file system cannot tell or there is no hole.
+/// Data ranges of a sparse file; `None` if the file system cannot tell, or there is no hole.
 fn data_ranges(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Option<Vec<DataRange>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
@@ -348,11 +350,11 @@ fn data_ranges(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Option<Vec<DataR
 
 enum Attrs<'a> {
     Fd(BorrowedFd<'a>),
-    /// Not followed where it ends in a symbolic link.
+    /// A path; a symbolic link in its last component is not followed.
     Path(&'a [u8]),
 }
 
-/// Longest list of names, and longest value, that Linux hands out.
+/// Largest list of names, and largest value, that Linux returns.
 const XATTR_MAX: usize = 64 << 10;
 
 fn read_xattrs(from: &Attrs<'_>) -> Result<Vec<Xattr>, Errno> {
@@ -379,7 +381,7 @@ fn read_xattrs(from: &Attrs<'_>) -> Result<Vec<Xattr>, Errno> {
     let mut set = Vec::new();
     for name in names.split(|b| *b == 0).filter(|name| !name.is_empty()) {
         if !is_storable(name) {
-            // It will be left out, by name: its value is not needed.
+            // It will be left out and reported by name; its value is not needed.
             set.push(Xattr { name: name.into(), value: Box::default() });
             continue;
         }

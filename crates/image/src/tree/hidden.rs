@@ -1,19 +1,20 @@
-//! What sources hide from that over which they are laid.
+//! What sources hide in the trees that they are merged over.
 
-/// A place that sources hide from what lies below the tree.
+/// A place that sources hide in whatever lies below the tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hidden {
-    /// The directory that it lies in, from the root.
+    /// Path of its directory from the root.
     pub(crate) dir: Vec<Step>,
-    /// The name that is hidden with everything below it. Without one, all names in the directory are.
+    /// The name hidden, with everything below it. `None`: all names in the directory.
     pub(crate) name: Option<Vec<u8>>,
 }
 
-/// One name on the way to a hidden place.
+/// A component of the path to a hidden place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Step {
     pub(crate) name: Vec<u8>,
-    /// A source lists this directory, so a symbolic link below the tree is not meant.
+    /// A source lists this directory, so a symbolic link of that name below the tree is not
+    /// followed.
     pub(crate) listed: bool,
 }
 

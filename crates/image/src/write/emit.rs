@@ -1,4 +1,4 @@
-//! The bytes of any run of blocks.
+//! Generates the bytes of any run of blocks.
 
 use super::Image;
 use super::pump::{Emit, Pieces};
@@ -12,7 +12,8 @@ use extant_format::{
     FileBlock, Group, InodeNumber, Superblock, VolumeBlock, finish_orphan_block, write_xattr_block,
 };
 
-/// State that one writer keeps between runs: the directory and the map that it last wrote, and an open directory.
+/// State that one writer keeps between runs: the last directory and map it wrote, and an open
+/// directory.
 pub(crate) struct Emitter<'i> {
     image: &'i Image,
     reader: Reader,
@@ -68,7 +69,7 @@ impl Emit<What> for Emitter<'_> {
                 let map = image.plan.own.journal.as_ref().expect("planned");
                 let len = (map.blocks() - map.meta_blocks()) as u32;
                 let none = JournalIncompat::empty();
-                // The UUID of a journal within the volume is not used, as in mke2fs.
+                // The UUID of an internal journal is unused, as in mke2fs.
                 JournalSuperblock::new(image.params.block, len, 0, none, [0; 16], 1).write_to(to);
             }
             What::OrphanFile(_) => {

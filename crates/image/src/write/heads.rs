@@ -1,19 +1,19 @@
-//! Superblocks, group descriptors and the reserve of the descriptors.
+//! Superblocks, group descriptors and reserved descriptor blocks.
 
 use crate::layout::Geometry;
 use extant_format::{Group, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
 
-/// The structures at the start of groups.
+/// Structures at the start of groups.
 pub(crate) struct Heads<'a> {
     pub(crate) geometry: &'a Geometry,
-    /// Finished.
+    /// The finished superblock.
     pub(crate) sb: &'a Superblock,
     /// All group descriptors, in whole blocks.
     pub(crate) descriptors: &'a [u8],
 }
 
 impl Heads<'_> {
-    /// Writes superblock and descriptors of a group from block `skip` on into zeroed blocks.
+    /// Writes a group's superblock and descriptors, from block `skip`, into zeroed blocks.
     pub(crate) fn write(&self, group: Group, skip: u32, to: &mut [u8]) {
         let block_len = self.sb.block_size().byte_len();
         let mut to = to;
@@ -22,7 +22,8 @@ impl Heads<'_> {
             let mut sb = self.sb.clone();
             sb.raw_mut().s_block_group_nr = (group.0 as u16).into();
             sb.update_checksum();
-            // The primary superblock lies at byte 1,024; in blocks of 1 KiB that is block 1, where group 0 begins.
+            // The primary superblock is at byte 1,024; with 1 KiB blocks that is block 1, where
+            // group 0 begins.
             let at = if group == Group(0) && block_len > 1024 { 1024 } else { 0 };
             first[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
             to = rest;

@@ -9,7 +9,7 @@ use extant_format::{
 };
 
 impl Image {
-    /// Writes an inode's record into `to`; reserved ones that are not in use stay zero.
+    /// Writes an inode's record into `to`; unused reserved inodes stay zero.
     pub(super) fn write_inode(&self, number: InodeNumber, to: &mut [u8]) {
         to.fill(0);
         let contents = &self.contents;
@@ -28,7 +28,7 @@ impl Image {
         } else if let Some(value) = contents.value_of(number) {
             self.value_inode(number, value)
         } else if number == InodeNumber::BAD_BLOCKS {
-            // Marked as in use, yet without contents.
+            // Marked as in use, but without contents.
             Inode::new(number, self.superblock())
         } else {
             return;
@@ -36,7 +36,7 @@ impl Image {
         inode.write_to(to, self.superblock());
     }
 
-    /// Seed of the checksums of an inode's blocks.
+    /// Checksum seed for an inode's blocks.
     pub(super) fn inode_seed(&self, number: InodeNumber) -> Option<ChecksumSeed> {
         self.superblock().checksum_seed().map(|seed| seed.for_inode(number, 0))
     }
@@ -118,8 +118,8 @@ impl Image {
         inode
     }
 
-    /// Its map lists, below one double indirect block, the reserved descriptor blocks of group 0 as indirect blocks that
-    /// list their copies.
+    /// The resize inode. Below one double indirect block, its map lists the reserved descriptor
+    /// blocks of group 0 as indirect blocks that list their copies.
     fn resize_inode(&self) -> Inode {
         let mut inode = self.new_inode(InodeNumber::RESIZE, FileKind::Regular, 0o600, self.params.created);
         let (blocks, size) = self.plan.geometry.resize_inode();
@@ -144,12 +144,12 @@ impl Image {
     }
 
     fn value_hash(&self, bytes: &[u8]) -> u32 {
-        // Without metadata_csum the seed is that of the UUID all the same.
+        // Without metadata_csum the seed still comes from the UUID.
         let seed = self.superblock().checksum_seed();
         ValueInode::hash_of(bytes, seed.unwrap_or_else(|| ChecksumSeed::from_uuid(&self.params.uuid)))
     }
 
-    /// Reference of an attribute's entry to value `index`.
+    /// Reference of an attribute entry to value `index`.
     pub(super) fn value_ref(&self, index: u32) -> ValueRef {
         let value = &self.contents.attrs.values[index as usize];
         ValueRef {

@@ -1,4 +1,4 @@
-//! From a plan to bytes on a device.
+//! Writes a planned volume to a device.
 
 mod emit;
 mod heads;
@@ -19,13 +19,13 @@ use extant_format::InodeNumber;
 use extant_format::Timestamp;
 use tables::Tables;
 
-/// Everything that the writers share.
+/// State shared by all writers.
 pub(crate) struct Image {
     pub(crate) contents: Contents,
     pub(crate) params: Params,
     pub(crate) plan: Plan,
     pub(crate) stores: Stores,
-    /// Later times of the sources were clamped to this one.
+    /// Later source times were clamped to this one.
     pub(crate) clamp: Option<Timestamp>,
     tables: Tables,
 }
@@ -52,7 +52,7 @@ impl Image {
         self.plan.geometry.sb.blocks_count() << self.params.block.log2()
     }
 
-    /// Where contents of files come from.
+    /// Where file contents come from.
     fn origin(&self) -> Origin<'_> {
         Origin {
             tree: &self.contents.inodes.tree,
@@ -62,7 +62,7 @@ impl Image {
         }
     }
 
-    /// The map of any inode that has one, the resize inode's apart.
+    /// The map of an inode, other than the resize inode.
     fn map_of(&self, inode: InodeNumber) -> FileMap {
         let special = match inode {
             InodeNumber::JOURNAL => &self.plan.own.journal,

@@ -1,4 +1,4 @@
-//! The image file: nameless until it is complete.
+//! The image file, unnamed until it is complete.
 
 use crate::BuildError;
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, flush};
@@ -9,17 +9,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An image that is going to be replaced, or a name that is free. Nobody else writes to the image meanwhile.
+/// An image to be replaced, or an unused name; claimed against other writers.
 pub(crate) struct Replaced {
     path: PathBuf,
     claim: Claim,
 }
 
 impl Replaced {
-    /// Claims what `path` names, or what a symbolic link there leads to.
+    /// Claims the file at `path`, or the target of a symbolic link there.
     ///
     /// # Errors
-    /// It is no regular file; the kernel or another program has it in use.
+    /// Not a regular file; or in use by the kernel or another program.
     pub(crate) fn claim(path: &Path, foreign: ForeignLocks) -> Result<Self, BuildError> {
         let path = behind_links(path);
         match rustix::fs::stat(&path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
@@ -37,27 +37,27 @@ impl Replaced {
     }
 }
 
-/// An image under construction. It appears under its name in [`Output::commit`] and not before; dropped, killed or crashed
-/// on the way, it leaves nothing there.
+/// An image under construction. Only [`Output::commit`] makes it appear under its name; if dropped,
+/// killed or crashed before, it leaves nothing there.
 pub(crate) struct Output {
     path: PathBuf,
     dir: PathBuf,
     fd: OwnedFd,
-    /// The name that it has for the time being, where the file system has no nameless files.
+    /// Temporary name, if the file system does not support unnamed files.
     temporary: Option<PathBuf>,
     committed: bool,
     device: Arc<FileDevice>,
-    /// The image that has the name now stays without writers until it is replaced.
+    /// Keeps writers away from the current image of that name until it is replaced.
     _replaced: Claim,
 }
 
 impl Output {
-    /// Makes a file of `bytes` zeroes beside the image that it is to replace.
+    /// Creates a file of `bytes` zeros in the directory of the image to be replaced.
     pub(crate) fn create(replaced: Replaced, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
         Self::create_over(&replaced.path, replaced.claim, bytes, rt)
     }
 
-    /// As [`Self::create`], in place of a file that the caller has claimed himself.
+    /// Like [`Self::create`], but for a file already claimed by the caller.
     pub(crate) fn create_over(path: &Path, replaced: Claim, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
         let dir = directory_of(path);
         let (fd, temporary) = nameless(&dir)?;
@@ -84,18 +84,19 @@ impl Output {
         self.device.clone()
     }
 
-    /// Gives the file the permissions and extended attributes of the one that it replaces, and its owner as far as the caller
-    /// may.
+    /// Copies permissions and extended attributes from the file being replaced, and its owner as
+    /// far as the caller may.
     ///
     /// # Errors
-    /// An attribute that the caller may not give it; `security.ima` and `security.evm` speak of the old contents, and are left out.
+    /// An attribute that the caller may not set. `security.ima` and `security.evm` describe the old
+    /// contents and are left out.
     pub(crate) fn resemble(&self, replaced: &Path) -> Result<(), BuildError> {
         let failed = |error| BuildError::output("take permissions from", replaced, error);
         let like = rustix::fs::stat(replaced).map_err(failed)?;
         let (owner, group) = (rustix::fs::Uid::from_raw(like.st_uid), rustix::fs::Gid::from_raw(like.st_gid));
         match rustix::fs::fchown(&self.fd, Some(owner), Some(group)) {
             Ok(()) => {}
-            // The group may still be one of the caller's.
+            // The group may still be one of the caller's groups.
             Err(Errno::PERM) => match rustix::fs::fchown(&self.fd, None, Some(group)) {
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(failed(error)),
@@ -104,7 +105,7 @@ impl Output {
         }
         rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(like.st_mode)).map_err(failed)?;
         let failed = |error| BuildError::output("take the extended attributes from", replaced, error);
-        // Both have room for the most that Linux allows.
+        // Sized for the maximum that Linux allows.
         let (mut names, mut value, mut own) = (vec![0; 64 << 10], vec![0; 64 << 10], vec![0; 64 << 10]);
         let len = match rustix::fs::listxattr(replaced, &mut names[..]) {
             Ok(len) => len,
@@ -116,7 +117,7 @@ impl Output {
                 continue;
             }
             let len = rustix::fs::getxattr(replaced, name, &mut value[..]).map_err(failed)?;
-            // A label may be what a new file gets.
+            // A new file may already have the same label.
             if rustix::fs::fgetxattr(&self.fd, name, &mut own[..])
                 .is_ok_and(|there| own[..there] == value[..len])
             {
@@ -128,7 +129,7 @@ impl Output {
         Ok(())
     }
 
-    /// Makes the contents durable, then gives the file its name, then makes that durable.
+    /// Makes the contents durable, then links the file under its name, then makes that durable.
     pub(crate) fn commit(mut self, rt: &Rt) -> Result<(), BuildError> {
         let device: &dyn Device = &*self.device;
         rt.block_on(flush(device))??;
@@ -154,10 +155,10 @@ impl Output {
     }
 }
 
-/// The name that symbolic links lead to, as a file that is opened for writing is found; it may not exist.
+/// Resolves symbolic links like an open for writing; the target may not exist.
 fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
-    // As many as Linux follows; what a longer chain leads to is found to be no regular file.
+    // As many as Linux follows; a longer chain is then rejected as not a regular file.
     for _ in 0..40 {
         match std::fs::read_link(&path) {
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
@@ -171,7 +172,7 @@ impl Drop for Output {
     fn drop(&mut self) {
         drop(Guard(self.temporary.take()));
         if !self.committed {
-            // The device may keep the file open a little longer; its space is wanted now.
+            // The device may hold the file open a little longer; free its space now.
             let _ = rustix::fs::ftruncate(&self.fd, 0);
         }
     }
@@ -183,13 +184,13 @@ struct Guard(Option<PathBuf>);
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(name) = &self.0 {
-            // Nothing can be done about a failure; the error that led here is the one to tell.
+            // A failure cannot be handled here; the original error is the one to report.
             let _ = rustix::fs::unlink(name);
         }
     }
 }
 
-/// The directory that a path's last name lies in.
+/// The directory of a path's last component.
 pub(crate) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_path_buf(),
@@ -197,7 +198,7 @@ pub(crate) fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-/// A file without a name in `dir`, or with a temporary one.
+/// Creates a file in `dir`, unnamed if possible and otherwise under a temporary name.
 fn nameless(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), BuildError> {
     let mode = Mode::from_raw_mode(0o666);
     let has_proc = rustix::fs::access("/proc/self/fd", rustix::fs::Access::EXISTS).is_ok();
@@ -218,7 +219,7 @@ fn nameless(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), BuildError> {
     Ok((made.expect("made under the name that was found"), Some(name)))
 }
 
-/// Tries temporary names until `make` does not find one taken.
+/// Tries temporary names until `make` finds one that is free.
 fn unused_name(
     dir: &Path,
     path: &Path,

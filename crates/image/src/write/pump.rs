@@ -1,4 +1,5 @@
-//! Keeps sources and disk busy at the same time: several threads fill large aligned buffers, the device writes them.
+//! Keeps sources and disk busy at the same time: several threads fill large aligned buffers, and
+//! the device writes them.
 
 use crate::layout::Piece;
 use crate::{BuildError, workers};
@@ -12,16 +13,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Called now and then, from any thread, with the bytes written and the bytes that there are to write.
+/// Called occasionally, from any thread, with bytes written and total bytes to write.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Bytes of a buffer: large enough for the disk's full speed, small enough that a few of them are always in flight.
+/// Buffer size in bytes: large enough for the disk's full speed, small enough to keep several in
+/// flight.
 const BUFFER: usize = 2 << 20;
-/// Buffers of one thread.
+/// Buffers per thread.
 const BUFFERS: usize = 3;
-/// Writes begin and end at multiples of this, as direct I/O needs it.
+/// Writes start and end at multiples of this many bytes, for direct I/O.
 const ALIGN: u64 = 4096;
-/// Gaps up to this many bytes are written as zeroes rather than left as holes.
+/// Gaps up to this many bytes are filled with zeros instead of left as holes.
 const MAX_GAP: u64 = 16 << 10;
 
 /// An image that consists of pieces.
@@ -33,7 +35,7 @@ pub(crate) trait Pieces: Send + Sync + 'static {
     where
         Self: 'a;
 
-    /// The pieces to write, in order of addresses.
+    /// Pieces to write, in address order.
     fn pieces(&self) -> &[Piece<Self::What>];
 
     fn superblock(&self) -> &Superblock;
@@ -41,13 +43,14 @@ pub(crate) trait Pieces: Send + Sync + 'static {
     fn emitter(&self) -> Self::Emitter<'_>;
 }
 
-/// The bytes of any run of blocks.
+/// Generates the bytes of any run of blocks.
 pub(crate) trait Emit<W> {
-    /// Writes blocks `skip..` of a piece into all of `to`, which is a whole number of blocks; what was in it goes.
+    /// Writes a piece's blocks from `skip` on, overwriting all of `to`, which is a whole number of
+    /// blocks.
     fn emit(&mut self, piece: &Piece<W>, skip: u32, to: &mut [u8]) -> Result<(), BuildError>;
 }
 
-/// Writes all pieces of an image. Not durable before a flush.
+/// Writes all pieces of an image. Not durable until flushed.
 pub(crate) fn pump<I: Pieces>(
     image: &Arc<I>,
     device: Arc<dyn Device>,
@@ -91,14 +94,14 @@ struct State {
     failed: Option<BuildError>,
 }
 
-/// The next block that no job covers.
+/// The next block not covered by any job.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     piece: usize,
     skip: u32,
 }
 
-/// A run of the device that one buffer covers, and the first block in it.
+/// A range of the device written from one buffer, and the first block in it.
 #[derive(Debug)]
 struct Job {
     start_bytes: u64,
@@ -106,7 +109,7 @@ struct Job {
     from: Cursor,
 }
 
-/// A bio that has ended, and how.
+/// A completed bio and its result.
 type Ended = (Bio, Result<(), IoError>);
 
 /// A write in flight, and its buffer.
@@ -119,7 +122,7 @@ impl<I: Pieces> Pump<I> {
     fn work(&self, _worker: usize) {
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
         let mut result = self.fill_and_write(&mut in_flight);
-        // No write may be in flight when this returns, after a failure too.
+        // No write may be in flight when this returns, even after a failure.
         for write in in_flight {
             let ended = self.finish(write).map(drop);
             result = result.and(ended);
@@ -152,7 +155,7 @@ impl<I: Pieces> Pump<I> {
         Ok(())
     }
 
-    /// Waits for a write; gives its buffer back.
+    /// Waits for a write, and returns its buffer.
     fn finish(&self, InFlight { buf, write }: InFlight) -> Result<Arc<Buf>, BuildError> {
         let (bio, result) = self.rt.block_on(write)?;
         drop(bio);
@@ -191,7 +194,7 @@ impl<I: Pieces> Pump<I> {
     }
 }
 
-/// The job that begins at a cursor, and where the next one begins.
+/// The job that starts at a cursor, and the cursor of the next one.
 fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u64) -> Option<(Job, Cursor)> {
     let begin = |piece: &Piece<W>, skip: u32| (piece.start.0 + u64::from(skip)) << block_log;
     let end = |piece: &Piece<W>| (piece.start.0 + u64::from(piece.blocks)) << block_log;
@@ -201,7 +204,7 @@ fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u6
     let most = start_bytes + BUFFER as u64;
     let mut end_bytes = align_up(end(first)).min(most);
     let mut next = at.piece;
-    // Pieces that begin before the aligned end belong here, too: no two jobs share an aligned unit.
+    // Also include pieces that begin before the aligned end: no two jobs may share an aligned unit.
     while let Some(piece) = pieces.get(next + 1) {
         let from = begin(piece, 0);
         if from >= end_bytes && (end_bytes == most || from > end_bytes + MAX_GAP || from >= most) {
@@ -226,7 +229,7 @@ mod tests {
     use crate::layout::What;
     use extant_format::VolumeBlock;
 
-    /// Pieces of made-up lengths with made-up gaps between them.
+    /// Pieces of random lengths with random gaps.
     fn pieces(seed: u64) -> Vec<Piece> {
         let mut rng = extant_rt::Rng::new(seed);
         let mut at = rng.below(5);

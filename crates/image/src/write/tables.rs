@@ -1,4 +1,4 @@
-//! The finished superblock, the group descriptors, and the bitmaps.
+//! The final superblock, group descriptors and bitmaps.
 
 use crate::layout::{Contents, Geometry, Own, Params, Plan, ROOT_BYTES};
 use crate::tree::Kind;
@@ -61,7 +61,8 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     sb
 }
 
-/// Sets what a superblock says of free blocks and inodes, of its own metadata and of the journal's place.
+/// Sets the superblock's counts of free blocks, free inodes and metadata, and the journal's
+/// location.
 pub(crate) fn count_usage(
     sb: &mut Superblock,
     geometry: &Geometry,
@@ -71,7 +72,7 @@ pub(crate) fn count_usage(
 ) {
     let free = geometry.space.free();
     let journal = own.journal.as_ref();
-    // Linux counts the boot block, too.
+    // Linux counts the boot block as well.
     let overhead = sb.first_data_block().0
         + geometry.overhead
         + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
@@ -81,7 +82,7 @@ pub(crate) fn count_usage(
     raw.s_free_inodes_count = free_inodes.into();
     raw.s_overhead_clusters = u32::try_from(overhead).unwrap_or(0).into();
     if let Some(map) = journal {
-        // A copy of the journal inode's map and size, for e2fsck.
+        // Backup of the journal inode's map and size, for e2fsck.
         raw.s_jnl_backup_type = 1;
         let mut root = [0; ROOT_BYTES];
         map.write_root(&mut root, params);
@@ -94,11 +95,11 @@ pub(crate) fn count_usage(
     }
 }
 
-/// The inodes of a group that are in use.
+/// A group's inodes in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GroupInodes {
     pub(crate) used: u32,
-    /// Inodes up to the last one in use.
+    /// Number of inodes up to the last one in use.
     pub(crate) end: u32,
     pub(crate) directories: u32,
 }
@@ -163,7 +164,7 @@ fn descriptor(
     }
 }
 
-/// Inodes in use in a group: always the first ones.
+/// Number of a group's inodes in use: always the first ones.
 fn used_inodes(plan: &Plan, group: Group) -> u32 {
     let per_group = u64::from(plan.geometry.sb.inodes_per_group());
     let in_use = u64::from(plan.used_inodes());

@@ -1,6 +1,6 @@
-//! Entries of tar archives, made by hand.
+//! Hand-made entries of tar archives.
 
-/// A header of the given type; its name may be any bytes.
+/// A header of the given type; the name may be any bytes.
 pub(crate) fn header(name: &[u8], kind: u8, size: u64) -> Vec<u8> {
     let mut block = vec![0; 512];
     block[..name.len()].copy_from_slice(name);

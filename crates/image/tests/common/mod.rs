@@ -1,5 +1,5 @@
-//! Shared by the tests of built images: source trees, the oracles' tools, and a comparison path by path.
-#![allow(dead_code)] // each test binary uses its part
+//! Shared by the tests of built images: source trees, external tools, and comparison path by path.
+#![allow(dead_code)] // each test binary uses part of it
 
 pub(crate) mod entries;
 
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// Options that change nothing about the source.
+/// Default options.
 pub(crate) fn options(output: PathBuf) -> BuildOptions {
     BuildOptions::new(output)
 }
 
-/// Builds, without showing progress.
+/// Builds without reporting progress.
 pub(crate) fn try_build(options: &BuildOptions, sources: &[Source]) -> Result<BuildReport, BuildError> {
     build(options, sources, &Rt::real(Default::default()), Arc::new(|_, _| {}))
 }
@@ -29,7 +29,7 @@ pub(crate) fn build_directory(source: &Path, output: &Path, volume: VolumeOption
     try_build(&options, &[Source::Directory(source.to_path_buf())]).expect("the build succeeds")
 }
 
-/// Runs a tool; `None`, with a message, where it is not installed.
+/// Runs a tool; prints a message and returns `None` if it is not installed.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).args(args).env("PATH", path_with_sbin()).output() {
         Ok(output) => Some(output),
@@ -44,7 +44,7 @@ fn path_with_sbin() -> String {
     format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 
-/// Runs a tool that must succeed; false where it is not installed.
+/// Runs a tool that must succeed; returns false if it is not installed.
 pub(crate) fn must(name: &str, args: &[&str]) -> bool {
     let Some(output) = tool(name, args) else { return false };
     assert!(output.status.success(), "{name} {args:?}: {}", text(&output));
@@ -55,15 +55,15 @@ pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// e2fsck finds nothing to complain about.
+/// Asserts that e2fsck finds nothing wrong.
 pub(crate) fn assert_clean(image: &Path) {
     let Some(output) = tool("e2fsck", &["-fn", image.to_str().unwrap()]) else { return };
     assert!(output.status.success(), "e2fsck on {}: {}", image.display(), text(&output));
 }
 
-/// A kernel mount, undone at the end; `None`, with a message, where that is not allowed.
+/// A kernel mount, unmounted on drop; `None`, with a message, if mounting is not allowed.
 pub(crate) struct Mount {
-    // In this order: it is undone before the folder goes.
+    // The order matters: unmount before the folder is deleted.
     mount: extant_testbed::Mount,
     _dir: tempfile::TempDir,
 }
@@ -78,7 +78,7 @@ impl Mount {
         Some(Self { mount: mount(dir.path()), _dir: dir })
     }
 
-    /// A file system whose attributes may be as large as Linux allows: the host's may not.
+    /// A file system that allows attributes of the maximum size in Linux; the host's may not.
     pub(crate) fn new_source() -> Option<Self> {
         let mount = Self::tmpfs("size=100m")?;
         let probe = mount.path().join("probe");
@@ -105,20 +105,20 @@ impl Mount {
         self.mount.path()
     }
 
-    /// The loop device below it.
+    /// The loop device it is mounted from.
     pub(crate) fn device(&self) -> &str {
         self.mount.device().and_then(Path::to_str).expect("it is an image's")
     }
 }
 
-/// The kernel's view of the image equals the source, path by path.
+/// Asserts that the kernel's view of the image equals the source, path by path.
 pub(crate) fn assert_kernel_sees(image: &Path, source: &Path) {
     if let Some(mount) = Mount::new(image, "ro") {
         assert_same_tree(source, mount.path());
     }
 }
 
-/// Everything about a path that must survive.
+/// Everything about a path that must be preserved.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     kind: &'static str,
@@ -130,11 +130,12 @@ struct Seen {
     device: u64,
     target: Option<PathBuf>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The first path that leads to the same inode.
+    /// The first path with the same inode.
     first: PathBuf,
 }
 
-/// Compares two trees: names, metadata, attributes, hard links, contents; `lost+found` at the top apart.
+/// Compares two trees: names, metadata, attributes, hard links, contents; ignores `lost+found` at
+/// the top.
 pub(crate) fn assert_same_tree(expected: &Path, found: &Path) {
     let (a, b) = (look(expected), look(found));
     let missing: Vec<_> = a.keys().filter(|path| !b.contains_key(*path)).take(5).collect();
@@ -148,7 +149,7 @@ pub(crate) fn assert_same_tree(expected: &Path, found: &Path) {
     }
 }
 
-/// Compares contents; where both files have a hole there is nothing to compare.
+/// Compares contents, skipping holes common to both.
 fn assert_same_bytes(a: &Path, b: &Path) {
     let files = [fs::File::open(a).unwrap(), fs::File::open(b).unwrap()];
     let len = files[0].metadata().unwrap().len();
@@ -252,7 +253,7 @@ impl Bytes {
     }
 }
 
-/// A source with one of everything. Parts that need root are left out for other users.
+/// A source with one of everything. Without root, parts that need it are left out.
 pub(crate) fn make_source(root: &Path) {
     let mut bytes = Bytes(0x5eed);
     let dir = |name: &str| {
@@ -297,7 +298,7 @@ pub(crate) fn make_source(root: &Path) {
     if rustix::process::geteuid().is_root() {
         make_what_needs_root(root);
     }
-    // Directories last: making their entries changed their times.
+    // Directories last: creating their entries changed their times.
     set_times(root);
 }
 
@@ -314,14 +315,14 @@ fn make_what_needs_root(root: &Path) {
     node("socket", FileType::Socket, 0, 0);
     std::os::unix::fs::chown(root.join("file-1024"), Some(1000), Some(100)).unwrap();
     std::os::unix::fs::chown(root.join("file-1025"), Some(0x12345), Some(0x54321)).unwrap();
-    // cap_net_raw+ep, as setcap writes it.
+    // cap_net_raw+ep, as written by setcap.
     set_xattr(&root.join("setuid"), "security.capability", b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     set_xattr(&root.join("one"), "trusted.note", b"root only");
     set_xattr(&root.join("one"), "system.posix_acl_access", &acl(0o6));
     set_xattr(&root.join("mode"), "system.posix_acl_default", &acl(0o7));
 }
 
-/// A list that names a user and a group.
+/// A list with a named user and a named group.
 fn acl(permissions: u16) -> Vec<u8> {
     const NO_ID: u32 = u32::MAX;
     let entries =
@@ -347,7 +348,7 @@ pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// Gives every path a time of its own, some before 1970 and past 2038.
+/// Gives every path a distinct time, some before 1970 and after 2038.
 pub(crate) fn set_times(root: &Path) {
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
     let mut n = 0;

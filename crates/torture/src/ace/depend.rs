@@ -1,4 +1,4 @@
-//! Dependencies of core operations: the files and directories made before them.
+//! Dependencies of core operations: the files and directories created before them.
 
 use super::Persist;
 use super::params::{Core, Range};
@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const XATTR: &str = "user.xattr1";
 
-/// Builds a list of operations in which everything that an operation names exists, or does not, as it needs.
+/// Builds a list of operations in which everything an operation names exists, or does not exist, as
+/// required.
 #[derive(Debug)]
 pub(crate) struct Builder {
     ops: Vec<Op>,
-    /// Files with what ACE takes for their length.
+    /// Files, with the length that ACE assumes.
     files: BTreeMap<String, u64>,
     dirs: BTreeSet<String>,
     with_xattr: BTreeSet<String>,
@@ -19,7 +20,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// An empty volume.
+    /// Starts with an empty volume.
     pub(crate) fn new() -> Self {
         Self {
             ops: Vec::new(),
@@ -91,7 +92,7 @@ impl Builder {
         *length = (*length).max(offset + len);
     }
 
-    /// Adds a core operation and, before it, what it needs.
+    /// Adds a core operation, preceded by what it needs.
     pub(crate) fn core(&mut self, core: &Core) {
         match *core {
             Core::Creat(path) => {
@@ -150,7 +151,7 @@ impl Builder {
                 if self.files.contains_key(to) {
                     self.unlink(to);
                 }
-                // From the directory of the link, so that it leads to the file.
+                // Relative to the link's directory, so that it leads to the file.
                 let target = if to.contains('/') { format!("../{from}") } else { from.to_owned() };
                 self.ops.push(Op::Symlink { target, path: to.into() });
                 self.files.insert(to.into(), self.files.get(from).copied().unwrap_or(0));
@@ -213,7 +214,7 @@ impl Builder {
         self.ops.push(Op::Rename { from: from.into(), to: to.into(), mode: RenameMode::Replace });
     }
 
-    /// Adds a persistence point and, before it, what it names.
+    /// Adds a persistence point, preceded by what it names.
     pub(crate) fn persist(&mut self, persist: Persist) {
         match persist {
             Persist::None => {}

@@ -1,12 +1,15 @@
-//! Workloads after ACE, the Automatic Crash Explorer of CrashMonkey (Mohan et al., "Finding Crash-Consistency Bugs with
-//! Bounded Black-Box Testing", OSDI '18): every sequence of one or two operations over a handful of files, with every
-//! choice of arguments and every persistence point after each operation, preceded by what the operations need.
+//! Workloads modelled on ACE, the Automatic Crash Explorer of CrashMonkey (Mohan et al., "Finding
+//! Crash-Consistency Bugs with Bounded Black-Box Testing", OSDI '18): every sequence of one or two
+//! operations on a handful of files, with every choice of arguments and every persistence point
+//! after each operation, preceded by what the operations need.
 //!
-//! The operations, arguments, persistence points and dependencies are ACE's (its tool as published, with all the write
-//! options that it names, and with symbolic links). Two things differ because this is a library: a file is opened for
-//! each call, and a write through a mapping is a write followed by a data sync of the file.
+//! Operations, arguments, persistence points and dependencies are ACE's (the published tool, with
+//! all the write options it names, and with symbolic links). Two things differ because this is a
+//! library: each call opens the file, and a write through a mapping is a write followed by a data
+//! sync of the file.
 //!
-//! Every workload has an index; [`Ace::workload`] makes it without making those before it, so a run can be resumed.
+//! Every workload has an index. [`Ace::workload`] creates it without creating the earlier ones, so
+//! a run can be resumed.
 
 mod depend;
 mod params;
@@ -24,12 +27,12 @@ pub(crate) enum Persist {
     Fsync(&'static str),
 }
 
-/// A workload: operations to be done on a freshly made volume.
+/// A workload: operations for a freshly made volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its generator and the index or seed there.
+    /// Name of its generator, and its index or seed there.
     pub name: String,
-    /// The operations, dependencies included.
+    /// The operations, including dependencies.
     pub ops: Vec<Op>,
 }
 
@@ -40,18 +43,19 @@ impl fmt::Display for Workload {
     }
 }
 
-/// All workloads of a length.
+/// All workloads of a given length.
 #[derive(Debug)]
 pub struct Ace {
     length: usize,
     cores: Vec<Core>,
-    /// Sequences of core operations, by index into `cores`, each with the index of its first workload.
+    /// Index of the first workload of each sequence of core operations; a sequence is encoded by
+    /// indices into `cores`.
     starts: Vec<u64>,
     total: u64,
 }
 
 impl Ace {
-    /// The workloads with `length` core operations, 1 to 3.
+    /// Workloads with `length` core operations, 1 to 3.
     pub fn new(length: usize) -> Self {
         assert!((1..=3).contains(&length), "ACE's bounds are one to three operations");
         let cores = all_cores();
@@ -64,17 +68,17 @@ impl Ace {
         ace
     }
 
-    /// How many there are.
+    /// Number of workloads.
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// Whether there are none; there always are some.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// The workload with this index, below [`Ace::len`].
+    /// The workload with this index, which must be less than [`Ace::len`].
     pub fn workload(&self, index: u64) -> Workload {
         assert!(index < self.total, "there are {} workloads", self.total);
         let at = self.starts.partition_point(|&start| start <= index) - 1;
@@ -103,7 +107,7 @@ impl Ace {
         sequence
     }
 
-    /// How many persistence points each operation of a sequence may be followed by.
+    /// Number of choices of persistence point after each operation of a sequence.
     fn radices(&self, sequence: &[Core]) -> Vec<u64> {
         let files = related_files(sequence).len() as u64;
         let radix = |(position, core): (usize, &Core)| match core.persists_itself() {
@@ -114,7 +118,8 @@ impl Ace {
     }
 }
 
-/// Every related file, then all of the volume, then (but for the last operation) nothing.
+/// Choices: every related file, then the whole volume, then (except after the last operation)
+/// nothing.
 fn persistence(core: &Core, files: &[&'static str], last: bool, choice: usize) -> Persist {
     match files.get(choice) {
         _ if core.persists_itself() => Persist::None,
@@ -134,7 +139,8 @@ mod tests {
 
     #[test]
     fn there_are_as_many_as_there_should_be() {
-        // ACE's tool makes 436 of the first: it repeats operations that persist by themselves.
+        // ACE's tool generates 436 of length one, because it repeats operations that persist by
+        // themselves.
         assert_eq!(Ace::new(1).len(), 412);
         assert_eq!(Ace::new(2).len(), 369_928);
     }
@@ -151,7 +157,7 @@ mod tests {
     #[test]
     fn the_published_bugs_are_in_it() {
         let ace = Ace::new(2);
-        // generic/341 and its like: rename of a directory, then the old name made anew and synced.
+        // generic/341 and similar: rename a directory, then recreate the old name and sync it.
         let wanted = ["rename /A /B", "mkdir /A 777", "fsync /A"];
         let found = (0..ace.len()).any(|index| {
             let ops: Vec<String> = ace.workload(index).ops.iter().map(Op::to_string).collect();

@@ -1,17 +1,17 @@
-//! Core operations with their arguments, in ACE's bounds.
+//! Core operations with arguments within ACE's bounds.
 
 use crate::Fallocate;
 
-/// Where a write or an allocation goes, relative to what the file holds.
+/// Range of a write or an allocation, relative to the file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Range {
     /// 32 KiB at the end.
     Append,
-    /// The first 5,000 bytes; of an aligned write, 8,192.
+    /// The first 5,000 bytes; 8,192 for an aligned write.
     Start,
-    /// The last 5,000 bytes; of an aligned write, 8,192.
+    /// The last 5,000 bytes; 8,192 for an aligned write.
     End,
-    /// 5,000 bytes, of which 3,000 lie beyond the end.
+    /// 5,000 bytes, 3,000 of them past the end.
     Extend,
 }
 
@@ -42,7 +42,7 @@ const RANGES: [Range; 4] = [Range::Append, Range::Start, Range::Extend, Range::E
 const ALIGNED: [Range; 3] = [Range::Append, Range::Start, Range::End];
 
 impl Core {
-    /// Paths that it names.
+    /// The paths it names.
     pub(crate) fn paths(&self) -> Vec<&'static str> {
         match *self {
             Self::Link(from, to) | Self::Symlink(from, to) | Self::Rename(from, to) => vec![from, to],
@@ -61,7 +61,7 @@ impl Core {
         }
     }
 
-    /// Whether it is a persistence point itself, so that none follows it.
+    /// Whether it is itself a persistence point, so that none follows it.
     pub(crate) fn persists_itself(&self) -> bool {
         matches!(self, Self::Fdatasync(_) | Self::MmapWrite(..))
     }
@@ -97,7 +97,7 @@ pub(crate) fn all_cores() -> Vec<Core> {
     cores
 }
 
-/// The files that a sequence names, their siblings and their parents: what is worth syncing after it.
+/// Files worth syncing after a sequence: those it names, their siblings and their parents.
 pub(crate) fn related_files(sequence: &[Core]) -> Vec<&'static str> {
     let mut files = Vec::new();
     for path in sequence.iter().flat_map(Core::paths) {

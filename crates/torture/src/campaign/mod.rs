@@ -1,4 +1,4 @@
-//! Whole campaigns: volumes to start from, ranges of workloads, and the oracles beside our own recovery.
+//! Campaigns: base volumes, ranges of workloads, and oracles in addition to our own recovery.
 
 mod profile;
 
@@ -11,22 +11,22 @@ use crate::{Ace, Filesystem, Image, Op, Ours, Recovered, Tree, Workload, directe
 use std::cell::Cell;
 use std::io;
 
-/// The age at which a volume commits by default, and time for the commit itself.
+/// Default commit interval of a volume, plus time for the commit itself.
 const COMMIT_MILLIS: u64 = 5_500;
 
-/// Where workloads come from.
+/// Sources of workloads.
 #[derive(Debug)]
 pub enum Source {
-    /// ACE's.
+    /// ACE's workloads.
     Ace(Ace),
-    /// Random sequences of so many operations, one for each seed.
+    /// Random sequences of this many operations, one per seed.
     Random(usize),
-    /// Those of [`directed`].
+    /// Workloads of [`directed`].
     Directed,
 }
 
 impl Source {
-    /// How many there are.
+    /// Number of workloads.
     pub fn len(&self) -> u64 {
         match self {
             Self::Ace(ace) => ace.len(),
@@ -55,20 +55,22 @@ impl Source {
     }
 }
 
-/// How thoroughly states are looked at.
+/// How thoroughly crash states are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// How many states.
+    /// How many states to generate.
     pub options: Options,
-    /// Reorders only what no mechanism protects.
+    /// Reorders only writes that no mechanism protects.
     pub pruned: bool,
-    /// e2fsck looks at one distinct state of so many, both after our recovery and instead of it; 0 for none.
+    /// e2fsck checks one in this many distinct states, both after our recovery and instead of it; 0
+    /// for none.
     pub fsck_every: u64,
-    /// Files are grown on one distinct state of so many, after our recovery, and must be zero behind their old ends; 0 for none.
+    /// After our recovery, files are grown in one of this many distinct states, and must be zero
+    /// past their old ends; 0 for none.
     pub ends_every: u64,
-    /// The kernel looks at one distinct state of so many; 0 for none.
+    /// The kernel checks one in this many distinct states; 0 for none.
     pub kernel_every: u64,
-    /// Recovery itself is cut off on one distinct state of so many; 0 for none.
+    /// Recovery itself is interrupted in one of this many distinct states; 0 for none.
     pub recut_every: u64,
 }
 
@@ -87,17 +89,17 @@ pub struct Campaign {
     effort: Effort,
     fsck: Option<Fsck>,
     kernel: Option<LoopMount>,
-    /// Distinct states so far.
+    /// Distinct states checked so far.
     looked: Cell<u64>,
     recuts: Cell<Option<Recuts>>,
     profile: Profile,
 }
 
 impl Campaign {
-    /// On a volume of this kind. Oracles that are not there are left out: see [`Campaign::oracles`].
+    /// For volumes of this kind. Unavailable oracles are left out; see [`Campaign::oracles`].
     ///
     /// # Errors
-    /// The volume cannot be made.
+    /// The volume cannot be created.
     pub fn new(profile: Profile, seed: u64, effort: Effort) -> io::Result<Self> {
         let has_journal = profile.has_journal();
         let fsck = match (effort.fsck_every > 0 || !has_journal) && Fsck::is_installed() {
@@ -113,12 +115,12 @@ impl Campaign {
         Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked, recuts, profile })
     }
 
-    /// The volume that workloads start from.
+    /// The base volume of all workloads.
     pub fn base(&self) -> &Base {
         &self.base
     }
 
-    /// Names of the oracles in use beside our own recovery.
+    /// Names of the oracles in use, other than our own recovery.
     pub fn oracles(&self) -> Vec<&'static str> {
         let fsck = self.fsck.as_ref().map(|_| "e2fsck");
         fsck.into_iter().chain(self.kernel.as_ref().map(|_| "kernel")).collect()
@@ -133,7 +135,7 @@ impl Campaign {
         self.check_with(&Ours::new(self.seed).online(online).short_steps(short_steps), workload)
     }
 
-    /// As [`Campaign::check`], of another implementation: a mutant.
+    /// Like [`Campaign::check`], for another implementation: a mutant.
     ///
     /// # Errors
     /// The first broken promise.
@@ -190,7 +192,7 @@ impl Campaign {
     }
 }
 
-/// A file system that e2fsck recovers, as it does when a machine starts.
+/// A file system recovered by e2fsck first, as at boot.
 #[derive(Clone, Copy)]
 struct Mended<'a> {
     filesystem: &'a dyn Filesystem,
@@ -216,7 +218,7 @@ impl Filesystem for Mended<'_> {
     }
 }
 
-/// e2fsck finds nothing on a volume that was opened and closed after a repair.
+/// Checks that e2fsck finds nothing wrong after a repaired volume was opened and closed.
 fn leaves_nothing(fsck: &Fsck, recovered: &Recovered, tally: &mut Tally) -> Result<(), String> {
     tally.fsck += 1;
     match fsck.check(&recovered.image).map_err(|error| format!("e2fsck: {error}"))? {
@@ -225,8 +227,10 @@ fn leaves_nothing(fsck: &Fsck, recovered: &Recovered, tally: &mut Tally) -> Resu
     }
 }
 
-/// e2fsck says nothing of what we recovered, and repairs the same disk to something that the model explains, too; gives that, unless
-/// the repair is one that e2fsck does wrong.
+/// Checks that e2fsck finds nothing wrong after our recovery, and that it can repair the crashed
+/// disk itself.
+///
+/// Returns the tree after that repair, or `None` if it is one of e2fsck's known wrong repairs.
 fn ask_fsck(
     fsck: &Fsck,
     filesystem: &dyn Filesystem,

@@ -1,36 +1,37 @@
-//! Volumes that workloads start from, made by mke2fs.
+//! Base volumes for workloads, made by mke2fs.
 
 use crate::Image;
 use std::io;
 use std::ops::Range;
 use std::process::{Command, Stdio};
 
-/// A kind of volume that workloads start from.
+/// A kind of base volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name on the command line.
     pub name: &'static str,
     /// Arguments of mke2fs.
     pub mke2fs: &'static [&'static str],
-    /// Arguments of tune2fs after it; none as a rule.
+    /// Arguments of a subsequent tune2fs; usually none.
     pub tune2fs: &'static [&'static str],
     /// Size in KiB.
     pub kib: u32,
-    /// Whether the device holds other bytes than zeroes before mke2fs, which leaves unused inode tables and bitmaps as they
-    /// are (`lazy_itable_init`).
+    /// Whether the device contained bytes other than zero before mke2fs, which does not write
+    /// unused inode tables and bitmaps (`lazy_itable_init`).
     pub used_device: bool,
-    /// Whether it is opened as the library does by default, with commits by age and checkpoints in the background; else as
-    /// an offline batch.
+    /// Whether it is opened with the library's defaults, which commit by age and checkpoint in the
+    /// background; otherwise as an offline batch.
     pub online: bool,
     /// Whether blocks are freed a few at a time ([`Ours::short_steps`](crate::Ours::short_steps)).
     pub short_steps: bool,
 }
 
-/// Volumes without a journal: no prefix of the operations is kept, and e2fsck is expected after a crash.
+/// Volumes without a journal: no prefix of the operations is guaranteed, and e2fsck is expected
+/// after a crash.
 pub const UNLOGGED: [Profile; 3] = [
     Profile::new("ext2", &["-t", "ext2", "-b", "1024"], 2 << 10),
     Profile::new("ext4-unlogged", &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal"], 2 << 10),
-    // As ext2 has groups since its beginning, ext4 keeps them apart without `flex_bg`.
+    // Groups kept separate: as always on ext2, and on ext4 without `flex_bg`.
     Profile::new(
         "ext4-unlogged-groups",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-g", "512", "-O", "^has_journal,^flex_bg"],
@@ -42,7 +43,7 @@ pub const UNLOGGED: [Profile; 3] = [
 const EXT4: Profile =
     Profile::new("ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 6 << 10);
 
-/// Six groups of 1,024 blocks, four of them together, none of them initialised but the first.
+/// Six groups of 1,024 blocks, four of them in a flex group; only the first is initialized.
 const GROUPS: Profile = Profile::new(
     "ext4-groups",
     &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "1024", "-G", "4"],
@@ -50,7 +51,8 @@ const GROUPS: Profile = Profile::new(
 )
 .over_used_device();
 
-/// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
+/// All volumes for campaigns. For those without a journal there is no prefix to guarantee, and
+/// e2fsck is part of recovery.
 pub const PROFILES: [Profile; 20] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
@@ -68,7 +70,7 @@ pub const PROFILES: [Profile; 20] = [
     .short_steps(),
     Profile::new("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 6 << 10).short_steps(),
     GROUPS,
-    // Two blocks of descriptors, each in a group of its own.
+    // Two descriptor blocks, in different groups.
     Profile::new(
         "ext4-meta-bg",
         &[
@@ -88,14 +90,14 @@ pub const PROFILES: [Profile; 20] = [
         6 << 10,
     )
     .over_used_device(),
-    // Bitmaps and inode tables in their own groups, two blocks of descriptors.
+    // Bitmaps and inode tables in their own groups, two descriptor blocks.
     Profile::new(
         "ext4-no-flex-bg",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "256", "-O", "^flex_bg"],
         6 << 10,
     )
     .over_used_device(),
-    // Descriptors of 32 bytes with the checksum of before `metadata_csum`.
+    // 32-byte descriptors with the checksum that preceded `metadata_csum`.
     Profile::new(
         "ext4-uninit-bg",
         &[
@@ -153,7 +155,7 @@ pub const PROFILES: [Profile; 20] = [
     DATA_JOURNAL,
 ];
 
-/// Eight groups of 256 clusters; values in inodes of their own take clusters, too.
+/// Eight groups of 256 clusters; values in separate inodes use clusters too.
 const BIGALLOC: Profile = Profile::new(
     "ext4-bigalloc",
     &[
@@ -178,34 +180,34 @@ const BIGALLOC: Profile = Profile::new(
 )
 .over_used_device();
 
-/// Data go through the log, and their blocks are freed with their clusters.
+/// Data goes through the log, and its blocks are freed with their clusters.
 pub const BIGALLOC_DATA_JOURNAL: Profile =
     Profile { name: "ext4-bigalloc-data-journal", ..BIGALLOC }.tuned(&["-o", "journal_data"]);
 
-/// Data of all files go through the log.
+/// All files' data goes through the log.
 pub const DATA_JOURNAL: Profile =
     Profile { name: "ext4-data-journal", ..EXT4 }.tuned(&["-o", "journal_data"]);
 
-/// Values of attributes may lie in inodes of their own.
+/// Attribute values may be stored in separate inodes.
 pub const EA_INODE: Profile = Profile::new(
     "ext4-ea-inode",
     &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "ea_inode,orphan_file"],
     6 << 10,
 );
 
-/// A fresh volume.
+/// A freshly made volume.
 #[derive(Clone, Debug)]
 pub struct Base {
     /// Its disk.
     pub image: Image,
     /// Bytes in a block.
     pub block_bytes: u64,
-    /// Where the journal lies: runs of blocks, in order. Empty without one.
+    /// Location of the journal: runs of blocks, in order. Empty if there is none.
     pub journal: Vec<Range<u64>>,
 }
 
-/// The defaults of e2fsprogs 1.47, whatever the host's are. Without a configuration, mke2fs knows no `ext4`, warns, and makes
-/// a volume with the features of ext3.
+/// The defaults of e2fsprogs 1.47, regardless of the host's. Without a configuration, mke2fs does
+/// not know `ext4`: it warns, and makes a volume with ext3's features.
 const CONFIG: &str = "\
 [defaults]
     base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
@@ -224,16 +226,16 @@ const CONFIG: &str = "\
     }
 ";
 
-/// A used device is filled with this.
+/// Fill byte of a used device.
 const USED: u8 = 0xa5;
 
 impl Profile {
-    /// On a device of zeroes, as an offline batch.
+    /// A volume on a zeroed device, opened as an offline batch.
     pub const fn new(name: &'static str, mke2fs: &'static [&'static str], kib: u32) -> Self {
         Self { name, mke2fs, tune2fs: &[], kib, used_device: false, online: false, short_steps: false }
     }
 
-    /// On a device of other bytes, of which mke2fs overwrites as little as it can.
+    /// On a device with other bytes, of which mke2fs overwrites as few as possible.
     #[must_use]
     pub const fn over_used_device(mut self) -> Self {
         self.used_device = true;
@@ -247,14 +249,14 @@ impl Profile {
         self
     }
 
-    /// Changed by tune2fs with these arguments.
+    /// Modified by tune2fs with these arguments.
     #[must_use]
     pub const fn tuned(mut self, args: &'static [&'static str]) -> Self {
         self.tune2fs = args;
         self
     }
 
-    /// The profile of this name.
+    /// The profile with this name.
     pub fn named(name: &str) -> Option<Self> {
         PROFILES.into_iter().find(|profile| profile.name == name)
     }
@@ -264,7 +266,7 @@ impl Profile {
         !self.mke2fs.iter().any(|&arg| arg == "ext2" || arg.starts_with("^has_journal"))
     }
 
-    /// Makes the volume with mke2fs, the same bytes each time.
+    /// Makes the volume with mke2fs; the bytes are always the same.
     ///
     /// # Errors
     /// mke2fs or debugfs cannot be run, or fail.

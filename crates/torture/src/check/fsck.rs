@@ -7,51 +7,52 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs e2fsck on images in a file, best one in memory.
+/// Runs e2fsck on images in a file, preferably in memory.
 #[derive(Debug)]
 pub struct Fsck {
     scratch: RefCell<Scratch>,
     program: PathBuf,
 }
 
-/// The judgement of e2fsck on a disk.
+/// e2fsck's verdict on a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing to say.
+    /// Nothing to report.
     Clean,
-    /// Its words.
+    /// What it reported.
     Complains(String),
 }
 
 impl Fsck {
-    /// Images go to `/dev/shm` where there is one, else to the usual place for temporary files.
+    /// Images go to `/dev/shm` if it exists, otherwise to the usual temporary directory.
     ///
     /// # Errors
-    /// e2fsck is not installed, or the place cannot be made.
+    /// e2fsck is not installed, or the directory cannot be created.
     pub fn new() -> io::Result<Self> {
         let program = program().ok_or_else(|| io::Error::other("e2fsck is not installed"))?;
         Ok(Self { scratch: RefCell::new(Scratch::new()?), program })
     }
 
-    /// Whether e2fsck can be run at all.
+    /// Whether e2fsck is available.
     pub fn is_installed() -> bool {
         program().is_some()
     }
 
-    /// `e2fsck -fn`, which must say nothing but its five passes and the summary: exit code 0 hides a lot.
+    /// Runs `e2fsck -fn`, which must print nothing except its five passes and the summary: exit
+    /// code 0 hides a lot.
     pub fn check(&self, image: &Image) -> io::Result<Verdict> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
         self.check_file(scratch.path())
     }
 
-    /// The disk after `e2fsck -fy`, and whether that mended anything that replaying the journal and finishing orphans does
-    /// not explain, or had to give up.
+    /// Runs `e2fsck -fy`. Returns the repaired disk, and a complaint if e2fsck gave up or repaired
+    /// anything beyond replaying the journal and finishing orphans.
     pub fn repair(&self, image: &Image) -> io::Result<(Image, Verdict)> {
         self.repair_with(image, is_expected, false)
     }
 
-    /// `again` has a second run look at what the first one left, which happens anyway where it gave up.
+    /// `again` checks the result with a second run, which also happens if the first gave up.
     fn repair_with(
         &self,
         image: &Image,
@@ -64,7 +65,7 @@ impl Fsck {
         let text = String::from_utf8_lossy(&output.stdout);
         let is_own = |line: &str| is_of_dropped_attributes(line, &text);
         let unexpected: Vec<&str> = text.lines().filter(|line| !expected(line) && !is_own(line)).collect();
-        // 1 says that errors were corrected.
+        // 1 means that errors were corrected.
         let is_done = matches!(output.status.code(), Some(0 | 1));
         let verdict = if !unexpected.is_empty() {
             Verdict::Complains(format!("e2fsck -fy: {}", unexpected.join("\n  ")))
@@ -84,17 +85,19 @@ impl Fsck {
         Ok((scratch.get(image)?, verdict))
     }
 
-    /// As [`Fsck::repair`], of a volume without a journal: complains of any repair that takes something away, and has `-fn`
-    /// look again. A crash may leave space that nothing uses, wrong counts, and inodes without a name.
+    /// Like [`Fsck::repair`], for a volume without a journal: complains about any repair that
+    /// removes something, and checks the result with `-fn`.
+    ///
+    /// A crash may leave unused space, wrong counts, and inodes without a name.
     pub fn repair_unlogged(&self, image: &Image) -> io::Result<(Image, Verdict)> {
         self.repair_with(image, is_harmless, true)
     }
 
-    /// The disk after `e2fsck -fy`, whatever it mends, and after a second look by `-fn`, which must be silent. Some damage takes
-    /// e2fsck a second repair: blocks that the first frees when it has looked at the bitmaps already.
+    /// Repairs the disk with `e2fsck -fy`, whatever it takes; a final `-fn` must be silent. Some
+    /// damage needs a second repair: blocks that the first one freed after checking the bitmaps.
     ///
     /// # Errors
-    /// Errors that the last look finds, and failures to run e2fsck.
+    /// Errors found by the final check, or a failure to run e2fsck.
     pub fn mend(&self, image: &Image) -> io::Result<Image> {
         let (once, verdict) = self.repair_with(image, |_| true, true)?;
         if verdict == Verdict::Clean {
@@ -106,9 +109,12 @@ impl Fsck {
         }
     }
 
-    /// Whether the words of a repair follow from one that e2fsck 1.47.0 does wrong, with the kernel's volumes, too. Of an orphan that
-    /// is to be truncated on a volume with `bigalloc` it frees the clusters, leaves the blocks mapped, and takes them for the file's
-    /// then. Of one that is to be deleted it keeps attributes' values that lie in inodes of their own, and finds these without a name.
+    /// Whether the output results from a repair that e2fsck 1.47.0 gets wrong, for the kernel's
+    /// volumes too.
+    ///
+    /// When truncating an orphan on a volume with `bigalloc`, it frees the clusters but leaves the
+    /// blocks mapped, and then takes them for the file's. When deleting an orphan, it keeps
+    /// attribute values in separate inodes, and then finds these without a name.
     pub(crate) fn is_wrong_repair(words: &str, image: &Image) -> bool {
         const INCOMPAT_AT: usize = 1024 + 0x60;
         const RO_COMPAT_AT: usize = 1024 + 0x64;
@@ -144,37 +150,39 @@ impl Fsck {
     }
 }
 
-/// Where e2fsck is. Looked up once: a program that is named by its path is started without a copy of this process's memory.
+/// Path of e2fsck, looked up once: a program given by its path is started without copying this
+/// process's memory.
 fn program() -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
     folders.map(|folder| Path::new(folder).join("e2fsck")).find(|program| program.is_file())
 }
 
-/// A line that says nothing is wrong.
+/// A line that reports nothing wrong.
 fn is_routine(line: &str) -> bool {
     line.is_empty()
         || line.starts_with("Pass ")
         || (line.contains(" files (") && line.contains("non-contiguous"))
-        // An extent tree that could be flatter is no damage; the kernel leaves them too.
+        // An extent tree that could be flatter is not damage; the kernel leaves them too.
         || line.contains("could be shorter")
         || line.contains("could be narrower")
 }
 
-/// Answers that stand on a line of their own; the question before them says what they are about.
+/// Answers on a line of their own; the preceding question says what they refer to.
 fn is_answer(line: &str) -> bool {
     matches!(line.trim(), "Clear? yes" | "Fix? yes" | "FIXED." | "Connect to /lost+found? yes")
         || (line.starts_with("Rename to ") && line.ends_with("? yes"))
 }
 
-/// A line of a run that replays the journal, finishes orphans and brings sums up to date.
+/// A line of a run that replays the journal, finishes orphans and updates totals.
 fn is_expected(line: &str) -> bool {
     const WORDS: [&str; 11] = [
-        // Half of a commit block is there, before half of an older block of the log: the transaction was not acknowledged.
+        // Half of a commit block is present, followed by half of an older log block: the
+        // transaction was not acknowledged.
         "was corrupt, replay was aborted",
-        // Set for as long as a volume with an orphan file is mounted.
+        // Set while a volume with an orphan file is mounted.
         "orphan_present is set but orphan file is clean",
-        // After e2fsck 1.47 has finished the orphans that were in it: of a volume that the kernel left, too.
+        // After e2fsck 1.47 has processed the orphans in it, even on a volume left by the kernel.
         "block 0 is not clean.",
         "recovering journal",
         "Clearing orphaned inode",
@@ -182,15 +190,18 @@ fn is_expected(line: &str) -> bool {
         "FILE SYSTEM WAS MODIFIED",
         "Optimizing",
         "Setting free",
-        // The superblock's own sums are not kept while a volume is in use.
+        // The superblock's own totals are not maintained while a volume is in use.
         "Free blocks count wrong (",
         "Free inodes count wrong (",
     ];
     is_routine(line) || is_answer(line) || WORDS.iter().any(|word| line.contains(word))
 }
 
-/// The line that e2fsck 1.47.0 prints of an inode whose attribute block it has just dropped itself: it does so with inodes on the orphan list
-/// that are only to be truncated, too, and counts the block on. Our recovery keeps both, and `-fn` looks at that.
+/// The line that e2fsck 1.47.0 prints for an inode whose attribute block it has just dropped
+/// itself.
+///
+/// It also does so for inodes on the orphan list that only need truncation, and still counts the
+/// block. Our recovery keeps both, and `-fn` checks that.
 fn is_of_dropped_attributes(line: &str, text: &str) -> bool {
     let counts = || {
         let (inode, counts) = line.strip_prefix("Inode ")?.split_once(", i_blocks is ")?;
@@ -203,14 +214,14 @@ fn is_of_dropped_attributes(line: &str, text: &str) -> bool {
     })
 }
 
-/// A line of a run that gives up nothing but what was never synced; that this is so, the model sees.
+/// A line of a run that gives up only what was never synced; the model checks that this is so.
 fn is_harmless(line: &str) -> bool {
     const WORDS: [&str; 22] = [
-        // A directory that moved has both names for a moment.
+        // A moved directory briefly has both names.
         "is a link to directory",
         "'..' in",
         "i_blocks is",
-        // Blocks of the file itself that came before the size that shows them.
+        // Blocks of the file itself that were written before the size that covers them.
         "i_size is",
         "Unattached inode",
         "Unattached zero-length inode",
@@ -226,7 +237,7 @@ fn is_harmless(line: &str) -> bool {
         "HTREE directory inode",
         "Duplicate entry",
         "to be rebuilt.",
-        // Two files that trade names have one name for a moment; the second is given another.
+        // Two files that swap names briefly have the same one; e2fsck renames the second.
         "has a non-unique filename.",
         "FILE SYSTEM WAS MODIFIED",
         "Free blocks count wrong (",

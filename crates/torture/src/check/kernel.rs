@@ -1,4 +1,4 @@
-//! The kernel's ext4 as an oracle, by a loop mount; needs root.
+//! The kernel's ext4 as an oracle, through a loop mount; needs root.
 
 use super::scratch::Scratch;
 use crate::{Host, Image, Tree};
@@ -7,17 +7,17 @@ use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 
-/// Mounts images one after another on one loop device.
+/// Mounts images one after another, on a single loop device.
 #[derive(Debug)]
 pub struct LoopMount {
-    /// Attached when the first image is there.
+    /// Attached with the first image.
     device: RefCell<Option<LoopDevice>>,
     scratch: RefCell<Scratch>,
     mount: PathBuf,
 }
 
 impl LoopMount {
-    /// A place for images and mounts, in memory where that can be.
+    /// Creates a directory for images and mounts, in memory if possible.
     pub fn new() -> io::Result<Self> {
         let scratch = Scratch::new()?;
         let mount = scratch.folder().join("mount");
@@ -25,15 +25,15 @@ impl LoopMount {
         Ok(Self { scratch: RefCell::new(scratch), mount, device: RefCell::default() })
     }
 
-    /// Whether this process may mount.
+    /// Whether this process can mount.
     pub fn is_possible() -> bool {
         extant_testbed::mounts_are_possible()
     }
 
-    /// Has the kernel recover a copy of the image, and reads what it sees.
+    /// Lets the kernel recover a copy of the image, and reads the resulting tree.
     ///
     /// # Errors
-    /// The kernel refuses the mount, or a file on it cannot be read.
+    /// The kernel refuses to mount, or a file cannot be read.
     pub fn tree(&self, image: &Image) -> io::Result<Result<Tree, String>> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;

@@ -1,4 +1,4 @@
-//! Runs workloads, cuts the power everywhere, recovers, and asks the model.
+//! Runs workloads, cuts the power at every point, recovers, and compares with the model.
 
 mod fsck;
 mod kernel;
@@ -16,70 +16,71 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasherDefault;
 
-/// A workload's run over a recorded device.
+/// A run of a workload on a recorded device.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The volume's contents before.
+    /// Contents of the volume before the run.
     pub before: Tree,
     /// Every write and flush.
     pub log: Log,
-    /// For each operation, the events of the log before it began and when it had returned, and its result.
+    /// For each operation: number of log events before it began and when it had returned, and its
+    /// result.
     pub marks: Vec<(usize, usize, Result<u64, Errno>)>,
-    /// The tree that a reader saw after the last operation, if one looked.
+    /// The tree seen by a reader after the last operation, if there was one.
     pub after: Option<Tree>,
 }
 
 /// A volume after recovery.
 #[derive(Clone, Debug)]
 pub struct Recovered {
-    /// Its contents.
+    /// The volume's contents.
     pub tree: Tree,
-    /// The disk, with what recovery wrote.
+    /// The disk, including recovery's writes.
     pub image: Image,
-    /// The writes and flushes of recovery.
+    /// Recovery's writes and flushes.
     pub log: Log,
 }
 
-/// An implementation of a file system on a device.
+/// A file system implementation on a device.
 pub trait Filesystem {
-    /// Opens the volume on `image` for writing, does the operations, recording what goes to the device, and drops the volume
-    /// as a power cut would.
+    /// Opens the volume on `image` for writing, runs the operations while recording everything sent
+    /// to the device, and drops the volume like a power cut.
     ///
     /// # Errors
     /// The volume could not be opened or read at all.
     fn run(&self, image: &Image, ops: &[Op]) -> Result<Run, String>;
 
-    /// Recovers the volume on `image` and reads everything on it.
+    /// Recovers the volume on `image`, and reads everything on it.
     ///
     /// # Errors
     /// It could not be recovered or read.
     fn recover(&self, image: &Image) -> Result<Recovered, String>;
 
-    /// Grows every file of a recovered volume, which is left as it is, and looks behind its old end.
+    /// Grows every file of a copy of a recovered volume, and checks the bytes past its old end.
     ///
     /// # Errors
-    /// Bytes there that are not zero; the volume cannot be opened, or a file not be grown.
+    /// Bytes there are not zero; the volume cannot be opened; or a file cannot be grown.
     fn check_ends(&self, _recovered: &Recovered) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Numbers of a run.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Workloads run.
     pub workloads: u64,
-    /// Operations that answered with an error.
+    /// Operations that returned an error.
     pub failed_ops: u64,
-    /// States made.
+    /// States generated.
     pub states: u64,
-    /// Different disks among them, each recovered.
+    /// Distinct disks among them, each of which was recovered.
     pub distinct: u64,
-    /// Disks that e2fsck looked at.
+    /// Disks checked by e2fsck.
     pub fsck: u64,
-    /// Disks that the kernel looked at.
+    /// Disks checked by the kernel.
     pub kernel: u64,
-    /// Recoveries that were cut off and done again.
+    /// Recoveries that were interrupted and repeated.
     pub recuts: u64,
 }
 
@@ -105,14 +106,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A promise broken, with what it takes to see it again.
+/// A broken promise, with everything needed to reproduce it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The operations.
     pub workload: Workload,
-    /// The disk after the power cut; `None` where none was needed.
+    /// The disk after the power cut; `None` if there was none.
     pub state: Option<State>,
-    /// The last operations that had returned and begun.
+    /// Number of operations that had returned, and that had begun.
     pub progress: (usize, usize),
     /// The broken promise, and the oracle that found it.
     pub complaint: String,
@@ -132,7 +133,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Events of a log up to `cut`, the last ones, one line each.
+/// The last events of a log before `cut`, one line each.
 fn trace(log: &Log, cut: usize) -> Vec<String> {
     let line = |at: usize| match log.events[at] {
         LogEvent::Submitted(index) => {
@@ -147,17 +148,17 @@ fn trace(log: &Log, cut: usize) -> Vec<String> {
     (cut.saturating_sub(TRACED_EVENTS)..cut).map(line).collect()
 }
 
-/// An extra look at a disk beside our own recovery: e2fsck, the kernel. Returns what it sees after its own recovery, or
-/// `None` where it was not asked about this disk.
+/// An additional check of a disk besides our own recovery: e2fsck, or the kernel. Returns the tree
+/// after its own recovery, or `None` if it skipped this disk.
 pub type Oracle<'a> = &'a mut dyn FnMut(&Image, &Recovered, &mut Tally) -> Result<Option<Tree>, String>;
 
-/// The promise that recovered trees are held to.
+/// What recovered trees must satisfy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promise {
-    /// With a journal: a prefix of the operations, no shorter than what was synced.
+    /// With a journal: a prefix of the operations that includes everything synced.
     #[default]
     Prefix,
-    /// Without one: what was synced is there ([`Model::explain_synced`]).
+    /// Without one: everything synced is there ([`Model::explain_synced`]).
     Synced,
 }
 
@@ -174,39 +175,41 @@ impl Promise {
     }
 }
 
-/// How workloads are checked.
+/// How to check workloads.
 pub struct Checker<'a> {
-    /// Under test.
+    /// The implementation under test.
     pub filesystem: &'a dyn Filesystem,
     /// The freshly made volume.
     pub base: Image,
-    /// How many states.
+    /// How many states to generate.
     pub options: Options,
-    /// Leaves out reorderings of what the journal protects, and checks the journal's rules instead.
+    /// Skips reorderings of writes that the journal protects, and checks the journal's ordering
+    /// rules instead.
     pub pruner: Option<Pruner>,
-    /// Other recoveries of every distinct disk.
+    /// Other recoveries, run on every distinct disk.
     pub oracles: Vec<Oracle<'a>>,
-    /// The promise to hold trees to.
+    /// The promise that trees must satisfy.
     pub promise: Promise,
-    /// Age at which changes are durable without a sync, in milliseconds; `None` of an offline batch.
+    /// Age in milliseconds at which changes are durable without a sync; `None` for an offline
+    /// batch.
     pub commits_within_millis: Option<u64>,
-    /// Bytes of a block, if the model is to go by that.
+    /// Block size in bytes, if the model should use it.
     pub block_bytes: Option<u64>,
     /// Power cuts during recovery.
     pub recuts: Option<&'a mut Recuts>,
 }
 
-/// Events that a failure shows.
+/// Number of events shown for a failure.
 const TRACED_EVENTS: usize = 40;
 
-/// The trees that recoveries of a disk saw, and the progress for which the model has explained it.
+/// Trees seen by recoveries of a disk, and the progress for which the model has explained them.
 struct Seen {
     looks: Result<Vec<Tree>, String>,
     explained: Vec<(usize, usize)>,
 }
 
 impl Checker<'_> {
-    /// Runs a workload and looks at every state that a power cut leaves.
+    /// Runs a workload, and checks every state that a power cut may leave.
     ///
     /// # Errors
     /// The first broken promise.
@@ -275,7 +278,7 @@ impl Checker<'_> {
         found.map_or(Ok(tally), Err)
     }
 
-    /// The trees that our recovery and the others see on a disk.
+    /// Trees seen on a disk by our recovery and the oracles.
     fn look(&mut self, image: &Image, tally: &mut Tally) -> Result<Vec<Tree>, String> {
         let recovered = self.filesystem.recover(image)?;
         if let Some(recuts) = &mut self.recuts {
@@ -293,7 +296,7 @@ impl Checker<'_> {
 }
 
 impl Run {
-    /// How many operations had returned, and begun, after so many events.
+    /// How many operations had returned, and how many had begun, after this many events.
     pub fn progress(&self, events: usize) -> (usize, usize) {
         let completed = self.marks.iter().take_while(|&&(_, returned, _)| returned <= events).count();
         let started = self.marks.iter().take_while(|&&(began, ..)| began <= events).count();

@@ -1,35 +1,36 @@
 //! Power cuts during recovery.
 //!
-//! A recovery is a run of writes and flushes like any other, so the same states are derived from it. Each is recovered again,
-//! some of these recoveries are cut off, too, and in the end the volume holds what the first recovery found.
+//! A recovery is a run of writes and flushes like any other, so crash states are derived from it in
+//! the same way. Each is recovered again, some of these recoveries are interrupted too, and in the
+//! end the volume must hold what the first recovery found.
 
 use super::{Filesystem, Recovered};
 use crate::Image;
 use crate::states::{self, Options};
 use rustc_hash::FxHashSet;
 
-/// Cuts off recoveries of some disks.
+/// Interrupts the recovery of some disks.
 #[derive(Clone, Copy, Debug)]
 pub struct Recuts {
     every: u64,
     options: Options,
-    /// How often one recovery after the other is cut off.
+    /// Maximum number of successive interrupted recoveries.
     depth: u32,
     seen: u64,
 }
 
 impl Recuts {
-    /// Of one disk in `every`, cut twice in a row; `seed` draws the states.
+    /// Interrupts one recovery in `every`, twice in a row; `seed` selects the states.
     pub fn new(every: u64, seed: u64) -> Self {
         let options = Options { exhaustive: 4, sampled: 6, torn: 1, seed };
         Self { every: every.max(1), options, depth: 2, seen: 0 }
     }
 
-    /// Cuts off the recovery of `image`, which found `recovered`, if it is this disk's turn. Returns how many recoveries
-    /// that took.
+    /// Interrupts the recovery of `image`, which found `recovered`, if it is this disk's turn.
+    /// Returns the number of recoveries run.
     ///
     /// # Errors
-    /// A recovery after a cut fails, or finds something else.
+    /// A recovery after an interruption fails, or finds something else.
     pub fn check(
         &mut self,
         filesystem: &dyn Filesystem,
@@ -63,7 +64,7 @@ impl Recuts {
                 if !differences.is_empty() {
                     return Err(differences.join("\n  "));
                 }
-                // The further a recovery came, the less is left of the next one.
+                // The further a recovery got, the less is left for the next one.
                 if depth > 1 && recoveries % 5 == 0 {
                     recoveries += self.cut(filesystem, &state.image, &again, wanted, depth - 1)?;
                 }

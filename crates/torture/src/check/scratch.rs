@@ -1,4 +1,4 @@
-//! A file that holds one image after another, for programs that want a file.
+//! A file that holds one image after another, for programs that need a file.
 
 use crate::Image;
 use crate::image::PAGE;
@@ -9,19 +9,19 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Images of one base differ in a few pages: only these are written.
+/// Images with the same base differ in few pages; only those are written.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: tempfile::TempDir,
     path: PathBuf,
-    /// The file, and the base of the image that it holds.
+    /// The file, and the base of the image it holds.
     file: Option<(File, Arc<[u8]>)>,
-    /// Pages in which it may differ from the base.
+    /// Pages that may differ from the base.
     differs: BTreeSet<usize>,
 }
 
 impl Scratch {
-    /// In memory where that can be.
+    /// Creates it in memory if possible.
     pub(super) fn new() -> io::Result<Self> {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
@@ -39,7 +39,7 @@ impl Scratch {
         &self.path
     }
 
-    /// Has the file hold `image`.
+    /// Writes `image` to the file.
     pub(super) fn put(&mut self, image: &Image) -> io::Result<()> {
         let base = image.base();
         if self.file.as_ref().is_none_or(|(_, held)| !Arc::ptr_eq(held, base)) {
@@ -66,7 +66,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// The image that the file holds now: `image` was put there, and a program changed it.
+    /// The image now in the file: `image`, as changed by a program.
     pub(super) fn get(&mut self, image: &Image) -> io::Result<Image> {
         let (file, _) = self.file.as_ref().expect("an image was put there");
         let mut bytes = vec![0; image.len()];

@@ -1,4 +1,5 @@
-//! The harness against a toy whose bugs are known: it keeps whole snapshots in two slots of the disk, in turns.
+//! The harness against a toy file system with known bugs, which writes whole snapshots alternately
+//! to two slots of the disk.
 
 use super::*;
 use crate::{Ace, Host, ImageDevice, apply};
@@ -12,9 +13,9 @@ enum Bug {
     None,
     /// A sync does not wait for the disk.
     NoFlush,
-    /// A sync saves what was there before the last operation.
+    /// A sync saves the state before the last operation.
     SavesTooEarly,
-    /// Every snapshot goes into the same slot.
+    /// Every snapshot goes to the same slot.
     OneSlot,
     /// Link counts are lost.
     ForgetsLinks,
@@ -25,7 +26,7 @@ enum Bug {
 struct Toy {
     rt: Rt,
     bug: Bug,
-    /// Contents that the disk names by number.
+    /// Snapshots, which the disk refers to by number.
     snapshots: RefCell<Vec<Tree>>,
 }
 
@@ -43,7 +44,7 @@ impl Toy {
         let number = snapshots.len() as u64;
         let slot = if self.bug == Bug::OneSlot { 0 } else { number % 2 };
         let mut bytes = vec![0; (SLOT_SECTORS * 512) as usize];
-        // A number in the first sector, and again in the second.
+        // The number is in the first sector, and again in the second.
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         bytes[512..520].copy_from_slice(&number.to_le_bytes());
         let done = self.rt.block_on(async {

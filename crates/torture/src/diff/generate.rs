@@ -1,11 +1,12 @@
-//! Random operations that mostly make sense, and sometimes do not.
+//! Random operations, most of them plausible.
 
 use crate::subject::CAPABILITY;
 use crate::{Durability, Fallocate, Kind, Op, RenameMode, Special, Time, XattrMode, join, split};
 use extant_rt::Rng;
 use std::collections::BTreeMap;
 
-/// Draws operations from a seed. It keeps a rough idea of which paths exist, so that most operations hit something.
+/// Generates operations from a seed. It keeps a rough idea of which paths exist, so that most
+/// operations hit something.
 #[derive(Clone, Debug)]
 pub struct Generator {
     rng: Rng,
@@ -14,29 +15,29 @@ pub struct Generator {
     /// Immutable and append-only files.
     frozen: Vec<String>,
     tag: u32,
-    /// Whether sequences may hold files open.
+    /// Whether to keep files open.
     pub holds: bool,
-    /// Whether they may allocate space.
+    /// Whether to allocate space.
     pub allocates: bool,
-    /// Whether they may take ranges out of files and put some in, and copy between files.
+    /// Whether to collapse and insert ranges, and to copy between files.
     pub moves: bool,
-    /// Whether they may give files to projects.
+    /// Whether to assign files to projects.
     pub projects: bool,
-    /// Whether they may make files immutable or append-only.
+    /// Whether to make files immutable or append-only.
     pub freezes: bool,
-    /// Whether they may give files the capabilities of programs.
+    /// Whether to set file capabilities.
     pub capabilities: bool,
-    /// Whether they may sleep.
+    /// Whether to sleep.
     pub sleeps: bool,
-    /// Whether they may sync.
+    /// Whether to sync.
     pub syncs: bool,
     /// Longest write, in bytes.
     pub longest_write: u64,
-    /// Names in use; fewer collide more often.
+    /// Number of names in use; fewer collide more often.
     pub names: u64,
 }
 
-/// Immutable or append-only.
+/// Flags for immutable and append-only.
 const FROZEN: u32 = 0x30;
 
 impl Generator {
@@ -61,7 +62,7 @@ impl Generator {
         }
     }
 
-    /// For a volume that holds these paths.
+    /// For a volume with these paths.
     pub fn over(seed: u64, known: impl IntoIterator<Item = (String, Kind)>) -> Self {
         let mut generator = Self::new(seed);
         generator.known.extend(known);
@@ -73,7 +74,7 @@ impl Generator {
         (0..count).map(|_| self.next_op()).collect()
     }
 
-    /// Takes note of a new name, where it can be made.
+    /// Remembers a new name, if it can be created.
     fn note(&mut self, path: &str, kind: Kind) {
         let (dir, name) = split(path);
         if name.len() <= 255 && self.known.get(dir) == Some(&Kind::Dir) {
@@ -81,7 +82,7 @@ impl Generator {
         }
     }
 
-    /// Takes a name and everything below it out of what is known.
+    /// Forgets a name and everything below it, and returns them.
     fn cut(&mut self, path: &str) -> Vec<(String, Kind)> {
         let below = format!("{path}/");
         let inside = |known: &str| known == path || known.starts_with(&below);
@@ -134,7 +135,7 @@ impl Generator {
             return self.fresh();
         }
         let any = self.chance(7);
-        // Opening a device node of the host asks the device, not the file system.
+        // Opening a host device node asks the device, not the file system.
         let opens = |kind| matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
         match self.known_of(|kind| wanted(kind) || (any && opens(kind))) {
             Some(path) if !path.is_empty() => path,
@@ -203,7 +204,7 @@ impl Generator {
                 let special = self.pick(&[
                     Special::Fifo,
                     Special::Socket,
-                    // No driver: opening it is ENXIO on the host, too.
+                    // No driver has this number, so opening it is ENXIO on the host too.
                     Special::Char(200, 3),
                     Special::Block(700, 70_000),
                 ]);
@@ -304,7 +305,7 @@ impl Generator {
         }
     }
 
-    /// Ranges of whole blocks that leave a file or come into one; copies.
+    /// Collapses or inserts ranges of whole blocks, or copies ranges.
     fn move_range(&mut self) -> Op {
         let path = self.old(|kind| kind == Kind::File);
         if self.chance(40) {
@@ -317,7 +318,8 @@ impl Generator {
         Op::Fallocate { path, mode, offset, len }
     }
 
-    /// Flags of `chattr`. A file that is made immutable or append-only is released by one of the next operations.
+    /// `chattr` flags. A file made immutable or append-only is released by one of the next
+    /// operations.
     fn set_flags(&mut self) -> Op {
         if let Some(path) = self.frozen.pop() {
             return Op::SetFlags { path, flags: 0 };
@@ -334,7 +336,7 @@ impl Generator {
         Op::SetFlags { path, flags }
     }
 
-    /// An access control list, at times one that says no more than a mode.
+    /// An access control list, sometimes one equivalent to a mode.
     fn acl(&mut self) -> Vec<u8> {
         let mut entry = |tag: u16, id: u32| {
             let permissions = self.rng.below(8) as u16;
@@ -351,7 +353,7 @@ impl Generator {
         [vec![2_u32.to_le_bytes().to_vec()], users, groups, vec![other]].concat().concat()
     }
 
-    /// `vfs_cap_data` of revision 2: permitted and inheritable sets, in force at once or not.
+    /// `vfs_cap_data` of revision 2: permitted and inheritable sets, effective or not.
     fn capability(&mut self) -> Vec<u8> {
         let effective = self.rng.below(2) as u32;
         let sets = [self.rng.below(1 << 20) as u32, 0, self.rng.below(2) as u32, 0];

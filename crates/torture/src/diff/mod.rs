@@ -1,5 +1,7 @@
-//! Two subjects do the same long random sequence of operations and must answer alike, errno by errno, and hold the same
-//! tree at the end. A sequence that they disagree on is shrunk to a short one.
+//! Runs the same long random sequence of operations on two subjects, which must return the same
+//! results, errno by errno, and hold the same tree at the end.
+//!
+//! A failing sequence is shrunk to a short one.
 
 mod generate;
 
@@ -8,21 +10,21 @@ pub use generate::Generator;
 use crate::{Op, Outcome, Subject, Tree, apply};
 use std::fmt;
 
-/// Where two subjects part.
+/// A difference between two subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// One operation was answered differently.
+    /// Results of an operation differ.
     Answer {
         /// Its index.
         index: usize,
         /// The operation.
         op: Op,
-        /// Answer of the first.
+        /// Result of the first.
         left: Outcome<u64>,
-        /// Answer of the second.
+        /// Result of the second.
         right: Outcome<u64>,
     },
-    /// All answers agreed, the trees at the end do not.
+    /// All results agree, but the trees at the end do not.
     Trees(Vec<String>),
 }
 
@@ -41,7 +43,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Does the operations on both; `None` if nothing tells the subjects apart.
+/// Runs the operations on both subjects; `None` if there is no difference.
 pub fn compare(left: &mut dyn Subject, right: &mut dyn Subject, ops: &[Op]) -> Option<Difference> {
     for (index, op) in ops.iter().enumerate() {
         let (a, b) = (apply(left, op), apply(right, op));
@@ -62,8 +64,8 @@ pub fn compare(left: &mut dyn Subject, right: &mut dyn Subject, ops: &[Op]) -> O
     }
 }
 
-/// Shortens a failing sequence: leaves out ever smaller pieces for as long as `fails` still holds. Each try starts from
-/// fresh subjects.
+/// Shrinks a failing sequence by leaving out ever smaller pieces while `fails` holds. Each attempt
+/// starts with fresh subjects.
 pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut ops = ops.to_vec();
     let mut piece = ops.len() / 2;

@@ -1,4 +1,4 @@
-//! A device on which exactly one bio fails: the nth read, write or flush.
+//! A device that fails a single bio: the nth read, write or flush.
 
 use extant_block::{Bio, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use parking_lot::Mutex;
@@ -8,38 +8,38 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which bio fails.
+/// Which bio to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailOne {
-    /// Of this operation; write-zeroes and discards count as writes.
+    /// Counts bios of this operation; write-zeroes and discards count as writes.
     pub op: Op,
-    /// Its number, from 0.
+    /// Its number, starting at 0.
     pub nth: u64,
-    /// Whether every later bio of the operation fails too.
+    /// Whether every later bio of the operation also fails.
     pub and_later: bool,
 }
 
-/// Passes bios on, but for those that [`FailOne`] names, which end with EIO and do nothing.
+/// Forwards bios, except those selected by [`FailOne`], which end with EIO and have no effect.
 pub struct FailingDevice {
     inner: Arc<dyn Device>,
     fail: FailOne,
     seen: Mutex<u64>,
-    /// Sectors that a failed write should have written and no later one has.
+    /// Sectors that failed writes should have written, and that no later write has.
     missing: Mutex<BTreeSet<u64>>,
 }
 
 impl FailingDevice {
-    /// Stands before `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Device>, fail: FailOne) -> Self {
         Self { inner, fail, seen: Mutex::new(0), missing: Mutex::default() }
     }
 
-    /// Bios of the operation so far.
+    /// Number of bios of the operation so far.
     pub fn seen(&self) -> u64 {
         *self.seen.lock()
     }
 
-    /// Whether everything that failed writes had to write was written by later ones.
+    /// Whether later writes have written everything that failed ones should have.
     pub fn is_made_good(&self) -> bool {
         self.missing.lock().is_empty()
     }

@@ -1,4 +1,5 @@
-//! Volumes that are full but for a few blocks or inodes: an operation for which there is no room changes nothing.
+//! Volumes that are full except for a few blocks or inodes: an operation that finds no room must
+//! not change anything.
 
 use super::caught;
 use crate::campaign::Profile;
@@ -10,7 +11,7 @@ use crate::{
 use extant_sim::{Machine, Preemption, Sim};
 use std::sync::Arc;
 
-/// The resource that is short, and how much of it is left.
+/// The resource that runs out, and how much of it is left.
 #[derive(Clone, Copy, Debug)]
 pub enum Scarce {
     /// Free blocks.
@@ -19,7 +20,7 @@ pub enum Scarce {
     Inodes(u64),
 }
 
-/// A volume to be filled.
+/// A volume to fill.
 #[derive(Debug)]
 pub struct Full {
     image: Image,
@@ -28,7 +29,7 @@ pub struct Full {
     fsck: Option<Fsck>,
 }
 
-/// Volumes small enough to be filled at once.
+/// Volumes small enough to fill quickly.
 pub(super) const TINY: [Profile; 8] = [
     Profile::new("tiny-ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10),
     Profile::new("tiny-ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 10),
@@ -67,7 +68,7 @@ impl Full {
     /// A volume of this kind.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn new(profile: Profile) -> Result<Self, String> {
         let base = profile.make().map_err(|error| error.to_string())?;
         let fsck = match Fsck::is_installed() {
@@ -77,10 +78,10 @@ impl Full {
         Ok(Self { image: base.image, block_bytes: base.block_bytes, ours: Ours::new(1), fsck })
     }
 
-    /// Fills the volume and tries random operations on it. Returns how many found no room.
+    /// Fills the volume, and tries random operations on it. Returns how many found no room.
     ///
     /// # Errors
-    /// A panic, a wrong count of free space, or an operation that failed in part.
+    /// A panic, a wrong count of free space, or an operation that failed but took partial effect.
     pub fn check(&self, scarce: Scarce, seed: u64) -> Result<u64, String> {
         caught(|| self.fill_and_try(scarce, seed))
     }
@@ -103,7 +104,7 @@ impl Full {
             let answer = apply(&mut volume, &op);
             if answer == Err(Errno::NOSPC) {
                 refused += 1;
-                // Less space may be promised to delayed data than before.
+                // Reservations for delayed data may have shrunk.
                 let after = volume.free();
                 if after.0 < before.0 || after.1 < before.1 {
                     return Err(format!(

@@ -1,4 +1,4 @@
-//! Devices that fail and volumes that are full: what a volume says then, and what is on its disk afterwards.
+//! Devices that fail, and volumes that are full: the errors returned, and the state left on disk.
 
 mod device;
 mod full;
@@ -13,7 +13,7 @@ pub use workloads::{FaultWorkload, WORKLOADS};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`; a panic, a deadlock of the virtual world among them, becomes an error.
+/// Runs `work`, turning a panic (including a deadlock of the virtual world) into an error.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,4 +1,4 @@
-//! The record of errors that a volume keeps of a failure.
+//! The error record that a volume keeps of a failure.
 
 use crate::Image;
 use extant_format::jbd2::JournalSuperblock;
@@ -7,15 +7,17 @@ use extant_format::{STATE_ERROR, Superblock};
 /// The offset of the superblock, in bytes.
 const SUPERBLOCK_AT: usize = 1024;
 
-/// Whether the superblock says that the volume has errors.
+/// Whether the superblock records errors.
 pub(super) fn has_errors(image: &Image) -> bool {
     Superblock::parse(&image.to_vec()[SUPERBLOCK_AT..])
         .is_ok_and(|sb| sb.raw().s_state.get() & STATE_ERROR != 0)
 }
 
-/// The same volume without the record of errors. With it, orphans are left to a full check of e2fsck, which may mend
-/// anything: without it, what a failure leaves can be judged as what a crash leaves. `journal_at`: the offset of the journal's
-/// superblock, in bytes.
+/// The same volume without its error record.
+///
+/// With it, e2fsck would handle orphans in a full check, which may repair anything; without it,
+/// what a failure leaves can be judged like what a crash leaves. `journal_at`: offset of the
+/// journal's superblock, in bytes.
 pub(super) fn without_record(image: &Image, journal_at: Option<u64>) -> Image {
     let mut bytes = image.to_vec();
     if let Ok(mut sb) = Superblock::parse(&bytes[SUPERBLOCK_AT..]) {

@@ -1,4 +1,4 @@
-//! EIO at each single read, write and flush of a workload.
+//! EIO at every single read, write and flush of a workload.
 
 use super::record::{has_errors, without_record};
 use super::{FailOne, FailingDevice, FaultWorkload, caught};
@@ -11,13 +11,13 @@ use extant_block::{Device, Op as BlockOp};
 use extant_sim::{Machine, Preemption, Sim};
 use std::sync::Arc;
 
-/// A workload on a volume, to be run once for each fault.
+/// A workload on a volume, run once per fault.
 #[derive(Debug)]
 pub struct Sweep {
     image: Image,
     before: Tree,
     ops: Vec<Op>,
-    /// The answers without a fault.
+    /// Results without a fault.
     answers: Vec<Outcome<u64>>,
     has_journal: bool,
     block_bytes: u64,
@@ -31,21 +31,21 @@ pub struct Sweep {
 /// A run with a fault.
 struct Faulty {
     image: Image,
-    /// Bios of the failing operation.
+    /// Number of bios of the failing operation.
     seen: u64,
-    /// Later writes wrote all that failed ones had to.
+    /// Later writes wrote everything that failed ones should have.
     is_made_good: bool,
-    /// `None` where the volume could not be opened.
+    /// `None` if the volume could not be opened.
     answers: Option<Vec<Outcome<u64>>>,
     closed: Result<(), String>,
 }
 
 impl Sweep {
-    /// Fills a volume of this kind as the workload asks for, without faults. `seed` draws the times that bios take, and
-    /// random workloads.
+    /// Creates a volume of this kind, and fills it for the workload, without faults. `seed`
+    /// determines the durations of bios, and random workloads.
     ///
     /// # Errors
-    /// The volume cannot be made, or does not work without faults.
+    /// The volume cannot be created, or fails even without faults.
     pub fn new(profile: Profile, workload: &FaultWorkload, seed: u64) -> Result<Self, String> {
         let base = profile.make().map_err(|error| error.to_string())?;
         let journal_at = base.journal.first().map(|run| run.start * base.block_bytes);
@@ -76,7 +76,7 @@ impl Sweep {
         Ok(sweep)
     }
 
-    /// How many bios of this operation the workload takes, opening and closing included.
+    /// Number of bios of this operation in the workload, including opening and closing.
     ///
     /// # Errors
     /// The workload panics.
@@ -87,14 +87,15 @@ impl Sweep {
     /// Runs the workload with a fault.
     ///
     /// # Errors
-    /// A panic, a deadlock, an unclear error, or a broken promise.
+    /// A panic, a deadlock, an inappropriate error, or a broken promise.
     pub fn check(&self, fail: FailOne) -> Result<(), String> {
         let run = caught(|| self.run(fail))?;
         let struck = run.seen > fail.nth;
         let answers = run.answers.clone().unwrap_or_default();
         self.check_answers(&answers)?;
         let reported = run.closed.is_err() || answers != self.answers;
-        // A bio for several files is written again in parts: an error that is not met again is nobody's.
+        // A bio for several files is retried in parts; an error that does not recur is not
+        // reported.
         let is_silent = struck && !reported;
         if is_silent && (fail.op == BlockOp::Flush || !run.is_made_good) {
             return Err("the fault was reported by no operation".into());
@@ -102,7 +103,8 @@ impl Sweep {
         let mut model = Model::new(&self.before).after_failed_writes(self.block_bytes);
         for (op, answer) in self.ops.iter().zip(&answers) {
             match (op, answer) {
-                // Acknowledged by the cache, and then not written in time: it is a write without a sync.
+                // Acknowledged by the cache, but not written in time: treat it as a write without a
+                // sync.
                 (Op::Write { .. } | Op::Rewrite { .. }, Err(Errno::IO | Errno::ROFS))
                     if fail.op != BlockOp::Read && model.writes_durably(op) =>
                 {
@@ -124,11 +126,11 @@ impl Sweep {
         let mut image = without_record(&run.image, self.journal_at);
         if let Some(fsck) = fsck {
             if gave_up {
-                // The check that the record asks for.
+                // The full check that the record demands.
                 fsck.mend(&run.image).map_err(failed)?;
             }
             let is_clean = run.closed.is_ok() && fsck.check(&image).map_err(failed)? == Verdict::Clean;
-            // A deletion that failed leaves an orphan even on a volume that was closed.
+            // A failed deletion leaves an orphan, even on a volume that was closed.
             let may_have_orphan = run.closed.is_err() || fail.op == BlockOp::Read;
             match (is_clean, self.has_journal) {
                 (true, _) => {}
@@ -140,7 +142,7 @@ impl Sweep {
                 (false, _) => says_nothing(fsck.check(&image).map_err(failed)?)?,
             }
         } else if run.closed.is_err() && !self.has_journal {
-            // Without a journal, e2fsck is expected.
+            // Without a journal, e2fsck is expected to run.
             return Ok(());
         }
         let recovered = caught(|| self.ours.recover(&image))?;
@@ -158,7 +160,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// The operations of a run with a fault and their answers, one on a line; marked where they differ without it.
+    /// The operations of a run with a fault and their results, one per line; marked if they differ
+    /// from a run without it.
     ///
     /// # Errors
     /// The workload panics.
@@ -174,13 +177,14 @@ impl Sweep {
         Ok(lines)
     }
 
-    /// The first answer that differs from those without a fault is of the device, or of the volume that gave up.
+    /// Checks the first result that differs from the run without a fault: it must come from the
+    /// device, or from the volume shutting down.
     fn check_answers(&self, answers: &[Outcome<u64>]) -> Result<(), String> {
         let differs = answers.iter().zip(&self.answers).position(|(a, b)| a != b);
         let Some(at) = differs else { return Ok(()) };
         match answers[at] {
             Err(Errno::IO | Errno::ROFS) => Ok(()),
-            // Part of a write.
+            // A partial write.
             Ok(_) if matches!(self.ops[at], Op::Write { .. } | Op::WriteHeld { .. } | Op::Rewrite { .. }) => {
                 Ok(())
             }

@@ -1,9 +1,10 @@
-//! Workloads for faults: each has operations that fill the volume without faults, and those that meet them.
+//! Workloads for fault tests: each has operations that prepare the volume without faults, and
+//! operations that run with them.
 
 use crate::diff::Generator;
 use crate::{Durability, Op, RenameMode, XattrMode};
 
-/// A workload under faults.
+/// A workload for fault tests.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultWorkload {
     /// Its name.
@@ -21,7 +22,7 @@ pub const WORKLOADS: [FaultWorkload; 5] = [
 ];
 
 impl FaultWorkload {
-    /// Operations without and with faults. The seed matters to `random` only.
+    /// The operations without and with faults. Only `random` uses the seed.
     pub fn ops(&self, seed: u64) -> (Vec<Op>, Vec<Op>) {
         (self.make)(seed)
     }
@@ -155,7 +156,7 @@ fn random(seed: u64) -> (Vec<Op>, Vec<Op>) {
     (before, generator.take(40))
 }
 
-/// Values that lie in inodes of their own where the volume has the feature, and that no other volume takes.
+/// Values in separate inodes, if the volume has the feature; other volumes refuse them.
 fn values(_: u64) -> (Vec<Op>, Vec<Op>) {
     let before = vec![
         create("file"),

@@ -1,4 +1,4 @@
-//! The bytes of a superblock that decide how a damaged volume is judged; offsets as in fs/ext4/ext4.h.
+//! Superblock fields that decide how a damaged volume is judged; offsets as in fs/ext4/ext4.h.
 
 use crate::Image;
 
@@ -15,8 +15,8 @@ pub(super) fn has_checksums(image: &Image) -> bool {
     word(image, 0x64) & 0x400 != 0
 }
 
-/// Whether opening recovers something: `needs_recovery` in `s_feature_incompat` at 0x60, or an orphan in `s_last_orphan`
-/// at 0xe8.
+/// Whether opening triggers recovery: `needs_recovery` in `s_feature_incompat` at 0x60, or an
+/// orphan in `s_last_orphan` at 0xe8.
 pub(super) fn is_recovered(image: &Image) -> bool {
     word(image, 0x60) & 0x4 != 0 || word(image, 0xe8) != 0
 }

@@ -1,4 +1,5 @@
-//! Damage that no checksum tells: structures are changed as a program with a defect would, and sealed again.
+//! Damage that checksums do not reveal: changes structures like a buggy program would, and updates
+//! their checksums.
 
 use extant_format::{
     DirEntries, Extent, ExtentContext, ExtentNode, FileBlock, FileKind, Group, GroupDescriptor, GroupFlags,
@@ -10,10 +11,11 @@ use extant_rt::Rng;
 
 const SUPERBLOCK: usize = 1024;
 
-/// Changes structures of a volume as the seed says, checksums included; gives a line for each change.
+/// Changes structures of a volume at random from the seed, and updates checksums; returns a line
+/// per change.
 ///
 /// # Panics
-/// If it is not a sound volume.
+/// If the volume is not sound.
 pub fn forge(bytes: &mut [u8], seed: u64) -> Vec<String> {
     let sb = Superblock::parse(&bytes[SUPERBLOCK..]).expect("a sound volume");
     let mut forge = Forge { bytes, sb, rng: Rng::labelled(seed, "forgery") };
@@ -69,7 +71,7 @@ impl Forge<'_> {
         inode.write_to(&mut self.bytes[at..at + size], &self.sb);
     }
 
-    /// Inodes with links, the root and those behind the reserved ones.
+    /// Inodes with links: the root, and those after the reserved ones.
     fn inodes(&self) -> Vec<InodeNumber> {
         let last = self.sb.inodes_count().min(200);
         let numbers = std::iter::once(2).chain(self.sb.first_inode().0..=last).map(InodeNumber);
@@ -90,7 +92,7 @@ impl Forge<'_> {
         numbers
     }
 
-    /// The first blocks of a file, as far as its inode tells.
+    /// The first blocks of a file, as far as its inode lists them.
     fn blocks(&self, inode: &Inode) -> Vec<VolumeBlock> {
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
             return Vec::new();
@@ -118,7 +120,7 @@ impl Forge<'_> {
         }
     }
 
-    /// A block of a directory, with the directory.
+    /// A block of a directory, and the directory.
     fn directory_block(&mut self) -> Option<(Inode, FileBlock, VolumeBlock)> {
         let dirs = self.of_kind(true);
         let dir = self.any(&dirs).map(|number| self.inode(number))?;
@@ -149,7 +151,7 @@ impl Forge<'_> {
         let (filetype, last) = (true, self.sb.inodes_count());
         let Some(block) = self.block(at) else { return "a block beyond the volume".into() };
         if is_dx_block(block) && which < 3 {
-            // A hash or a block of a node, or its count and limit.
+            // A hash or block number in a node, or its count and limit.
             let from = if index.0 == 0 { 0x18 } else { 8 };
             let to = from + place % 40;
             block[to] = byte;
@@ -232,7 +234,7 @@ impl Forge<'_> {
         format!("inode {number}: {told}")
     }
 
-    /// Has a file map the blocks of another, of the volume's own structures, or of nothing.
+    /// Maps blocks of another file, of the volume's own structures, or of nothing to a file.
     fn map(&mut self) -> String {
         let inodes = self.inodes();
         let Some(number) = self.any(&inodes) else { return "no inode".into() };
@@ -262,7 +264,7 @@ impl Forge<'_> {
         format!("inode {number}: a block became {to}")
     }
 
-    /// A bit of a bitmap, and the count of such bits.
+    /// Flips a bit in a bitmap, and adjusts the count.
     fn bitmap(&mut self) -> String {
         let group = Group(self.below(self.sb.group_count() as usize) as u32);
         let mut descriptor = self.descriptor(group);
@@ -275,7 +277,7 @@ impl Forge<'_> {
             true => (descriptor.block_bitmap, self.sb.group_clusters(group)),
             false => (descriptor.inode_bitmap, self.sb.inodes_per_group()),
         };
-        // Most bits are those of nothing.
+        // Most bits belong to unused objects.
         let n = match self.below(3) {
             0 => self.below(bits as usize) as u32,
             _ => self.below(bits.min(if is_of_blocks { 900 } else { 60 }) as usize) as u32,

@@ -1,5 +1,5 @@
-//! What no operation names is kept: files of a damaged volume that were readable before a few changes are readable after
-//! them, and the same.
+//! Files not named by any operation are preserved: files of a damaged volume that were readable
+//! before a few changes are readable afterwards, with the same contents.
 
 use super::forge::forge;
 use crate::faults::caught;
@@ -14,12 +14,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Paths that are looked at, and directories that one lies below at most: on a damaged volume paths need not end.
+/// Limits on paths visited, and on their depth: on a damaged volume paths may never end.
 const PATHS_MAX: usize = 3000;
 const DEPTH_MAX: usize = 7;
-/// Changes of a volume.
+/// Number of changes to a volume.
 const OPERATIONS: u64 = 6;
-/// Bytes of a file that are read.
+/// Bytes read per file.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// A path as it was found.
@@ -29,22 +29,24 @@ struct Seen {
     kind: Option<FileKind>,
     mode: u16,
     size: u64,
-    /// A sum of the contents or the target; `None` where they cannot be read whole.
+    /// Hash of the contents or target; `None` if it cannot be read completely.
     sum: Option<u64>,
-    /// The inodes of the directories on the way.
+    /// Inodes of the directories on the path.
     above: Vec<InodeNumber>,
-    /// A directory on the way, or this one, is reached by a name that is not its own.
+    /// This directory, or one on the path, is reached by a name that is not its own.
     is_alias: bool,
-    /// Its inode has no links, or its blocks are those of the volume's own structures, which change by themselves.
+    /// Its inode has no links, or its blocks belong to the volume's own structures, which change on
+    /// their own.
     is_unsteady: bool,
 }
 
 type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Damages a sound volume as the seed says, without a checksum that tells, changes it, and compares what it holds.
+/// Damages a sound volume as determined by the seed, with valid checksums, then changes it and
+/// compares its contents.
 ///
 /// # Errors
-/// A panic, a deadlock, or a file that was named by no change and is not as it was.
+/// A panic, a deadlock, or a file that no change named but that is different.
 pub fn keeps(image: &Image, seed: u64) -> Result<bool, String> {
     let mut bytes = image.to_vec();
     let changes = forge(&mut bytes, seed);
@@ -67,7 +69,8 @@ fn compare(before: &Tree, after: &Tree, operations: &[Operation]) -> Result<(), 
     let is_below = |path: &[u8], above: &[u8]| {
         path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
     };
-    // A path through a name that is not a directory's own names nothing below it.
+    // A path through a name that is not the directory's own does not count as naming anything below
+    // it.
     let touched: BTreeSet<InodeNumber> = before
         .iter()
         .filter(|(path, seen)| {
@@ -95,7 +98,7 @@ fn compare(before: &Tree, after: &Tree, operations: &[Operation]) -> Result<(), 
     Ok(())
 }
 
-/// All paths of a volume, through each name of a directory.
+/// All paths of a volume, through every name of every directory.
 fn look(image: &Image, seed: u64) -> Result<Tree, String> {
     let sim = Sim::new(Machine::free(1, Preemption::None), seed);
     let device = Arc::new(ImageDevice::new(image.clone()));
@@ -171,7 +174,7 @@ fn overlap(a: &[Range<VolumeBlock>], b: &[Range<VolumeBlock>]) -> bool {
     a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
 }
 
-/// A sum of what a file holds, if it can be read without damage.
+/// Hash of a file's contents, if it can be read without damage.
 async fn sum(volume: &extant_fs::Volume, inode: &Inode) -> Option<u64> {
     let add = |sum: u64, bytes: &[u8]| {
         bytes
@@ -186,7 +189,7 @@ async fn sum(volume: &extant_fs::Volume, inode: &Inode) -> Option<u64> {
             let (mut sum, mut at) = (2, 0);
             while let Some(chunk) = stream.next().await.ok()? {
                 if let Chunk::Data { offset, bytes } = chunk {
-                    // A hole counts as its zeroes do.
+                    // A hole counts like its zeros.
                     let gap = vec![0; (offset - at) as usize];
                     (sum, at) = (add(add(sum, &gap), &bytes), offset + bytes.len() as u64);
                 }
@@ -198,7 +201,7 @@ async fn sum(volume: &extant_fs::Volume, inode: &Inode) -> Option<u64> {
     }
 }
 
-/// A change, with the paths that it names.
+/// A change, with the paths it names.
 #[derive(Clone)]
 enum Operation {
     Put(Vec<u8>),
@@ -247,14 +250,14 @@ impl Operation {
         }
     }
 
-    /// One for a volume that holds these paths.
+    /// A random operation for a volume with these paths.
     fn any(rng: &mut Rng, tree: &[(&Vec<u8>, &Seen)]) -> Option<Self> {
         let pick = |rng: &mut Rng| -> Option<Vec<u8>> {
             let n = rng.below(tree.len().max(1) as u64) as usize;
             tree.get(n).map(|(path, _)| (*path).clone())
         };
         let fresh = |rng: &mut Rng| -> Option<Vec<u8>> {
-            // In a directory, mostly; sometimes over what is there.
+            // Mostly in a directory, sometimes over an existing name.
             let dirs: Vec<_> =
                 tree.iter().filter(|(_, seen)| seen.kind == Some(FileKind::Directory)).collect();
             let n = rng.below(dirs.len() as u64 + 1) as usize;
@@ -265,7 +268,7 @@ impl Operation {
             path.extend_from_slice(format!("new-{}", rng.below(40)).as_bytes());
             Some(path)
         };
-        // Not through a symbolic link, which names something else.
+        // Not through a symbolic link, which refers to something else.
         let plain = |rng: &mut Rng| {
             let path = pick(rng)?;
             let is_plain = tree.iter().all(|(at, seen)| **at != path || seen.kind != Some(FileKind::Symlink));
@@ -291,7 +294,7 @@ impl Operation {
     fn run(&self, volume: &Volume) -> Result<(), Error> {
         let root = volume.root();
         match self {
-            // As the command puts files: whole before they have the name.
+            // Like the put command: files are complete before they get the name.
             Self::Put(path) => {
                 let beside = [path.as_slice(), b".part"].concat();
                 root.open_with(&beside, FileOptions::new().write(true).create_new(true))?
@@ -324,7 +327,7 @@ impl Operation {
     }
 }
 
-/// Opens the volume, changes it and closes it; returns whether it was opened.
+/// Opens the volume, changes it and closes it; returns whether it could be opened.
 fn change(disk: Arc<ImageDevice>, seed: u64, tree: &Tree, done: &mut Vec<Operation>) -> bool {
     let sim = Sim::new(Machine::free(1, Preemption::None), seed);
     let rt: &Rt = sim.rt();

@@ -1,4 +1,4 @@
-//! Writing to damaged volumes: a clear error, never a panic or a hang, and no more damage than there was.
+//! Writing to damaged volumes: clear errors, never a panic or a hang, and no additional damage.
 
 mod features;
 mod forge;
@@ -20,7 +20,7 @@ use extant_sim::{Machine, Preemption, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Volumes to be damaged; those without checksums let more of it through.
+/// Volumes to damage; those without checksums let more of it through.
 pub const PROFILES: [Profile; 7] = [
     Profile { kib: 4 << 10, ..campaign::PROFILES[0] },
     Profile::new(
@@ -49,31 +49,31 @@ pub const PROFILES: [Profile; 7] = [
     .over_used_device(),
 ];
 
-/// Operations on a damaged volume.
+/// Operations tried on a damaged volume.
 const TRIES: usize = 60;
-/// Names that a walk over a damaged volume looks at.
+/// Maximum names visited by a walk over a damaged volume.
 const NAMES_MAX: usize = 2000;
 
-/// The end of a run on a damaged volume.
+/// Outcome of a run on a damaged volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was not opened.
+    /// Opening was refused.
     Refused,
-    /// It was written to, and closed or latched.
+    /// It was written to, and closed or shut down.
     Written,
 }
 
-/// A volume to be damaged.
+/// A volume to damage.
 #[derive(Debug)]
 pub struct Victim {
     image: Image,
 }
 
 impl Victim {
-    /// A volume of this kind with a bit of everything.
+    /// A volume of this kind, with a bit of everything.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn new(profile: Profile) -> Result<Self, String> {
         let base = profile.make().map_err(|error| error.to_string())?;
         let disk = Arc::new(ImageDevice::new(base.image));
@@ -93,10 +93,10 @@ impl Victim {
         &self.image
     }
 
-    /// Damages the volume as the seed says and writes to it.
+    /// Damages the volume as determined by the seed, and writes to it.
     ///
     /// # Errors
-    /// As [`check`]; the damage itself comes first.
+    /// Those of [`check`]; the message starts with the damage.
     pub fn check(&self, seed: u64, fsck: Option<&Fsck>) -> Result<End, String> {
         let mut bytes = self.image.to_vec();
         let changes = mutate(&mut bytes, seed);
@@ -104,11 +104,11 @@ impl Victim {
     }
 }
 
-/// Writes to a damaged volume. Files that e2fsck finds on it as it was, and that no operation named, are found afterwards as
-/// well; a volume that is not opened keeps its bytes, but for the replay of its journal.
+/// Writes to a damaged volume. Files that e2fsck found before, and that no operation named, must
+/// still be found. A volume that cannot be opened keeps its bytes, except for journal replay.
 ///
 /// # Errors
-/// A panic, a deadlock, an errno that does not fit the operation, or more damage than there was.
+/// A panic, a deadlock, an errno that does not fit the operation, or additional damage.
 pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, String> {
     let disk = Arc::new(ImageDevice::new(image.clone()));
     let touched = caught(|| write(disk.clone(), seed))?;
@@ -121,7 +121,7 @@ pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, Strin
     let Ok(before) = fsck.mend(image) else { return Ok(end) };
     let after = match fsck.mend(&disk.image()) {
         Ok(after) => after,
-        // e2fsck leaves a volume that is too full for `lost+found` with errors of its own.
+        // On a volume too full for `lost+found`, e2fsck itself leaves errors.
         Err(error) if error.to_string().contains("Cannot allocate space for /lost+found") => return Ok(end),
         Err(error) => return Err(format!("e2fsck cannot mend it any more: {error}")),
     };
@@ -135,7 +135,8 @@ pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, Strin
         let is_touched =
             touched.paths.iter().any(|touched| path == touched || path.starts_with(&format!("{touched}/")))
                 || touched.inodes.contains(&found.stat.inode);
-        // e2fsck moves a file to `lost+found` under its number when a directory of its path is beyond repair.
+        // If a directory on the path is beyond repair, e2fsck moves the file to `lost+found` under
+        // its number.
         let lost = format!("lost+found/#{}", found.stat.inode);
         let is_kept = |path: &str| after.tree.nodes.get(path).is_some_and(|after| *after.data == *found.data);
         if !is_touched && !is_kept(path) && !is_kept(&lost) {
@@ -149,13 +150,14 @@ pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, Strin
     Ok(end)
 }
 
-/// Whether the damage lets a file system without checksums write to what is in use, and nothing could tell.
+/// Whether the damage misleads a file system into writing to blocks or inodes in use, in a way that
+/// only checksums could reveal.
 fn is_misleading(fsck: &Fsck, image: &Image) -> Result<bool, String> {
     const WORDS: [&str; 5] = [
         "Multiply-claimed",
         "bitmap differences",
         "conflicts with",
-        // A file's blocks are in use, and its inode or its directory says otherwise.
+        // A file's blocks are in use, but its inode or directory says otherwise.
         "deleted/unused inode",
         "zero dtime",
     ];
@@ -163,14 +165,14 @@ fn is_misleading(fsck: &Fsck, image: &Image) -> Result<bool, String> {
     Ok(matches!(verdict, Verdict::Complains(said) if WORDS.iter().any(|word| said.contains(word))))
 }
 
-/// Paths and inodes that operations named, and inodes of files that could not be read before.
+/// Paths and inodes named by operations, and inodes of files that were unreadable before.
 #[derive(Default)]
 struct Touched {
     paths: BTreeSet<String>,
     inodes: BTreeSet<u64>,
 }
 
-/// Opens, changes and closes a damaged volume; `None` if it is refused.
+/// Opens, changes and closes a damaged volume; `None` if opening is refused.
 fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
     let sim = Sim::new(Machine::free(1, Preemption::None), seed);
     let device = Arc::new(SlowDevice::new(&sim, disk, seed));
@@ -178,7 +180,7 @@ fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
         Ok(volume) => volume,
         Err(error) => {
             let errno = Errno::from_raw_os_error(error.errno());
-            // A feature, or a volume without a journal that was not closed.
+            // An unsupported feature, or a volume without a journal that was not closed.
             let fits = is_damage(errno) || [Errno::OPNOTSUPP, Errno::INVAL].contains(&errno);
             return if fits { Ok(None) } else { Err(format!("opening: {errno:?}: {error}")) };
         }
@@ -186,12 +188,12 @@ fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
     let Walk { known, damaged } = walk(&mut volume)?;
     let mut generator = Generator::over(seed, known.iter().map(|(path, &(kind, _))| (path.clone(), kind)));
     generator.holds = false;
-    // A map that is damaged may lead to blocks that nothing else says are in use.
+    // A damaged map may lead to blocks that nothing else marks as in use.
     let mut touched = Touched { inodes: damaged, ..Touched::default() };
     for op in generator.take(TRIES) {
         for path in op.paths() {
             touched.inodes.extend(known.get(path).map(|&(_, inode)| inode));
-            // Below a directory that was renamed, by a link that the walk found elsewhere.
+            // The path may be below a renamed directory, with a link that the walk found elsewhere.
             touched.inodes.extend(volume.stat(path).ok().map(|stat| stat.inode));
             touched.paths.insert(path.to_owned());
         }
@@ -209,14 +211,15 @@ fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
     Ok(Some(touched))
 }
 
-/// Whether a volume says that it is damaged, full, or written to no longer.
+/// Whether an errno reports damage, no space, or a volume that has shut down writing.
 fn is_damage(errno: Errno) -> bool {
     [Errno::IO, Errno::UCLEAN, Errno::BADMSG, Errno::ROFS, Errno::NOSPC].contains(&errno)
 }
 
-/// Whether a sound volume may answer an operation of the generator's like this; damage may make a path lead anywhere.
+/// Whether a sound volume may return this errno for one of the generator's operations; because of
+/// damage, a path may lead anywhere.
 fn fits(errno: Errno, op: &Op) -> bool {
-    // Of the path, and of flags and set kinds of files that damage brings about.
+    // From path resolution, and from flags and file types that damage can set.
     const ANY: [Errno; 10] = [
         Errno::NOENT,
         Errno::NOTDIR,
@@ -226,9 +229,9 @@ fn fits(errno: Errno, op: &Op) -> bool {
         Errno::ISDIR,
         Errno::INVAL,
         Errno::OPNOTSUPP,
-        // A special file is not opened.
+        // A special file cannot be opened.
         Errno::NXIO,
-        // Damage may call a file encrypted.
+        // Damage may mark a file as encrypted.
         Errno::NOKEY,
     ];
     ANY.contains(&errno)
@@ -241,7 +244,7 @@ fn fits(errno: Errno, op: &Op) -> bool {
                 [Errno::EXIST, Errno::NODATA, Errno::ACCESS, Errno::RANGE, Errno::TOOBIG].contains(&errno)
             }
             Op::RemoveXattr { .. } => errno == Errno::NODATA,
-            // An inode of a block map reaches less far.
+            // An inode with a block map has a smaller size limit.
             Op::Truncate { .. } | Op::Write { .. } => errno == Errno::FBIG,
             _ => false,
         }
@@ -254,9 +257,9 @@ struct Walk {
     damaged: BTreeSet<u64>,
 }
 
-/// Files and directories as far as they can be found.
+/// Visits all files and directories that can be found.
 fn walk(volume: &mut OurVolume) -> Result<Walk, String> {
-    // A name that leads to a free inode is damage, too.
+    // A name that leads to a free inode is damage too.
     let fits = |errno| is_damage(errno) || [Errno::OPNOTSUPP, Errno::NOKEY].contains(&errno);
     let clear = |call: &str, path: &str, errno: Errno| match fits(errno) {
         true => Ok(()),
@@ -268,7 +271,7 @@ fn walk(volume: &mut OurVolume) -> Result<Walk, String> {
     while let Some(path) = todo.pop() {
         let stat = match volume.stat(&path) {
             Ok(stat) => stat,
-            // A damaged hash tree hides a name that a scan finds: from Linux as well.
+            // A damaged hash tree may hide a name that a scan finds, from Linux as well.
             Err(Errno::NOENT) => continue,
             Err(errno) => {
                 clear("stat", &path, errno)?;
@@ -282,7 +285,7 @@ fn walk(volume: &mut OurVolume) -> Result<Walk, String> {
         if stat.kind == Kind::Dir && dirs.insert(stat.inode) {
             match volume.list(&path) {
                 Ok(names) => todo.extend(names.iter().map(|name| join(&path, name))),
-                // Names need not be text.
+                // Names need not be UTF-8.
                 Err(Errno::ILSEQ) => {}
                 Err(errno) => clear("readdir", &path, errno)?,
             }

@@ -1,18 +1,18 @@
-//! Changes of a volume's bytes, aimed at its structures.
+//! Random changes to a volume's bytes, aimed at its structures.
 
 use extant_rt::Rng;
 
-/// Changes a volume as the seed says; gives a line for each change.
+/// Changes a volume at random from the seed; returns a line per change.
 pub fn mutate(bytes: &mut [u8], seed: u64) -> Vec<String> {
     let mut rng = Rng::labelled(seed, "mutation");
     let places = Places::of(bytes);
     (0..1 + rng.below(6)).map(|_| places.change(bytes, &mut rng)).collect()
 }
 
-/// Where the structures of a volume lie, by what their blocks look like.
+/// Locations of a volume's structures, judged by the contents of blocks.
 struct Places {
     block_bytes: usize,
-    /// Blocks that begin a directory, an extent node, a block of attributes, or one of the journal's.
+    /// Blocks that start a directory, an extent node, an attribute block, or a journal block.
     known: [Vec<usize>; 4],
     descriptors: usize,
     inodes: usize,
@@ -80,7 +80,7 @@ impl Places {
                 self.spoil(bytes, rng, "inode", self.inode_table + inode * self.inode_bytes, 160)
             }
             4 => {
-                // An extent tree or a block map in its inode.
+                // The extent tree or block map in an inode.
                 let inode = below(rng, self.inodes.min(64));
                 self.spoil(bytes, rng, "map", self.inode_table + inode * self.inode_bytes + 40, 60)
             }
@@ -103,7 +103,7 @@ impl Places {
     fn spoil(&self, bytes: &mut [u8], rng: &mut Rng, what: &str, from: usize, len: usize) -> String {
         let at = from + rng.below(len as u64) as usize;
         if rng.below(3) == 0 {
-            // A number that means something elsewhere.
+            // A number that is meaningful elsewhere.
             let blocks = (bytes.len() / self.block_bytes) as u64;
             let values = [0, 1, 2, 8, 11, 12, u64::from(u32::MAX), blocks - 1, blocks, rng.below(blocks)];
             let value = values[rng.below(values.len() as u64) as usize] as u32;
@@ -122,7 +122,7 @@ impl Places {
         format!("{what}: {old:#04x} became {byte:#04x} at byte {at}")
     }
 
-    /// Inodes on the orphan list, which may be in use, beyond the volume, or linked in a circle.
+    /// Puts inodes on the orphan list that may be in use, out of range, or linked in a cycle.
     fn orphans(&self, bytes: &mut [u8], rng: &mut Rng) -> String {
         let inode = |rng: &mut Rng| rng.below(self.inodes.min(40) as u64 + 3) as u32;
         let first = inode(rng);
@@ -132,7 +132,7 @@ impl Places {
         for _ in 0..rng.below(4) {
             let next = inode(rng);
             if at > 0 {
-                // i_dtime is the link.
+                // i_dtime links the list.
                 put(bytes, self.inode_table + (at as usize - 1) * self.inode_bytes + 0x14, next);
             }
             list.push(next);

@@ -1,8 +1,9 @@
-//! Access control lists in the form of `system.posix_acl_*`, and the mode that they mean.
+//! Access control lists in `system.posix_acl_*` form, and the modes they imply.
 //!
-//! POSIX 1003.1e draft 17 as Linux applies it, acl(5): the mode's group bits are the mask where there is one.
+//! POSIX 1003.1e draft 17 as applied by Linux, acl(5): the mode's group bits are the mask, if there
+//! is one.
 
-/// The attributes' names.
+/// Names of the attributes.
 pub(super) const ACCESS: &str = "system.posix_acl_access";
 pub(super) const DEFAULT: &str = "system.posix_acl_default";
 
@@ -10,7 +11,7 @@ const OWNER: u16 = 0x01;
 const OWNING_GROUP: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// Version, before the entries of 8 bytes.
+/// The version, before the 8-byte entries.
 const HEADER_BYTES: usize = 4;
 
 fn entries(list: &[u8]) -> impl Iterator<Item = (u16, u16)> {
@@ -18,12 +19,12 @@ fn entries(list: &[u8]) -> impl Iterator<Item = (u16, u16)> {
     list.get(HEADER_BYTES..).unwrap_or_default().chunks_exact(8).map(move |e| (word(e), word(&e[2..])))
 }
 
-/// The entry that the mode's group bits stand for.
+/// The entry that corresponds to the mode's group bits.
 fn group_class(list: &[u8]) -> u16 {
     if entries(list).any(|(tag, _)| tag == MASK) { MASK } else { OWNING_GROUP }
 }
 
-/// The permissions that a list means, and whether they say all that it says.
+/// The permission bits of a list, and whether they express it completely.
 pub(super) fn mode_of(list: &[u8]) -> (u32, bool) {
     let class = group_class(list);
     let bits = entries(list).fold(0, |bits, (tag, permissions)| {
@@ -46,7 +47,7 @@ fn with(list: &[u8], change: impl Fn(u16, u16) -> u16) -> Vec<u8> {
     list
 }
 
-/// The list of a file whose mode is changed.
+/// The list of a file after its mode is changed.
 pub(super) fn with_mode(list: &[u8], mode: u32) -> Vec<u8> {
     let class = group_class(list);
     with(list, |tag, old| match tag {
@@ -57,8 +58,8 @@ pub(super) fn with_mode(list: &[u8], mode: u32) -> Vec<u8> {
     })
 }
 
-/// The list and the mode of what is created with `mode` below a directory with this default; no list where the mode says
-/// it all.
+/// List and mode of a file created with `mode` below a directory with this default list; no list if
+/// the mode expresses it completely.
 pub(super) fn inherited(default: &[u8], mode: u32) -> (Option<Vec<u8>>, u32) {
     let class = group_class(default);
     let list = with(default, |tag, old| match tag {

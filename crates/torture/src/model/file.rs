@@ -1,11 +1,13 @@
-//! Contents that a file may have after a crash.
+//! The contents that a file may have after a crash.
 //!
-//! A byte changed since the last sync of its file reads old (any version since), new, or zero, a truncated tail included;
-//! never another file's. The size grows only over written bytes or by an explicit call; explicit sizes belong to the prefix
-//! of operations, sizes that follow from writes do not.
+//! A byte changed since the file's last sync reads as old (any version since), new, or zero, even
+//! in a truncated tail, but never as another file's. The size grows only over written bytes or by
+//! an explicit call. Explicit sizes are part of the prefix of operations; sizes that result from
+//! writes are not.
 //!
-//! After a failed write-back the file covers the blocks that have their place: it may end with any block before the first that
-//! failed, each block behind the old end as it was after one of the operations.
+//! After a failed write-back the file covers the blocks that were allocated: it may end with any
+//! block before the first one that failed, and each block past the old end is as it was after one
+//! of the operations.
 
 use crate::Fallocate;
 use std::ops::Range;
@@ -17,27 +19,29 @@ pub(super) enum Event {
         offset: u64,
         data: Arc<[u8]>,
     },
-    /// An explicit size: part of the prefix of operations.
+    /// An explicit size; part of the prefix of operations.
     Resize {
         size: u64,
     },
-    /// Truncation to nothing at open, which waits for new contents: the file is as before, empty, or new.
+    /// Truncation to zero at open, which waits for new contents: the file has its old contents, is
+    /// empty, or has the new ones.
     Empty,
-    /// The bytes there are durable once the operation returns, as `O_SYNC` promises of what it writes, in a file that is no
-    /// shorter than it was then.
+    /// The bytes in `range` are durable once the operation returns, as `O_SYNC` promises for what
+    /// it writes, and the file is no shorter than it was then.
     Pin {
         range: Range<u64>,
         size: u64,
     },
-    /// The bytes behind `at` moved by `by` bytes: a part of them was taken out, or a hole put before them. All that was written
-    /// before is on the disk then.
+    /// The bytes after `at` moved by `by` bytes: a range was collapsed, or a hole inserted.
+    /// Everything written before is on disk by then.
     Shift {
         at: u64,
         by: i64,
         /// The contents afterwards.
         after: Arc<[u8]>,
     },
-    /// Zeroes what lies there, and grows the file to `size` at most; may be cut anywhere between its steps.
+    /// Zeros a range, and grows the file to at most `size`; a crash may come between any of its
+    /// steps.
     Zero {
         range: Range<u64>,
         size: u64,
@@ -45,14 +49,16 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// A write, truncation or the like behind a shift, where it took place in a file of which nothing had moved.
+    /// Translates a write, truncation or the like that came after a shift to the positions of a
+    /// file without the shift.
     fn unshifted(&self, at: u64, by: i64) -> Vec<Self> {
-        // A byte that was put in has no place there.
+        // An inserted byte has no position there.
         let back = |place: u64| if place < at { place } else { place.saturating_add_signed(-by).max(at) };
         match self {
             Self::Write { offset, data } => {
                 let end = offset + data.len() as u64;
-                // Before the shift's place, behind it, and not in what was put in.
+                // Split into the parts before and after the shift's position; drop what lies in the
+                // inserted range.
                 let behind = if by > 0 { at + by as u64 } else { at };
                 let parts = [*offset..end.min(at), (*offset).max(behind)..end];
                 let parts = parts.into_iter().filter(|part| part.start < part.end);
@@ -66,7 +72,7 @@ impl Event {
             Self::Zero { range, size } => {
                 vec![Self::Zero { range: back(range.start)..back(range.end), size: back(*size) }]
             }
-            // A synchronous write has brought the shift along, and a second shift what was before it.
+            // A synchronous write has made the shift durable; a second shift, everything before it.
             Self::Pin { .. } | Self::Shift { .. } => Vec::new(),
             Self::Empty => vec![Self::Empty],
         }
@@ -95,18 +101,18 @@ impl Event {
     }
 }
 
-/// When contents are known to be durable.
+/// Since when contents are known to be durable.
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// Whenever the file is there at all: it began like this.
+    /// As long as the file exists: its initial contents.
     Ever,
     /// Once this operation has returned.
     Returned(usize),
-    /// If this operation is in the prefix that survived.
+    /// If this operation is in the surviving prefix.
     Survived(usize),
 }
 
-/// A file's writes, and the moments at which its contents were made durable.
+/// A file's writes, and the points at which its contents became durable.
 #[derive(Clone, Debug)]
 pub(super) struct FileHistory {
     live: Vec<u8>,
@@ -115,7 +121,7 @@ pub(super) struct FileHistory {
 }
 
 impl FileHistory {
-    /// A file that came to be in operation `born`, or was there before.
+    /// A file created by operation `born`, or that existed before.
     pub(super) fn new(born: usize, contents: Arc<[u8]>) -> Self {
         Self { live: contents.to_vec(), events: Vec::new(), bases: vec![(Since::Ever, born, contents)] }
     }
@@ -135,14 +141,14 @@ impl FileHistory {
         self.bases.push((Since::Survived(op), op + 1, self.live.as_slice().into()));
     }
 
-    /// The effect of `fallocate` on the contents as they are.
+    /// The effect of `fallocate` on the current contents.
     pub(super) fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Event {
         let end = offset + len;
         match mode {
             Fallocate::Allocate => Event::Zero { range: end..end, size: end },
             Fallocate::KeepSize => Event::Zero { range: end..end, size: 0 },
             Fallocate::Zero => Event::Zero { range: offset..end, size: end },
-            // A size that was not recorded yet may be, as far as the hole reaches.
+            // A size not yet recorded may get recorded, as far as the hole reaches.
             Fallocate::ZeroKeepSize | Fallocate::Punch => {
                 Event::Zero { range: offset..end, size: end.min(self.live_bytes()) }
             }
@@ -160,12 +166,12 @@ impl FileHistory {
         }
     }
 
-    /// Bytes that a reader sees; `None` beyond the end.
+    /// Bytes as seen by a reader; `None` past the end.
     pub(super) fn live_range(&self, at: u64, len: u64) -> Option<Arc<[u8]>> {
         self.live.get(at as usize..at.checked_add(len)? as usize).map(Arc::from)
     }
 
-    /// The size that a reader sees.
+    /// Size as seen by a reader.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live.len() as u64
     }
@@ -175,8 +181,8 @@ impl FileHistory {
         self.events.iter().any(|&(op, _)| op > since && op < started)
     }
 
-    /// Whether the file may hold `found` where `prefix` operations survived, `completed` had returned and `started` had
-    /// begun.
+    /// Whether the file may contain `found` if `prefix` operations survived, `completed` had
+    /// returned and `started` had begun.
     pub(super) fn admits(
         &self,
         found: &[u8],
@@ -202,17 +208,17 @@ impl FileHistory {
     }
 }
 
-/// What limits a file's contents after a crash.
+/// Constraints on a file's contents after a crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// The bytes of a block, where a write-back has failed.
+    /// Block size in bytes, if a write-back has failed.
     pub(super) failed: Option<u64>,
-    /// The bytes of a block, where that is known: a file that is cut has its old bytes behind the block of its new end until
-    /// the cut survives.
+    /// Block size in bytes, if known: until a truncation survives, a file keeps its old bytes past
+    /// the block of the new end.
     pub(super) block: Option<u64>,
 }
 
-/// Knowledge of a file after a crash: contents that it once had, and what happened since.
+/// What is known about a file after a crash: contents that it once had, and what happened since.
 struct Known<'a> {
     base: Arc<[u8]>,
     pending: Vec<&'a (usize, Event)>,
@@ -233,7 +239,7 @@ impl Known<'_> {
             let moved = Known { base: after.clone(), pending: later.to_vec(), ..*self };
             return moved.admits_unshifted(found);
         }
-        // Not begun: later writes went to blocks that are where they were.
+        // The shift has not begun: later writes went to blocks that have not moved.
         let back: Vec<(usize, Event)> = later
             .iter()
             .flat_map(|(op, event)| event.unshifted(at, by).into_iter().map(|event| (*op, event)))
@@ -243,7 +249,7 @@ impl Known<'_> {
         unmoved.admits(found)
     }
 
-    /// As [`Self::admits`], where nothing has moved.
+    /// Like [`Self::admits`], for files without shifts.
     fn admits_unshifted(&self, found: &[u8]) -> Result<(), String> {
         let Self { base, pending, prefix, limits } = self;
         let (prefix, Limits { failed, block: unit }) = (*prefix, *limits);
@@ -295,11 +301,12 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize, block_by
     let mut sizes = vec![base..=base];
     for (op, event) in pending {
         match event {
-            // Writes after a size that did not survive did not grow the file either: they were logged later.
+            // If an explicit size did not survive, later writes did not grow the file either,
+            // because they were logged later.
             Event::Resize { .. } if *op >= prefix => break,
             Event::Resize { size } => sizes = vec![*size..=*size],
             Event::Empty => sizes.push(0..=0),
-            // Taken away by the caller.
+            // The caller has removed these.
             Event::Shift { .. } => {}
             Event::Pin { size: least, .. } => {
                 let clip = |size: std::ops::RangeInclusive<u64>| *least.max(size.start())..=*size.end();
@@ -311,7 +318,8 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize, block_by
                 let least = sizes.iter().map(|size| *size.start()).min().expect("one at least");
                 let from = least.max(*offset);
                 if end > from {
-                    // Blocks are written as a whole, and the file ends with one where it goes on behind a hole.
+                    // Whole blocks are written, and the file may end after one if it continues past
+                    // a hole.
                     let whole = block_bytes.map_or(end, |block| end.next_multiple_of(block));
                     sizes.push(from + 1..=end.max(whole.min(longest)));
                 }
@@ -359,7 +367,7 @@ fn check_blocks(
     }
 }
 
-/// Checks `found` piece by piece between the ends of what happened to the file.
+/// Checks `found` in pieces delimited by the ends of all events.
 fn check_bytes(
     found: &[u8],
     base: &[u8],
@@ -386,12 +394,12 @@ fn check_bytes(
     Ok(())
 }
 
-/// The byte up to which a cut to `size` may have zeroed the file before it survives.
+/// End of the range that a truncation to `size` may have zeroed before it survives.
 fn zeroed_end(size: u64, block_bytes: Option<u64>) -> u64 {
     block_bytes.map_or(u64::MAX, |block| size.next_multiple_of(block))
 }
 
-/// Within a piece every event either covers all of it or nothing.
+/// Checks a piece: every event covers either all of it or nothing.
 fn check_piece(
     found: &[u8],
     base: &[u8],
@@ -417,7 +425,8 @@ fn check_piece(
                 }
             }
             Event::Resize { size } if *size <= piece.start => {
-                // Bytes that were cut off do not come back; until the cut survives those of the last block may read as zeroes.
+                // Truncated bytes do not come back. Until the truncation survives, those in the
+                // last block may read as zeros.
                 let survives = *op < prefix;
                 if survives {
                     versions.clear();

@@ -1,9 +1,10 @@
-//! The promises of a volume, as a small file system in memory that knows its own past.
+//! A volume's promises, as a small in-memory file system that remembers its past.
 //!
-//! After a crash, names, links, modes, owners, attributes, explicit times and explicit sizes are as after some *prefix* of
-//! the operations, no shorter than what was synced; data written follow rules of their own, byte by byte ([`file`]). The
-//! model keeps the name space after every operation ([`space`]) and every file's writes, and says of a recovered tree
-//! whether a prefix explains it.
+//! After a crash, names, links, modes, owners, attributes, explicit times and explicit sizes match
+//! the state after some *prefix* of the operations that includes everything synced. Written data
+//! follows its own rules, byte by byte ([`file`]). The model keeps the name space after every
+//! operation ([`space`]) and every file's writes, and decides whether a prefix explains a recovered
+//! tree.
 
 mod acl;
 mod file;
@@ -17,14 +18,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How an operation changed an inode, as far as syncs tell changes apart.
+/// How an operation changed an inode, as far as it matters for syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Touch {
-    /// It came to be.
+    /// It was created.
     Born,
-    /// It was given an explicit size.
+    /// It got an explicit size.
     Size,
-    /// A name, an attribute, or an entry of a directory.
+    /// A name, an attribute, or a directory entry changed.
     Other,
 }
 
@@ -32,35 +33,35 @@ enum Touch {
 #[derive(Clone, Debug)]
 struct Sync {
     op: usize,
-    /// The prefix that must have survived.
+    /// The prefix that must survive.
     prefix: usize,
-    /// The inode that was synced; `None` for all.
+    /// The synced inode; `None` for all.
     node: Option<NodeId>,
-    /// Names and attributes were synced, too, not only the data.
+    /// Whether names and attributes were synced too, not only data.
     whole: bool,
 }
 
 /// The reference file system.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// After so many operations.
+    /// States after each number of operations.
     spaces: Vec<Arc<Space>>,
     files: BTreeMap<NodeId, FileHistory>,
     touched: Vec<(usize, NodeId, Touch)>,
     syncs: Vec<Sync>,
     held: BTreeMap<u8, NodeId>,
     next: NodeId,
-    /// Age at which changes are durable without a sync, if there is one.
+    /// Age at which changes are durable without a sync, if any.
     commits_within_millis: Option<u64>,
     limits: Limits,
 }
 
-/// Why no prefix explains what was recovered.
+/// Why no prefix explains a recovered tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Prefixes that would have been right.
+    /// Prefixes that would be acceptable.
     pub allowed: std::ops::RangeInclusive<usize>,
-    /// The prefix that comes nearest.
+    /// The closest prefix.
     pub nearest: usize,
     /// Differences from it.
     pub complaints: Vec<String>,
@@ -103,34 +104,35 @@ impl Model {
         model
     }
 
-    /// Names and attributes, not data, are durable at this age without a sync.
+    /// Names and attributes, but not data, are durable at this age without a sync.
     #[must_use]
     pub fn commits_within_millis(mut self, age: Option<u64>) -> Self {
         self.commits_within_millis = age;
         self
     }
 
-    /// A write-back may have failed: files of delayed data end with any block that has its place.
+    /// A write-back may have failed: a file with delayed data may then end after any of the blocks
+    /// allocated for it.
     #[must_use]
     pub fn after_failed_writes(mut self, block_bytes: u64) -> Self {
         self.limits.failed = Some(block_bytes);
         self
     }
 
-    /// The bytes of a block, where that is known: a cut that does not survive has zeroed nothing behind the block in which it would
-    /// have made the file end.
+    /// Block size in bytes, if known: a truncation that does not survive has zeroed nothing past
+    /// the block of its new end.
     #[must_use]
     pub fn in_blocks_of(mut self, block_bytes: Option<u64>) -> Self {
         self.limits.block = block_bytes;
         self
     }
 
-    /// How many operations it knows.
+    /// Number of operations recorded.
     pub fn len(&self) -> usize {
         self.spaces.len() - 1
     }
 
-    /// Whether it knows none.
+    /// Whether none are recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,7 +141,7 @@ impl Model {
         self.spaces.last().expect("there is a beginning")
     }
 
-    /// Records an operation and its result. One that failed changed nothing.
+    /// Records an operation and its result. A failed operation changed nothing.
     ///
     /// # Errors
     /// The operation cannot have succeeded.
@@ -156,8 +158,8 @@ impl Model {
         Ok(())
     }
 
-    /// Records an operation that the device has failed. It changed nothing but the times of the files that it names, perhaps: as
-    /// on Linux they go before the data.
+    /// Records an operation that the device failed. It changed nothing, except perhaps times of the
+    /// files it names: like on Linux, times are set before data is written.
     pub fn record_interrupted(&mut self, op: &Op) {
         let mut space = Space::clone(self.now());
         for path in op.paths() {
@@ -168,7 +170,8 @@ impl Model {
         self.spaces.push(Arc::new(space));
     }
 
-    /// Whether `op`, a write by path, returns only once it is durable: through `O_SYNC`, `O_DSYNC`, or by the file's flag.
+    /// Whether `op`, a write by path, returns only once it is durable: by `O_SYNC`, `O_DSYNC`, or
+    /// the file's flag.
     pub fn writes_durably(&self, op: &Op) -> bool {
         let (Op::Write { path, durability, .. } | Op::Rewrite { path, durability, .. }) = op else {
             return false;
@@ -181,7 +184,8 @@ impl Model {
         durability != Durability::None
     }
 
-    /// Records a durable write by path that failed: its data may be in the page cache, as those of a write without a sync are.
+    /// Records a durable write by path that failed: its data may be in the page cache, like that of
+    /// a write without a sync.
     ///
     /// # Errors
     /// It cannot have begun.
@@ -371,7 +375,7 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that a write through `O_SYNC` or `O_DSYNC` is durable.
+    /// Records that an `O_SYNC` or `O_DSYNC` write is durable.
     fn pin(
         &mut self,
         index: usize,
@@ -442,7 +446,7 @@ impl Model {
         }
         self.touch(index, &[id, dirs.0, dirs.1]);
         self.touch(index, replaced.as_slice());
-        // Replace-by-rename carries the contents that the source had.
+        // Replace-by-rename makes the source's contents durable with the rename.
         if replaced.is_some()
             && matches!(mode, RenameMode::Replace | RenameMode::Whiteout)
             && let Some(file) = self.files.get_mut(&id)
@@ -498,16 +502,16 @@ impl Model {
         (self.synced_by(completed)..=started.min(self.len())).filter(explains).collect()
     }
 
-    /// The shortest prefix that holds all that was synced.
+    /// The shortest prefix that includes everything synced.
     fn synced_by(&self, completed: usize) -> usize {
         self.syncs.iter().filter(|sync| sync.op < completed).map(|sync| sync.prefix).max().unwrap_or(0)
     }
 
-    /// Says which prefix explains a recovered tree. Of the operations `completed` had returned before the crash, `started`
-    /// had begun.
+    /// Returns a prefix that explains a recovered tree. Before the crash, `completed` operations
+    /// had returned and `started` had begun.
     ///
     /// # Errors
-    /// None does.
+    /// No prefix does.
     pub fn explain(&self, tree: &Tree, completed: usize, started: usize) -> Result<usize, Violation> {
         let lowest = self.synced_by(completed);
         let started = started.min(self.len());
@@ -525,7 +529,8 @@ impl Model {
         Err(Violation { allowed: lowest..=started, nearest, complaints })
     }
 
-    /// The contents, sizes included, that an undisturbed run leaves, compared with what is there.
+    /// Compares a tree with the exact state, including contents and sizes, after an undisturbed
+    /// run.
     pub fn compare_now(&self, tree: &Tree) -> Vec<String> {
         let mut synced = self.clone();
         synced.files.values_mut().for_each(|file| file.synced(self.len()));

@@ -12,10 +12,10 @@ pub(super) type NodeId = u32;
 pub(super) const ROOT: NodeId = 0;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
-/// Synchronous, not dumped, no access times, synchronous directory.
+/// Synchronous, no dump, no access times, synchronous directory.
 const INHERITED: u32 = 0x1_40c8;
 const DIRSYNC: u32 = 0x1_0000;
-/// `FS_SYNC_FL`: as if each descriptor had `O_SYNC`.
+/// `FS_SYNC_FL`: as if every descriptor had `O_SYNC`.
 const SYNCHRONOUS: u32 = 0x8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +34,15 @@ pub(super) struct Node {
     pub(super) gid: u32,
     pub(super) nlink: u64,
     pub(super) xattrs: BTreeMap<String, Vec<u8>>,
-    /// Of a file or directory.
+    /// For a file or directory.
     pub(super) flags: u32,
     pub(super) project: u32,
-    /// Where it was set explicitly and nothing has changed it since, with the operation that set it.
+    /// Set if it was set explicitly and nothing has changed it since; with the operation that set
+    /// it.
     pub(super) mtime: Option<(usize, Time)>,
 }
 
-/// Inodes and names. The root has the number that the first tree gave it.
+/// Inodes and names. The root's number is that in the first tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Space {
     nodes: BTreeMap<NodeId, Arc<Node>>,
@@ -105,7 +106,7 @@ impl Space {
         }
     }
 
-    /// The inode that a path names; `follow` a symbolic link in the last place.
+    /// The inode at a path; `follow` applies to a symbolic link in the last component.
     pub(super) fn resolve(&self, path: &str, follow: bool) -> Result<NodeId, Errno> {
         let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
         let mut trail = vec![ROOT];
@@ -143,9 +144,9 @@ impl Space {
         Ok((self.resolve(dir, true)?, name))
     }
 
-    /// Adds an inode; returns the directory.
+    /// Adds an inode; returns its directory.
     pub(super) fn create(&mut self, id: NodeId, path: &str, body: Body, mode: u32) -> Result<NodeId, Errno> {
-        // A file created through a dangling link comes to be where the link leads.
+        // A file created through a dangling link is created at the link's target.
         if let (Ok(link), Body::File) = (self.resolve(path, false), &body)
             && let Body::Symlink(target) = self.body(link).clone()
         {
@@ -164,7 +165,7 @@ impl Space {
         Ok(dir)
     }
 
-    /// Adds a file without a name, made in this directory.
+    /// Adds a file without a name, created in this directory.
     pub(super) fn create_nameless(&mut self, id: NodeId, dir: &str, mode: u32) -> Result<(), Errno> {
         let dir = self.resolve(dir, true)?;
         self.entries(dir)?;
@@ -173,13 +174,13 @@ impl Space {
         Ok(())
     }
 
-    /// When a write to the file through a descriptor with `asked` is durable.
+    /// When a write through a descriptor opened with `asked` is durable.
     pub(super) fn durability(&self, id: NodeId, asked: Durability) -> Durability {
         let is_synchronous = self.nodes.get(&id).is_some_and(|node| node.flags & SYNCHRONOUS != 0);
         if is_synchronous { Durability::All } else { asked }
     }
 
-    /// A new inode with what its directory hands down: group, flags, access control lists.
+    /// A new inode with what it inherits from its directory: group, flags, access control lists.
     fn made_in(&self, dir: NodeId, body: Body, mode: u32) -> Node {
         let parent = &self.nodes[&dir];
         let is_dir = matches!(body, Body::Dir(_));
@@ -196,7 +197,8 @@ impl Space {
             nlink: if is_dir { 2 } else { 1 },
             xattrs: BTreeMap::new(),
             flags,
-            // Handed down only with a flag of the directory's (`FS_PROJINHERIT_FL`) that no operation here sets.
+            // Inherited only with a directory flag (`FS_PROJINHERIT_FL`) that no operation here
+            // sets.
             project: 0,
             mtime: None,
             body,
@@ -236,7 +238,7 @@ impl Space {
 
     pub(super) fn remove_xattr(&mut self, id: NodeId, name: &str) -> Result<(), Errno> {
         let removed = self.edit(id).xattrs.remove(name);
-        // Of a list that is not there, nothing is left either.
+        // Removing a list that does not exist succeeds.
         let may_lack = [acl::ACCESS, acl::DEFAULT].contains(&name);
         if removed.is_none() && !may_lack { Err(Errno::NODATA) } else { Ok(()) }
     }
@@ -251,7 +253,7 @@ impl Space {
         Ok(dir)
     }
 
-    /// As [`Self::link`], in place of anything but a directory.
+    /// Like [`Self::link`], but replaces anything except a directory.
     pub(super) fn link_over(&mut self, id: NodeId, to: &str) -> Result<NodeId, Errno> {
         let (dir, name) = self.place(to)?;
         if let Some(replaced) = self.entries(dir)?.remove(name) {
@@ -263,7 +265,7 @@ impl Space {
         self.link(id, to)
     }
 
-    /// Removes a name; returns the inode and the directory.
+    /// Removes a name; returns the inode and its directory.
     pub(super) fn unlink(&mut self, path: &str) -> Result<(NodeId, NodeId), Errno> {
         let (dir, name) = self.place(path)?;
         self.edit(dir).mtime = None;
@@ -272,7 +274,7 @@ impl Space {
         Ok((id, dir))
     }
 
-    /// One link less to an inode that was in `dir`; without links it is gone.
+    /// Removes a link of an inode in `dir`; without links it is gone.
     fn drop_link(&mut self, id: NodeId, dir: NodeId) -> Result<(), Errno> {
         let node = self.edit(id);
         match &node.body {
@@ -289,7 +291,7 @@ impl Space {
         Ok(())
     }
 
-    /// Returns the two directories.
+    /// Renames; returns the two directories.
     pub(super) fn rename(
         &mut self,
         from: &str,
@@ -332,7 +334,7 @@ impl Space {
         Ok((old_dir, new_dir))
     }
 
-    /// Puts a whiteout where a name was renamed away.
+    /// Puts a whiteout in place of a renamed file.
     pub(super) fn white_out(&mut self, id: NodeId, path: &str) -> Result<(), Errno> {
         self.create(id, path, Body::Special(Special::Char(0, 0)), 0).map(drop)
     }
@@ -343,14 +345,14 @@ impl Space {
         if !matches!(node.body, Body::Dir(_)) {
             node.xattrs.remove(CAPABILITY);
             node.mode &= !SETUID;
-            // Without group execution the bit once meant mandatory locking.
+            // Without group execute permission the bit once meant mandatory locking.
             if node.mode & 0o010 != 0 {
                 node.mode &= !SETGID;
             }
         }
     }
 
-    /// A program whose contents are changed loses its capabilities; says whether it had any.
+    /// Drops a file's capabilities because its contents change; returns whether it had any.
     pub(super) fn drop_capability(&mut self, id: NodeId) -> bool {
         let had = self.nodes.get(&id).is_some_and(|node| node.xattrs.contains_key(CAPABILITY));
         if had {
@@ -359,7 +361,7 @@ impl Space {
         had
     }
 
-    /// Every path but the root's, with its inode.
+    /// All paths except the root's, with their inodes.
     pub(super) fn paths(&self) -> Vec<(String, NodeId)> {
         let mut paths = Vec::new();
         let mut todo = vec![(String::new(), ROOT)];
@@ -374,8 +376,8 @@ impl Space {
         paths
     }
 
-    /// Differences of a tree, files' sizes and contents apart. `written(id, since)` says whether data may have changed
-    /// an inode's times after the operation `since`.
+    /// Differences from a tree, except file sizes and contents. `written(id, since)` says whether
+    /// data may have changed an inode's times after operation `since`.
     pub(super) fn compare(&self, tree: &Tree, written: impl Fn(NodeId, usize) -> bool) -> Vec<String> {
         let mut complaints = Vec::new();
         let mut aliases: BTreeMap<NodeId, u64> = BTreeMap::new();
@@ -392,7 +394,7 @@ impl Space {
                 complaints.push(format!("/{path}: link count is {}, not {}", stat.nlink, node.nlink));
             }
             if let Some((_, mtime)) = node.mtime.filter(|&(since, _)| !written(id, since)) {
-                // An inode of 128 bytes holds 32 bits of seconds only.
+                // A 128-byte inode stores only 32 bits of seconds.
                 let coarse = Time { seconds: mtime.seconds.min(i32::MAX.into()), nanos: 0 };
                 if stat.mtime != coarse && stat.mtime != mtime {
                     complaints.push(format!("/{path}: mtime is {:?}, not {mtime:?}", stat.mtime));
@@ -420,7 +422,7 @@ impl Space {
 }
 
 impl Node {
-    /// Differences of a file found at `path`, link count, times, size and contents apart.
+    /// Differences of a file found at `path`, except link count, times, size and contents.
     pub(super) fn differences(&self, path: &str, found: &Found) -> Vec<String> {
         let mut complaints = Vec::new();
         let stat = &found.stat;
@@ -449,7 +451,7 @@ impl Node {
         if found.target.as_deref() != target {
             differ("target", &found.target, &target);
         }
-        // A tree has those of files and directories.
+        // A tree has extended attributes of files and directories only.
         if matches!(self.body, Body::File | Body::Dir(_)) && found.xattrs != self.xattrs {
             let short = |all: &BTreeMap<String, Vec<u8>>| {
                 all.iter().map(|(name, value)| (name.clone(), value.len())).collect::<Vec<_>>()

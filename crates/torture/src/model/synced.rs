@@ -1,10 +1,11 @@
-//! The promises of a volume without a journal, after e2fsck: what was synced is there, whatever became of the rest.
+//! Promises of a volume without a journal, after e2fsck: synced data is there, whatever happened to
+//! the rest.
 //!
-//! A synced directory has the names that it had and that were not removed since. A synced inode has its contents, and is
-//! found under a name that it had at the sync or was given since; its attributes are those of the sync or of a later moment.
-//! An inode that was not changed since the sync has exactly what it had, and all of its names. One that was moved may be in
-//! `lost+found`, or have a name that e2fsck changed because another file has it too; e2fsck may round its size up to whole
-//! blocks.
+//! A synced directory has all its names that were not removed since. A synced inode has its
+//! contents, and is found under a name that it had at the sync or got later; its attributes are
+//! those at the sync or later. An inode not changed since its sync is exactly as it was, with all
+//! its names. A moved inode may be in `lost+found`, or have a name that e2fsck changed because of a
+//! duplicate. e2fsck may round its size up to whole blocks.
 
 use super::file::Limits;
 use super::space::{NodeId, ROOT, Space};
@@ -19,16 +20,16 @@ const BLOCK_BYTES_MIN: usize = 1024;
 const BLOCK_BYTES_MAX: usize = 4096;
 
 impl Model {
-    /// Says whether everything is there that was synced. Of the operations `completed` had returned before the crash,
-    /// `started` had begun.
+    /// Checks that everything synced is there. Before the crash, `completed` operations had
+    /// returned and `started` had begun.
     ///
     /// # Errors
-    /// Each thing that is missing or wrong.
+    /// Everything that is missing or wrong.
     pub fn explain_synced(&self, tree: &Tree, completed: usize, started: usize) -> Result<(), Vec<String>> {
         let started = started.min(self.len());
         let mut complaints = Vec::new();
         let mut asked = BTreeSet::new();
-        // The last sync of an inode is the one that counts.
+        // Only the last sync of an inode counts.
         for sync in self.syncs.iter().rev().filter(|sync| sync.op < completed) {
             let nodes: Vec<NodeId> = match sync.node {
                 Some(node) => vec![node],
@@ -43,7 +44,8 @@ impl Model {
         if complaints.is_empty() { Ok(()) } else { Err(complaints) }
     }
 
-    /// The parts missing of an inode that was synced before the first of `spaces`; the last is how things are.
+    /// What is missing of an inode synced before the first of `spaces`; the last one is the current
+    /// state.
     fn missing(
         &self,
         tree: &Tree,
@@ -75,7 +77,7 @@ impl Model {
         let found_again = tree.nodes.keys().filter(|path| kept.is_empty() && strange(path));
         for path in ever.iter().chain(found_again) {
             let Some(found) = tree.nodes.get(path) else { continue };
-            // Another file may have had the name before or since: then the next name decides.
+            // Another file may have had this name before or since; then the next name decides.
             let as_some = spaces.iter().find_map(|space| {
                 let known = space.node(node)?;
                 let wrong = if whole { known.differences(path, found) } else { Vec::new() };
@@ -90,7 +92,7 @@ impl Model {
                 return None;
             }
             let file = &self.files[&node];
-            // Without orphans the last step of a cut records the size.
+            // Without orphans, recording the size is the last step of a truncation.
             let limits = Limits { block: None, ..self.limits };
             let lowest = started + 1 - spaces.len();
             let admits = |data: &[u8]| {
@@ -117,8 +119,8 @@ impl Model {
     }
 }
 
-/// Whether a path is `was` with other names for some of those in it, as e2fsck gives them to the second of two equal ones: with
-/// a `~` and a number behind the name, or in place of its last letters.
+/// Whether a path is `was` with some names changed by e2fsck to resolve duplicates: with a `~` and
+/// a number appended, or replacing the last letters.
 pub(super) fn is_renamed(was: &str, path: &str) -> bool {
     let is_second = |was: &str, name: &str| match name.rsplit_once('~') {
         Some((kept, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {
@@ -130,7 +132,7 @@ pub(super) fn is_renamed(was: &str, path: &str) -> bool {
     was.len() == path.len() && was.iter().zip(&path).all(|(was, name)| was == name || is_second(was, name))
 }
 
-/// A name that a directory had in all of `spaces` and that is not there.
+/// A name that a directory had in all of `spaces`, but that is missing.
 fn missing_entry(tree: &Tree, dir: NodeId, spaces: &[Arc<Space>]) -> Option<String> {
     let entries = |space: &Space| -> BTreeSet<(String, NodeId)> {
         let paths = space.paths();

@@ -1,8 +1,9 @@
-//! Every disk that a power cut may leave behind, from a log of writes and flushes.
+//! Every disk that a power cut may leave, derived from a log of writes and flushes.
 //!
-//! The log is cut at every write. Of the writes that no flush covers yet each may have reached the medium or not, or some of
-//! its sectors only: all combinations where there are few, a sample where there are many. No state
-//! comes twice: a cut yields only the states with its newest write, except where the promise changes.
+//! The log is cut at every write. Each write not yet covered by a flush may have reached the
+//! medium, or not, or only in some of its sectors: all combinations if there are few such writes, a
+//! sample otherwise. No state is generated twice: a cut yields only the states that include its
+//! newest write, except where the promise changes.
 
 mod prune;
 
@@ -14,16 +15,16 @@ use std::fmt;
 pub use prune::Pruner;
 pub(crate) use prune::tags;
 
-/// How many states are made.
+/// How many states to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Up to so many volatile writes, all of their combinations.
+    /// With up to this many volatile writes, all combinations.
     pub exhaustive: usize,
-    /// Beyond that, so many random ones, besides each write alone, each one missing, and every prefix.
+    /// With more, this many random ones, plus each write alone, each one missing, and every prefix.
     pub sampled: usize,
-    /// So many states with torn writes for each cut.
+    /// States with torn writes per cut.
     pub torn: usize,
-    /// Of the sample.
+    /// Seed for sampling.
     pub seed: u64,
 }
 
@@ -38,9 +39,9 @@ impl Default for Options {
 pub struct State {
     /// Its contents.
     pub image: Image,
-    /// How many events of the log had happened.
+    /// Number of log events that had happened.
     pub cut: usize,
-    /// Indices of the writes that were submitted and are lost.
+    /// Indices of submitted writes that are lost.
     pub lost: Vec<usize>,
     /// The write of which only some sectors arrived.
     pub torn: Option<(usize, Vec<bool>)>,
@@ -60,7 +61,7 @@ impl fmt::Display for State {
     }
 }
 
-/// The fate of one write.
+/// What happens to a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Arrives,
@@ -68,8 +69,10 @@ enum Fate {
     Torn(Vec<bool>),
 }
 
-/// Calls `visit` for every state of `log` over `base` until it returns false. At the events in `promises` the volume
-/// promised more than before, so all states are visited there, old ones included.
+/// Calls `visit` for every state of `log` over `base`, until it returns false.
+///
+/// At the events in `promises` more is promised than before, so all states are visited there, even
+/// those seen before.
 pub fn each(
     log: &Log,
     base: &Image,
@@ -94,7 +97,7 @@ pub fn each(
         let mut fates: Vec<(usize, bool)> = crash.durable.iter().map(|&index| (index, true)).collect();
         fates.extend(crash.volatile.iter().map(|&index| (index, false)));
         fates.sort_unstable();
-        // Writes that are durable before anything volatile are so in every later state.
+        // Writes that are durable before any volatile one are part of every later state.
         let early = fates.iter().take_while(|&&(_, durable)| durable);
         for &(index, _) in early.filter(|&&(index, _)| index >= settled_to) {
             settled.apply(&log.changes[index], 0..log.changes[index].sectors());
@@ -126,7 +129,7 @@ pub fn each(
     }
 }
 
-/// One of the disks that a power cut after `cut` events of `log` over `base` may leave, by chance.
+/// A random one of the disks that a power cut after `cut` events of `log` over `base` may leave.
 pub fn random(log: &Log, base: &Image, cut: usize, rng: &mut Rng) -> State {
     let crash = log.crash(cut);
     let mut volatile = crash.volatile;
@@ -146,8 +149,8 @@ pub fn random(log: &Log, base: &Image, cut: usize, rng: &mut Rng) -> State {
     })
 }
 
-/// For each volatile write with `PREFLUSH`, from the last to the first, those that had ended when it came, as positions: it
-/// reaches the medium, whole or in part, only after them.
+/// For each volatile write with `PREFLUSH`, last to first: the volatile writes, as positions, that
+/// had completed when it was submitted. It can only reach the medium, whole or in part, after them.
 fn covered_by_preflush(log: &Log, cut: usize, volatile: &[usize]) -> Vec<(usize, Vec<usize>)> {
     let mut ended = Vec::new();
     let mut covered = Vec::new();
@@ -170,8 +173,9 @@ fn changes_something(change: &Change) -> bool {
     change.op != Op::Flush && change.bytes > 0
 }
 
-/// The primary superblock's two sectors, which are taken to arrive together: its checksum covers both, and neither Linux nor
-/// Extant opens a volume on which it is wrong, before they know of a journal.
+/// Whether a change touches the primary superblock, whose two sectors are assumed to arrive
+/// together: its checksum covers both, and neither Linux nor Extant opens a volume with a wrong
+/// one, because they read it before they know of a journal.
 fn is_superblock(change: &Change) -> bool {
     change.start.0 < 4 && change.start.0 + change.sectors() > 2
 }
@@ -202,7 +206,7 @@ impl State {
     }
 }
 
-/// Fates of the volatile writes; `must` arrives.
+/// Possible fates of the volatile writes; `must` arrives.
 fn choices(
     log: &Log,
     volatile: &[usize],
@@ -211,7 +215,7 @@ fn choices(
     pruner: Option<&Pruner>,
     rng: &mut Rng,
 ) -> Vec<Vec<Fate>> {
-    // Writes that live and die together, as positions in `volatile`.
+    // Writes that arrive or are lost together, as positions in `volatile`.
     let units: Vec<Vec<usize>> = match pruner {
         Some(pruner) => pruner.units(log, volatile),
         None => (0..volatile.len()).map(|position| vec![position]).collect(),
@@ -233,7 +237,8 @@ fn choices(
     let mut all = Vec::new();
     if n <= options.exhaustive {
         for mask in 0..1_u64 << n {
-            // The bit of what arrives anyway stays clear, so that no state comes twice.
+            // The bit of a write that always arrives stays clear, so that no state is generated
+            // twice.
             if fixed.is_none_or(|fixed| mask >> fixed & 1 == 0) {
                 all.push(spread(&|number| mask >> number & 1 == 1));
             }

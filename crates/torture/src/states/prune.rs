@@ -1,10 +1,11 @@
-//! Which writes need not be reordered against each other.
+//! Decides which writes need not be reordered against each other.
 //!
-//! After Silhouette (FAST '25): writes that a mechanism protects make no difference to what recovery finds. Blocks of the log
-//! count only once a commit block vouches for all of them; blocks of a committed transaction are written home from the log
-//! again, whatever became of them. Each of the two kinds lives and dies together. Everything else (data, the two
-//! superblocks) is reordered in every way. A mechanism protects only while its rules are kept, so every log is checked
-//! against them ([`Pruner::rules`]).
+//! Based on Silhouette (FAST '25): reordering writes that a mechanism protects makes no difference
+//! to recovery. Log blocks only count once a commit block covers all of them; blocks of a committed
+//! transaction are checkpointed again from the log, whatever happened to them. So the writes of
+//! each of these two kinds arrive or are lost together. Everything else (data, the two superblocks)
+//! is reordered in every way. The mechanism only protects while its ordering rules are kept, so
+//! every log is checked against them ([`Pruner::rules`]).
 
 use extant_block::{BioFlags, Log, LogEvent, Op};
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::ops::Range;
 
 const MAGIC: [u8; 4] = [0xc0, 0x3b, 0x39, 0x98];
 
-/// Knows where the log lies.
+/// Knows the location of the log.
 #[derive(Clone, Debug)]
 pub struct Pruner {
     block_bytes: u64,
@@ -29,12 +30,12 @@ enum Class {
 }
 
 impl Pruner {
-    /// For a volume whose journal lies in these runs of blocks, in order.
+    /// For a volume whose journal occupies these runs of blocks, in order.
     pub fn new(block_bytes: u64, journal: Vec<Range<u64>>) -> Self {
         Self { block_bytes, journal }
     }
 
-    /// Place of a volume block in the journal.
+    /// Position of a volume block within the journal.
     fn in_journal(&self, block: u64) -> Option<u64> {
         let mut before = 0;
         for run in &self.journal {
@@ -52,7 +53,8 @@ impl Pruner {
         change.data.chunks(self.block_bytes as usize).zip(first..).map(|(data, block)| (block, data))
     }
 
-    /// The blocks that transactions logged by writes before `index` cover, as far as their descriptors tell.
+    /// Blocks covered by transactions that were logged by writes before `index`, according to their
+    /// descriptors.
     fn logged_before(&self, log: &Log, index: usize) -> BTreeSet<u64> {
         let mut covered = BTreeSet::new();
         for earlier in 0..index {
@@ -85,7 +87,8 @@ impl Pruner {
         class.unwrap_or(Class::Other)
     }
 
-    /// Groups volatile writes (indices into the log's changes) into those that live and die together, as positions.
+    /// Groups volatile writes (indices into the log's changes) that arrive or are lost together, as
+    /// positions.
     pub(super) fn units(&self, log: &Log, volatile: &[usize]) -> Vec<Vec<usize>> {
         let Some(&last) = volatile.last() else { return Vec::new() };
         let covered = self.logged_before(log, last);
@@ -101,15 +104,15 @@ impl Pruner {
         units
     }
 
-    /// Checks the order that pruning relies on; one sentence for each place where it is broken.
+    /// Checks the ordering that pruning relies on; returns a sentence per violation.
     ///
-    /// A commit block is sent only when every block of the log sent before it has arrived, with `PREFLUSH` and `FUA` (or a
-    /// flush on either side). A block that a transaction covers is written home only after a commit block that was sent
-    /// after its descriptor is durable.
+    /// A commit block is submitted only after every log block submitted before it has completed,
+    /// with `PREFLUSH` and `FUA` (or a flush on either side). A block covered by a transaction is
+    /// checkpointed only after a commit block that was submitted after its descriptor is durable.
     pub fn rules(&self, log: &Log) -> Vec<String> {
         let mut broken = Vec::new();
         let mut in_flight: BTreeSet<usize> = BTreeSet::new();
-        // Blocks logged, each with whether a durable commit followed.
+        // Logged blocks not yet followed by a durable commit.
         let mut pending: BTreeSet<u64> = BTreeSet::new();
         let mut committing: Vec<(usize, BTreeSet<u64>)> = Vec::new();
         for (at, event) in log.events.iter().enumerate() {
@@ -179,7 +182,7 @@ fn kind(block: &[u8]) -> Option<u32> {
     (block.get(..4)? == MAGIC).then(|| u32::from_be_bytes(block[4..8].try_into().expect("four bytes")))
 }
 
-/// The volume blocks that a descriptor of checksum version 3 names: 16 bytes each, 16 more after the first.
+/// Volume blocks listed by a version 3 descriptor: 16 bytes each, plus 16 more after the first.
 pub(crate) fn tags(block: &[u8]) -> Vec<u64> {
     const SAME_UUID: u32 = 2;
     const LAST: u32 = 8;

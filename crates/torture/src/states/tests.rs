@@ -12,7 +12,7 @@ fn flush() -> Change {
     Change { op: Op::Flush, start: Sector(0), bytes: 0, flags: BioFlags::empty(), data: Vec::new() }
 }
 
-/// A log in which every change ends before the next comes.
+/// A log in which every change completes before the next is submitted.
 fn log(changes: Vec<Change>) -> Log {
     let events = (0..changes.len())
         .flat_map(|change| [LogEvent::Submitted(change), LogEvent::Ended { change, ok: true }])
@@ -25,7 +25,7 @@ fn visit(log: &Log, options: Options) -> Vec<(usize, [u8; 4])> {
     visit_from(0, log, options)
 }
 
-/// First bytes of four sectors of every state.
+/// First bytes of four sectors of every state, starting at `sector`.
 fn visit_from(sector: usize, log: &Log, options: Options) -> Vec<(usize, [u8; 4])> {
     let base = Image::new(vec![0; 4096].into());
     let mut found = Vec::new();

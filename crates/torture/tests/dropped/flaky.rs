@@ -1,4 +1,4 @@
-//! A device one of whose flushes fails, and what its cache held is gone in part.
+//! A device whose flush fails once, losing part of what its cache held.
 
 use extant_block::{Bio, BioFlags, Buf, Device, IoErrorKind, Limits, Op, Sector, Segment};
 use extant_rt::Rng;
@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Sectors that are lost together: no block of the volume is torn.
+/// Sectors that are lost together, so that no block of the volume is torn.
 const PIECE_SECTORS: u64 = 8;
 const PIECE_BYTES: usize = (PIECE_SECTORS * Sector::BYTES) as usize;
 
-/// Fails its nth flush: of what was written since the one before it, some is as it was then.
+/// Fails the nth flush; some of what was written since the previous flush reverts to its state
+/// then.
 pub(crate) struct Flaky {
     below: Arc<ImageDevice>,
     state: Mutex<State>,
@@ -20,10 +21,10 @@ pub(crate) struct Flaky {
 
 struct State {
     rng: Rng,
-    /// Flushes until the one that fails.
+    /// Flushes left until the one that fails.
     left: u64,
     durable: Image,
-    /// Pieces that were written and not flushed.
+    /// Pieces written but not flushed.
     cached: BTreeSet<u64>,
 }
 

@@ -1,7 +1,10 @@
-//! Operations whose callers leave at any moment: futures that are dropped half done, on devices that are healthy, fail, or lose
-//! their power meanwhile. Afterwards files hold what they were said to hold, and e2fsck has nothing to say.
+//! Operations whose callers leave at any moment: futures dropped half done, on devices that are
+//! healthy, fail, or lose power meanwhile.
 //!
-//! `EXTANT_SEED` is the first seed and `EXTANT_ROUNDS` how many there are; `EXTANT_ONLY` names one kind of volume by its number.
+//! Afterwards files must hold what was acknowledged, and e2fsck must find nothing.
+//!
+//! `EXTANT_SEED` is the first seed, `EXTANT_ROUNDS` the number of seeds; `EXTANT_ONLY` selects one
+//! kind of volume by number.
 
 mod flaky;
 mod promises;
@@ -22,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use work::Orders;
 
-/// Kinds of volumes of 8 MiB.
+/// Kinds of volumes, 8 MiB each.
 const VOLUMES: [&str; 7] = [
     "-t ext4 -b 1024 -J size=1 -N 128",
     "-t ext4 -b 4096 -N 128",
@@ -37,7 +40,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// Runs `one` on volumes of the kinds that `is_wanted`, for so many seeds or those that the environment names.
+/// Runs `one` on the kinds of volumes that `is_wanted` selects, for this many seeds or as given by
+/// the environment.
 fn each(rounds: u64, is_wanted: impl Fn(&str) -> bool, one: impl Fn(&'static str, u64)) {
     if Command::new("e2fsck").arg("-V").output().is_err() {
         println!("skipped: e2fsprogs is not installed (apt-get install e2fsprogs)");
@@ -68,7 +72,8 @@ fn image(args: &str) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// e2fsck finds no fault in the volume; `mends` lets it mend some first, as after a crash.
+/// Checks that e2fsck finds nothing wrong; `mends` lets it repair the volume first, as after a
+/// crash.
 fn check(path: &Path, mends: bool) {
     let fsck = |how: &str| Command::new("e2fsck").args([how, path.to_str().unwrap()]).output().unwrap();
     if mends {
@@ -85,7 +90,7 @@ fn check_bytes(bytes: &[u8], mends: bool) {
     check(&path, mends);
 }
 
-/// Two processors that take a moment to wake a task, so that tasks meet at every point.
+/// Two processors that take a moment to wake a task, so that tasks interleave at every point.
 fn world(seed: u64) -> Sim {
     let mut machine = Machine::free(2, Preemption::None);
     machine.processors.wake = Nanos::from_micros(1);
@@ -97,7 +102,7 @@ fn budget(seed: u64) -> u64 {
     [1 << 18, 1 << 20, 8 << 20][(seed % 3) as usize]
 }
 
-/// Of data task `n`, or of a task of names.
+/// Random numbers for data task `n`, or for a names task.
 fn rng(seed: u64, what: &str, n: u64) -> Rng {
     Rng::labelled(seed.wrapping_mul(7919).wrapping_add(n), what)
 }
@@ -108,7 +113,7 @@ fn orders(rt: &Rt, volume: &Volume, args: &str, steps: u64) -> Orders {
     Orders { rt, volume, steps, has_extents, settles_within, position: Arc::new(|| 0) }
 }
 
-/// Three tasks of names beside `files` of data, to their end.
+/// Runs three names tasks along with `files` data tasks to completion.
 async fn work(orders: &Orders, seed: u64, name_steps: u64, files: u64) -> Vec<(History, Vec<u8>)> {
     let rt = &orders.rt;
     let spawn_names = |n| {
@@ -130,7 +135,7 @@ async fn work(orders: &Orders, seed: u64, name_steps: u64, files: u64) -> Vec<(H
     done
 }
 
-/// The files are on the device as memory had them.
+/// Compares the files on the device with what memory held.
 fn compare(bytes: Vec<u8>, files: &[(History, Vec<u8>)]) {
     let rt = Rt::real(RealConfig::default());
     let compared = async {
@@ -178,14 +183,14 @@ fn callers_that_leave_take_nothing_along() {
     );
 }
 
-/// What tasks did on a device that fails; then the volume is closed, or dropped as a crash does.
+/// Runs tasks on a device that fails, then closes the volume, or drops it as in a crash.
 async fn fail(rt: &Rt, device: Arc<dyn Device>, args: &str, seed: u64) -> Vec<History> {
     let cache = PageCache::new(rt, CacheConfig::with_budget(budget(seed))).unwrap();
     let disk = cache.attach(device);
     let commit_interval = (seed % 2 == 0).then_some(Nanos::from_secs(1));
     let options = WriteOptions { commit_interval, ..WriteOptions::default() };
     let Ok(volume) = Volume::open_writable(rt, &disk, options).await else { return Vec::new() };
-    // Steps, so that the oracle knows what came before what.
+    // A step counter, so that the oracle knows the order of events.
     let turns = Arc::new(AtomicUsize::new(0));
     let position = Arc::new(move || turns.fetch_add(1, Ordering::Relaxed));
     let orders = Orders { position, ..orders(rt, &volume, args, 60) };

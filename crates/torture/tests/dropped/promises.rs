@@ -1,23 +1,23 @@
-//! What a file may hold after a power cut.
+//! What a file may contain after a power cut.
 
-/// One operation on a file whose caller may have left.
+/// An operation on a file whose caller may have left.
 pub(crate) struct Step {
-    /// Events of the device's log when it began, and when it had returned or was dropped.
+    /// Number of device log events when it began, and when it had returned or was dropped.
     pub(crate) began: usize,
     pub(crate) ended: usize,
-    /// It made durable what the file held.
+    /// It made the file's contents durable.
     pub(crate) is_synced: bool,
-    /// What the file was to hold after it.
+    /// Intended contents after it.
     pub(crate) new: Vec<u8>,
-    /// What it held.
+    /// Actual contents after it.
     pub(crate) after: Vec<u8>,
 }
 
-/// The operations on a file, one after the other.
+/// The operations on a file, in order.
 pub(crate) struct History {
     pub(crate) name: String,
     steps: Vec<Step>,
-    /// Nothing is known of what it held later.
+    /// Later contents are unknown.
     is_cut: bool,
 }
 
@@ -38,7 +38,7 @@ impl History {
         self.steps.last().map_or_else(Vec::new, |step| step.after.clone())
     }
 
-    /// Whether a cut after so many events may leave this of the file.
+    /// Whether the file may have these contents after a cut at this many events.
     ///
     /// # Errors
     /// The broken promise.

@@ -1,4 +1,4 @@
-//! Ordinary threads in `block_on` over a file, whose futures are dropped after a poll, or panic.
+//! Ordinary threads in `block_on` on a file, whose futures are dropped after a poll, or panic.
 
 use super::check;
 use extant_block::FileDevice;
@@ -36,7 +36,7 @@ fn hammer(rt: &Rt, volume: &Volume, name: &str, mut rng: Rng, rounds: u64) {
             }
             1 => {
                 let mut polls = 0;
-                // It may be ready at once.
+                // It may complete at once.
                 let _ = rt.block_on(poll_fn(|cx| {
                     polls += 1;
                     let polled = op.as_mut().poll(cx);

@@ -1,4 +1,4 @@
-//! Tasks whose operations are cut off at any moment: their futures are dropped.
+//! Tasks whose operations are cancelled at any moment by dropping their futures.
 
 use crate::promises::{History, Step};
 use extant_block::Buf;
@@ -9,21 +9,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// What tasks are told.
+/// Parameters of a task.
 #[derive(Clone)]
 pub(crate) struct Orders {
     pub(crate) rt: Rt,
     pub(crate) volume: Volume,
     pub(crate) steps: u64,
-    /// The volume's files have extents.
+    /// Whether the volume's files use extents.
     pub(crate) has_extents: bool,
-    /// How long work goes on at most whose caller has left.
+    /// How long work may continue after its caller has left.
     pub(crate) settles_within: Nanos,
-    /// Events that a log of the device has had so far.
+    /// Number of events in the device's log so far.
     pub(crate) position: Arc<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// Drops `op` when it has taken so long; `None` then.
+/// Runs `op`, but drops it after this time; then returns `None`.
 async fn cut<T>(rt: &Rt, after: Option<Nanos>, op: impl Future<Output = T>) -> Option<T> {
     let mut op = pin!(op);
     let mut sleep = after.map(|after| Box::pin(rt.sleep(after)));
@@ -39,7 +39,7 @@ async fn cut<T>(rt: &Rt, after: Option<Nanos>, op: impl Future<Output = T>) -> O
     .await
 }
 
-/// When an operation is cut off, if it is.
+/// When to cancel an operation, if at all.
 fn when(rng: &mut Rng) -> Option<Nanos> {
     match rng.below(10) {
         0..=2 => None,
@@ -54,11 +54,11 @@ fn name(rng: &mut Rng) -> Vec<u8> {
     format!("n{}{tail}", rng.below(6)).into_bytes()
 }
 
-/// Makes, moves and removes a few names that several such tasks share; errors are as they come.
+/// Creates, moves and removes a few names shared with other such tasks; any error is accepted.
 pub(crate) async fn names(orders: Orders, mut rng: Rng) {
     let Orders { rt, volume, steps, .. } = orders;
     let caller = Caller::root();
-    // On a device that fails.
+    // Fails on a failing device.
     let Ok(root) = volume.root_node().await else { return };
     for _ in 0..steps {
         let (a, b) = (name(&mut rng), name(&mut rng));
@@ -94,7 +94,7 @@ pub(crate) async fn names(orders: Orders, mut rng: Rng) {
     }
 }
 
-/// Reads the whole file, which holds what it held before an operation or what it was to hold, byte by byte.
+/// Reads the whole file; each byte must be as before or after the operation.
 async fn read(file: &OpenFile, old: &[u8], new: &[u8], what: &(dyn Fn() -> String + Sync)) -> Vec<u8> {
     let mut found = vec![0; file.size() as usize + 10];
     let read = file.read(0, &mut found).await.unwrap_or_else(|error| panic!("{}: {error}", what()));
@@ -114,7 +114,7 @@ async fn read(file: &OpenFile, old: &[u8], new: &[u8], what: &(dyn Fn() -> Strin
     found
 }
 
-/// One operation on a file: where, how much, and what is written.
+/// An operation on a file: where, how much, and what is written.
 #[derive(Clone, Copy, Debug)]
 struct Op {
     kind: u64,
@@ -139,7 +139,7 @@ impl Op {
         self.kind <= 5
     }
 
-    /// It goes on to its end, or to another one, though its caller leaves.
+    /// Whether it continues to completion, or to another stopping point, after its caller leaves.
     fn goes_on(self) -> bool {
         matches!(self.kind, 4..=8 | 11)
     }
@@ -188,7 +188,8 @@ impl Op {
     }
 }
 
-/// Changes a file of its own and reads it after each change. Gives its history, and what it holds in the end.
+/// Changes its own file, and reads it after each change. Returns the history and the final
+/// contents.
 pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History, Vec<u8>) {
     let caller = Caller::root();
     let root = orders.volume.root_node().await.expect("the device is healthy");
@@ -206,7 +207,7 @@ pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History
         words.push(format!("{step}: {op:?}: {done:?}, cut {after:?}, size {}", file.size()));
         let what = || format!("{name}: {}", words[words.len().saturating_sub(6)..].join("\n"));
         let is_synced = matches!((op.kind, &done), (10, Some(Ok(()))));
-        // Before more of it comes to the device.
+        // Taken before more of the operation reaches the device.
         let ended = (orders.position)();
         model = match done {
             Some(Ok(())) => read(&file, &new, &new, &what).await,
@@ -227,7 +228,7 @@ pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History
     (history, model)
 }
 
-/// Changes a file of its own on a device that fails. Gives what it held at its syncs that succeeded.
+/// Changes its own file on a failing device. Returns its contents at successful syncs.
 pub(crate) async fn careless(orders: Orders, name: String, mut rng: Rng) -> History {
     let caller = Caller::root();
     let mut history = History::new(&name);
@@ -246,12 +247,12 @@ pub(crate) async fn careless(orders: Orders, name: String, mut rng: Rng) -> Hist
         if done.is_none() && op.goes_on() {
             orders.rt.sleep(orders.settles_within).await;
         }
-        // What memory has is what it is to become, also where the device does not take it.
+        // The intended contents are those in memory, even if the device does not accept them.
         let mut held = vec![0; file.size() as usize];
         let after = match file.read(0, &mut held).await {
             Ok(read) if read == held.len() => held,
             _ => {
-                // A page that cannot be read: nothing is known of the file from here on.
+                // A page cannot be read: from here on the file's contents are unknown.
                 history.add(Step { began, ended, is_synced: false, new: new.clone(), after: new });
                 history.ends_here();
                 break;

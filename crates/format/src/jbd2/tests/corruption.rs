@@ -1,4 +1,4 @@
-//! One wrong field is named; any bytes are parsed or refused.
+//! A single wrong field is reported by name; arbitrary bytes are parsed or refused.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Digests of blobs, as `sha256:…` and `sha512:…`.
+//! Blob digests, written as `sha256:…` or `sha512:…`.
 
 use super::files::Blob;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ pub(super) enum Hash {
 }
 
 impl Hash {
-    /// One of the kind that a digest is of.
+    /// A hasher for the algorithm of `digest`.
     pub(super) fn of(digest: &str) -> Result<Self, String> {
         match digest.split_once(':') {
             Some(("sha256", _)) => Ok(Self::Sha256(Sha256::new())),
@@ -43,7 +43,7 @@ impl Hash {
     }
 }
 
-/// Checks all of a blob.
+/// Checks a whole blob against its digest.
 pub(super) fn verify(blob: &Blob, digest: &str) -> Result<(), String> {
     let mut hash = Hash::of(digest)?;
     let mut reader = blob.reader();
@@ -64,7 +64,7 @@ pub(super) fn compare(expected: &str, found: &str) -> Result<(), String> {
     }
 }
 
-/// Hashes what passes through.
+/// Hashes everything read through it.
 pub(super) struct Hashing<R> {
     inner: R,
     hash: Arc<Mutex<Hash>>,

@@ -1,5 +1,6 @@
-//! Archives of `docker save` before Docker 25, and of podman, skopeo, crane and others that write the same: `manifest.json` lists
-//! images, each with a configuration and its layers (moby, image/tarexport).
+//! `docker save` archives from before Docker 25, and the same format as written by podman, skopeo,
+//! crane and others: `manifest.json` lists images, each with a configuration and its layers (moby,
+//! image/tarexport).
 
 use super::{Image, Layer, LayerDigest, MAX_JSON, Platform};
 use crate::BuildError;
@@ -23,7 +24,7 @@ impl Listed {
         self.config == name || self.repo_tags.iter().flatten().any(|tag| tag == name)
     }
 
-    /// What it may be asked for by, for messages.
+    /// Names the image can be selected by, for messages.
     fn name(&self) -> String {
         let tags: Vec<_> = self.repo_tags.iter().flatten().map(|tag| format!("{tag:?}")).collect();
         if tags.is_empty() { format!("{:?}", self.config) } else { tags.join(" or ") }
@@ -43,7 +44,8 @@ struct Rootfs {
     diff_ids: Vec<String>,
 }
 
-/// Whether the files are such an archive. Those of Docker before 1.10, which have no list of images, are refused.
+/// Whether the files are such an archive. Archives from Docker before 1.10, which have no list of
+/// images, are refused.
 pub(super) fn is_archive(image: &Image<'_>) -> Result<bool, BuildError> {
     if !image.files.has(MANIFEST) {
         if image.files.has("repositories") && has_layers(image) {
@@ -61,19 +63,20 @@ pub(super) fn is_archive(image: &Image<'_>) -> Result<bool, BuildError> {
     match image.file(MANIFEST) {
         Ok(blob) if blob.len <= MAX_JSON => Ok(lists_layers(&image.text(&blob, MANIFEST)?)),
         Ok(_) => Ok(false),
-        // Among other files of an archive it is meant to be its list, and cannot be: an error that names it.
+        // Next to an archive's other files this must be its list. If it cannot be parsed, return an
+        // error that names it.
         Err(error) if has_layers(image) => Err(error),
         Err(_) => Ok(false),
     }
 }
 
-/// Whether there are files that are named as an archive's layers are.
+/// Whether any file is named like a layer of such an archive.
 fn has_layers(image: &Image<'_>) -> bool {
     let is_layer = |name: &String| is_layer_name(name) || image.files.has(&format!("{name}/layer.tar"));
     image.files.names().iter().any(is_layer)
 }
 
-/// The layers of the image that is wanted, lowest first.
+/// Layers of the selected image, lowest first.
 pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec<Layer>, BuildError> {
     let mut images: Vec<Listed> = image.json(&image.file(MANIFEST)?, MANIFEST)?;
     let names = |images: &[Listed]| images.iter().map(Listed::name).collect::<Vec<_>>().join(", ");
@@ -92,7 +95,7 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
     if let Some(wanted) = options.platform {
         let mut fit = Vec::new();
         for of in &images {
-            // One that does not say what it is for may be for any.
+            // A configuration without a platform may be for any.
             fit.push(config(of)?.platform.is_none_or(|has| has.is(wanted)));
         }
         if !fit.contains(&true) {

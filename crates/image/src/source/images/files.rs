@@ -1,4 +1,4 @@
-//! Files of an image, by names that the image itself may say.
+//! Files of an image, opened by names that may come from the image itself.
 
 use super::super::{Stores, place};
 use crate::tree::{Kind, NodeId, Payload, Tree};
@@ -12,21 +12,21 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where an image's files lie.
+/// Where an image's files are stored.
 pub(super) enum Files<'a> {
     /// In a directory of the host.
     Directory(OwnedFd),
-    /// In an archive that was read.
+    /// In an archive that has been read.
     Archive(&'a Tree),
 }
 
 /// A file of an image.
 pub(super) struct Blob {
     pub(super) file: Arc<File>,
-    /// Where it begins in `file`.
+    /// Offset in `file` where the blob begins.
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Where `file` is known to the stores, if it is.
+    /// The archive's index in the stores, if `file` is registered there.
     pub(super) archive: Option<u16>,
 }
 
@@ -41,7 +41,7 @@ impl Files<'_> {
         })
     }
 
-    /// Whether there is something of this name, whatever it is.
+    /// Whether anything has this name, of whatever type.
     pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::Directory(dir) => rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
@@ -49,7 +49,7 @@ impl Files<'_> {
         }
     }
 
-    /// The names at the top; those that are no UTF-8 are none of an image's.
+    /// Names at the top level. Names that are not UTF-8 are skipped; no image uses them.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             Self::Directory(dir) => {
@@ -63,7 +63,7 @@ impl Files<'_> {
         }
     }
 
-    /// Opens a file; the error says which one.
+    /// Opens a file; the error names it.
     pub(super) fn open(&self, path: &str, stores: &Stores) -> Result<Blob, String> {
         match self {
             Self::Directory(dir) => {
@@ -74,15 +74,15 @@ impl Files<'_> {
     }
 }
 
-/// Opens a regular file at or below a directory. Nothing is opened that is none: opening a pipe waits for a writer, and opening a
-/// device may do anything. No symbolic link leads out of the directory.
+/// Opens a regular file at or below a directory. Other types are never opened: opening a pipe waits
+/// for a writer, and opening a device may do anything. No symbolic link leads out of the directory.
 fn open_within(dir: BorrowedFd<'_>, path: &str) -> io::Result<Blob> {
     let found = open_beneath(dir, path, OFlags::PATH | OFlags::CLOEXEC)?;
     let stat = rustix::fs::fstat(&found)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // In case another took its name.
+    // Its name may have been reused since.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open_beneath(dir, path, flags)?);
     let meta = file.metadata()?;
@@ -98,7 +98,7 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &str, flags: OFlags) -> io::Result<Ow
         Err(Errno::XDEV) => Err(io::Error::other(
             "it leads out of the image, through a symbolic link or by its name; put a copy of the file in its place",
         )),
-        // Old kernels and some containers have no such call.
+        // Old kernels and some containers lack this call.
         Err(Errno::NOSYS | Errno::PERM) => open_without_links(dir, path, flags),
         other => Ok(other?),
     }

@@ -1,7 +1,7 @@
-//! Images of containers: OCI layouts and archives of `docker save`, as directories or packed as tars.
+//! Container images: OCI layouts and `docker save` archives, as directories or packed as tars.
 //!
-//! Both say by name which files are layers, and those names are data: a file is opened only within the image, and only if it is
-//! a regular one.
+//! In both, names of layer files come from the image itself and are untrusted: a file is opened
+//! only if it is within the image and is a regular file.
 
 mod digest;
 mod docker;
@@ -23,10 +23,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Longest JSON file that is read.
+/// Largest JSON file that is read, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
-/// How an image is kept.
+/// How an image is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// An OCI image layout.
@@ -35,13 +35,13 @@ pub(crate) enum Format {
     Docker,
 }
 
-/// Whether a directory of the host is an image, and of which format.
+/// Detects whether a host directory is an image, and its format.
 pub(crate) fn of_directory(path: &Path) -> Result<Option<Format>, BuildError> {
     let stores = Stores::new(PathBuf::new(), None);
     Image { name: quoted_path(path), files: Files::of_directory(path)?, stores: &stores }.format()
 }
 
-/// The same of a tree that was read from an archive.
+/// Like [`of_directory`], for a tree read from an archive.
 pub(crate) fn of_archive(tree: &Tree, stores: &Stores, name: &str) -> Result<Option<Format>, BuildError> {
     Image { name: name.to_owned(), files: Files::Archive(tree), stores }.format()
 }
@@ -58,7 +58,7 @@ pub(crate) fn load_directory(
     load(tree, stores, Files::of_directory(path)?, quoted_path(path), format, options, notes)
 }
 
-/// Adds the image in an archive that was read into the tree `archive`.
+/// Adds the image in an archive that has been read into the tree `archive`.
 pub(crate) fn load_archive(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -94,7 +94,7 @@ fn load(
     Ok(())
 }
 
-/// An image that is being looked at.
+/// An image being examined.
 struct Image<'a> {
     /// For messages.
     name: String,
@@ -102,7 +102,7 @@ struct Image<'a> {
     stores: &'a Stores,
 }
 
-/// A layer that was found, and how it is known to be whole.
+/// A layer, and the digest that verifies it.
 struct Layer {
     blob: Blob,
     /// For messages.
@@ -111,9 +111,9 @@ struct Layer {
 }
 
 enum LayerDigest {
-    /// Of the bytes as they are stored.
+    /// Of the bytes as stored.
     Stored(String),
-    /// Of the archive, decompressed.
+    /// Of the decompressed archive.
     Plain(String),
 }
 
@@ -169,7 +169,7 @@ fn add_layer(
     lay(tree, upper)
 }
 
-/// `os/architecture[/variant]`, as manifests and configurations have it.
+/// `os/architecture[/variant]`, as in manifests and configurations.
 #[derive(Clone, Debug, Deserialize)]
 struct Platform {
     os: String,
@@ -184,7 +184,7 @@ impl Platform {
         format!("{}/{}{variant}", self.os, self.architecture)
     }
 
-    /// Whether it is the one that is wanted: in each of its parts that were given.
+    /// Whether it matches the wanted platform in every part that was given.
     fn is(&self, wanted: &str) -> bool {
         let name = self.name();
         name == wanted || name.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('/'))
@@ -221,7 +221,7 @@ impl Image<'_> {
         BuildError::Oci { layout: self.name.clone(), problem: problem.into() }
     }
 
-    /// The only one of these images; each comes with what it may be called.
+    /// Returns the only one of these images; `name` is what each is called in messages.
     fn only<T>(&self, mut images: Vec<T>, name: impl Fn(&T) -> String) -> Result<T, BuildError> {
         match images.len() {
             0 => Err(self.bad("its index lists no image")),

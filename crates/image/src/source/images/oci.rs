@@ -1,4 +1,5 @@
-//! OCI image layouts (opencontainers/image-spec, image-layout.md): index, manifest, layers in order.
+//! OCI image layouts (opencontainers/image-spec, image-layout.md): an index, manifests, ordered
+//! layers.
 
 use super::digest;
 use super::files::Blob;
@@ -8,10 +9,11 @@ use crate::source::LoadOptions;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Indexes within indexes.
+/// Maximum nesting of indexes.
 const MAX_DEPTH: u32 = 4;
 
-/// Annotations that name an image: that of the specification, and containerd's, which has the repository, too.
+/// Annotations that name an image: the specification's, and containerd's, which includes the
+/// repository.
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 #[derive(Deserialize)]
@@ -48,7 +50,7 @@ impl Descriptor {
             || NAMES.iter().any(|key| self.annotations.get(*key).is_some_and(|has| has == name))
     }
 
-    /// What it may be asked for by, for messages.
+    /// Name the image can be selected by, for messages.
     fn name(&self) -> String {
         let name = NAMES.iter().find_map(|key| self.annotations.get(*key));
         match (name, &self.platform) {
@@ -60,9 +62,9 @@ impl Descriptor {
     }
 }
 
-/// The layers of the image that is wanted, lowest first.
+/// Layers of the selected image, lowest first.
 pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec<Layer>, BuildError> {
-    // Nothing in it is needed, but what is no file is no layout.
+    // Its contents are not needed, but without this file it is not a layout.
     image.file("oci-layout")?;
     let index = image.file("index.json")?;
     let index: Index = image.json(&index, "index.json")?;
@@ -87,7 +89,7 @@ fn choose(
     wanted: Option<&str>,
     platform: Option<&str>,
 ) -> Result<Descriptor, BuildError> {
-    // Attestations travel as manifests for a platform "unknown".
+    // Attestations are stored as manifests for the platform "unknown".
     let is_image = |d: &Descriptor| d.platform.as_ref().is_none_or(|p| p.os != "unknown");
     let mut images: Vec<_> = all.into_iter().filter(is_image).collect();
     let names = |images: &[Descriptor]| images.iter().map(Descriptor::name).collect::<Vec<_>>().join(", ");
@@ -101,7 +103,7 @@ fn choose(
         }
         images.retain(|image| image.is_called(wanted));
     }
-    // A manifest that is alone need not say what it is for; one that does is not taken for another.
+    // A single manifest need not state its platform; if it does, the platform must match.
     if let Some(wanted) = platform
         && images.iter().any(|image| image.platform.is_some())
     {

@@ -1,18 +1,18 @@
-//! What lies behind the zero blocks that end an archive.
+//! What follows the zero blocks that end an archive.
 
 use super::header::{BLOCK, Header};
 
-/// Blocks that were looked at behind the end of an archive.
+/// Result of scanning the blocks after an archive's end.
 #[derive(Debug, Default)]
 pub(super) struct Behind {
-    /// Where the first block lies that is not all zeros.
+    /// Offset of the first block that is not all zeros.
     pub(super) first: Option<u64>,
-    /// Where the first header lies.
+    /// Offset of the first header.
     pub(super) header: Option<u64>,
 }
 
 impl Behind {
-    /// Looks at the bytes from `at` on, where a block begins.
+    /// Scans bytes at offset `at`, a block boundary.
     pub(super) fn look(&mut self, at: u64, bytes: &[u8]) {
         for (at, block) in (at..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
             if self.header.is_some() {

@@ -1,19 +1,20 @@
-//! One 512-byte header of a tar archive: v7, ustar and GNU.
+//! A 512-byte tar header: v7, ustar or GNU.
 
-/// Bytes in a block of an archive.
+/// Size of an archive block in bytes.
 pub(crate) const BLOCK: usize = 512;
 
-/// A block that claims to be a header.
+/// A block interpreted as a header.
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
-/// Ranges of a sparse file, offset and length, and whether a block of further ranges follows.
+/// Ranges (offset, length) of a sparse file, and whether another block of ranges follows.
 pub(crate) struct SparseRanges {
     pub(crate) ranges: Vec<(i64, i64)>,
     pub(crate) more: bool,
 }
 
 impl<'a> Header<'a> {
-    /// Whether the stored checksum is the sum of the bytes, taken as unsigned or (by some old writers) signed.
+    /// Whether the stored checksum matches the sum of the bytes, taken as unsigned or, for some old
+    /// writers, signed.
     pub(crate) fn checksum_holds(&self) -> bool {
         let Some(stored) = self.number(148, 8) else { return false };
         let byte = |(i, b): (usize, &u8)| if (148..156).contains(&i) { b' ' } else { *b };
@@ -62,22 +63,22 @@ impl<'a> Header<'a> {
         self.number(136, 12)
     }
 
-    /// Major and minor of a device.
+    /// Device major and minor.
     pub(crate) fn device(&self) -> Option<(i64, i64)> {
         Some((self.number(329, 8)?, self.number(337, 8)?))
     }
 
-    /// Size of a file with GNU's old sparse header.
+    /// Size of a file with an old GNU sparse header.
     pub(crate) fn real_size(&self) -> Option<i64> {
         self.number(483, 12)
     }
 
-    /// The first ranges of GNU's old sparse header.
+    /// The first ranges in an old GNU sparse header.
     pub(crate) fn old_sparse(&self) -> Option<SparseRanges> {
         self.sparse_ranges(386, 4, 482)
     }
 
-    /// A block of further ranges.
+    /// Ranges in a continuation block.
     pub(crate) fn more_sparse(&self) -> Option<SparseRanges> {
         self.sparse_ranges(0, 21, 504)
     }
@@ -96,7 +97,7 @@ impl<'a> Header<'a> {
         &field[..field.iter().position(|b| *b == 0).unwrap_or(len)]
     }
 
-    /// Octal digits, or base 256 where the top bit is set; an empty field is 0.
+    /// Octal digits, or base 256 if the top bit is set; an empty field is 0.
     fn number(&self, at: usize, len: usize) -> Option<i64> {
         let field = &self.0[at..at + len];
         if field[0] & 0x80 != 0 {

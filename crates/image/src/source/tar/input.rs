@@ -1,4 +1,4 @@
-//! The bytes of an archive, by position or as a stream.
+//! An archive's bytes, from a file or a stream.
 
 use super::super::Stores;
 use super::super::decode::Stream;
@@ -11,10 +11,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes behind the end that are looked at together: whole blocks.
+/// Bytes after the archive's end scanned per read, in whole blocks.
 const CHUNK: usize = 128 * BLOCK;
 
-/// An archive that is being read.
+/// An archive being read.
 pub(crate) struct Input {
     pub(crate) name: String,
     bytes: Bytes,
@@ -23,24 +23,25 @@ pub(crate) struct Input {
     /// The entry being read, for messages.
     entry: Option<Vec<u8>>,
     in_entry: bool,
-    /// Whether the zero blocks that end an archive were seen.
+    /// Whether the terminating zero blocks have been seen.
     ended: bool,
     behind: Behind,
-    /// Where the first zero block lies that had no second one, and how many there were.
+    /// Offset of the first zero block that was not followed by a second one, and the number of such
+    /// blocks.
     lone_zeros: Option<(u64, u64)>,
-    /// The first name of a whiteout, and how many there were.
+    /// Path of the first whiteout, and the number of whiteouts.
     whiteouts: Option<(Vec<u8>, u64)>,
 }
 
 enum Bytes {
-    /// A range of a file; contents stay there.
+    /// A range of a file; contents are referenced in place.
     File { file: Arc<File>, archive: u16, start: u64, len: u64 },
     /// Anything else; contents are spooled.
     Stream(Stream),
 }
 
 impl Input {
-    /// `len` bytes of an open archive from `start` on.
+    /// An open file's `len` bytes from `start`.
     pub(crate) fn file(file: Arc<File>, archive: u16, start: u64, len: u64, name: String) -> Self {
         Self::new(name, Bytes::File { file, archive, start, len })
     }
@@ -64,12 +65,12 @@ impl Input {
         }
     }
 
-    /// Whether contents have to be spooled.
+    /// Whether contents must be spooled.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.bytes, Bytes::Stream(_))
     }
 
-    /// The next header's block; `None` at the end of the archive.
+    /// Reads the next header block; `None` at the end of the archive.
     pub(super) fn header(&mut self) -> Result<Option<[u8; BLOCK]>, BuildError> {
         self.in_entry = false;
         let mut block = [0; BLOCK];
@@ -79,7 +80,7 @@ impl Input {
             BLOCK => return Ok(Some(block)),
             _ => return Err(self.bad("the archive is cut short")),
         }
-        // Two zero blocks end an archive, and so does one before other things than an entry.
+        // An archive ends with two zero blocks, or with one that is not followed by an entry.
         let at = self.at;
         let got = self.fill(&mut block)?;
         if got == BLOCK && self.entry.is_some() && Header(&block).checksum_holds() && !is_zero(&block) {
@@ -91,7 +92,7 @@ impl Input {
         Ok(None)
     }
 
-    /// Notes the entry that errors are to name from now on.
+    /// Sets the entry that later errors name.
     pub(super) fn enter(&mut self, path: &[u8]) {
         let entry = self.entry.get_or_insert_default();
         entry.clear();
@@ -99,19 +100,19 @@ impl Input {
         self.in_entry = true;
     }
 
-    /// Notes that the entry being read is a whiteout that is not applied.
+    /// Counts the current entry as a whiteout that is not applied.
     pub(super) fn count_whiteout(&mut self) {
         let path = self.entry.clone().unwrap_or_default();
         self.whiteouts.get_or_insert((path, 0)).1 += 1;
     }
 
-    /// The whiteouts that were not applied.
+    /// A note about the whiteouts that were not applied.
     pub(crate) fn whiteouts(&self) -> Option<Note> {
         let (path, names) = self.whiteouts.as_ref()?;
         Some(Note::Whiteouts { archive: self.name.clone(), path: quoted(path), names: *names })
     }
 
-    /// An error at this place.
+    /// An error at the current position.
     pub(crate) fn bad(&self, problem: impl Into<String>) -> BuildError {
         let place = match &self.entry {
             Some(path) if self.in_entry => format!("in entry {}", quoted(path)),
@@ -126,7 +127,7 @@ impl Input {
         self.bad(problem)
     }
 
-    /// An error for a block that should have been a header.
+    /// An error for a block that should be a header.
     pub(super) fn bad_header(&self) -> BuildError {
         if self.at == BLOCK as u64 {
             self.bad("this is no tar archive, neither plain nor in gzip, zstd or xz")
@@ -139,7 +140,7 @@ impl Input {
         if self.fill(buf)? == buf.len() { Ok(()) } else { Err(self.bad("the archive is cut short")) }
     }
 
-    /// Passes over contents; gives the archive and the offset in it where they can be read later.
+    /// Consumes contents; returns the archive and offset where they can be read later.
     pub(super) fn take(&mut self, stores: &mut Stores, bytes: u64) -> Result<(u16, u64), BuildError> {
         match &mut self.bytes {
             Bytes::File { archive, start, len, .. } => {
@@ -165,11 +166,11 @@ impl Input {
         }
     }
 
-    /// Passes over what fills the last block of `bytes` of contents.
+    /// Skips the padding after `bytes` of contents.
     pub(super) fn skip_padding(&mut self, bytes: u64) -> Result<(), BuildError> {
         let padding = bytes.next_multiple_of(BLOCK as u64) - bytes;
         let mut block = [0; BLOCK];
-        // The last entry of an archive may lack its padding.
+        // The archive's last entry may lack its padding.
         self.fill(&mut block[..padding as usize]).map(drop)
     }
 
@@ -185,13 +186,14 @@ impl Input {
         self.skip_padding(bytes)
     }
 
-    /// Looks at the end of the archive, behind its last entry, and returns notes of what is odd there. Reads a stream to its end, so
-    /// that its checksums are checked and the writer of a pipe does not get SIGPIPE.
+    /// Checks what follows the last entry, and returns notes on anything odd. Reads a stream to its
+    /// end, to verify its checksums and to spare a pipe's writer SIGPIPE.
     ///
-    /// Where no digest covers the archive (`is_checked`), one that stopped without the zero blocks at its end is an error: that
-    /// is how an archive looks that was cut between two entries. As in GNU tar and bsdtar, nothing behind those blocks belongs to
-    /// the archive. But zeros without an entry before them, as in the image of a disk, and zeros with a piece of an archive behind
-    /// them are errors: there something was lost.
+    /// Unless a digest covers the archive (`is_checked`), missing zero blocks at the end are an
+    /// error, because an archive truncated between two entries looks the same. As in GNU tar and
+    /// bsdtar, nothing after those blocks belongs to the archive. Two cases are errors because data
+    /// was lost: zeros without any entry before them, as in a disk image, and zeros followed by a
+    /// piece of an archive.
     pub(crate) fn finish(&mut self, is_checked: bool) -> Result<Vec<Note>, BuildError> {
         match (self.ended, self.at) {
             (true, _) => self.look_behind()?,
@@ -234,7 +236,7 @@ impl Input {
         Ok(notes)
     }
 
-    /// Looks at what follows the zero blocks at the end, until it is known what that is.
+    /// Scans what follows the terminating zero blocks, until it is known what it is.
     fn look_behind(&mut self) -> Result<(), BuildError> {
         let mut buf = vec![0; CHUNK];
         while self.behind.header.is_none() && !(self.entry.is_none() && self.behind.first.is_some()) {
@@ -249,19 +251,19 @@ impl Input {
         Ok(())
     }
 
-    /// Passes over a hole of a file, which may be longer than anybody wants to read.
+    /// Skips a hole in the file, which may be too long to read.
     fn skip_hole(&mut self) {
         let Bytes::File { file, start, len, .. } = &self.bytes else { return };
         let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(*start + self.at)) {
             Ok(data) => data.saturating_sub(*start) / BLOCK as u64 * BLOCK as u64,
             Err(rustix::io::Errno::NXIO) => *len,
-            // A file system that cannot tell has no holes.
+            // If the file system does not support the call, assume no holes.
             Err(_) => return,
         };
         self.at = self.at.max(data.min(*len));
     }
 
-    /// Reads until `buf` is full or the archive ends; gives how much came.
+    /// Reads until `buf` is full or the archive ends; returns the number of bytes read.
     fn fill(&mut self, buf: &mut [u8]) -> Result<usize, BuildError> {
         let mut done = 0;
         while done < buf.len() {

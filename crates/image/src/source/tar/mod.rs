@@ -1,7 +1,7 @@
-//! Tar archives into the tree: ustar, GNU and pax, from a file or a stream.
+//! Reads tar archives into the tree: ustar, GNU and pax, from a file or a stream.
 //!
-//! A plain archive in a file is scanned by its headers; contents stay where they are. Anything else is decoded once, and
-//! contents go to the spool.
+//! For an uncompressed archive in a file, only headers are read and contents stay in place.
+//! Anything else is decoded once, and contents are spooled.
 
 mod behind;
 mod header;
@@ -20,11 +20,13 @@ use extant_format::Timestamp;
 use header::{BLOCK, Header};
 use std::collections::BTreeSet;
 
-/// Longest extended header or long name that is read into memory.
+/// Largest extended header or long name that is read, in bytes.
 const MAX_EXTENDED: u64 = 16 << 20;
 
-/// Reads an archive to its end into a tree of its own. One that is a layer of an image is read for laying it over `below`: its
-/// marks become what the tree hides, and its hard links may lead to files of `below`. Otherwise marks are files, and counted.
+/// Reads a whole archive into a separate tree.
+///
+/// If it is a layer to be merged over `below`, its marks become what the tree hides, and its hard
+/// links may lead to files of `below`. Otherwise marks are ordinary files, and are counted.
 pub(crate) fn read(
     tree: &mut Tree,
     below: Option<&Tree>,
@@ -56,10 +58,10 @@ fn read_entries(
         let mut long_name = None;
         let mut long_link = None;
         let mut announced = false;
-        // Extended headers describe the header that follows them.
+        // Extended headers describe the following header.
         let block = loop {
             let Some(block) = input.header()? else {
-                // A header that describes an entry is never the last one in an archive.
+                // An extended header is never the last one in an archive.
                 return if announced { Err(input.bad("the archive is cut short")) } else { Ok(()) };
             };
             let header = Header(&block);
@@ -116,7 +118,7 @@ fn extended(input: &mut Input, size: Option<u64>) -> Result<Vec<u8>, BuildError>
     Ok(bytes)
 }
 
-/// A header with all that came before it.
+/// A header together with the extended headers before it.
 struct Entry<'a> {
     header: Header<'a>,
     pax: Pax,
@@ -127,7 +129,7 @@ struct Entry<'a> {
 impl Entry<'_> {
     /// Skips the contents.
     fn skip(&self, input: &mut Input) -> Result<(), BuildError> {
-        // Links, devices, directories and pipes have none, whatever their headers say.
+        // Links, devices, directories and FIFOs have no contents, whatever size their headers give.
         if matches!(self.header.type_flag(), b'1'..=b'6') {
             Ok(())
         } else {
@@ -144,7 +146,7 @@ impl Entry<'_> {
     ) -> Result<(), BuildError> {
         let mut flag = self.header.type_flag();
         if matches!(flag, 0 | b'0' | b'7') && self.path.ends_with(b"/") {
-            flag = b'5'; // how v7 wrote directories
+            flag = b'5'; // v7 marks directories like this
         }
         let meta = self.meta(tree, input)?;
         let (user, group) = self.header.owner_names();
@@ -174,12 +176,12 @@ impl Entry<'_> {
             }
             b'5' | b'D' => {
                 tree.put_directory(dir, &name, meta)?;
-                // GNU's incremental archives list the directory's contents here.
+                // GNU incremental archives list the directory's contents here.
                 if flag == b'D' { input.skip_padded(self.size(input)?) } else { Ok(()) }
             }
             b'6' => tree.put(dir, &name, Kind::Fifo, meta, Payload::None, 0, None).map(drop),
             b'M' => Err(input.bad("this entry continues from another volume; join the volumes first")),
-            // POSIX: a type that is not known is a regular file.
+            // POSIX: treat an unknown type as a regular file.
             _ => self.file(tree, stores, input, dir, &name, meta),
         }
     }
@@ -235,7 +237,8 @@ impl Entry<'_> {
             }
             return tree.link(dir, name, target);
         }
-        // Whiteouts hide names of lower layers, not files that have another name in this one.
+        // A whiteout hides a name of lower layers; the file itself stays if this layer gives it
+        // another name.
         let target = match below {
             Some(below) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
             None => None,
@@ -283,7 +286,7 @@ impl Entry<'_> {
             Payload::None
         } else {
             if input.is_stream() {
-                // What has the name goes in any case, and makes room.
+                // Whatever has this name is replaced, which frees room.
                 tree.remove(dir, name);
                 stores.check_room(tree, &input.name, &self.path, stored)?;
             }
