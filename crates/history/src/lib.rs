@@ -320,7 +320,6 @@ fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result
 /// Creates an elevator for a machine with a single disk.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no elevator has this name.
 pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
     elevator_beside(name, host, &anticipatory::Tasks::default())
@@ -329,7 +328,6 @@ pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, Unkno
 /// Creates an elevator for one of a machine's disks; all of them share `tasks`.
 ///
 /// # Errors
-///
 /// As [`elevator`].
 pub fn elevator_beside(
     name: &str,
@@ -342,7 +340,6 @@ pub fn elevator_beside(
 /// Creates a dirty controller for a host.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no controller has this name.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
     let other = OTHER_DIRTY_CONTROLS.iter().find(|policy| policy.name == name).map(|policy| &policy.make);
@@ -353,7 +350,6 @@ pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, U
 /// Creates a writeback pass.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no pass has this name.
 pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
     find(&PASSES, "a pass of write-back", name).map(|make| make())
@@ -362,7 +358,6 @@ pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
 /// One of Linux's policies of direct I/O.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no policy has this name.
 pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
     find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
@@ -371,7 +366,6 @@ pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
 /// The constructor of one of Linux's allocators.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no allocator has this name.
 pub fn allocator(name: &str) -> Result<MakeAllocator, UnknownPolicy> {
     find(&ALLOCATORS, "an allocator", name).copied()

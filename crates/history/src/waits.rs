@@ -56,7 +56,6 @@ pub static WAITS: [Named<MakeWaits>; 4] = [
 /// The tables of a wait discipline, for pages and for buffers.
 ///
 /// # Errors
-///
 /// [`UnknownPolicy`], with the existing names, if no discipline has this name.
 pub fn waits(name: &str) -> Result<[WaitConfig; 2], UnknownPolicy> {
     crate::find(&WAITS, "a wait discipline", name).map(|make| make())

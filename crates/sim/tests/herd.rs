@@ -20,7 +20,7 @@ const PAGES: u64 = 490_172;
 const REQUEST: WaitKey = WaitKey::new(0);
 const LOCKED: Flag = Flag::new(0, 1);
 
-/// Reads waiting for the disk, which serves them one by one, each in 5 ms wherever it is.
+/// Reads waiting for the disk, which serves them one by one, each in 5 ms regardless of position.
 type Queue = parking_lot::Mutex<VecDeque<u64>>;
 
 struct Herd {

@@ -123,7 +123,7 @@ fn the_rounds_of_one_writeback_pass_add_up() {
     let sim = Sim::new(Machine::free(1, Preemption::Voluntary), 1);
     let rt = sim.rt();
     let period = Nanos(3_728_090_170); // 128 MiB at 36 MB/s
-    let redirty = 2_295; // ns a page: 70.5 ms over 30,720
+    let redirty = 2_295; // ns per page: 70.5 ms for 30,720 pages
     let writeback = {
         let rt = rt.clone();
         async move {

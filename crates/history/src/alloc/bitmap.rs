@@ -110,6 +110,6 @@ impl Bitmaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Near {
     pub(super) bit: u64,
-    /// Whether it is the start of an entirely free byte.
+    /// Whether the search by bytes found it; then it starts an entirely free byte.
     pub(super) begins_byte: bool,
 }

@@ -87,7 +87,6 @@ impl Buddies {
     /// Allocates free blocks.
     ///
     /// # Panics
-    ///
     /// If one of them is in use.
     pub(super) fn take(&mut self, blocks: &Range<u64>) {
         let run = self

@@ -13,8 +13,8 @@ pub(super) struct Goals {
 }
 
 impl Goals {
-    /// The goal for a file block: after the last allocation if it is the next in order, else next
-    /// to the nearest block before it; `first` for the file's first block.
+    /// The goal for a file block: after the last allocation if it is the next in order, else the
+    /// position of the nearest block before it; `first` for the file's first block.
     ///
     /// Linux looks for the nearest block in the pointer block that will point to the new one, and
     /// falls back to the position of the pointer block itself. Here there are no pointer blocks, so

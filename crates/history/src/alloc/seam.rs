@@ -51,7 +51,6 @@ pub trait BlockAllocator: fmt::Debug + Send {
     /// them. Also returns the work of the search.
     ///
     /// # Errors
-    ///
     /// [`FullVolume`] if no block is free.
     fn allocate(&mut self, request: Request) -> Result<(Range<u64>, Work), FullVolume>;
 

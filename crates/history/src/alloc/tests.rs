@@ -85,8 +85,8 @@ fn no_block_is_given_twice_and_all_are_given_before_the_volume_is_full() {
 fn a_file_that_grows_alone_is_one_extent_but_where_its_length_is_guessed() {
     for mut allocator in all(&empty()) {
         let extents = Grown::in_turns(&mut *allocator, 1, 3000).extents[0];
-        // 2.6.33 allocates the first 16 blocks, 16 more as for a file of 128 KiB, and then adjacent
-        // ones.
+        // 2.6.33 allocates the first 16 blocks, then 16 more when it predicts 128 KiB, then
+        // adjacent ones.
         let guesses = allocator.allocates_at() == AllocatesAt::WriteBack && extents != 1;
         assert!(extents == 1 || guesses && extents <= 3, "{extents}: {:.30}", format!("{allocator:?}"));
     }

@@ -41,8 +41,8 @@ impl Mean {
         (self.total + self.samples / 2).checked_div(self.samples).unwrap_or(0)
     }
 
-    /// Rounded as the kernel rounds think times: by half of 256 even for few samples, so the first
-    /// ones count as longer.
+    /// Rounded as the kernel rounds think times: by half of 256 even for few samples, which makes
+    /// the mean of the first ones too long.
     fn value_of_think_time(self) -> u64 {
         (self.total + 128).checked_div(self.samples).unwrap_or(0)
     }

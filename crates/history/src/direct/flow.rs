@@ -112,7 +112,6 @@ impl Direct {
     /// the bios in `sent`.
     ///
     /// # Errors
-    ///
     /// The device's first error, once nothing is in flight any more; a full volume is an error as
     /// well.
     #[allow(clippy::too_many_arguments)] // one request, and the machine and map it runs on

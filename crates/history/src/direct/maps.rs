@@ -27,7 +27,6 @@ pub trait BlockMap: Send + fmt::Debug {
     /// Maps at most `most` blocks from `file_block` on, and allocates those that are missing.
     ///
     /// # Errors
-    ///
     /// [`FullVolume`] if no block is free.
     fn map(&mut self, file_block: u64, most: u64) -> Result<Mapped, FullVolume>;
 

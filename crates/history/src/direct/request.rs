@@ -113,7 +113,6 @@ impl Request {
     /// memory.
     ///
     /// # Panics
-    ///
     /// If `at`, `bytes` or a page is not a multiple of the block size, or a bio has no room for a
     /// page.
     pub fn new(rule: BoundaryRule, limits: Limits, at: u64, bytes: u64) -> Self {
@@ -142,7 +141,6 @@ impl Request {
     /// The next step; `None` once everything is sent.
     ///
     /// # Errors
-    ///
     /// [`FullVolume`], from the map; blocks collected so far are not sent.
     pub fn next(&mut self, map: &mut dyn BlockMap) -> Result<Option<Event>, FullVolume> {
         while self.events.is_empty() {

@@ -17,7 +17,7 @@ use extant_cache::control::{
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-/// Writers of a device over its share are checked every this many pages: 32 KiB.
+/// Interval in pages at which writers are checked on a device over its share: 32 KiB.
 const WHEN_EXCEEDED: u64 = 8;
 
 /// The IO-less controller (kernel: `balance_dirty_pages()`). Feedback sets a rate limit for each
@@ -43,9 +43,10 @@ pub struct Ioless {
 /// Which version of the patches decides pauses, and when a device counts as over its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// As posted in September and October 2011, up to version 12, and as merged in 3.2. A device is
-    /// over its share if it exceeds that or if the total exceeds the limit. A pause is as long as
-    /// the dirtied pages require, up to a maximum that grows with the number of writers.
+    /// As posted in September and October 2011, up to version 12, and as merged in 3.2. A device
+    /// counts as over its share if its dirty pages exceed the share or the total exceeds the limit.
+    /// A pause is as long as the dirtied pages require, up to a maximum that grows with the number
+    /// of writers.
     Posted,
     /// As in 3.7: both must be exceeded. Pauses have a target, a minimum and a maximum, and think
     /// time is subtracted.

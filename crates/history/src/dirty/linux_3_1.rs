@@ -15,7 +15,7 @@ use extant_cache::control::{
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-/// On a device over its share, a processor's writers are checked every this many pages.
+/// Interval in pages at which a processor's writers are checked on a device over its share.
 const WHEN_EXCEEDED: u64 = 8;
 /// A task's limit is at most this fraction below its device's (kernel: `TASK_LIMIT_FRACTION`).
 const TASK_FRACTION: u64 = 8;

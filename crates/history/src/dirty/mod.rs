@@ -36,6 +36,6 @@ pub use linux_3_1::Linux31;
 const CHUNK_UNIT: u64 = 4 << 20 >> 12;
 /// Capacity of a Linux request queue in pages: 128 requests of 512 KiB.
 const QUEUE_PAGES: u64 = 128 * 128;
-/// A writer asks every this many pages. On a device over its share the kernel checks writers this
-/// often; whether it is over its share, at every dirtied page.
+/// Interval in pages at which a writer asks. On a device over its share, the kernel checks writers
+/// this often; whether it is over its share, the kernel checks at every dirtied page.
 const ASK_PAGES: u64 = 8;

@@ -9,9 +9,9 @@ pub(super) const RATIO_ONE: u64 = 1 << 10;
 /// Dirty pages a device should keep so that it does not go idle; below that the factor rises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserve {
-    /// A second of the device's writing, at most freerun. A device that has written nothing has no
-    /// share at all (the patch "writeback: dirty position control - bdi reserve area" as first
-    /// posted, September 2011).
+    /// What the device writes in a second, but at most freerun. A device that has written nothing
+    /// has no share at all (the patch "writeback: dirty position control - bdi reserve area" as
+    /// first posted, September 2011).
     Second,
     /// Half of the device's share plus 4 MiB (that thread's mail of 28 September 2011).
     HalfAndChunk,

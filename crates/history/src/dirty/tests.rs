@@ -346,7 +346,7 @@ fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
         let mut control = Ioless::new(&host(1000));
         let now = Nanos::from_secs(10);
-        // It was last let through below freerun.
+        // Its last check was below freerun and let it through.
         control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 32)));
         match control.orders(now, &numbers(12_400, 10_000), Some(asking(0, 512))).writer {
             Verdict::Pause { until, .. } => until - now,

@@ -171,7 +171,7 @@ impl Disk {
                 // From the buffer at interface speed, 300 MB/s.
                 return g.overhead_ns + command.sectors * 512 * 1_000_000_000 / 300_000_000;
             }
-            // The head is already on this run; the rest passes under it in time.
+            // The head is already on this run, so the rest only has to pass under it.
             if let (Some((s, e)), Some(_)) = (self.segments.last(), self.ahead_since)
                 && *s <= command.start
                 && command.start <= *e

@@ -17,7 +17,7 @@ use extant_rt::{Class, Nanos};
 const ONE: u64 = 128;
 /// Load ratio in percent above which two processors are out of balance (`imbalance_pct`).
 const IMBALANCE_PERCENT: u64 = 125;
-/// Load ratio in percent above which a woken task follows its waker despite warm caches:
+/// Load ratio in percent from which a woken task follows its waker despite warm caches:
 /// [`IMBALANCE_PERCENT`] plus half its excess over 100.
 const WAKE_PERCENT: u64 = IMBALANCE_PERCENT + (IMBALANCE_PERCENT - 100) / 2;
 /// A task that ran or was queued less than this long ago is cache-hot on its processor

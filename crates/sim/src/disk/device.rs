@@ -137,7 +137,6 @@ impl Disks {
     /// A disk, counted from 0.
     ///
     /// # Panics
-    ///
     /// If there is no such disk.
     pub fn device(&self, number: usize) -> Arc<ModelDisk> {
         assert!(number < self.len(), "there is no disk {number}, only {} disks", self.len());
@@ -385,7 +384,6 @@ impl ModelDisk {
     /// Replaces the contents at no cost in time, for a disk that starts with a volume on it.
     ///
     /// # Panics
-    ///
     /// If the sizes differ.
     pub fn load(&self, contents: Contents) {
         let disk = &mut self.shared.state.lock().disks[self.number];

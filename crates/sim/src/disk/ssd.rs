@@ -116,7 +116,6 @@ impl Ssd {
     /// An idle drive; `seed` determines its latencies.
     ///
     /// # Panics
-    ///
     /// If the parameters have a [`SsdSpec::fault`].
     pub fn new(spec: SsdSpec, seed: u64) -> Self {
         if let Some((key, problem)) = spec.fault() {

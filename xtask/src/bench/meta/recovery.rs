@@ -132,7 +132,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         raws.push(raw(&fresh(options, &path)?, &seen)?);
         let copy = fresh(options, &path)?;
         e2fsck.push(seconds(|| {
-            // 1: all errors were corrected.
+            // Exit code 1: all errors were corrected.
             let done = Command::new("e2fsck").args(["-p", text(&copy)]).output()?;
             if done.status.code().is_some_and(|code| code <= 1) {
                 Ok(())

@@ -143,7 +143,6 @@ impl Rotating {
     /// An idle drive with the arm at the outer edge.
     ///
     /// # Panics
-    ///
     /// If the parameters have a [`RotatingSpec::fault`].
     pub fn new(spec: RotatingSpec) -> Self {
         if let Some((key, problem)) = spec.fault() {
@@ -247,7 +246,7 @@ impl Rotating {
         goes_on.then(|| self.geometry.stream_ns(*run.end(), command.end().saturating_sub(*run.end())))
     }
 
-    /// The queued command to serve next, and how long it takes; of equals the lowest number.
+    /// The queued command to serve next, and how long it takes; ties go to the lowest number.
     fn choose(&mut self, now: Nanos) -> Option<(usize, u64)> {
         let angle_ns = self.geometry.angle_at(now.0);
         if let Some(oldest) = self.queue.overdue(now, self.spec.patience_ns) {
