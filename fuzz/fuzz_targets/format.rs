@@ -1,4 +1,4 @@
-//! The volume's structures, but for attributes and the journal.
+//! The volume's structures, except attributes and the journal.
 #![no_main]
 
 use extant_format::*;
@@ -13,7 +13,7 @@ const SEED: ChecksumSeed = ChecksumSeed(1);
 fuzz_target!(|data: &[u8]| {
     let known = Superblock::parse(SUPERBLOCK).unwrap();
     volume(data, &known);
-    // The other structures as a volume with these bytes as its superblock would have them.
+    // The other structures, parsed with these bytes as the superblock.
     if let Ok(sb) = Superblock::parse(data) {
         let _ = (sb.to_string(), sb.verify_checksum(), sb.has_backup(Group(49)), sb.locate_inode(INODE));
         let _ = (sb.descriptor_blocks(), inode_table_blocks(&sb), sb.journal_inode(), sb.orphan_file());

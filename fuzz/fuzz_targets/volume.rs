@@ -1,7 +1,8 @@
-//! Whole volumes with bytes changed: opened, walked, read and recovered.
+//! Whole volumes with some bytes changed: opened, walked, read and recovered.
 //!
-//! The input is a list of changes to one of the volumes in `base/` (made by `./prepare`): a byte that chooses the volume
-//! and the options, then five bytes each, a little-endian offset and a value.
+//! The input is a list of changes to one of the volumes in `base/` (created by `./prepare`): a byte
+//! that selects the volume and the options, then five bytes per change, a little-endian offset and
+//! a value.
 #![no_main]
 
 use extant_block::MemDevice;

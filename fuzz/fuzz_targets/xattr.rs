@@ -1,4 +1,4 @@
-//! Attributes and access control lists.
+//! Extended attributes and access control lists.
 #![no_main]
 
 use extant_format::*;
@@ -9,7 +9,7 @@ const NUMBER: VolumeBlock = VolumeBlock(100);
 const SEED: ChecksumSeed = ChecksumSeed(1);
 
 fuzz_target!(|data: &[u8]| {
-    // Whole inodes of 256 bytes are among the seeds: their area is the last 96.
+    // Some seeds are whole inodes of 256 bytes, whose attribute area is the last 96.
     for area in [data, data.get(160..).unwrap_or_default()] {
         let _ = Xattrs::parse_inode(area, INODE).map(|xattrs| attributes(&xattrs));
     }

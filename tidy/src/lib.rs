@@ -1,6 +1,7 @@
-//! Rules that the whole tree keeps, held by this crate's tests: which way arrows between crates point, that modules do not
-//! import each other in circles.
+//! Rules for the whole tree, checked by this crate's tests: which crates may depend on which, and
+//! that modules do not import each other in circles.
 //!
-//! `allowances/CRATE.toml` holds what a crate still has; it may shrink and never grow.
-//! `EXTANT_TIDY=shrink cargo test -p extant-tidy` lowers every allowance to what was found.
+//! `allowances/CRATE.toml` lists the violations that a crate still has; it may shrink but never
+//! grow. `EXTANT_TIDY=shrink cargo test -p extant-tidy` reduces every allowance to what the tests
+//! find.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! `cargo xtask faults` and `cargo xtask hostile`: all faults, and as many damaged volumes as one likes.
+//! `cargo xtask faults` and `cargo xtask hostile`: all faults, and any number of damaged volumes.
 
 use extant_block::Op;
 use extant_torture::campaign::{PROFILES, Profile};
@@ -105,7 +105,7 @@ fn replayed(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(sweep.check(fail)?)
 }
 
-/// `--seeds N` damaged volumes of each kind (default 500), beginning with seed `--from`.
+/// `--seeds N` damaged volumes of each kind (default 500), starting with seed `--from`.
 pub(crate) fn hostile(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let (from, seeds) = (number(args, "--from", 1)?, number(args, "--seeds", 500)?);
     let fsck = Fsck::is_installed().then(Fsck::new).transpose()?;

@@ -1,15 +1,16 @@
-//! `cargo xtask fsx`: the model-based test of file data, for as long as one likes.
+//! `cargo xtask fsx`: the model-based test of file data, for any length of time.
 //!
-//! One file through the library against a vector: buffered and direct reads and writes, truncations, the `fallocate` family,
-//! syncs and remounts on every kind of volume; e2fsck and the kernel's mount are the judges. The test is `space/model.rs` of
-//! `extant`, in a release build.
+//! It compares one file in the library with a vector: buffered and direct reads and writes,
+//! truncations, the `fallocate` family, syncs and remounts, on every kind of volume. e2fsck and a
+//! kernel mount check the result. The test is `space/model.rs` of `extant`, in a release build.
 
 use std::process::Command;
 
-/// Its name among the tests of `extant`.
+/// Name of the test in `extant`.
 const TEST: &str = "model::a_file_is_as_its_model_after_any_operations";
 
-/// `--seed N` (default 1) and those behind it, `--rounds N` in all (default 10), each of `--ops N` operations (default 2000).
+/// Runs `--rounds N` seeds (default 10) from `--seed N` on (default 1), each with `--ops N`
+/// operations (default 2000).
 pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let (mut first, mut rounds, mut ops) = (1_u64, 10_u64, 2000_u64);
     for pair in args.chunks(2) {

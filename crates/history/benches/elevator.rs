@@ -1,13 +1,14 @@
 //! Requests per second through `add`, `next` and `completed` of each elevator, on one core.
 //!
-//! `cargo bench -p extant-history --bench elevator`; side by side in one run, the median of five.
+//! Run with `cargo bench -p extant-history --bench elevator`; all elevators in one run, the median
+//! of five.
 
 use extant_block::{Op, Sector, StreamId};
 use extant_history::{BlockHost, ELEVATORS, elevator};
 use extant_iosched::elevator::{Decision, Elevator, Request, RequestId};
 use extant_rt::{Nanos, Rt};
 
-/// Requests queued or in the device at a time.
+/// Requests queued or in the device at any time.
 const SLOTS: u32 = 128;
 const DEPTH: usize = 31;
 const REQUESTS: u32 = 400_000;

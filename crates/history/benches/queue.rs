@@ -1,7 +1,8 @@
-//! Bios per second through the queue under each elevator, on one core, over a device that takes no time.
+//! Bios per second through the queue with each elevator, on one core, over a device that takes no
+//! time.
 //!
-//! `cargo bench -p extant-history --bench queue`; the median of five. Bios carry no memory, as the phantom frames of an
-//! experiment do not.
+//! Run with `cargo bench -p extant-history --bench queue`; the median of five. Bios carry no
+//! memory, like the phantom frames of an experiment.
 
 use extant_block::{Bio, BioFlags, Device, Limits, Op, Sector, StreamId};
 use extant_history::{BlockHost, ELEVATORS, elevator};
@@ -12,10 +13,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 const BIOS: u64 = 300_000;
-/// Bios that the submitter keeps in flight.
+/// Bios kept in flight.
 const DEPTH: u64 = 64;
 
-/// Holds bios until they are asked for.
+/// A device that holds bios until the benchmark ends them.
 #[derive(Debug)]
 struct Held {
     limits: Limits,
@@ -65,7 +66,7 @@ fn run(rt: &Rt, elevator: Box<dyn Elevator>, random: bool) -> f64 {
     loop {
         let bio = below.held.lock().unwrap().pop_front();
         let Some(bio) = bio else { break };
-        // A merged request makes room for as many bios as it carried.
+        // Completing a merged request makes room for as many bios as it carried.
         let bios = bio.bytes / 4096;
         bio.end(Ok(()));
         for _ in 0..bios.min(BIOS - submitted) {

@@ -1,8 +1,9 @@
-//! Policies as Linux had them, each behind the seam that Extant's own policy uses.
+//! Linux's policies, each behind the trait that Extant's own policy implements.
 //!
-//! A claim about a policy is a difference between two files here, or between one here and Extant's, which stay in the
-//! crates that they drive. This crate also maps names to policies ([`elevator`], [`dirty_control`], [`pass()`]), and its
-//! tests run request queue and page cache under each of them. Production code never needs it.
+//! A claim about a policy is a difference between two files here, or between one here and Extant's
+//! own, which is in the crate that uses it. This crate also maps names to policies ([`elevator`],
+//! [`dirty_control`], [`pass()`]), and its tests run the request queue and the page cache with each
+//! of them. Production code never needs it.
 //!
 //! ```
 //! use extant_history::{BlockHost, ELEVATORS, Host, dirty_control, elevator};
@@ -37,7 +38,7 @@ use extant_iosched::elevator::cfq::{IdleRule, Tunables};
 use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator, Fifo};
 use pass::Linux2633;
 
-/// A policy that can be chosen by its name; `make` is the function that makes one.
+/// A policy that can be chosen by name; `make` creates it.
 #[derive(Debug)]
 pub struct Named<F> {
     /// The name in experiments and command lines.
@@ -47,19 +48,19 @@ pub struct Named<F> {
     make: F,
 }
 
-/// Makes an elevator.
+/// Creates an elevator.
 pub type MakeElevator = fn(&BlockHost, &anticipatory::Tasks) -> Box<dyn Elevator>;
 
-/// Makes a dirty controller for a host.
+/// Creates a dirty controller for a host.
 pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
 
-/// Makes a pass of write-back.
+/// Creates a writeback pass.
 pub type MakePass = fn() -> Box<dyn WriteBackPass>;
 
 /// Properties of the host that dirty controllers depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Processors.
+    /// Number of processors.
     pub cpus: u32,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
@@ -72,24 +73,24 @@ pub struct Host {
 pub struct BlockHost {
     /// Whether seeks cost time (kernel: `queue/rotational`).
     pub rotational: bool,
-    /// Ticks per second (`CONFIG_HZ`), 1 to 10⁹. Ours has ticks of its own, of 100 µs.
+    /// Ticks per second (`CONFIG_HZ`), 1 to 10⁹. Our elevator has its own ticks of 100 µs.
     pub hz: u32,
-    /// CFQ's `slice_idle` as an administrator sets it, in milliseconds, which count as whole ticks, rounded up; `None` is
-    /// the kernel's default of 8 ms, which is rounded down to ticks. Ours sets its own.
+    /// CFQ's `slice_idle` as set by an administrator, in milliseconds, rounded up to whole ticks;
+    /// `None` is the kernel's default of 8 ms, rounded down to ticks. Our elevator sets its own.
     pub slice_idle_ms: Option<u32>,
     /// The knobs of mq-deadline.
     pub deadline: DeadlineTunables,
 }
 
 impl Default for BlockHost {
-    /// A disk with an arm, 1000 Hz, and the kernel's defaults.
+    /// A rotational disk, 1000 Hz, and the kernel's defaults.
     fn default() -> Self {
         Self { rotational: true, hz: 1000, slice_idle_ms: None, deadline: DeadlineTunables::default() }
     }
 }
 
 impl BlockHost {
-    /// CFQ of Linux 3.10 with one of its rules.
+    /// CFQ of Linux 3.10 with this idle rule.
     fn cfq(&self, rule: impl IdleRule + 'static) -> Box<dyn Elevator> {
         let defaults = Tunables::linux(self.hz);
         let set = self.slice_idle_ms.map(|ms| (i64::from(ms) * defaults.hz + 999) / 1000);
@@ -98,15 +99,15 @@ impl BlockHost {
     }
 }
 
-/// A name that no policy of its kind has.
+/// Error for a name that no policy of its kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is not {kind}; there are {known}")]
 pub struct UnknownPolicy {
     /// The name.
     pub name: String,
-    /// The kind of policy that was looked up.
+    /// The kind of policy looked up.
     pub kind: &'static str,
-    /// The names that there are.
+    /// The existing names.
     pub known: String,
 }
 
@@ -150,18 +151,20 @@ pub static ELEVATORS: [Named<MakeElevator>; 8] = [
     },
 ];
 
-/// How streams that waited for a request go past the bound on requests under an elevator: in batches under those of the request
-/// queue before blk-mq, and not at all under the others.
+/// How streams that waited for a request may exceed the request limit under an elevator: in batches
+/// for elevators of the request queue before blk-mq, not at all for others.
 pub fn batching(elevator: &str) -> Option<Batching> {
     (elevator.starts_with("cfq") || matches!(elevator, "anticipatory" | "noop")).then_some(Batching::LINUX)
 }
 
-/// Requests of a queue unless an administrator sets another number (kernel: `BLKDEV_MAX_RQ`, `BLKDEV_DEFAULT_RQ`).
+/// Number of requests of a queue unless an administrator changes it (kernel: `BLKDEV_MAX_RQ`,
+/// `BLKDEV_DEFAULT_RQ`).
 pub const DEFAULT_REQUESTS: usize = 128;
 
-/// Requests that Linux gives the queue of a device with so many tags under an elevator: of each kind before blk-mq, and with an elevator
-/// of blk-mq twice the tags up to 256 (`blk_mq_init_sched()`); without one all of the tags, which both kinds share. Ours has as many as
-/// there are tags, and no fewer than 128, of each kind.
+/// Number of requests in the queue of a device with `tags` tags under an elevator. Before blk-mq it
+/// is a constant for each kind of request. A blk-mq elevator gets twice the tags, up to 256
+/// (`blk_mq_init_sched()`); without an elevator it is the number of tags, shared by both kinds.
+/// Ours gets one request per tag for each kind, at least 128.
 pub fn default_requests(elevator: &str, tags: usize) -> usize {
     match elevator {
         "none" => tags,
@@ -171,12 +174,12 @@ pub fn default_requests(elevator: &str, tags: usize) -> usize {
     }
 }
 
-/// Whether the requests of a queue under an elevator are the device's tags, so that there are no more of them.
+/// Whether a queue's requests under an elevator are the device's tags, which limits their number.
 pub fn uses_tags(elevator: &str) -> bool {
     elevator == "none"
 }
 
-/// The controllers of dirty memory.
+/// Controllers of dirty memory.
 pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     Named {
         name: "linux-3.1",
@@ -205,17 +208,17 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     },
 ];
 
-/// Versions of them that one mail had.
+/// Variants of these that appeared in a single mail.
 pub static OTHER_DIRTY_CONTROLS: [Named<MakeDirtyControl>; 1] = [Named {
     name: "ioless-september",
     about: "ioless+background with the reserve of the mail of 28 September 2011",
     make: |host| Box::new(Ioless::with_device_background(host)),
 }];
 
-/// The dirty controller that a run has unless told otherwise.
+/// The default dirty controller of a run.
 pub const OUR_DIRTY_CONTROL: &str = "extant";
 
-/// The passes of write-back.
+/// The writeback passes.
 pub static PASSES: [Named<MakePass>; 3] = [
     Named {
         name: "linux-2.6.33",
@@ -230,13 +233,13 @@ pub static PASSES: [Named<MakePass>; 3] = [
     Named { name: OUR_PASS, about: "ours: whole runs, each page visited once", make: || Box::new(ByRuns) },
 ];
 
-/// The pass of write-back that a run has unless told otherwise.
+/// The default writeback pass of a run.
 pub const OUR_PASS: &str = "extant";
 
-/// Makes an allocator of a volume with some free space.
+/// Creates an allocator for a volume with this free space.
 pub type MakeAllocator = fn(&FreeSpace) -> Box<dyn BlockAllocator>;
 
-/// The allocators of blocks as Linux had them; ours is that of the volume.
+/// Linux's block allocators; ours is that of the volume.
 pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     Named {
         name: "linux-2.4.18-ext2",
@@ -266,13 +269,13 @@ pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     },
 ];
 
-/// The allocator that a run has unless told otherwise.
+/// The default allocator of a run.
 pub const OUR_ALLOCATOR: &str = "extant";
 
-/// Makes a policy of direct I/O.
+/// Creates a policy of direct I/O.
 pub type MakeDirect = fn() -> Direct;
 
-/// The policies of direct I/O as Linux had them; ours is that of the volume.
+/// Linux's policies of direct I/O; ours is that of the volume.
 pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     Named {
         name: "linux-2.6.19",
@@ -301,7 +304,7 @@ pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     },
 ];
 
-/// The policy of direct I/O that a run has unless told otherwise.
+/// The default policy of direct I/O of a run.
 pub const OUR_DIRECT_IO: &str = "extant";
 
 fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result<&'static F, UnknownPolicy> {
@@ -314,15 +317,15 @@ fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result
     }
 }
 
-/// An elevator for the only disk of a machine, and a kernel.
+/// Creates an elevator for a machine with a single disk.
 ///
 /// # Errors
-/// No elevator is called so; says which there are.
+/// [`UnknownPolicy`], with the existing names, if no elevator has this name.
 pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
     elevator_beside(name, host, &anticipatory::Tasks::default())
 }
 
-/// An elevator for a disk and a kernel, beside those of the machine's other disks, which have the same `tasks`.
+/// Creates an elevator for one of a machine's disks; all of them share `tasks`.
 ///
 /// # Errors
 /// As [`elevator`].
@@ -334,36 +337,36 @@ pub fn elevator_beside(
     find(&ELEVATORS, "an elevator", name).map(|make| make(host, tasks))
 }
 
-/// A dirty controller for a host.
+/// Creates a dirty controller for a host.
 ///
 /// # Errors
-/// No controller is called so; says which there are.
+/// [`UnknownPolicy`], with the existing names, if no controller has this name.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
     let other = OTHER_DIRTY_CONTROLS.iter().find(|policy| policy.name == name).map(|policy| &policy.make);
     let make = other.map_or_else(|| find(&DIRTY_CONTROLS, "a dirty controller", name), Ok)?;
     Ok(make(host))
 }
 
-/// A pass of write-back.
+/// Creates a writeback pass.
 ///
 /// # Errors
-/// No pass is called so; says which there are.
+/// [`UnknownPolicy`], with the existing names, if no pass has this name.
 pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
     find(&PASSES, "a pass of write-back", name).map(|make| make())
 }
 
-/// A policy of direct I/O as Linux had it.
+/// One of Linux's policies of direct I/O.
 ///
 /// # Errors
-/// No policy is called so; says which there are.
+/// [`UnknownPolicy`], with the existing names, if no policy has this name.
 pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
     find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
 }
 
-/// The maker of an allocator as Linux had it.
+/// The constructor of one of Linux's allocators.
 ///
 /// # Errors
-/// No allocator is called so; says which there are.
+/// [`UnknownPolicy`], with the existing names, if no allocator has this name.
 pub fn allocator(name: &str) -> Result<MakeAllocator, UnknownPolicy> {
     find(&ALLOCATORS, "an allocator", name).copied()
 }

@@ -1,19 +1,21 @@
-//! Wait tables for pages and buffers as Linux had them, and ours, by name.
+//! Wait tables for pages and buffers by name: Linux's and ours.
 //!
-//! In Linux 2.6.6 a wake-up of a page wakes all that wait in its bucket (mm/filemap.c: `page_waitqueue`, `unlock_page`); with
-//! the filter of "[0/2] filtered wakeups" it looks at all of them and wakes those of its page. Ours visits those alone.
+//! In Linux 2.6.6 waking a page wakes all waiters in its bucket (mm/filemap.c: `page_waitqueue`,
+//! `unlock_page`). With the filter of "[0/2] filtered wakeups" it examines all of them and wakes
+//! those of its page. Ours visits only those.
 
 use crate::{Named, UnknownPolicy};
 use extant_rt::WaitConfig;
 use extant_rt::wait::{Discipline, Hash};
 
-/// Makes the settings of a table for pages, and those of one for buffers.
+/// Creates the configurations of a table for pages and one for buffers.
 pub type MakeWaits = fn() -> [WaitConfig; 2];
 
-/// Where sparc64 maps memory, and the size of its `struct page`, whose addresses are hashed.
+/// Where sparc64 maps memory, and the size of its `struct page`; page addresses are hashed.
 const PAGES: Hash = Hash::Linux26 { base: 0xffff_f800_0040_0000, stride_bytes: 64 };
 
-/// As 2.6.6 sized them for 3.5 GiB in pages of 8 KiB: 2,048 buckets for pages (`zone->wait_table`), 128 for buffers.
+/// Sizes as in 2.6.6 for 3.5 GiB in pages of 8 KiB: 2,048 buckets for pages (`zone->wait_table`),
+/// 128 for buffers.
 fn linux(discipline: Discipline) -> [WaitConfig; 2] {
     [
         WaitConfig { name: "pages", bucket_bits: 11, discipline, hash: PAGES },
@@ -21,7 +23,7 @@ fn linux(discipline: Discipline) -> [WaitConfig; 2] {
     ]
 }
 
-/// The discipline that a run has unless told otherwise.
+/// The default wait discipline of a run.
 pub const OURS: &str = "extant";
 
 /// Wait disciplines by name.
@@ -51,10 +53,10 @@ pub static WAITS: [Named<MakeWaits>; 4] = [
     },
 ];
 
-/// The tables of a discipline, for pages and for buffers.
+/// The tables of a wait discipline, for pages and for buffers.
 ///
 /// # Errors
-/// [`UnknownPolicy`], with the names that there are.
+/// [`UnknownPolicy`], with the existing names, if no discipline has this name.
 pub fn waits(name: &str) -> Result<[WaitConfig; 2], UnknownPolicy> {
     crate::find(&WAITS, "a wait discipline", name).map(|make| make())
 }

@@ -1,5 +1,5 @@
-//! Every bio is paid for once, whichever layer submits it: by the request queue. Every page is paid for by the cache, once for
-//! each step of its way.
+//! The request queue charges for every bio once, whichever layer submits it. The cache charges for
+//! every page once per step.
 
 use extant_block::{Bio, Buf, Device, Op, Record, Sector, execute};
 use extant_cache::{CacheConfig, FlatFile, PageCache};
@@ -9,11 +9,11 @@ use extant_sim::disk::Disks;
 use extant_sim::{Machine, Sim};
 use std::sync::Arc;
 
-/// Bytes of the write through the cache, which end within their last page, and their pages.
+/// Length of the write through the cache, which ends inside its last page, and its number of pages.
 const WRITTEN_BYTES: usize = 300_000;
 const PAGES: u64 = WRITTEN_BYTES.div_ceil(4096) as u64;
 
-/// A machine where nothing but this costs anything, and this a millisecond.
+/// A machine on which only `key` costs anything: a millisecond.
 fn machine(key: &str) -> Machine {
     let text = include_str!("../../../machines/sata-7200-2013.toml");
     let free = |line: &str| match line.split_once(" = ") {
@@ -30,7 +30,7 @@ fn machine(key: &str) -> Machine {
     Machine::parse("priced", &text.join("\n")).unwrap()
 }
 
-/// Milliseconds of processor time that `key` costs a job, and the bios that came to the queue.
+/// Milliseconds of processor time that a job spends on `key`, and the bios that reached the queue.
 fn paid(key: &str, through_the_cache: bool) -> (u64, u64) {
     let sim = Sim::new(machine(key), 1);
     let rt = sim.rt().clone();
@@ -72,14 +72,15 @@ fn every_bio_is_paid_for_once_with_and_without_the_cache() {
 #[test]
 fn every_page_of_a_write_and_its_sync_is_paid_for_once_at_each_step() {
     for (key, times) in [
-        // As it is written, and as the file is dropped.
+        // When written, and when the file is dropped.
         ("page_insert_ns", 2 * PAGES),
         ("page_copy_ns", PAGES),
-        // As it is written, and as its write-back ends.
+        // When written, and when its writeback completes.
         ("page_lookup_ns", 2 * PAGES),
-        // Dirty as it is written, clean as its write-back begins.
+        // Dirtied when written, cleaned when its writeback starts.
         ("page_dirty_ns", 2 * PAGES),
-        // Write-back takes runs as long as a bio, 256 KiB in a cache of 8 MiB, and asks for the place of each.
+        // Writeback takes runs as long as a bio, 256 KiB in a cache of 8 MiB, and looks up the
+        // position of each.
         ("map_lookup_ns", 2),
         ("page_redirty_ns", 0),
     ] {

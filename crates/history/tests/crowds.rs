@@ -1,4 +1,5 @@
-//! Many writers in little memory, under every dirty controller: each of them gets on, though writes fail.
+//! Many writers in little memory, with every dirty controller: all make progress, even if writes
+//! fail.
 
 use extant_block::{MemDevice, Sector};
 use extant_cache::control::DirtyControl;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// A thousand writers in 8 MiB on a slow device, in a virtual world, some of its writes failing: each gets on.
+/// A thousand writers in 8 MiB on a slow device in a virtual world, where some writes fail: all
+/// make progress.
 fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
     let sim = Sim::new(Machine::free(2, Preemption::None), 1);
     let rt = sim.rt().clone();
@@ -29,7 +31,8 @@ fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
                 let file = mapping.open();
                 rt.spawn("writer", Default::default(), async move {
                     for turn in 0..4 {
-                        // An error is of some file's write-back: the bytes were not taken, or stay dirty.
+                        // The error may be from any file's writeback; the bytes were not accepted,
+                        // or stay dirty.
                         while file.write(turn * 10_001, &vec![(n + 1) as u8; 30_000]).await.is_err() {}
                     }
                 })

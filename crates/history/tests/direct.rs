@@ -1,9 +1,9 @@
-//! Maps of direct I/O beside an outside writer of the same format.
+//! Block maps of direct I/O compared with an independent writer of the same format.
 
 use extant_history::direct::{BlockMap, Ext3Map};
 use std::process::Command;
 
-/// A file as debugfs tells of it: runs of its blocks on the volume, and the blocks of pointers.
+/// A file's layout according to debugfs: runs of its blocks on the volume, and its pointer blocks.
 fn by_debugfs(image: &std::path::Path) -> Vec<(String, u64, u64)> {
     let out = Command::new("/usr/sbin/debugfs").args(["-R", "stat /file"]).arg(image).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();

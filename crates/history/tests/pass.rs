@@ -1,4 +1,5 @@
-//! Passes of write-back beside a task that must run every 5 ms, on the machine of March 2010, in virtual worlds.
+//! Writeback passes next to a task that must run every 5 ms, on the machine of March 2010, in
+//! virtual worlds.
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::{CacheConfig, FlatFile, PageCache};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// A device that counts what it is sent.
+/// A device that counts the bytes submitted to it.
 #[derive(Debug)]
 struct Counted(Arc<dyn Device>, AtomicU64);
 
@@ -33,7 +34,7 @@ struct Latency {
     longest: Nanos,
 }
 
-/// Sleeps until the next multiple of 5 ms until `end`, and notes how late it ran.
+/// Sleeps until every multiple of 5 ms up to `end`, and records how late it ran.
 async fn cyclictest(rt: Rt, end: Nanos) -> Latency {
     let (mut due, mut samples, mut sum, mut longest) = (rt.now(), 0, 0, Nanos::ZERO);
     while due < end {
@@ -47,7 +48,8 @@ async fn cyclictest(rt: Rt, end: Nanos) -> Latency {
     Latency { mean: Nanos(sum / samples), longest }
 }
 
-/// The latencies beside one writer that streams for twenty seconds, and the MiB that were submitted in that time.
+/// The latencies next to a writer that streams for twenty seconds, and the MiB submitted in that
+/// time.
 fn beside_a_stream(pass: &str) -> (Latency, u64) {
     let machine = Machine::parse("turion", include_str!("../../../machines/turion-2010.toml")).unwrap();
     let sim = Sim::new(machine, 1);
@@ -97,7 +99,7 @@ fn the_pass_of_2_6_33_delays_by_what_it_dirties_again_and_its_patch_and_ours_do_
     let (released, released_mib) = beside_a_stream("linux-2.6.33");
     let (patched, _) = beside_a_stream("linux-2.6.33+resched");
     let (ours, our_mib) = beside_a_stream("extant");
-    // 30,720 pages, 2.3 us each: the figure that the machine's file was calibrated on.
+    // 30,720 pages at 2.3 us each: the figure that the machine's file was calibrated with.
     assert!(released.longest >= Nanos::from_millis(65), "{released:?}");
     assert!(released.mean >= Nanos::from_millis(1), "{released:?}");
     assert!(patched.longest <= Nanos::from_millis(12), "{patched:?}");

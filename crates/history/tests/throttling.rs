@@ -1,4 +1,5 @@
-//! Dirty controllers at work: what they are asked, what writers feel, what the trace tells; in virtual worlds.
+//! Dirty controllers at work, in virtual worlds: what they are asked, how writers fare, and what
+//! the trace shows.
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::Event;
@@ -16,14 +17,14 @@ use std::task::Poll;
 
 const MIB: u64 = 1 << 20;
 
-/// A device that writes at a steady rate, one bio after the other, or not at all.
+/// A device that writes at a steady rate, one bio at a time, or never.
 #[derive(Debug)]
 struct Steady {
     limits: Limits,
     clock: DeviceClock,
-    /// Bytes a second; 0 is a dead device.
+    /// Bytes per second; 0 is a dead device.
     rate: u64,
-    /// When it may begin the next bio. Devices behind one link share this.
+    /// When it can start the next bio; shared by devices behind one link.
     free_at: Arc<Mutex<Nanos>>,
     written: AtomicU64,
     kept: Mutex<Vec<Bio>>,
@@ -82,7 +83,7 @@ fn mapping(disk: &Disk, number: u64) -> Mapping {
     disk.mapping(Arc::new(FlatFile::new(Sector(number << 24), 1 << 33)), number, 0)
 }
 
-/// Starts a writer that never ends.
+/// Spawns a writer that never ends.
 fn writer(rt: &Rt, mapping: &Mapping) {
     let file = mapping.open();
     drop(rt.spawn("writer", Default::default(), async move {
@@ -93,7 +94,7 @@ fn writer(rt: &Rt, mapping: &Mapping) {
     }));
 }
 
-/// Lets 16 pages be dirtied at a time, and says what it was asked.
+/// A controller that grants 16 pages at a time and records what it is asked.
 #[derive(Debug, Default)]
 struct Sixteen(Arc<Mutex<Vec<u64>>>);
 
@@ -117,7 +118,8 @@ fn a_large_write_is_as_many_steps_as_the_controller_wants() {
     assert_eq!(asked[1..], [16; 16], "257 pages");
 }
 
-/// Has writers write back 64 pages after every 64 that they dirtied, and says how many they did.
+/// A controller that has writers write back 64 pages after every 64 dirtied, and records how many
+/// they wrote.
 #[derive(Debug, Default)]
 struct Foreground(Arc<Mutex<Vec<u64>>>);
 
@@ -186,7 +188,7 @@ fn every_pause_is_traced_with_its_rule_and_the_state_that_it_rests_on() {
         }
     }
     assert!(pauses.iter().all(|&n| n > 10), "{pauses:?} pauses");
-    // The slower device ends a bio of a megabyte every 20 ms.
+    // The slower device completes a bio of a megabyte every 20 ms.
     assert!(levels.iter().all(|&n| n > 200), "{levels:?} levels");
 }
 
@@ -201,7 +203,8 @@ fn a_caller_that_leaves_in_a_pause_is_traced_and_delays_no_other() {
     let rt = sim.rt().clone();
     sim.rt()
         .block_on(async {
-            // Two hundred writers give up while they wait; the one that stays writes at the device's rate.
+            // Two hundred writers give up while waiting; the one that stays writes at the device's
+            // rate.
             rt.set_sink(Some(ring.clone()));
             for n in 0..200 {
                 let (file, rt) = (mapping.open(), rt.clone());
@@ -254,7 +257,7 @@ fn a_dead_device_holds_its_own_writers_only() {
 fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
     let finish = |phantom| {
         let text = include_str!("../../../machines/jbod10-2011.toml");
-        // With a write cache. Without one the two differ by 200 ms here; the cause is not known.
+        // With a write cache. Without one, the two differ by 200 ms here; the cause is unknown.
         let text = text.replace("write_cache_bytes = 0", "write_cache_bytes = 16_777_216");
         let sim = Sim::new(Machine::parse("jbod10-2011.toml", &text).unwrap(), 1);
         let disks = Disks::attach(&sim);
@@ -280,7 +283,7 @@ fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
     assert_eq!(finish(true), finish(false));
 }
 
-/// Amounts that two devices of the same rate write in 20 s under the same load, in MiB.
+/// MiB that two devices of the same rate write in 20 s under the same load.
 fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -> [u64; 2] {
     let sim = Sim::new(Machine::free(2, Preemption::None), seed);
     let cache = cache(sim.rt(), 2 * limit, limit, Some(control));
@@ -313,9 +316,10 @@ fn two_equal_devices_with_equal_load_write_equally_under_merged_controllers() {
                 .expect("in the table");
             let [a, b] = shares(seed, control, writers, limit);
             println!("{name}: {a} and {b} MiB, {writers} writers each, limit {} MiB", limit / MIB);
-            // Controllers that were merged, and ours, keep the shares within 5 %. As the patches were posted in 2011, a device with
-            // little memory runs dry now and then: their thread is about that. Version 12 and that of September lost up to 28 %
-            // in ten seeds here; nobody has measured whether the kernel did.
+            // Merged controllers and ours keep the shares within 5 %. With the patches as posted in
+            // 2011, a device with little memory runs dry now and then, which is what their thread
+            // is about. Version 12 and the version of September lost up to 28 % in ten seeds here;
+            // nobody has measured whether the kernel did.
             let percent = match name {
                 "ioless-first" => 10,
                 "ioless+background" | "ioless-september" => 50,
@@ -326,9 +330,10 @@ fn two_equal_devices_with_equal_load_write_equally_under_merged_controllers() {
     }
 }
 
-/// A hundred writers for each of ten devices behind one link, with 100 MiB to be dirty in, all of whom begin at `begin` and write
-/// megabytes, none of which begins at `end` or later; then they keep their files open and do nothing. Looked at `until` then.
-/// Gives the longest time for a megabyte, and a fair share of the link.
+/// Ten devices behind one link with a hundred writers each, and 100 MiB of dirty memory. All
+/// writers start at `begin` and write megabytes until `end`, after which they start no more and
+/// keep their files open. Measured at `until`. Returns the longest time for a megabyte, and a fair
+/// share of the link.
 fn longest_of_a_thousand(begin: Nanos, end: Nanos, until: Nanos) -> (Nanos, Nanos) {
     const DEVICES: u64 = 10;
     const WRITERS: u64 = 100;
@@ -373,8 +378,8 @@ fn longest_of_a_thousand(begin: Nanos, end: Nanos, until: Nanos) -> (Nanos, Nano
     (longest, fair)
 }
 
-/// None waits for longer than three times its fair share of the link, while nothing is known of the devices, nor later; whether the
-/// world is new or has been there for a minute.
+/// No writer waits longer than three times its fair share of the link, neither at first, when
+/// nothing is known about the devices, nor later; in a new world as well as after a minute.
 #[test]
 fn a_thousand_writers_that_begin_at_once_share_a_link_from_the_beginning() {
     for begin in [Nanos::ZERO, Nanos::from_secs(60)] {
@@ -384,7 +389,7 @@ fn a_thousand_writers_that_begin_at_once_share_a_link_from_the_beginning() {
     }
 }
 
-/// Turns that they do not use up are not kept for them, while others wait.
+/// Turns that they do not use up are not kept for them while others wait.
 #[test]
 fn writers_that_stop_with_open_files_do_not_hold_up_the_last_of_a_thousand() {
     let (begin, end) = (Nanos::from_secs(60), Nanos::from_secs(64));

@@ -1,31 +1,31 @@
-//! The events of the modelled processors.
+//! Trace events of the modelled processors.
 
 use extant_rt::Nanos;
 
 extant_rt::events! {
     /// Events of the modelled processors and their tasks.
     pub enum Event {
-        /// A task was given a processor that had last run another.
+        /// A processor switched to another task.
         TaskSwitched = "sched/switch" {
-            /// The task that had it before, 0 for none.
+            /// The task that ran before, 0 for none.
             from: u32,
         },
-        /// A task lost its processor to another while it could have gone on.
+        /// A runnable task lost its processor to another.
         TaskPreempted = "sched/preempt" {
-            /// The task that takes it.
+            /// The task that preempts it.
             by: u32,
         },
-        /// A task was made able to run.
+        /// A task became runnable.
         TaskWoken = "sched/wake" {
-            /// The task woken.
+            /// The woken task.
             woken: u32,
         },
-        /// A task got its processor after it had been able to run for so long.
+        /// A task got a processor after waiting for one.
         TaskRan = "sched/latency" {
-            /// From able to running.
+            /// Time from runnable to running.
             took: Nanos,
         },
-        /// A task began.
+        /// A task was spawned.
         TaskSpawned = "task/spawn" {
             /// The new task.
             spawned: u32,

@@ -1,4 +1,4 @@
-//! A device whose bios overtake each other and sometimes fail: for tests of the code above it.
+//! A device that reorders bios and sometimes fails them, to test the code above it.
 
 use crate::DeviceClock;
 use crate::Sim;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Longest delay of a bio, in microseconds.
 const DELAY_US: u64 = 300;
 
-/// Delays each bio for a random time of its own before the device beneath gets it, and ends some with `EIO` instead.
-/// Flushes never fail here. The same seed gives the same delays and failures.
+/// Delays each bio by a random time before passing it down, and fails some with `EIO` instead.
+/// Flushes never fail. The same seed gives the same delays and failures.
 #[derive(Debug)]
 pub struct Jitter {
     below: Arc<dyn Device>,
@@ -21,7 +21,7 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// Over `below`; of 1,000 bios about `fails_in_1000` fail.
+    /// Wraps `below`; about `fails_in_1000` of 1,000 bios fail.
     pub fn new(sim: &Sim, below: Arc<dyn Device>, fails_in_1000: u64) -> Self {
         let rng = Mutex::new(sim.rt().rng("device"));
         Self { below, clock: sim.devices(), rng, fails_in_1000 }

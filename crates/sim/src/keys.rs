@@ -1,17 +1,18 @@
-//! All keys of a machine's file but those of `[costs]`, which the layers name: with unit, bounds, default and meaning.
+//! All keys of a machine file, with unit, bounds, default and meaning. Those of `[costs]` are
+//! missing: each layer names its own.
 
-/// A key of a machine's file.
+/// A key of a machine file.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Its table; of a `[[disk]]`, "disk", and with the kind behind it where only that kind has the key.
+    /// Its table; for a `[[disk]]`, "disk", followed by the kind if only that kind has the key.
     pub table: &'static str,
     /// Its name.
     pub key: &'static str,
-    /// The unit of its value, or the words that it may be.
+    /// The unit of its value, or the values it can have.
     pub unit: &'static str,
-    /// The least and the greatest value, of whole numbers.
+    /// Minimum and maximum of a whole number.
     pub bounds: Option<(u64, u64)>,
-    /// The value where the file leaves it out; `None` where it must not.
+    /// The value if the file omits the key; `None` if it is required.
     pub default: Option<&'static str>,
     /// Its meaning, with the kernel's name for it.
     pub about: &'static str,
@@ -37,7 +38,7 @@ const fn key(
     Key { table, key, unit, bounds, default, about }
 }
 
-/// Knobs of a kernel that no key stands for, and why.
+/// Kernel knobs without a key, and why.
 pub const UNMODELLED: [(&str, &str); 4] = [
     (
         "wbt_lat_usec",

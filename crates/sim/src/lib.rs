@@ -1,9 +1,11 @@
-//! The virtual world: processors, time and randomness as a model, so that the same seed gives the same run.
+//! The virtual world: a model of processors, time and randomness in which the same seed gives the
+//! same run.
 //!
-//! Code that takes an [`Rt`] runs here as it runs in the real world. Work that it charges ([`Rt::charge`]) becomes time on a
-//! modelled processor; who runs when follows from classes, run queues and the machine's preemption mode. A run is one
-//! thread's work; an hour takes seconds. Production code never needs this crate, and nothing here reads a clock, starts a
-//! thread or draws from the system's randomness. Its disks are in [`disk`].
+//! Code that takes an [`Rt`] runs here as in the real world. The work it charges ([`Rt::charge`])
+//! becomes time on a modelled processor; scheduling classes, run queues and the machine's
+//! preemption mode decide which task runs when. A run uses a single thread; an hour takes seconds.
+//! Production code never needs this crate, and nothing here reads a clock, starts a thread or draws
+//! from the system's randomness. The modelled disks are in [`disk`].
 //!
 //! ```
 //! use extant_rt::{Class, Cpu, Nanos};
@@ -12,7 +14,13 @@
 //! let sim = Sim::new(Machine::free(1, Preemption::None), 7);
 //! let rt = sim.rt().clone();
 //! let late = rt.block_on(async {
-//!     let alarm = { let rt = rt.clone(); async move { rt.sleep(Nanos::from_millis(5)).await; rt.now() } };
+//!     let alarm = {
+//!         let rt = rt.clone();
+//!         async move {
+//!             rt.sleep(Nanos::from_millis(5)).await;
+//!             rt.now()
+//!         }
+//!     };
 //!     let alarm = rt.spawn("alarm", Class::RealTime(80), alarm);
 //!     rt.yield_now().await; // the alarm is set
 //!     rt.charge(Cpu(Nanos::from_millis(70))); // a long loop holds the only processor
@@ -48,19 +56,19 @@ use std::fmt;
 use std::sync::Arc;
 use world::SimWorld;
 
-/// A virtual world. Dropping it drops the tasks in it that have not ended; handles to it are useless from then on.
+/// A virtual world. Dropping it drops its unfinished tasks; handles to it are useless afterwards.
 pub struct Sim {
     world: Arc<SimWorld>,
     rt: Rt,
 }
 
 impl Sim {
-    /// A world with this machine and seed, and the usual limits.
+    /// A world with this machine and seed, and the default limits.
     pub fn new(machine: Machine, seed: u64) -> Self {
         Self::with_config(SimConfig::new(machine, seed))
     }
 
-    /// A world.
+    /// A world with this configuration.
     pub fn with_config(config: SimConfig) -> Self {
         let tracer = Tracer::default();
         let world = SimWorld::new(config, tracer.clone());
@@ -68,13 +76,14 @@ impl Sim {
         Self { world, rt }
     }
 
-    /// The handle that code in this world uses. [`Rt::block_on`] on it runs the world.
+    /// The handle for code in this world. [`Rt::block_on`] on it runs the world.
     pub fn rt(&self) -> &Rt {
         &self.rt
     }
 
-    /// Has `call` run at `at` (now, if that is past), as an interrupt: outside of any task. Work that it charges is taken from
-    /// the processor that devices interrupt, whatever that does. For modelled devices: cheaper than a task that sleeps.
+    /// Runs `call` at `at` (now, if that is past) as an interrupt, outside any task. Its charges
+    /// are taken from the processor that handles device interrupts, whatever that is doing. For
+    /// modelled devices: cheaper than a sleeping task.
     pub fn call_at(&self, at: Nanos, call: impl FnOnce() + Send + 'static) {
         self.world.call_at(at, Box::new(call));
     }
@@ -84,28 +93,29 @@ impl Sim {
         DeviceClock(Arc::downgrade(&self.world))
     }
 
-    /// The machine that is modelled.
+    /// The modelled machine.
     pub fn machine(&self) -> &Machine {
         self.world.machine()
     }
 
-    /// Processor time spent so far, by the kind of work that was charged for, and by tasks and interrupts.
+    /// Processor time spent so far, by kind of work charged, and by tasks and interrupts.
     pub fn spent(&self) -> Vec<Spent> {
         self.world.spent()
     }
 
-    /// Counts of events so far.
+    /// Event counters so far.
     pub fn stats(&self) -> Stats {
         self.world.stats()
     }
 }
 
-/// Rounds after which work that begins again whenever it is dropped is left to itself.
+/// Shutdown rounds before giving up on work that restarts whenever it is dropped.
 const ROUNDS_MAX: usize = 1_000;
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        // I/O that ends with its world may begin more, and a future that is dropped may leave a task: all of it holds the world.
+        // I/O that ends with its world may start more, and a dropped future may spawn a task; all
+        // of it holds the world.
         for _ in 0..ROUNDS_MAX {
             let _ = self.world.shutdown();
             if !self.world.has_work() {
@@ -121,19 +131,19 @@ impl fmt::Debug for Sim {
     }
 }
 
-/// Lets modelled devices have things happen at a time; see [`Sim::call_at`].
+/// Schedules callbacks for modelled devices; see [`Sim::call_at`].
 #[derive(Clone)]
 pub struct DeviceClock(std::sync::Weak<SimWorld>);
 
 impl DeviceClock {
-    /// Has `call` run at `at`; nothing happens in a world that has gone.
+    /// Schedules `call` to run at `at`; does nothing if the world is gone.
     pub fn call_at(&self, at: Nanos, call: impl FnOnce() + Send + 'static) {
         if let Some(world) = self.0.upgrade() {
             world.call_at(at, Box::new(call));
         }
     }
 
-    /// The time.
+    /// The current time; zero if the world is gone.
     pub fn now(&self) -> Nanos {
         self.0.upgrade().map_or(Nanos::ZERO, |world| world.now())
     }

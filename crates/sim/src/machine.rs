@@ -1,4 +1,4 @@
-//! A modelled machine: its processors and what work costs on them.
+//! A modelled machine: its processors, and what work costs on them.
 
 use crate::disk::{BusSpec, DiskModel};
 use crate::prices::{PriceList, Prices};
@@ -10,12 +10,12 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
-/// When a task that could go on loses its processor to a more urgent one.
+/// When a runnable task loses its processor to a more urgent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preemption {
-    /// Where it waits or yields explicitly (Linux's `PREEMPT_NONE`).
+    /// Only where it waits or yields explicitly (Linux's `PREEMPT_NONE`).
     None,
-    /// Also where it might have had to wait (`PREEMPT_VOLUNTARY`).
+    /// Also at points where it might have had to wait (`PREEMPT_VOLUNTARY`).
     Voluntary,
     /// Anywhere (`PREEMPT`).
     Full,
@@ -47,38 +47,38 @@ impl fmt::Display for Preemption {
     }
 }
 
-/// Where tasks that can run wait for a processor.
+/// Where runnable tasks wait for a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunQueues {
-    /// In one queue: any processor takes the next task.
+    /// In one queue, from which any processor takes the next task.
     #[default]
     Shared,
-    /// Each processor has its own, as Linux has had since 2.6: a woken task goes to the one that it ran on last, or to its
-    /// waker's; a processor that has nothing to do takes from the fullest.
+    /// Each processor has its own, as in Linux since 2.6. A woken task goes to the processor it
+    /// last ran on, or to its waker's; an idle processor pulls from the busiest.
     PerProcessor,
 }
 
-/// Priorities among normal tasks, which decide about the processor when one of them is woken.
+/// Priorities among normal tasks, which decide whether a woken task preempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakeup {
-    /// Nothing: normal tasks are equals, and run in turn.
+    /// None: normal tasks are equals and run in turn.
     #[default]
     None,
-    /// Normal tasks have the dynamic priorities of Linux 2.6 to 2.6.22 (the O(1) scheduler): one that has slept more goes first,
-    /// and takes the processor where the preemption mode lets it.
+    /// The dynamic priorities of Linux 2.6 to 2.6.22 (the O(1) scheduler): a task that has slept
+    /// more goes first, and preempts if the preemption mode allows it.
     O1,
 }
 
-/// Values of a key of a machine's file, by their names there.
+/// Values of `run_queues` in a machine file, by name; below, those of `wakeup`.
 const RUN_QUEUES: [(&str, RunQueues); 2] =
     [("shared", RunQueues::Shared), ("per processor", RunQueues::PerProcessor)];
 const WAKEUPS: [(&str, Wakeup); 2] = [("none", Wakeup::None), ("o1", Wakeup::O1)];
 
-/// Longer files are something else, or have no end.
+/// A longer file is no machine file, or endless.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
-/// A machine model, read from a file in `machines/`. Every key must be there, and a price for all work that is charged
-/// ([`Machine::check_costs`]): nothing is free by accident.
+/// A machine model, read from a file in `machines/`. Required keys have no default, and all charged
+/// work needs a price ([`Machine::check_costs`]), so nothing is free by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// A description of the modelled machine.
@@ -87,13 +87,13 @@ pub struct Machine {
     pub source: String,
     /// Its processors.
     pub processors: Processors,
-    /// Its disks, in the order of the file; a machine may have none.
+    /// Its disks, in file order; may be empty.
     pub disks: Vec<DiskModel>,
-    /// The memory of its page cache; not every machine's file says.
+    /// The memory of its page cache, if the file says.
     pub memory: Option<MemorySpec>,
-    /// Its kernel, as far as the file says.
+    /// Its kernel, as far as the file describes it.
     pub kernel: KernelSpec,
-    /// The link that disks with [`DiskModel::on_bus`] share.
+    /// The link shared by disks with [`DiskModel::on_bus`].
     pub bus: Option<BusSpec>,
     /// The prices of work.
     pub(crate) prices: Prices,
@@ -102,33 +102,34 @@ pub struct Machine {
 /// The processors of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processors {
-    /// How many, 1 to 1,024.
+    /// Number of processors, 1 to 1,024.
     pub count: usize,
     /// When tasks are preempted.
     pub preemption: Preemption,
-    /// How long a normal task runs before others of its class have a claim; more than 0.
+    /// How long a normal task runs before others of its class may take over; more than 0.
     pub timeslice: Nanos,
-    /// Paid by a processor that runs another task than it ran last.
+    /// Paid when a processor runs a task other than the one it ran last.
     pub context_switch: Nanos,
-    /// Paid by who wakes a task.
+    /// Paid by the task that wakes another.
     pub wake: Nanos,
-    /// From a wake-up until an idle processor begins with the task.
+    /// From a wake-up until an idle processor starts the task.
     pub idle_exit: Nanos,
-    /// Taken by a timer's interrupt from the processor on which its task ran last.
+    /// Taken by a timer interrupt from the processor on which the timer's task last ran.
     pub timer_interrupt: Nanos,
-    /// The processor that devices interrupt (`interrupt_processor`; kernel: `/proc/irq/*/smp_affinity`); the first, 0, where the
-    /// file does not say.
+    /// The processor that handles device interrupts (`interrupt_processor`; kernel:
+    /// `/proc/irq/*/smp_affinity`). Default: 0, the first.
     pub interrupt_processor: u32,
-    /// Where tasks wait for a processor (`run_queues`: "shared", which is the default, or "per processor").
+    /// Where tasks wait for a processor (`run_queues`: "shared", the default, or "per processor").
     pub run_queues: RunQueues,
-    /// Whether normal tasks have priorities (`wakeup`: "none", which is the default, or "o1", with queues for each processor
-    /// alone).
+    /// Whether normal tasks have priorities (`wakeup`: "none", the default, or "o1", which requires
+    /// per-processor queues).
     pub wakeup: Wakeup,
-    /// With queues for each processor: whether a woken task may go to its waker's processor (`wake_affine`, which the file may
-    /// leave out; kernel: `SD_WAKE_AFFINE` and `SD_WAKE_BALANCE`, since 2.6.7). Otherwise it goes where it ran last, as before.
+    /// With per-processor queues: whether a woken task may move to its waker's processor
+    /// (`wake_affine`, optional, default true; kernel: `SD_WAKE_AFFINE` and `SD_WAKE_BALANCE`,
+    /// since 2.6.7). Otherwise it goes where it last ran, as before 2.6.7.
     pub wake_affine: bool,
-    /// Paid by a processor that runs a task which ran on another last, whose caches have its data (`migration_ns`); 0 where the
-    /// file does not say.
+    /// Paid when a task last ran on another processor, whose caches hold its data (`migration_ns`).
+    /// Default: 0.
     pub migration: Nanos,
 }
 
@@ -137,59 +138,62 @@ pub struct Processors {
 pub struct MemorySpec {
     /// Memory for cached pages (`cache_bytes`).
     pub cache_bytes: u64,
-    /// Dirty and write-back pages together never exceed this (`dirty_limit_bytes`; kernel: `vm.dirty_bytes`).
+    /// Upper limit of dirty and write-back pages together (`dirty_limit_bytes`; kernel:
+    /// `vm.dirty_bytes`).
     pub dirty_limit_bytes: u64,
-    /// Flushers work while more than this is dirty (`dirty_background_bytes`; kernel: `vm.dirty_background_bytes`).
+    /// Flushers work while more than this is dirty (`dirty_background_bytes`; kernel:
+    /// `vm.dirty_background_bytes`).
     pub dirty_background_bytes: u64,
 }
 
-/// Choices of a machine's kernel that its behaviour depends on: the table `[kernel]` of its file, which may be left out, as
-/// may each key.
+/// Kernel settings that behaviour depends on: the table `[kernel]` of the machine file. The table
+/// and all its keys are optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSpec {
-    /// Ticks per second (`hz`, 10 to 10,000; kernel: `CONFIG_HZ`); 1000 where the file does not say.
+    /// Ticks per second (`hz`, 10 to 10,000; kernel: `CONFIG_HZ`). Default: 1000.
     pub hz: u32,
-    /// CFQ's wait for the next request of a queue, as an administrator sets it (`slice_idle_ms`, at most 1000; kernel:
-    /// `slice_idle`); `None` is the kernel's default.
+    /// How long CFQ waits for the next request of a queue, as set by an administrator
+    /// (`slice_idle_ms`, at most 1000; kernel: `slice_idle`); `None` is the kernel's default.
     pub slice_idle_ms: Option<u32>,
-    /// Most requests of each kind that an elevator sees (`nr_requests`, 4 to 1,000,000; kernel: `queue/nr_requests`), where it
-    /// is not as the run says.
+    /// Maximum requests of each kind that an elevator sees (`nr_requests`, 4 to 1,000,000; kernel:
+    /// `queue/nr_requests`); `None` leaves it to the run.
     pub nr_requests: Option<u32>,
-    /// Whether the request queues of before blk-mq let streams that waited for a request take a batch of them
-    /// (`request_batching`), as they do where the file does not say.
+    /// Whether request queues before blk-mq give a stream that waited for a request a batch of them
+    /// (`request_batching`). Default: true.
     pub request_batching: bool,
-    /// A page of memory, in bytes (`page_bytes`, a power of two from 4 KiB to 64 KiB), as direct I/O sees it; 4 KiB where the file
-    /// does not say. The pages of the page cache have 4 KiB in any case.
+    /// Page size in bytes, as direct I/O sees it (`page_bytes`, a power of two from 4 KiB to 64
+    /// KiB). Default: 4 KiB. Page cache pages are always 4 KiB.
     pub page_bytes: u32,
-    /// What an administrator has set.
+    /// Settings changed by an administrator.
     pub knobs: Knobs,
 }
 
-/// Knobs of a kernel under `/proc/sys/vm` and `/sys/block/*/queue`, each in the table `[kernel]` by its own name and in its own
-/// unit; `None` is the default.
+/// Kernel knobs under `/proc/sys/vm` and `/sys/block/*/queue`. Each is a key of the table
+/// `[kernel]`, with its own name and unit; `None` is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
     /// `vm.dirty_expire_centisecs`.
     pub dirty_expire_centisecs: Option<u32>,
     /// `vm.dirty_writeback_centisecs`.
     pub dirty_writeback_centisecs: Option<u32>,
-    /// `vm.dirty_ratio`, in per cent of the cache.
+    /// `vm.dirty_ratio`, in percent of the cache.
     pub dirty_ratio: Option<u32>,
-    /// `vm.dirty_background_ratio`, likewise.
+    /// `vm.dirty_background_ratio`, in percent of the cache.
     pub dirty_background_ratio: Option<u32>,
     /// `vm.dirty_bytes`.
     pub dirty_bytes: Option<u64>,
-    /// `vm.dirty_background_bytes`, of a machine without a table `[memory]`, which has a key of this name.
+    /// `vm.dirty_background_bytes`, for a machine without a table `[memory]`, which has a key of
+    /// this name.
     pub dirty_background_bytes: Option<u64>,
     /// `queue/read_ahead_kb`.
     pub read_ahead_kb: Option<u32>,
     /// mq-deadline's `fifo_batch`.
     pub fifo_batch: Option<u32>,
-    /// Its `read_expire`, in milliseconds.
+    /// mq-deadline's `read_expire`, in milliseconds.
     pub read_expire: Option<u32>,
-    /// Its `write_expire`, in milliseconds.
+    /// mq-deadline's `write_expire`, in milliseconds.
     pub write_expire: Option<u32>,
-    /// Its `writes_starved`.
+    /// mq-deadline's `writes_starved`.
     pub writes_starved: Option<u32>,
 }
 
@@ -207,10 +211,10 @@ impl Default for KernelSpec {
 }
 
 impl MemorySpec {
-    /// The smallest cache.
+    /// Minimum cache size.
     pub const MIN_CACHE_BYTES: u64 = 1 << 20;
 
-    /// The key with the first value that makes no sense, and why.
+    /// The key with the first invalid value, and the problem.
     pub fn fault(&self) -> Option<(&'static str, String)> {
         let most_dirty = self.cache_bytes / 4 * 3;
         if self.cache_bytes < Self::MIN_CACHE_BYTES {
@@ -251,15 +255,16 @@ impl Machine {
     /// Reads a model from a file.
     ///
     /// # Errors
-    /// Names file, line and key of the first thing that is missing, unknown, negative or of the wrong kind.
+    /// Reports the file, line and key of the first thing that is missing, unknown, negative or of
+    /// the wrong kind.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         Self::load_with(path, &[])
     }
 
-    /// Reads a model from a file, with other values for some of its keys.
+    /// Reads a model from a file, with some of its keys overridden by `settings`.
     ///
     /// # Errors
-    /// As [`Machine::load`], and names a setting whose key the machine does not have.
+    /// As [`Machine::load`], and for a setting whose key the machine does not have.
     pub fn load_with(path: &Path, settings: &[Setting]) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         let refused =
@@ -279,7 +284,7 @@ impl Machine {
         Self::parse(&file, &text)
     }
 
-    /// Reads a model from text; `file` is named in errors.
+    /// Parses a model; `file` is used in error messages.
     ///
     /// # Errors
     /// As [`Machine::load`].
@@ -333,7 +338,8 @@ impl Machine {
         })
     }
 
-    /// A machine on which nothing costs anything but [`extant_rt::Cpu`]: for tests of logic and for arithmetic.
+    /// A machine on which only [`extant_rt::Cpu`] costs anything, for tests of logic and
+    /// arithmetic.
     pub fn free(count: usize, preemption: Preemption) -> Self {
         assert!((1..=1024).contains(&count), "a machine has 1 to 1024 processors, not {count}");
         Self {
@@ -361,28 +367,29 @@ impl Machine {
         }
     }
 
-    /// The same machine with other disks, each with a link of its own.
+    /// The same machine with other disks, each with its own link.
     pub fn with_disks(mut self, disks: Vec<DiskModel>) -> Self {
         (self.disks, self.bus) = (disks, None);
         self
     }
 
-    /// The same machine with another kernel.
+    /// The same machine with another preemption mode.
     pub fn with_preemption(mut self, preemption: Preemption) -> Self {
         self.processors.preemption = preemption;
         self
     }
 
-    /// Checks that there is a price for all work that these layers charge. A model may have prices beyond those.
+    /// Checks that all work charged by these layers has a price. A model may have more prices than
+    /// that.
     ///
     /// # Errors
-    /// Names the file and the first key that is missing.
+    /// Reports the file and the first missing key.
     pub fn check_costs(&self, tables: &[&CostTable]) -> Result<(), ModelError> {
         self.prices.missing(tables).map_or(Ok(()), Err)
     }
 
-    /// The time that this work takes, rounded to the nearest nanosecond; `None` if the model has no price for it, or if that
-    /// is beyond counting.
+    /// Time that this work takes, rounded to the nearest nanosecond; `None` if the model has no
+    /// price for it, or on overflow.
     pub fn price(&self, work: impl Work) -> Option<Nanos> {
         PriceList::new(self.prices.clone()).price(work.charge(), false).ok()
     }

@@ -1,4 +1,4 @@
-//! Prices of work: those that a machine's model gives, and the order in which a world looks them up.
+//! Prices of work: as read from a machine file, and as a world looks them up.
 
 use crate::table::{ModelError, Table};
 use extant_rt::{Charge, CostTable, Nanos};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The table `[costs]` of a model: picoseconds per unit, by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Prices {
-    /// No work costs anything.
+    /// All work is free.
     Free,
-    /// As the model's file has them; the file and the table's line, for errors.
+    /// As listed in the machine file; `file` and the table's `line` are for errors.
     Listed { file: String, line: usize, picoseconds: BTreeMap<String, u64> },
 }
 
 impl Prices {
-    /// Reads the table. Which keys there must be is not known here: see [`Prices::missing`].
+    /// Reads the table. It does not know which keys are required: see [`Prices::missing`].
     pub(crate) fn read(table: Table<'_>) -> Result<Self, ModelError> {
         let (file, line) = table.place();
         Ok(Self::Listed { file, line, picoseconds: table.all_picoseconds()? })
@@ -38,10 +38,11 @@ impl Prices {
     }
 }
 
-/// Most layers that charge.
+/// Maximum number of layers that charge.
 const LAYERS: usize = 16;
 
-/// A world's prices by layer, in the order in which the layers first charged: found without a lock or a string.
+/// A world's prices by layer, in the order in which layers first charged. Lookups need no lock and
+/// no string.
 #[derive(Debug)]
 pub(crate) struct PriceList {
     prices: Prices,
@@ -51,26 +52,27 @@ pub(crate) struct PriceList {
 /// A layer's kinds of work.
 type Layer = (&'static CostTable, Box<[Entry]>);
 
-/// A kind of work: its price in picoseconds per unit, and what was spent on it, by tasks and in interrupts. One thread at
-/// a time runs a world; these are atomics only to be shared.
+/// A kind of work: its price in picoseconds per unit, and units and nanoseconds spent on it, by
+/// tasks and by interrupts. These are atomics only to be shareable; one thread at a time runs a
+/// world.
 #[derive(Debug)]
 struct Entry {
     price: Option<u64>,
     spent: [(AtomicU64, AtomicU64); 2],
 }
 
-/// Processor time that went to one kind of work.
+/// Processor time spent on one kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// The layer that charged for it, as its table of costs is called; "processors" for switches and wake-ups.
+    /// The layer that charged, as named by its cost table; "processors" for switches and wake-ups.
     pub layer: &'static str,
-    /// The kind of work: its key in the machine's file.
+    /// The kind of work: its key in the machine file.
     pub key: &'static str,
-    /// Whether an interrupt did it, and no task.
+    /// Whether it was done in an interrupt rather than by a task.
     pub interrupt: bool,
-    /// How many units.
+    /// Number of units.
     pub units: u64,
-    /// The time.
+    /// The time spent.
     pub time: Nanos,
 }
 
@@ -79,7 +81,7 @@ pub struct Spent {
 pub(crate) enum NoPrice {
     /// The model does not list it.
     Unlisted { layer: &'static str, key: &'static str },
-    /// It is beyond counting.
+    /// The total overflows.
     TooMuch,
 }
 
@@ -88,7 +90,7 @@ impl PriceList {
         Self { prices, layers: std::array::from_fn(|_| OnceLock::new()) }
     }
 
-    /// How long this work takes, rounded to the nearest nanosecond; it is noted as spent.
+    /// How long this work takes, rounded to the nearest nanosecond; also records it as spent.
     pub(crate) fn price(&self, charge: Charge, interrupt: bool) -> Result<Nanos, NoPrice> {
         let (table, index, units) = match charge {
             Charge::Time(span) => return Ok(span),
@@ -106,7 +108,7 @@ impl PriceList {
         Ok(time)
     }
 
-    /// The time spent on each kind of work so far, in the order in which the layers first charged.
+    /// Time spent on each kind of work so far, in the order in which layers first charged.
     pub(crate) fn spent(&self) -> Vec<Spent> {
         let layers = self.layers.iter().filter_map(OnceLock::get);
         let kinds = layers.flat_map(|(table, entries)| {

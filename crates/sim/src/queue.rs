@@ -1,10 +1,10 @@
-//! Events to come, in order of time.
+//! Future events, in time order.
 
 use extant_rt::Nanos;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An event queue: earliest first, and among equals in order of arrival.
+/// An event queue: earliest first, equal times in order of arrival.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
@@ -13,7 +13,7 @@ pub(crate) struct EventQueue<E> {
 
 #[derive(Debug)]
 struct Entry<E> {
-    /// Time and order of arrival in one number, so that one comparison orders entries.
+    /// Time and arrival number in one integer, so that a single comparison orders entries.
     key: u128,
     event: E,
 }

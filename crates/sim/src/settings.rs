@@ -1,4 +1,4 @@
-//! Changes to a machine's file, made before it is read: `key=value`.
+//! Overrides for keys of a machine file, applied before it is parsed: `key=value`.
 
 use crate::table::ModelError;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value for a key of a machine's file, in place of the one that it has.
+/// A new value for a key of a machine file.
 ///
-/// The key is written alone, `hz=250`, or after the name of its table where several tables have it: `disk.queue_depth=1`.
-/// It is set in every `[[disk]]` that has it.
+/// The key stands alone, `hz=250`, or after its table's name if several tables have it:
+/// `disk.queue_depth=1`. It is set in every `[[disk]]` that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     table: Option<String>,
     key: String,
-    /// As TOML writes it.
+    /// In TOML syntax.
     value: String,
 }
 
@@ -35,7 +35,7 @@ impl FromStr for Setting {
             return Err(wanted());
         }
         let is_toml = DeTable::parse(&format!("v = {value}")).is_ok_and(|table| table.get_ref().len() == 1);
-        // A word needs no quotes.
+        // A bare word gets its quotes.
         let value = if is_toml { value.trim().to_owned() } else { format!("{:?}", value.trim()) };
         Ok(Self { table, key: key.to_owned(), value })
     }
@@ -51,12 +51,12 @@ impl fmt::Display for Setting {
 }
 
 impl Setting {
-    /// Key and value, for tables.
+    /// Key and value, for display in tables.
     pub fn parts(&self) -> (&str, &str) {
         (&self.key, self.value.trim_matches('"'))
     }
 
-    /// The file's text with the value set.
+    /// The file's text with the value replaced or inserted.
     pub(crate) fn apply(&self, file: &str, text: &str) -> Result<String, ModelError> {
         let refused = |problem: String| ModelError {
             file: file.into(),
@@ -65,7 +65,7 @@ impl Setting {
             problem,
         };
         let root = DeTable::parse(text).map_err(|error| refused(error.message().to_owned()))?;
-        // Of every table that has the key: its name, and where the value stands.
+        // For each table that has the key: its name, and the position of the value.
         let mut found: Vec<(&str, Range<usize>)> = Vec::new();
         for (name, value) in root.get_ref() {
             let name = name.get_ref().as_ref();
@@ -115,7 +115,7 @@ impl Setting {
         }
     }
 
-    /// With a key that may be left out, and was.
+    /// Inserts an optional key that the file omits; `None` if there is no such key.
     fn insert(&self, text: &str) -> Option<String> {
         let is_wanted = |table: &str| self.table.as_deref().is_none_or(|wanted| wanted == table);
         let optional = crate::keys::KEYS.iter().filter(|key| key.default.is_some());

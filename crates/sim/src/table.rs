@@ -1,4 +1,4 @@
-//! Reading TOML so that every mistake is named with file, line and key.
+//! TOML reading in which every error names file, line and key.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,20 +9,21 @@ use toml::de::{DeInteger, DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {problem}")]
 pub struct ModelError {
-    /// The file.
+    /// The file's name.
     pub file: String,
-    /// The line, counted from 1; for a missing key, that of the table that lacks it.
+    /// The line, counted from 1; for a missing key, its table's line.
     pub line: usize,
-    /// The key, with its table's name before it.
+    /// The key, prefixed with its table's name.
     pub key: String,
-    /// The mistake, and the expected form.
+    /// What is wrong, and what was expected.
     pub problem: String,
 }
 
-/// A time in a model that is longer than an hour is a slip of the pen, and sums of shorter ones do not overflow.
+/// An hour, the longest time in a model. Longer ones are typing errors, and sums of shorter ones do
+/// not overflow.
 pub(crate) const MOST_NS: u64 = 3_600_000_000_000;
 
-/// A table of a model file; remembers which keys were asked for, so that the others can be refused.
+/// A table of a model file. It remembers which keys were read, so that it can reject the others.
 pub(crate) struct Table<'a> {
     source: Source<'a>,
     name: String,
@@ -44,7 +45,7 @@ impl Source<'_> {
     }
 }
 
-/// Parses `text` and gives its root table to `read`.
+/// Parses `text` and passes its root table to `read`.
 pub(crate) fn parse<T>(
     file: &str,
     text: &str,
@@ -63,7 +64,7 @@ impl<'a> Table<'a> {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
 
-    /// An error about one of this table's keys.
+    /// An error for one of this table's keys.
     pub(crate) fn error(&self, key: &str, problem: impl Into<String>) -> ModelError {
         let at = self.table.get(key).map_or(self.span.start, |value| value.span().start);
         self.source.error(at, &self.full(key), problem)
@@ -80,19 +81,20 @@ impl<'a> Table<'a> {
         self.error(key, format!("expected {wanted}, found {}", found.type_str()))
     }
 
-    /// The file, and the line of this table in it.
+    /// The file's name and this table's line.
     pub(crate) fn place(&self) -> (String, usize) {
         let ModelError { file, line, .. } = self.source.error(self.span.start, "", "");
         (file, line)
     }
 
-    /// All keys with their values, which are numbers of nanoseconds with up to three decimals; as picoseconds.
+    /// All keys and values of this table. Values are nanoseconds with up to three decimals,
+    /// returned as picoseconds.
     pub(crate) fn all_picoseconds(&self) -> Result<BTreeMap<String, u64>, ModelError> {
         let keys = self.table.keys().map(|key| key.get_ref().as_ref());
         keys.map(|key| Ok((key.to_owned(), self.picoseconds_at(key)?))).collect()
     }
 
-    /// A table inside this one.
+    /// A required subtable.
     pub(crate) fn table(&mut self, key: &'static str) -> Result<Table<'a>, ModelError> {
         let value = self.get(key)?;
         match value.get_ref() {
@@ -107,18 +109,18 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A table inside this one, if it is there.
+    /// An optional subtable.
     pub(crate) fn maybe_table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, ModelError> {
         if self.table.contains_key(key) { self.table(key).map(Some) } else { Ok(self.skip(key)) }
     }
 
-    /// Remembers that a key that is not there may be.
+    /// Registers an optional key that is missing.
     fn skip<T>(&mut self, key: &'static str) -> Option<T> {
         self.known.push(key);
         None
     }
 
-    /// The tables of a list (`[[key]]`); none if it is not there.
+    /// The tables of a list (`[[key]]`); empty if it is missing.
     pub(crate) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, ModelError> {
         if !self.table.contains_key(key) {
             self.skip::<()>(key);
@@ -141,7 +143,7 @@ impl<'a> Table<'a> {
         tables.collect()
     }
 
-    /// A truth value.
+    /// A boolean.
     pub(crate) fn flag(&mut self, key: &'static str) -> Result<bool, ModelError> {
         match self.get(key)?.get_ref() {
             DeValue::Boolean(flag) => Ok(*flag),
@@ -149,7 +151,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A truth value that need not be there.
+    /// An optional boolean.
     pub(crate) fn maybe_flag(&mut self, key: &'static str) -> Result<Option<bool>, ModelError> {
         if self.table.contains_key(key) { self.flag(key).map(Some) } else { Ok(self.skip(key)) }
     }
@@ -183,7 +185,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// One of these words, by what they stand for.
+    /// An optional word out of `choices`, as the value it stands for.
     pub(crate) fn maybe_choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -200,12 +202,12 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// As [`Self::picoseconds`], of a key that may be left out.
+    /// As [`Self::picoseconds`], for an optional key.
     pub(crate) fn maybe_picoseconds(&mut self, key: &'static str) -> Result<Option<u64>, ModelError> {
         if self.table.contains_key(key) { self.picoseconds(key).map(Some) } else { Ok(self.skip(key)) }
     }
 
-    /// A whole number that is not negative.
+    /// A non-negative whole number.
     pub(crate) fn whole(&mut self, key: &'static str) -> Result<u64, ModelError> {
         match self.get(key)?.get_ref() {
             DeValue::Integer(n) => self.whole_of(key, n),
@@ -225,7 +227,7 @@ impl<'a> Table<'a> {
         if ns <= MOST_NS { Ok(ns) } else { Err(self.error(key, format!("{ns} ns is longer than an hour"))) }
     }
 
-    /// A whole number that need not be there.
+    /// An optional whole number.
     pub(crate) fn maybe_whole(&mut self, key: &'static str) -> Result<Option<u64>, ModelError> {
         if self.table.contains_key(key) { self.whole(key).map(Some) } else { Ok(self.skip(key)) }
     }
@@ -236,7 +238,7 @@ impl<'a> Table<'a> {
         if ns <= MOST_NS { Ok(ns) } else { Err(self.error(key, format!("{ns} ns is longer than an hour"))) }
     }
 
-    /// A number of nanoseconds, with up to three decimals; as picoseconds.
+    /// A number of nanoseconds with up to three decimals, returned as picoseconds.
     pub(crate) fn picoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
         self.get(key)?;
         self.picoseconds_at(key)
@@ -257,7 +259,7 @@ impl<'a> Table<'a> {
         Ok((value * 1_000.0).round() as u64)
     }
 
-    /// Refuses keys that nobody asked for.
+    /// Rejects keys that were never read.
     pub(crate) fn finish(self) -> Result<(), ModelError> {
         let stranger = self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref()));
         match stranger.min_by_key(|key| key.span().start) {

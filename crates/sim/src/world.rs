@@ -1,4 +1,4 @@
-//! The world behind the handle: runs what the core decides.
+//! The world behind the handle: executes what the core decides.
 
 use crate::core::{After, Call, Core, Stats, Step, TaskId};
 use crate::event::Event;
@@ -16,24 +16,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// How a virtual world is set up.
+/// Configuration of a virtual world.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// The machine.
     pub machine: Machine,
     /// Seed of all randomness.
     pub seed: u64,
-    /// Seconds since 1970 when the world begins.
+    /// The world's start, in seconds since 1970.
     pub epoch: i64,
-    /// Processor time that a task may use in one go; more is an error. So is reading the clock without end. A loop that
-    /// does neither holds up the thread that runs the world, and nobody notices but the user.
+    /// Processor time that a task may use without yielding; more is an error, and so is reading the
+    /// clock forever. A loop that does neither hangs the thread that runs the world, undetected.
     pub longest_stretch: Nanos,
-    /// Polls at one instant; more is an error.
+    /// Maximum polls at one instant; more is an error.
     pub most_polls_at_once: u64,
 }
 
 impl SimConfig {
-    /// The usual limits: 10 s in one go, ten million polls at one instant; the year 2010.
+    /// A configuration with the default limits, 10 s without yielding and ten million polls at one
+    /// instant, starting in 2010.
     pub fn new(machine: Machine, seed: u64) -> Self {
         Self {
             machine,
@@ -45,7 +46,7 @@ impl SimConfig {
     }
 }
 
-/// How often a task may read the clock in one poll: one that spins until a time to come would never see it.
+/// Maximum clock reads in one poll: a task that spins until a later time would never see it come.
 const MOST_CLOCK_READS: u64 = 100_000_000;
 
 pub(crate) struct SimWorld {
@@ -54,13 +55,13 @@ pub(crate) struct SimWorld {
     me: Weak<SimWorld>,
     core: Mutex<Core>,
     tracer: Tracer,
-    /// The time, with what the running task was charged in this poll. These four are atomics only to be shared: one
-    /// thread at a time runs the world.
+    /// The current time, including the running task's charges in this poll. This and the next
+    /// fields are atomics only to be shareable: one thread at a time runs the world.
     clock: AtomicU64,
-    /// Beyond this the running task has used too much in one go.
+    /// Time at which the running task has used too much without yielding.
     limit: AtomicU64,
     clock_reads: AtomicU64,
-    /// The running task's index and serial; a serial of 0 where no task runs.
+    /// The running task's index and serial; the serial is 0 if no task runs.
     current: AtomicU64,
     processor: AtomicU32,
     running: AtomicBool,
@@ -111,7 +112,7 @@ impl SimWorld {
         (id.serial != 0).then_some(id)
     }
 
-    /// From here to the next call this task (or none) is what runs, at `now`.
+    /// Sets the running task, or none, until the next call; its time starts at `now`.
     fn set_current(&self, now: Nanos, id: Option<TaskId>, processor: u32) {
         self.clock.store(now.0, Relaxed);
         self.limit.store(now.saturating_add(self.config.longest_stretch).0, Relaxed);
@@ -128,12 +129,12 @@ impl SimWorld {
             self.clock.store(after.0, Relaxed);
             core.stats.wakes += 1;
         }
-        // A task that wakes itself is told now: its stretch, with whatever it was charged so far, ends first anyway.
+        // A task that wakes itself is marked now: the rest of its stretch runs first anyway.
         let at = if waker == Some(id) { core.now } else { self.local_time() };
         core.wake(id, at, self.waking_processor());
     }
 
-    /// The processor on which a wake-up happens now: the running task's, or that of an interrupt.
+    /// The processor that performs a wake-up now: the running task's, or the one for interrupts.
     fn waking_processor(&self) -> u32 {
         match self.current() {
             Some(_) => self.processor.load(Relaxed),
@@ -141,19 +142,20 @@ impl SimWorld {
         }
     }
 
-    /// The world cannot go on. Unwinds out of the task that caused it, which might otherwise never return.
+    /// The world cannot continue. Unwinds out of the task that caused it, which might otherwise
+    /// never return.
     #[cold]
     fn fail(&self, error: RtError) {
         let message = error.to_string();
         {
             let mut core = self.core.lock();
             if core.fatal.is_some() {
-                // Already failing: what runs now are destructors.
+                // Already failing: only destructors run now.
                 return;
             }
             core.fatal = Some(error);
         }
-        // Without the panic hook's output: `block_on` returns the error.
+        // Skips the panic hook's output: `block_on` returns the error.
         resume_unwind(Box::new(message));
     }
 
@@ -267,7 +269,8 @@ impl SimWorld {
         all
     }
 
-    /// Runs what belongs to no task, so long after now, and takes the time of its work from the processor.
+    /// Runs work that belongs to no task, `delay` from now, and takes its time from the interrupt
+    /// processor.
     fn interrupt(
         &self,
         core: &mut MutexGuard<'_, Core>,
@@ -276,7 +279,7 @@ impl SimWorld {
     ) -> Result<(), RtError> {
         let begin = core.now.saturating_add(delay);
         self.set_current(begin, None, self.config.machine.processors.interrupt_processor);
-        // No task's poll is around it to catch what `fail` throws.
+        // There is no task poll here to catch the unwinding of `fail`.
         let outcome = MutexGuard::unlocked(core, || catch_unwind(AssertUnwindSafe(work)));
         match (core.fatal.take(), outcome) {
             (Some(error), _) => Err(error),
@@ -348,7 +351,7 @@ impl World for SimWorld {
     fn charge(&self, charge: Charge) {
         let clock = self.clock.load(Relaxed);
         if !self.running.load(Relaxed) {
-            // Set-up code outside the world has time of its own.
+            // Set-up code outside the world takes no virtual time.
             return;
         }
         let span = match self.prices.price(charge, self.current().is_none()) {
@@ -366,7 +369,7 @@ impl World for SimWorld {
 
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {
         if at == Nanos::MAX {
-            // A sleep beyond the end of time saturates to this.
+            // Sleeping past the end of time saturates to this value.
             self.overflow(at.saturating_sub(self.local_time()));
         }
         let mut core = self.core.lock();
@@ -399,8 +402,9 @@ impl World for SimWorld {
             return false;
         }
         let Some(id) = self.current() else { return false };
-        // A task that offers is not one that never yields, even if the offer is never taken: before it could be taken for
-        // one it goes through the scheduler, where time catches up with it.
+        // A task that reaches preemption points does not count as never yielding, even if no other
+        // task wants the processor: half-way to the limit it goes through the scheduler, which
+        // accounts its time.
         let long = Nanos(self.config.longest_stretch.0 / 2);
         self.core.lock().offers(id, self.local_time(), long)
     }

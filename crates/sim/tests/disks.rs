@@ -1,9 +1,10 @@
-//! Modelled disks against published figures, and what a crash leaves of them.
+//! Modelled disks against published figures, and what survives a crash.
 //!
-//! Figures: the data sheets named in `machines/`; a random read takes the published average seek, half a revolution and
-//! the overhead. At depth 32 makers publish nothing for these disks; measured with CrystalDiskMark on 7200 rpm SATA disks
-//! of 1 TB were 209.5 and 232.3 reads a second (pastebin.com XrkgJVUX, 2012, and 3Q7RYtj9, 2014, which read 95.0 and 79.7
-//! at depth 1), of which the mean is taken.
+//! Figures: the data sheets named in `machines/`; a random read takes the published average seek,
+//! half a revolution and the overhead. Makers publish nothing for these disks at depth 32.
+//! CrystalDiskMark on 7200 rpm SATA disks of 1 TB measured 209.5 and 232.3 reads per second
+//! (pastebin.com XrkgJVUX, 2012, and 3Q7RYtj9, 2014; at depth 1 they read 95.0 and 79.7). The tests
+//! use their mean.
 
 use extant_block::{
     Bio, BioFlags, Buf, Device, IoErrorKind, Op, Sector, Segment, execute, flush, read, write,
@@ -27,7 +28,7 @@ fn rotating(name: &str) -> RotatingSpec {
     }
 }
 
-/// Keeps `depth` commands under way until `until`; commands done a second.
+/// Keeps `depth` commands in flight until `until`. Returns completions per second.
 fn closed_loop(drive: &mut dyn Drive, depth: u32, until: Nanos, mut next: impl FnMut(Tag) -> Command) -> f64 {
     let mut reports = Vec::new();
     let (mut done, mut last) = (0_u64, Nanos::ZERO);
@@ -54,7 +55,7 @@ fn random_iops(drive: &mut dyn Drive, op: Op, depth: u32, seconds: u64) -> f64 {
 
 fn streaming_bytes_s(drive: &mut dyn Drive, op: Op, from: u64, depth: u32) -> f64 {
     let mut at = from;
-    // Long enough for a write cache to fill early on.
+    // Long enough that a write cache fills early in the run.
     let seconds = if drive.has_volatile_cache() && op == Op::Write { 30 } else { 3 };
     let commands_s = closed_loop(drive, depth, Nanos::from_secs(seconds), |tag| {
         at += 512;
@@ -183,11 +184,12 @@ fn flash() -> SsdSpec {
     }
 }
 
-/// Half at 65 us on average, nearly half at 95 us, a hundredth at 560 us.
+/// Mean read latency of [`flash`]: half at 65 us on average, nearly half at 95 us, one percent at
+/// 560 us.
 const MEAN_READ_NS: f64 = 0.5 * 65e3 + 0.49 * 95e3 + 0.01 * 560e3;
 
-/// Intel SSD DC P4500 4.0 TB, as in Lenovo's product guide for it, table 2. The depths at which rates were taken are not
-/// in it; Intel takes them at 256.
+/// Intel SSD DC P4500 4.0 TB, from table 2 of Lenovo's product guide. The guide does not state the
+/// queue depths of its rates; Intel measures at 256.
 #[test]
 fn the_nvme_disk_has_the_figures_of_its_data_sheet() {
     let machine = machine("nvme-2017.toml");
@@ -214,7 +216,7 @@ fn an_ssd_scales_with_its_channels_and_no_further() {
     assert_ne!(deep.to_bits(), other.to_bits());
 }
 
-/// Commands done a second of a lone writer whose commands of so many bytes begin where `place` says.
+/// Writes per second of a single writer; the n-th write of `bytes` goes to byte `place(n)`.
 fn lone_writes_s(drive: &mut dyn Drive, bytes: u64, place: impl Fn(u64) -> u64) -> f64 {
     let mut count = 0;
     closed_loop(drive, 1, Nanos::from_secs(1), |tag| {
@@ -223,7 +225,7 @@ fn lone_writes_s(drive: &mut dyn Drive, bytes: u64, place: impl Fn(u64) -> u64) 
     })
 }
 
-/// Every log does this: its last block is written again and again until it is full.
+/// As in every log: its last block is rewritten until it is full.
 #[test]
 fn a_block_that_is_rewritten_stays_in_a_protected_buffer() {
     let drive = || machine("nvme-2017.toml").disks[0].build(1);
@@ -245,8 +247,8 @@ fn commands_that_do_not_fit_pages_cost_only_what_they_fill() {
     near("4 KiB on them", bytes_s(4 << 10), bytes_s(128 << 10), 5.0);
 }
 
-/// By Little's law the mean is the depth over the rate; pages go to the channel that is free first, so that none waits much
-/// longer than another.
+/// By Little's law the mean latency is depth over rate. Pages go to the first free channel, so none
+/// waits much longer than another.
 #[test]
 fn random_writes_wait_equally_long() {
     let mut drive = machine("nvme-2017.toml").disks[0].build(1);
@@ -299,7 +301,7 @@ fn a_flush_of_a_volatile_buffer_lasts_until_it_is_programmed() {
 fn garbage_collection_costs_sustained_writes_their_share() {
     let without = random_iops(&mut Ssd::new(flash(), 1), Op::Write, 64, 2);
     near("programming bounds writes", without, 16.0 * 1e9 / 60_000.0, 10.0);
-    // A pause as long as programming what comes between two pauses.
+    // A collection takes as long as programming the pages between two collections.
     let collecting = SsdSpec { collect_every_bytes: 4096 * 1000, collect_ns: 60_000_000, ..flash() };
     let with = random_iops(&mut Ssd::new(collecting, 1), Op::Write, 64, 2);
     near("channels that collect half of the time leave half", with, without / 2.0, 10.0);
@@ -328,7 +330,7 @@ fn flushed_writes_survive_a_crash_and_reads_return_what_was_written() {
         let disks = Disks::attach(&sim);
         let disk = disks.device(0);
         let mut rng = Rng::labelled(seed, "crash");
-        // For every sector: what it may read as after a crash. The last is what it reads as now.
+        // Per sector: the values it may have after a crash. The last is its current value.
         let mut may: Vec<Vec<u8>> = vec![vec![0]; 400];
         let crash_at = rng.below(300);
         rt.block_on(async {
@@ -524,7 +526,8 @@ fn memory_is_as_fast_as_its_bus() {
     near("streaming MB/s", streaming_bytes_s(&mut Ram::new(spec), Op::Write, 0, 4) / 1e6, 1_000.0, 1.0);
 }
 
-/// The time until a read of each of ten disks has ended, where a read takes a millisecond and their link carries so many commands.
+/// Time for one read from each of ten disks, submitted together. A read takes a millisecond, and
+/// the link carries at most `commands`.
 fn ten_reads_at_once(commands: Option<u32>) -> Nanos {
     let spec = RamSpec { capacity_bytes: 1 << 20, latency_ns: 1_000_000, bytes_s: u64::MAX, queue_depth: 1 };
     let model = DiskModel {

@@ -1,8 +1,9 @@
-//! The thundering herd of "[0/2] filtered wakeups" (linux-kernel, 2 May 2004), by counts.
+//! The thundering herd of "[0/2] filtered wakeups" (linux-kernel, 2 May 2004), in counts.
 //!
-//! 512 tasks read random pages from one slow disk, each waiting for its own page in a hashed table of wait queues. A
-//! completion that wakes the whole bucket wakes (W − 1)/N tasks spuriously, where W tasks wait and N buckets are in use: with
-//! the hash and the page structure of that kernel N is 128 of 2,048, and (512 − 1)/128 = 3.99.
+//! 512 tasks read random pages from one slow disk, each waiting for its own page in a hashed table
+//! of wait queues. A completion that wakes the whole bucket wakes (W − 1)/N tasks spuriously, with
+//! W waiting tasks and N buckets in use. With the hash and page structure of that kernel N is 128
+//! of 2,048, and (512 − 1)/128 = 3.99.
 
 use extant_rt::wait::{Discipline, Hash, WaitStats};
 use extant_rt::{Class, Flag, Nanos, WaitConfig, WaitKey, WaitTable};
@@ -19,7 +20,7 @@ const PAGES: u64 = 490_172;
 const REQUEST: WaitKey = WaitKey::new(0);
 const LOCKED: Flag = Flag::new(0, 1);
 
-/// Reads that wait for the disk, which serves one after another, each in 5 ms, wherever it is.
+/// Reads waiting for the disk, which serves them one by one, each in 5 ms regardless of position.
 type Queue = parking_lot::Mutex<VecDeque<u64>>;
 
 struct Herd {
@@ -33,7 +34,7 @@ fn read_at_random(machine: Machine, config: WaitConfig) -> Herd {
     let sim = Sim::new(machine, 42);
     let rt = sim.rt();
     let table = Arc::new(WaitTable::new(rt, config));
-    // The disk has a table of its own: what is counted is the page wait table.
+    // The disk has its own table; the counters are those of the page wait table.
     let bell = Arc::new(WaitTable::new(rt, WaitConfig::new("disk")));
     let pages: Arc<[AtomicU32]> = (0..PAGES).map(|_| AtomicU32::new(0)).collect();
     let queue = Arc::new(Queue::default());
@@ -55,7 +56,7 @@ fn read_at_random(machine: Machine, config: WaitConfig) -> Herd {
         async move {
             let mut rng = rt.rng(&format!("reader {n}"));
             for _ in 0..READS_EACH {
-                // Each read finds a page that nobody else reads.
+                // Each read picks a page that no other task is reading.
                 let page = loop {
                     let page = rng.below(PAGES);
                     if table.try_lock(&pages[page as usize], LOCKED) {
@@ -79,12 +80,13 @@ fn read_at_random(machine: Machine, config: WaitConfig) -> Herd {
 }
 
 fn linux_2_6_6(discipline: Discipline) -> WaitConfig {
-    // The direct mapping of sparc64, and its struct page of 64 bytes.
+    // sparc64's direct mapping, with a struct page of 64 bytes.
     let hash = Hash::Linux26 { base: 0xffff_f800_0040_0000, stride_bytes: 64 };
     WaitConfig { name: "pages", bucket_bits: 11, discipline, hash }
 }
 
-/// Spurious wake-ups by the arithmetic, if `W` wait at every completion but the last ones, when the readers leave.
+/// Spurious wake-ups by arithmetic: all readers wait at every completion except the last ones, when
+/// readers leave one by one.
 fn expected(usable: f64) -> f64 {
     let full = (READERS * READS_EACH - READERS) as f64 * (READERS as f64 - 1.0);
     let leaving: f64 = (0..READERS).map(|w| w as f64).sum();
@@ -103,7 +105,7 @@ fn waking_the_whole_bucket_wakes_as_many_spuriously_as_arithmetic_says() {
     assert_near(herd.stats.spurious as f64, expected(128.0), 0.02);
     assert_eq!(herd.stats.examined, herd.stats.woken);
     assert_eq!(herd.stats.woken, herd.stats.spurious + herd.completions);
-    // While all of them read it is 3.99 a completion.
+    // While all of them read, 3.99 per completion.
     let steady = herd.stats.spurious as f64 / (expected(128.0) / (511.0 / 128.0));
     assert_near(steady, 3.99, 0.02);
 }

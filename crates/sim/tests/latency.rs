@@ -1,13 +1,15 @@
-//! Scheduling latency against arithmetic: a cyclictest beside a task that loops for L without yielding.
+//! Scheduling latency against arithmetic: cyclictest next to a task that loops for L without
+//! yielding.
 //!
-//! A sample whose alarm falls into a loop of length L waits for the loop's end. With alarms spread evenly over a cycle of
-//! C that has one loop, a share L/C of the samples waits, each L/2 on average: the mean is L²/2C. That is the arithmetic
-//! behind the latency that the ext4 thread of March 2010 reports.
+//! A sample whose alarm falls into a loop of length L waits for the loop's end. With alarms spread
+//! evenly over a cycle of C that has one loop, a fraction L/C of the samples waits, L/2 on average,
+//! so the mean is L²/2C. That arithmetic explains the latency reported in the ext4 thread of March
+//! 2010.
 
 use extant_rt::{Class, Cpu, Nanos, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 
-/// The figures that `cyclictest -i` prints, in nanoseconds.
+/// The figures printed by `cyclictest -i`, in nanoseconds.
 #[derive(Debug)]
 struct Latency {
     mean: f64,
@@ -16,8 +18,8 @@ struct Latency {
     samples: usize,
 }
 
-/// Sleeps from alarm to alarm, as cyclictest with absolute timers does: after a miss of several periods the alarms that
-/// were missed go off at once, each as late as it is.
+/// Sleeps from alarm to alarm like cyclictest with absolute timers: after a delay of several
+/// periods the missed alarms fire at once, each with its own lateness.
 async fn cyclictest(rt: Rt, interval: Nanos, samples: usize) -> Latency {
     let mut late = Vec::with_capacity(samples);
     let mut at = rt.now();
@@ -34,8 +36,8 @@ async fn cyclictest(rt: Rt, interval: Nanos, samples: usize) -> Latency {
     }
 }
 
-/// Latency beside a loop of `length` in steps of `step`, once every `cycle`; `polite` loops pass a point where they might
-/// sleep after each step.
+/// Latency next to a loop of `length` in steps of `step`, once per `cycle`. A `polite` loop calls
+/// `might_sleep` after each step.
 fn beside_a_loop(preemption: Preemption, length: u64, step: u64, cycle: u64, polite: bool) -> Latency {
     let sim = Sim::new(Machine::free(1, preemption), 1);
     let rt = sim.rt();
@@ -66,7 +68,7 @@ fn beside_a_loop(preemption: Preemption, length: u64, step: u64, cycle: u64, pol
 
 const US: u64 = 1_000;
 const L: u64 = 70_000 * US;
-/// A cycle of 50 intervals and a golden section of one, so that alarms fall evenly everywhere into it.
+/// A cycle of 50 intervals plus a golden section of one, so that alarms hit it evenly everywhere.
 const C: u64 = 253_090 * US + 170;
 /// L²/2C.
 const MEAN: f64 = (L as f64) * (L as f64) / (2.0 * C as f64);
@@ -93,7 +95,7 @@ fn without_preemption_the_mean_is_the_loops_length_squared_over_twice_the_cycle(
 fn with_voluntary_preemption_a_loop_that_might_sleep_delays_by_one_step_at_most() {
     let step = L / 1_000;
     let seen = beside_a_loop(Preemption::Voluntary, L, step, C, true);
-    // The same arithmetic, for a thousand loops of one step each in a cycle.
+    // The same arithmetic for a thousand one-step loops per cycle.
     let expected = 1_000.0 * (step as f64) * (step as f64) / (2.0 * C as f64);
     assert_near(seen.mean, expected, 0.03);
     assert!(seen.max <= step, "{seen:?}");
@@ -114,13 +116,14 @@ fn the_mean_follows_the_square_of_the_length() {
     assert_near(mean(L / 2) / mean(L / 4), 4.0, 0.02);
 }
 
-/// The pass of 2.6.33 over 32,768 dirty pages: round k maps 2,048 blocks and redirties the rest (mechanism of the thread).
+/// Writeback pass of 2.6.33 over 32,768 dirty pages: round k maps 2,048 blocks and redirties the
+/// rest (the mechanism described in the thread).
 #[test]
 fn the_rounds_of_one_writeback_pass_add_up() {
     let sim = Sim::new(Machine::free(1, Preemption::Voluntary), 1);
     let rt = sim.rt();
     let period = Nanos(3_728_090_170); // 128 MiB at 36 MB/s
-    let redirty = 2_295; // ns a page: 70.5 ms over 30,720
+    let redirty = 2_295; // ns per page: 70.5 ms for 30,720 pages
     let writeback = {
         let rt = rt.clone();
         async move {

@@ -1,13 +1,13 @@
-//! Machine models: what is read, and how mistakes are refused.
+//! Machine models: what is read, and how errors are reported.
 
 use extant_rt::{Cpu, Nanos, RtError};
 use extant_sim::{KernelSpec, Machine, Preemption, RunQueues, Setting, Sim, Wakeup};
 use std::path::{Path, PathBuf};
 
 extant_rt::costs! {
-    /// Work of a kernel that only these tests know.
+    /// Kernel work known only to these tests.
     enum Cost of "tests" {
-        /// Redirtying pages that a write-back pass cannot write yet.
+        /// Redirtying pages that a writeback pass cannot write yet.
         PageRedirty = "page_redirty_ns",
         /// Milling, for which no model has a price.
         Milling = "milling_ns",
@@ -22,7 +22,7 @@ fn turion() -> String {
     std::fs::read_to_string(machines().join("turion-2010.toml")).unwrap()
 }
 
-/// The error about the model after `from` was replaced by `to`.
+/// The error for the model with `from` replaced by `to`.
 #[track_caller]
 fn refused(from: &str, to: &str) -> String {
     let good = turion();
@@ -69,7 +69,7 @@ fn an_unknown_key_is_refused_by_name_and_line() {
     assert!(error.starts_with(&format!("bad.toml:{}: prices: unknown key", line_of("[costs]"))), "{error}");
 }
 
-/// A model may price work that only other layers charge, and must price all that is charged.
+/// A model may price work that only other layers charge, but must price everything that is charged.
 #[test]
 fn work_without_a_price_is_named_before_a_run_and_stops_one() {
     let machine = Machine::parse("turion.toml", &turion()).unwrap();

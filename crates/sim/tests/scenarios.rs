@@ -1,4 +1,5 @@
-//! Scenarios, each run twice: the same seed must give the same trace, byte for byte, and another seed another.
+//! Scenarios, each run twice: the same seed must give the same trace, byte for byte; another seed,
+//! a different one.
 
 use extant_rt::trace::ChromeSink;
 use extant_rt::wait::Discipline;
@@ -9,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 extant_rt::costs! {
-    /// Work of a kernel that only these tests know.
+    /// Kernel work known only to these tests.
     enum Cost of "scenarios" {
-        /// Redirtying pages that a write-back pass cannot write yet.
+        /// Redirtying pages that a writeback pass cannot write yet.
         PageRedirty = "page_redirty_ns",
     }
 }
@@ -96,7 +97,7 @@ fn a_crowd_repeats() {
     repeats(crowd);
 }
 
-/// A cyclictest beside a task that redirties a random number of pages in one go.
+/// cyclictest next to a task that redirties a random number of pages without yielding.
 fn cyclictest_beside_redirtying(rt: &Rt) -> Vec<Task<()>> {
     let cyclictest = {
         let rt = rt.clone();
@@ -127,7 +128,7 @@ fn cyclictest_beside_redirtying_repeats() {
     repeats(cyclictest_beside_redirtying);
 }
 
-/// Tasks that lock pages of one small table, of each discipline, and hold them for random times.
+/// Tasks that lock pages of one small table per discipline, and hold them for random times.
 fn lockers(rt: &Rt) -> Vec<Task<()>> {
     const LOCKED: Flag = Flag::new(0, 1);
     let mut tasks = Vec::new();

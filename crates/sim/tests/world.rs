@@ -78,7 +78,8 @@ fn real_time_goes_before_normal_before_idle_and_equals_in_order() {
     assert_eq!(*order.lock(), ["rt 90", "rt 10 a", "rt 10 b", "normal 1", "normal 2", "idle"]);
 }
 
-/// How late an alarm at 5 ms is beside a task that works for 70 ms, offering its processor every 7 ms.
+/// Lateness of an alarm at 5 ms next to a task that works for 70 ms, with a preemption point every
+/// 7 ms.
 fn lateness(preemption: Preemption, offer: &'static str) -> Nanos {
     let sim = free(1, preemption);
     let rt = sim.rt();
@@ -137,7 +138,7 @@ fn under_full_preemption_normal_tasks_take_turns_within_a_long_stretch() {
         });
         rt.block_on(async { (long.await.unwrap(), short.await.unwrap()) }).unwrap()
     };
-    // A time slice of a free machine is 100 ms.
+    // A free machine's time slice is 100 ms.
     assert_eq!(ends(Preemption::None), (Nanos::from_millis(360), Nanos::from_millis(360)));
     assert_eq!(ends(Preemption::Full), (Nanos::from_millis(360), Nanos::from_millis(110)));
 }
@@ -194,7 +195,7 @@ fn switches_wakes_and_interrupts_cost_what_the_model_says() {
         (alone, child.await.unwrap() - spawned_at)
     });
     let (alone, child) = late.unwrap();
-    // From an idle processor, to the task that ran there last.
+    // On an idle processor that last ran this task: no context switch.
     assert_eq!(alone, p.timer_interrupt.saturating_add(p.idle_exit));
     assert_eq!(child, p.context_switch, "the processor is busy with us until we wait, then switches");
 }
@@ -207,7 +208,7 @@ fn the_time_of_an_interrupt_counts_once_on_an_idle_processor() {
     let rt = sim.rt();
     let before = Nanos::from_millis(1);
     rt.block_on(async { rt.sleep_until(before).await }).unwrap();
-    // Of the processors one had all the work: the first switch to the task, and what ends its sleep.
+    // One processor did all the work: the first switch to the task, and the end of its sleep.
     let first = p.idle_exit.saturating_add(p.context_switch);
     let busy = sim.stats().busy.into_iter().fold(Nanos::ZERO, Nanos::saturating_add);
     assert_eq!(busy, first.saturating_add(p.timer_interrupt).saturating_add(p.idle_exit));
@@ -273,7 +274,7 @@ fn a_world_that_is_dropped_drops_what_its_alarms_hold() {
     let sim = free(1, Preemption::None);
     let holds = Arc::new(Holds(sim.rt().clone()));
     let held = Arc::downgrade(&holds);
-    // Armed by what a shutdown drops, as a queue does whose last bio ends then.
+    // Arms an alarm when a shutdown drops it, like a queue whose last bio ends then.
     struct Arms(Option<Arc<Holds>>);
     impl Drop for Arms {
         fn drop(&mut self) {
@@ -353,7 +354,7 @@ fn a_deadlock_is_printed_with_who_waits_on_what() {
     let mut lines: Vec<_> = waiters.lines().collect();
     assert_eq!(lines.remove(0), expected[4], "the oldest task first");
     assert_eq!(lines, expected[..4]);
-    // The world is not spoilt by it.
+    // The world is still usable.
     assert_eq!(rt.block_on(async { 3 }), Ok(3));
 }
 

@@ -1,10 +1,10 @@
-//! Arrows between crates point down, also those of tests, as the drawing in ARCHITECTURE.md has them.
+//! Dependencies between crates point down, those of tests too, as drawn in ARCHITECTURE.md.
 
 use crate::tree::{crates, root};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Each crate with the crates below it that it may name, in its code and in its tests.
+/// Each crate, with the crates below it that its code and tests may depend on.
 const ARROWS: [(&str, &[&str]); 14] = [
     ("testbed", &[]),
     ("format", &["testbed"]),
@@ -22,7 +22,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];
 
-/// Crates that only tests may name, because production code never needs them.
+/// Dependencies allowed in tests only, because production code never needs them.
 const FOR_TESTS: [(&str, &str); 12] = [
     ("extant", "image"),
     ("iosched", "sim"),

@@ -1,13 +1,14 @@
-//! Modules side by side do not import each other in circles. A module and those inside it are one idea and may.
+//! Sibling modules do not import each other in circles. A module and its submodules form one unit
+//! and may.
 
 use crate::modules::{ModulePath, Modules};
 use crate::tree::{allowance, crates, root, shrink};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Arrows between neighbours, by their parent.
+/// Imports between siblings, by their parent.
 type Levels = BTreeMap<ModulePath, BTreeSet<(String, String)>>;
 
-/// For each parent, which of its children names something inside which other child.
+/// For each parent, which of its children refers to something in which other child.
 fn levels(edges: &BTreeSet<(ModulePath, ModulePath)>) -> Levels {
     let mut levels = Levels::new();
     for (from, to) in edges {
@@ -19,7 +20,7 @@ fn levels(edges: &BTreeSet<(ModulePath, ModulePath)>) -> Levels {
     levels
 }
 
-/// Groups of modules each of which reaches all others of its group.
+/// Groups of modules in which each module reaches all others.
 fn circles(arrows: &BTreeSet<(String, String)>) -> Vec<BTreeSet<String>> {
     let reach = |from: &str| {
         let mut reached = BTreeSet::new();

@@ -1,10 +1,11 @@
-//! `./check` skips what it cannot run, with a sentence; where nothing may be skipped, it fails.
+//! `./check` skips what it cannot run and says so; where skipping is not allowed, it fails.
 
 use crate::tree::root;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder for `PATH` that has the tools of the script itself, and neither `cargo` nor `rustup`.
+/// A folder for `PATH` with the tools that the script itself needs, but neither `cargo` nor
+/// `rustup`.
 fn few_tools() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("few-tools");
     std::fs::create_dir_all(&folder).expect("a folder");

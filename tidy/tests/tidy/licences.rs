@@ -1,10 +1,10 @@
-//! Licences and sources of every dependency.
+//! Licences and sources of all dependencies.
 
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 use std::process::Command;
 
-/// Permissive licences: what is built from them may be given away as anybody likes.
+/// Permissive licences: programs that use the code may be distributed freely.
 const ALLOWED: [&str; 13] = [
     "0BSD",
     "Apache-2.0",
@@ -32,7 +32,7 @@ struct Metadata {
 struct Package {
     name: String,
     license: Option<String>,
-    /// `None` for members of the workspace.
+    /// `None` for workspace members.
     source: Option<String>,
     dependencies: Vec<Dependency>,
 }
@@ -44,9 +44,9 @@ struct Dependency {
     path: Option<String>,
 }
 
-/// Whether a choice of allowed licences fulfils the expression.
+/// Whether the expression can be satisfied with allowed licences.
 fn is_allowed(licence: &str) -> bool {
-    // Older packages write a slash for OR.
+    // Older packages use a slash for OR.
     Expression::parse_mode(licence, ParseMode::LAX).is_ok_and(|expression| {
         expression.evaluate(|requirement| ALLOWED.contains(&requirement.to_string().as_str()))
     })

@@ -1,4 +1,4 @@
-//! The tree's rules, tested.
+//! Tests of the tree's rules.
 
 mod arrows;
 mod circles;

@@ -1,4 +1,4 @@
-//! A crate's modules and what each imports, read from its source.
+//! A crate's modules and their imports, read from the source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,15 +11,16 @@ pub(crate) type ModulePath = Vec<String>;
 /// One module.
 #[derive(Debug, Default)]
 struct Module {
-    /// Names that it imports, with the path that each stands for.
+    /// Imported names, with the path that each stands for.
     imports: BTreeMap<String, Vec<String>>,
-    /// Paths of which it imports everything.
+    /// Paths imported with `*`.
     globs: Vec<Vec<String>>,
-    /// Every path that its code names, in full from the crate's root where it begins with `crate`, `self` or `super`.
+    /// Every path that its code uses; those that begin with `crate`, `self` or `super` are written
+    /// out from the crate's root.
     paths: Vec<Vec<String>>,
 }
 
-/// The modules of a crate, tests left out.
+/// The modules of a crate, without tests.
 #[derive(Debug, Default)]
 pub(crate) struct Modules(BTreeMap<ModulePath, Module>);
 
@@ -61,7 +62,7 @@ impl Modules {
         self.0.insert(at.to_vec(), collector.module);
     }
 
-    /// Pairs of modules, the first of which names something that the second declares.
+    /// Pairs of modules; the first refers to something that the second declares.
     pub(crate) fn edges(&self) -> BTreeSet<(ModulePath, ModulePath)> {
         let mut edges = BTreeSet::new();
         for (at, module) in &self.0 {
@@ -76,12 +77,13 @@ impl Modules {
         edges
     }
 
-    /// The module that declares what `path` names, seen from `from`, through re-exports.
+    /// The module that declares `path` as seen from `from`, following re-exports.
     fn declares(&self, from: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
         let (mut at, mut rest): (Vec<String>, &[String]) = match path.first()?.as_str() {
             "crate" => (Vec::new(), &path[1..]),
             name => {
-                // A child, or a name that is imported here; anything else is another crate, the prelude or a local.
+                // A child, or a name imported here; anything else is from another crate, the
+                // prelude or local.
                 let child: Vec<String> = from.iter().cloned().chain([name.to_owned()]).collect();
                 if self.0.contains_key(&child) {
                     (child, &path[1..])
@@ -125,7 +127,7 @@ impl Modules {
     }
 }
 
-/// Whether an item is compiled for tests only.
+/// Whether an item is compiled only for tests.
 fn is_test(item: &syn::Item) -> bool {
     let attributes = match item {
         syn::Item::Mod(item) => &item.attrs,
@@ -150,7 +152,8 @@ struct Collector {
 }
 
 impl Collector {
-    /// A path with `self` and `super` taken out; `crate` stays in front of what is in this crate for certain.
+    /// Resolves `self` and `super` in a path; a leading `crate` marks paths known to be in this
+    /// crate.
     fn whole(&self, segments: Vec<String>) -> Vec<String> {
         let mut base = self.at.clone();
         let mut rest = segments.as_slice();

@@ -20,11 +20,11 @@ pub(crate) fn crates() -> Vec<String> {
     names
 }
 
-/// What a part of the tree still has against the rules.
+/// Violations of the rules that a part of the tree still has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Allowance {
-    /// Modules that import each other, by their common parent.
+    /// Modules that import each other, by common parent.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) circles: BTreeMap<String, Vec<String>>,
 }
@@ -42,7 +42,7 @@ pub(crate) fn allowance(part: &str) -> Allowance {
     }
 }
 
-/// Changes a part's allowance if the caller asks for it (`EXTANT_TIDY=shrink`).
+/// Updates a part's allowance if requested (`EXTANT_TIDY=shrink`).
 pub(crate) fn shrink(part: &str, change: impl FnOnce(&mut Allowance)) {
     if std::env::var("EXTANT_TIDY").is_ok_and(|value| value == "shrink") {
         let mut allowance = allowance(part);

@@ -1,4 +1,4 @@
-//! Images, the kernel's mounts of them, and the library's volumes.
+//! Images, kernel mounts of them, and the library's volumes.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock itself
 
 use super::Result;
@@ -25,8 +25,8 @@ pub(super) fn text(path: &Path) -> &str {
     path.to_str().expect("a path of this bench")
 }
 
-/// A fresh ext4 volume in a file of the host whose blocks are all written, as those of a disk are: what it costs the host to
-/// find them is not to be measured.
+/// A fresh ext4 volume in a host file. All its blocks are written, as on a disk, so that the host's
+/// allocation of them is not measured.
 pub(super) fn image(dir: &Path, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
     let path = dir.join(name);
     if !path.exists() {
@@ -38,7 +38,7 @@ pub(super) fn image(dir: &Path, name: &str, bytes: u64, mke2fs: &[&str]) -> Resu
     Ok(path)
 }
 
-/// A fresh ext4 volume in a sparse file of the host.
+/// A fresh ext4 volume in a sparse host file.
 pub(super) fn sparse_image(dir: &Path, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
     let path = dir.join(name);
     let _ = fs::remove_file(&path);
@@ -55,22 +55,22 @@ fn make(path: &Path, extended: &str, mke2fs: &[&str]) -> Result<()> {
     forget(path)
 }
 
-/// Has the host write its cached pages of a file and drop them. Its writes are not to disturb what is measured, and a direct
-/// write over cached pages pays for each of them, in a thread of the kernel's.
+/// Makes the host write back and drop its cached pages of a file. Its writeback must not disturb
+/// the measurement, and a direct write over cached pages pays for each of them, in a kernel thread.
 pub(super) fn forget(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
     Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
-/// The kernel's loop mount of an image, unmounted when dropped.
+/// A kernel loop mount of an image, unmounted on drop.
 pub(super) struct Mount {
     pub(super) at: PathBuf,
     _mount: extant_testbed::Mount,
 }
 
 impl Mount {
-    /// `None` where this process may not mount, which the table shows as missing figures.
+    /// `None` if this process may not mount; the table then lacks those figures.
     pub(super) fn new(dir: &Path, image: &Path) -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() || std::env::var_os("NOKERN").is_some() {
             return Ok(None);
@@ -85,7 +85,7 @@ impl Mount {
     }
 }
 
-/// The library's volume of an image, past the host's page cache unless `buffered`.
+/// The library's volume on an image, bypassing the host's page cache unless `buffered`.
 pub(super) fn open(path: &Path, buffered: bool) -> Result<Volume> {
     let open = OpenOptions::new().write(true).direct(!buffered).cache_bytes(CACHE_BYTES);
     Ok(Volume::open(path, &open)?)

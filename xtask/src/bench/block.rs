@@ -1,5 +1,5 @@
-//! The device path against fio's io_uring engine on the same file, and the NBD client against nbdcopy and qemu-img on the
-//! same server.
+//! The device path against fio's io_uring engine on the same file, and the NBD client against
+//! nbdcopy and qemu-img on the same server.
 
 use super::fio::{self, Outcome};
 use super::{Result, median};
@@ -32,7 +32,7 @@ const JOBS: [Job; 3] = [
     Job { name: "1 MiB sequential write, QD8", op: Op::Write, random: false, bytes: 1 << 20, depth: 8 },
 ];
 
-/// When a run is over.
+/// When a run ends.
 #[derive(Clone, Copy)]
 enum Until {
     Seconds(u64),
@@ -70,7 +70,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The device path and fio, one after the other on the same file.
+/// The device path and fio, alternating on the same file.
 fn file(path: &Path, rounds: u64, seconds: u64) -> Result<()> {
     println!("| file | ours | fio | ratio | ours, CPU/IO (user + system) | fio, CPU/IO |");
     println!("|---|---|---|---|---|---|");
@@ -86,7 +86,7 @@ fn file(path: &Path, rounds: u64, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Kills the server at the end.
+/// Kills the server on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -96,7 +96,7 @@ impl Drop for Server {
     }
 }
 
-/// Seconds for the same work on the same server, ours against a tool of the field.
+/// Seconds for the same work on the same server, ours against an established tool.
 fn nbd(path: &Path, rounds: u64) -> Result<()> {
     let socket = path.with_extension("sock");
     let _ = std::fs::remove_file(&socket);
@@ -173,10 +173,12 @@ fn report(job: Job, ours: &[Outcome], theirs: &[Outcome]) {
     );
 }
 
-/// Processor time of this process in ticks of 10 ms, in user mode and in the kernel (proc(5), `USER_HZ`).
+/// Processor time of this process in ticks of 10 ms, in user and in kernel mode (proc(5),
+/// `USER_HZ`).
 fn cpu_times() -> Result<[u64; 2]> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name, in parentheses, is second and may hold spaces; the times are fields 14 and 15.
+    // The second field, the name in parentheses, may contain spaces; the times are fields 14 and
+    // 15.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = rest.split_whitespace().skip(11);
     let mut next = || fields.next().ok_or("no times in /proc/self/stat");
@@ -200,7 +202,7 @@ fn fill(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bios that have ended, for one thread that waits for any of them.
+/// Completed bios, for a single thread that waits for any of them.
 #[derive(Default)]
 struct Inbox {
     ended: Vec<(Bio, Option<IoError>)>,
@@ -228,7 +230,8 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
         return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
     }
     let before = cpu_times()?;
-    // One by one, as fio does: bios that are started together end together, and the disk idles in between.
+    // One by one, like fio: bios that are started together end together, and the disk idles in
+    // between.
     let one_by_one = |device: &dyn Device, bios: Bios<'_>| bios.for_each(|bio| device.submit(bio));
     let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round, one_by_one)?;
     Ok(Outcome {
@@ -240,8 +243,8 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
 
 type Bios<'a> = &'a mut dyn Iterator<Item = Bio>;
 
-/// Does the job: how many bios ended, in which time, and the sum of their latencies. Bios that have ended since the last
-/// look are followed by as many, started by `submit`.
+/// Runs the job. Returns how many bios completed, in which time, and the sum of their latencies.
+/// Each batch of completed bios is replaced by as many new ones, started by `submit`.
 fn work(
     rt: &Rt,
     device: &dyn Device,
@@ -263,7 +266,7 @@ fn work(
     let mut submitted = vec![start; job.depth];
     let mut first = (0..job.depth).map(|slot| {
         let mut bio = Bio::new(job.op, place(), vec![Buf::zeroed(job.bytes as usize).into()]);
-        // The stream is the slot: it says when this one was submitted.
+        // The stream number is the slot, to find when this one was submitted.
         bio.stream = StreamId(slot as u64);
         send(&inbox, bio)
     });

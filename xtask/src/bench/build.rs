@@ -1,4 +1,4 @@
-//! Building images, beside mke2fs -d, cp -a and tar2ext4.
+//! Building images, compared with mke2fs -d, cp -a and tar2ext4.
 
 use super::{Result, median};
 use extant_image::{BuildOptions, Source, build};
@@ -12,7 +12,8 @@ const USAGE: &str = "usage: cargo xtask bench build [--runs N] [--scratch DIR] [
 const TAR2EXT4: &str = "github.com/Microsoft/hcsshim/cmd/tar2ext4";
 const TAR2EXT4_VERSION: &str = "v0.12.9";
 
-/// `bench build`: builds each tree, or two made-up ones, with everything that can, several times in turn.
+/// `bench build`: builds each tree, or two generated ones, with every builder, several times in
+/// turn.
 pub(super) fn run(args: &[&str]) -> Result<()> {
     if let ["--one", output, source] = args {
         return one(output, source);
@@ -40,7 +41,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     trees.iter().try_for_each(|tree| bench.tree(&fs::canonicalize(tree)?))
 }
 
-/// One build in a process of its own, so that start-up and memory are counted; prints the peak of the memory.
+/// One build in its own process, so that start-up and memory count; prints the peak memory.
 fn one(output: &str, source: &str) -> Result<()> {
     let options = BuildOptions::new(output);
     build(&options, &[Source::Guess(source.into())], &Rt::real(Default::default()), Arc::new(|_, _| {}))?;
@@ -78,11 +79,11 @@ impl Bench {
                 command
             }) as Box<dyn Fn() -> Command>
         };
-        // Once for the caches, and for the size and the memory.
+        // A first run warms the caches and gives the size and the memory.
         let peaks = [tree, &tar].map(|source| output_of(&mut ours(source.into(), image.clone())()));
         let image_bytes = fs::metadata(&image)?.len();
         must(Command::new("e2fsck").args(["-fn"]).arg(&image))?;
-        // A user's guess of the size for mke2fs: a third more than needed.
+        // The size that a user would guess for mke2fs: a third more than needed.
         let guess = image_bytes / 3 * 4 + (64 << 20);
         let mut contenders = vec![
             Contender { name: "extant, directory", command: ours(tree.into(), image.clone()), times: vec![] },
@@ -91,7 +92,8 @@ impl Bench {
             Contender { name: "extant, tar", command: ours(tar.clone(), image.clone()), times: vec![] },
         ];
         if let Some(tool) = &self.tar2ext4 {
-            // It leaves the image to the page cache; with a sync it promises what the others do.
+            // It leaves the image in the page cache; with a sync it gives the same guarantee as the
+            // others.
             for (name, then) in [("tar2ext4", "true"), ("tar2ext4, sync", "sync")] {
                 let command = tar2ext4(tool, &tar, &image, then);
                 contenders.push(Contender { name, command, times: vec![] });
@@ -101,7 +103,7 @@ impl Bench {
             for contender in &mut contenders {
                 let _ = fs::remove_file(&image);
                 let _ = fs::remove_dir_all(&copy);
-                // Data that earlier contenders left dirty must not slow this one down.
+                // Data left dirty by earlier contenders must not slow this one down.
                 must(Command::new("sync").arg("-f").arg(&self.scratch))?;
                 let mut command = (contender.command)();
                 let start = self.rt.now();
@@ -167,7 +169,7 @@ fn tar2ext4(tool: &Path, tar: &Path, image: &Path, then: &'static str) -> Box<dy
     })
 }
 
-/// tar2ext4 from the path, or built by Go where that is installed.
+/// tar2ext4 from `PATH`, or built with Go if that is installed.
 fn find_tar2ext4(scratch: &Path) -> Option<PathBuf> {
     let built = fs::canonicalize(scratch).ok()?.join("bin/tar2ext4");
     let in_path = std::env::var_os("PATH")
@@ -178,7 +180,7 @@ fn find_tar2ext4(scratch: &Path) -> Option<PathBuf> {
     if in_path.is_some() || built.is_file() {
         return in_path.or(Some(built));
     }
-    // A module of our own, because "go install" refuses modules that replace others.
+    // In our own module, because "go install" refuses modules with replace directives.
     let module = built.parent()?.with_file_name("go");
     let _ = fs::remove_dir_all(&module);
     fs::create_dir_all(&module).ok()?;
@@ -224,8 +226,8 @@ fn count(tree: &Path) -> Result<(u64, u64)> {
     Ok(sum)
 }
 
-/// A tree of `files` files and `bytes` bytes, always the same: mostly small files, a few large ones, 14 to a directory, as
-/// source trees have them. One that is there already is used again.
+/// A tree of `files` files and `bytes` bytes, always the same: mostly small files and a few large
+/// ones, 14 per directory as in source trees. An existing one is reused.
 fn made_up(dir: &Path, files: u64, bytes: u64) -> Result<PathBuf> {
     let done = dir.with_extension("made");
     if done.is_file() {
@@ -234,7 +236,7 @@ fn made_up(dir: &Path, files: u64, bytes: u64) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(dir);
     println!("making {} ({files} files, {} MB)", dir.display(), bytes / 1_000_000);
     let mut rng = extant_rt::Rng::new(files);
-    // Sizes spread over powers of two as e^normal would: the product of a few uniform numbers comes close.
+    // Log-normal sizes, e^normal, approximated by a sum of a few uniform numbers in the exponent.
     let weights: Vec<f64> =
         (0..files).map(|_| (0..6).map(|_| rng.unit()).sum::<f64>()).map(|sum| (sum * 2.2).exp()).collect();
     let total: f64 = weights.iter().sum();

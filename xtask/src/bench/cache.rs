@@ -1,5 +1,6 @@
-//! The page cache against the kernel's, on the same sizes in one run.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
+//! The page cache against the kernel's, with the same sizes in one run.
+// A benchmark reads the clock and starts threads itself.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use super::{Result, median};
 use extant_block::{Bio, FileDevice, FileOptions, MemDevice, Op, Sector, Segment, execute};
@@ -55,7 +56,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// xorshift64: the same places for everybody.
+/// xorshift64: the same positions for all contenders.
 struct Places(u64);
 
 impl Places {
@@ -67,7 +68,7 @@ impl Places {
     }
 }
 
-/// Nanoseconds for each call of `op`, over a slice of time; `op` gets a place below `of`.
+/// Nanoseconds per call of `op`, over a slice of time; `op` gets a position below `of`.
 fn each(slice: Duration, seed: u64, of: u64, mut op: impl FnMut(u64)) -> f64 {
     let mut places = Places(seed);
     let start = Instant::now();
@@ -98,15 +99,15 @@ fn together<A: FnMut(u64) + Send, B: FnMut(u64) + Send>(slice: Duration, of: u64
     })
 }
 
-/// Keeps the calling thread on one of the processors: two threads that the scheduler happens to put on one do not show how
-/// the cache scales.
+/// Pins the calling thread to a processor: two threads that the scheduler puts on the same one do
+/// not show how the cache scales.
 fn stay_on(nth: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(ours) = sched_getaffinity(None) else { return };
     let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).cycle();
     let mut one = CpuSet::new();
     one.set(usable.nth(nth).expect("a thread has a processor"));
-    // Refused in some containers; the figure is as good as without, then.
+    // Refused in some containers; the figure is then no better than without it.
     let _ = sched_setaffinity(None, &one);
 }
 
@@ -195,7 +196,7 @@ fn cached(options: &Options) -> Result<()> {
         alone_half.push((half(&ours) + half(&other)) / 2.0);
         apart.push(together(slice, pages, reader(&ours, pages / 2), reader(&other, pages / 2)));
     }
-    // Overwrites after the reads: they leave the pages dirty, as the kernel's do.
+    // Overwrites come after the reads, since they leave pages dirty, the kernel's too.
     for _ in 0..options.rounds {
         let small = vec![7; PAGE_BYTES];
         table[2][0].push(each(slice, seed, pages, |page| {
@@ -205,7 +206,7 @@ fn cached(options: &Options) -> Result<()> {
             theirs.write_all_at(&small, page * PAGE_BYTES as u64).expect("cached");
         }));
     }
-    // Ratios within a round, since other work on the machine comes and goes.
+    // Ratios within a round, since other load on the machine comes and goes.
     let paired = |a: &[f64], b: &[f64]| median(a.iter().zip(b).map(|(a, b)| a / b).collect());
     let above = median(table[0][0].iter().zip(&copies).map(|(ours, copy)| ours - copy).collect());
     let copy = median(copies);
@@ -240,7 +241,8 @@ fn cached(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Anonymous memory, in huge pages as the cache's own is, or in small ones as a program's buffers mostly are.
+/// Anonymous memory, in huge pages like the cache's own, or in small ones like most buffers of
+/// programs.
 struct Memory {
     start: *const u8,
     bytes: usize,
@@ -250,7 +252,8 @@ impl Memory {
     fn new(bytes: usize, huge: bool) -> Self {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh anonymous mapping touches nobody's memory, and the range given to madvise and filled is its own.
+        // SAFETY: a fresh anonymous mapping overlaps no other memory, and madvise and the fill
+        // cover only its own range.
         unsafe {
             let start =
                 mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE).expect("memory");
@@ -263,14 +266,15 @@ impl Memory {
     fn page(&self, page: u64) -> &[u8] {
         let at = page as usize * PAGE_BYTES;
         assert!(at + PAGE_BYTES <= self.bytes);
-        // SAFETY: in bounds, initialised in `new`, never changed since, and unmapped in `drop` only.
+        // SAFETY: in bounds, initialised in `new`, never changed since, and unmapped only in
+        // `drop`.
         unsafe { std::slice::from_raw_parts(self.start.add(at), PAGE_BYTES) }
     }
 }
 
 // SAFETY: the memory is only read after `new`.
 unsafe impl Sync for Memory {}
-// SAFETY: as above; the drop, on any thread, unmaps it.
+// SAFETY: as above; `drop`, on any thread, unmaps it.
 unsafe impl Send for Memory {}
 
 impl Drop for Memory {
@@ -280,7 +284,7 @@ impl Drop for Memory {
     }
 }
 
-/// A file of the host's, in its page cache.
+/// A host file in the kernel's page cache.
 fn kernel_file(path: &Path) -> Result<File> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let chunk = vec![5; MIB];
@@ -295,12 +299,12 @@ fn kernel_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Writes a stream through a small cache to a real file, and the same amount straight to it.
+/// Writes a stream through a small cache to a real file, and the same amount directly.
 fn streaming(options: &Options) -> Result<()> {
     let path = options.dir.join("bench-cache-stream.dat");
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, options.stream_bytes)?;
-    // Written once before, so that neither side pays for the first allocation.
+    // Write once before, so that neither side pays for the first allocation.
     let rt = Rt::real(RealConfig::default());
     let small = Arc::new(Memory::new(8 * MIB, false));
     let large = Arc::new(Memory::new(256 * MIB, true));
@@ -308,7 +312,7 @@ fn streaming(options: &Options) -> Result<()> {
     let (mut ours, mut theirs, mut stalls, mut peak) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let cache = PageCache::new(&rt, CacheConfig::with_budget(256 << 20))?;
     let disk = cache.attach(Arc::new(direct(&rt, &path)?));
-    // Memory that is used for the first time is the host's to find and to zero: not what is measured here.
+    // On first use the host must find and zero the memory; that is not measured here.
     buffered(&cache, &disk, 1 << 30)?;
     let limit = cache.limits().limit_pages;
     let gib = options.stream_bytes as f64 / (1_u64 << 30) as f64;
@@ -346,7 +350,7 @@ fn streaming(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Processor time that this process has used so far.
+/// Processor time used by this process so far.
 fn processor_ms() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as f64 * 1e3 + used.tv_nsec as f64 / 1e6
@@ -356,7 +360,7 @@ fn direct(rt: &Rt, path: &Path) -> Result<FileDevice> {
     Ok(FileDevice::open(path, FileOptions { write: true, direct: true })?.driven_by(rt))
 }
 
-/// 1 MiB writes, eight at a time, out of `memory` from one end to the other and again, and a flush; MB/s.
+/// 1 MiB writes, eight in flight, from `memory` in a loop, then a flush; MB/s.
 fn raw(rt: &Rt, path: &Path, bytes: u64, memory: &Arc<Memory>) -> Result<f64> {
     let device = direct(rt, path)?;
     let pages = MIB / PAGE_BYTES;
@@ -370,7 +374,8 @@ fn raw(rt: &Rt, path: &Path, bytes: u64, memory: &Arc<Memory>) -> Result<f64> {
             }
             let first = (nth % (memory.bytes / MIB) * pages) as u64;
             let ptr = std::ptr::NonNull::from(memory.page(first)).cast();
-            // SAFETY: a whole MiB of `memory`, which is that long, which the segment keeps alive, and to which nobody writes.
+            // SAFETY: a whole MiB of `memory`, which is that long, is kept alive by the segment,
+            // and is never written to.
             let segment = unsafe { Segment::borrowed(ptr, MIB, memory.clone()) };
             running
                 .push_back(execute(&device, Bio::new(Op::Write, Sector(at / Sector::BYTES), vec![segment])));

@@ -5,24 +5,24 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-/// The result of one run, of fio or of ours.
+/// The result of one run, of fio or ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) iops: f64,
     pub(super) latency_us: f64,
-    /// In user mode and in the kernel.
+    /// In user and in kernel mode.
     pub(super) cpu_us_per_io: [f64; 2],
 }
 
-/// A workload of one thread with `O_DIRECT`.
+/// A single-threaded workload with `O_DIRECT`.
 pub(super) struct Job<'a> {
     pub(super) path: &'a Path,
     /// fio's `rw`: `randread`, `write` or `randwrite`.
     pub(super) rw: &'a str,
-    /// Length of a request.
+    /// Length of a request in bytes.
     pub(super) bytes: u64,
     pub(super) depth: usize,
-    /// Bytes of the file.
+    /// Byte range of the file.
     pub(super) range: Range<u64>,
     pub(super) seconds: u64,
 }

@@ -1,4 +1,4 @@
-//! Benches: ours and another program's, alternated in one run, as ratios of medians.
+//! Benchmarks: ours and another program's, alternating in one run, as ratios of medians.
 
 mod bed;
 mod block;
@@ -17,7 +17,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 type Bench = fn(&[&str]) -> Result<()>;
 
-/// Every bench by its name.
+/// All benchmarks by name.
 const BENCHES: &[(&str, Bench)] = &[
     ("block", block::run),
     ("build", build::run),
@@ -29,7 +29,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("sim", sim::run),
 ];
 
-/// Runs one bench with the rest of the command line.
+/// Runs one benchmark with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
     match BENCHES.iter().find(|(name, _)| *name == what) {
         Some((_, bench)) => bench(args),
@@ -40,7 +40,7 @@ pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
     }
 }
 
-/// The middle of some measurements.
+/// The median of some measurements.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

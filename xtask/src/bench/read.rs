@@ -1,4 +1,4 @@
-//! The command's reading against dd, debugfs, find and tar, with cold caches.
+//! Reading with the command, compared with dd, debugfs, find and tar, with cold caches.
 
 use super::{Result, median};
 use extant_rt::Rt;
@@ -13,12 +13,12 @@ const OUTER: usize = 20;
 const INNER: usize = 25;
 const FILES: usize = 200;
 
-/// One way to do something; what it prints goes nowhere.
+/// One way to do a task; its output is discarded.
 struct Contender {
     name: &'static str,
     program: PathBuf,
     args: Vec<String>,
-    /// An image to be mounted by the kernel meanwhile.
+    /// An image that the kernel mounts for the duration of the run.
     mounted: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         mounted: mounted.map(Path::to_path_buf),
     };
     let read_image = format!("if={}", large.display());
-    // As much of the image as the file is long, where its data lies.
+    // As much of the image as the file is long, at the position of its data.
     let dd = args(&[&read_image, "bs=1M", "iflag=direct", "skip=32", &format!("count={FILE_MIB}")]);
     println!("| what, cold | extant, ms | others, ms | others / extant |");
     println!("|---|---|---|---|");
@@ -85,7 +85,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         &mount,
         &[
             ours("extant export", args(&["-q", "export", &path(&tree), "-o", "-"])),
-            // Not to /dev/null itself, for which tar reads no contents.
+            // Not to /dev/null itself, for which tar does not read contents.
             other(
                 "tar on a kernel mount",
                 "sh",
@@ -117,7 +117,7 @@ fn compare(what: &str, rounds: usize, mount: &Path, contenders: &[Contender]) ->
     Ok(())
 }
 
-/// Milliseconds of one run with nothing of the images in memory.
+/// Milliseconds of one run with none of the images cached.
 fn time(contender: &Contender, mount: &Path) -> Result<f64> {
     let mounted = match &contender.mounted {
         Some(image) => Some(Mount::try_new(image, mount, "ro")?),
@@ -152,7 +152,7 @@ fn make_large(image: &Path, mount: &Path) -> Result<()> {
     let mut file = File::create(mount.join("file"))?;
     let mut block = vec![0u8; 1 << 20];
     for n in 0..FILE_MIB {
-        // Different in every sector, so that no layer below can share or compress it.
+        // Different in every sector, so that no lower layer can share or compress it.
         block.chunks_mut(512).enumerate().for_each(|(at, sector)| {
             sector[..8]
                 .copy_from_slice(&(n << 20 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());

@@ -1,13 +1,13 @@
-//! The table that a run prints.
+//! The table printed by a run.
 
 use super::median;
 
-/// The bound of a figure: for a ratio, ours over theirs.
+/// Target of a figure; for a ratio, ours over theirs.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// Printed for comparison only.
+    /// Printed only for comparison.
     None,
 }
 
@@ -35,7 +35,8 @@ pub(super) fn head() {
     println!("|---|---|---|---|---|---|");
 }
 
-/// Figures of two sides that alternated, one of each a round: medians, and the median of the rounds' ratios.
+/// Prints figures of two sides that alternated, one of each per round: medians, and the median of
+/// the rounds' ratios.
 pub(super) fn compared(what: &str, unit: &str, ours: &[f64], theirs: &[f64], target: Target) {
     if ours.is_empty() || ours.len() != theirs.len() {
         let ours = if ours.is_empty() { f64::NAN } else { median(ours.to_vec()) };
@@ -48,14 +49,14 @@ pub(super) fn compared(what: &str, unit: &str, ours: &[f64], theirs: &[f64], tar
     println!("| {what} | {ours} {unit} | {theirs} {unit} | {ratio:.2}x | {bound} | {verdict} |");
 }
 
-/// Figures with a bound of their own.
+/// Prints figures with a bound of their own.
 pub(super) fn absolute(what: &str, unit: &str, ours: &[f64], target: Target) {
     let value = median(ours.to_vec());
     let (bound, verdict) = (target.text(&format!(" {unit}")), target.verdict(value));
     println!("| {what} | {} {unit} | | | {bound} | {verdict} |", figure(value));
 }
 
-/// Three significant digits or so.
+/// Formats with about three significant digits.
 fn figure(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),

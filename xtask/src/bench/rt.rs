@@ -1,5 +1,7 @@
-//! The runtime against its targets and against `parking_lot`'s condition variable, and the virtual world's speed.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
+//! The runtime against its targets and against `parking_lot`'s condition variable, and the speed of
+//! the virtual world.
+// A benchmark reads the clock and starts threads itself.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use super::{Result, median};
 use extant_rt::{Class, Cost, Cpu, Flag, Nanos, RealConfig, Rt, TaskEvent, WaitConfig, WaitKey, WaitTable};
@@ -17,8 +19,8 @@ use std::time::Instant;
 
 type Measure<'a> = Box<dyn Fn() -> f64 + 'a>;
 
-/// A line of the report: what is measured, in which unit, how, and what it is held against, if anything: a figure, or a
-/// measurement made in turns with ours.
+/// A line of the report: what is measured, its unit, the measurement, and optionally what it is
+/// compared with: a constant, or a measurement that alternates with ours.
 type Line<'a> = (&'a str, &'a str, Measure<'a>, Option<Measure<'a>>);
 
 fn line<'a>(what: &'a str, unit: &'a str, ours: impl Fn() -> f64 + 'a) -> Line<'a> {
@@ -80,7 +82,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds for each of `n` runs of `work`.
+/// Nanoseconds per run of `work`, over `n` runs.
 fn each(n: u64, mut work: impl FnMut(u64)) -> f64 {
     let start = Instant::now();
     (0..n).for_each(&mut work);
@@ -109,7 +111,7 @@ fn clock(rt: &Rt) -> f64 {
 
 const BUSY: Flag = Flag::new(0, 1);
 
-/// Wakes of waiters, each alone with its key in its bucket.
+/// Nanoseconds per wake of a waiter that is alone with its key in its bucket.
 fn single_wake(rt: &Rt) -> f64 {
     struct Counts(AtomicU64);
     impl Wake for Counts {
@@ -133,7 +135,7 @@ fn single_wake(rt: &Rt) -> f64 {
     spent / 400.0
 }
 
-/// The same with tasks of the executor, which a busy thread is about to run: what the waker of a task adds.
+/// The same with tasks of an executor whose only thread is busy: what a task's waker adds.
 fn task_wake() -> f64 {
     let rt = &Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
     let table = Arc::new(WaitTable::new(rt, WaitConfig { bucket_bits: 10, ..WaitConfig::new("bench") }));
@@ -190,7 +192,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> std::task::Poll<F::
 
 const TRIPS: u64 = 10_000;
 
-/// Two threads take turns; a trip is there and back.
+/// Two threads alternate; a trip is there and back.
 fn table_trip(rt: &Rt, processors: [usize; 2]) -> f64 {
     let table = &WaitTable::new(rt, WaitConfig::new("bench"));
     let turn = &AtomicU64::new(0);
@@ -222,7 +224,8 @@ fn condvar_trip(processors: [usize; 2]) -> f64 {
     two_threads(play, processors)
 }
 
-/// Nanoseconds per trip of two threads, each on its processor: else where the scheduler puts them decides, not the code.
+/// Nanoseconds per trip of two threads, pinned to processors; otherwise the scheduler's placement
+/// would decide the result.
 fn two_threads(play: impl Fn(u64) + Sync, processors: [usize; 2]) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -231,7 +234,7 @@ fn two_threads(play: impl Fn(u64) + Sync, processors: [usize; 2]) -> f64 {
             scope.spawn(move || {
                 let mut only = CpuSet::new();
                 only.set(processor);
-                // Where there is no such processor, they stay where they are.
+                // If a processor does not exist, the thread stays where it is.
                 let _ = sched_setaffinity(None, &only);
                 play(player);
             });
@@ -259,7 +262,7 @@ fn turion() -> Result<Machine> {
     Ok(Machine::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines/turion-2010.toml"))?)
 }
 
-/// Millions of events and of polls a second: 512 tasks, each sleeping and working a little, again and again.
+/// Millions of events and of polls per second: 512 tasks that repeatedly sleep and work a little.
 fn events(machine: Machine) -> [f64; 2] {
     let sim = Sim::new(machine, 1);
     let rt = sim.rt();
@@ -285,7 +288,7 @@ fn events(machine: Machine) -> [f64; 2] {
     [stats.events as f64 / seconds / 1e6, stats.polls as f64 / seconds / 1e6]
 }
 
-/// Millions of calls a second of 512 modelled devices, each of which has itself called again.
+/// Millions of callbacks per second of 512 modelled devices, each of which reschedules itself.
 fn calls() -> f64 {
     const CALLS: u64 = 2_000;
     fn tick(devices: extant_sim::DeviceClock, left: u64) {

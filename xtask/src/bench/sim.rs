@@ -1,4 +1,5 @@
-//! How fast virtual I/O is: bios through queue, elevator and modelled disk, per second of one processor's time.
+//! Speed of virtual I/O: bios through queue, elevator and modelled disk per second of processor
+//! time.
 
 use super::{Result, cpu_time, median};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment, StreamId};
@@ -11,10 +12,10 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Streams that keep one bio under way each.
+/// Number of streams that keep one bio in flight each.
 const STREAMS: u64 = 32;
 
-/// Everything that ends of bios share.
+/// State shared by all completions.
 struct Load {
     queue: Queue,
     random: bool,
@@ -52,7 +53,7 @@ impl Load {
     }
 }
 
-/// Bios a second of processor time.
+/// Bios per second of processor time.
 fn speed(machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f64> {
     let sim = Sim::new(machine.clone(), 1);
     let disk = Disks::attach(&sim).device(0);

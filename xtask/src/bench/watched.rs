@@ -1,18 +1,18 @@
-//! A device that counts flushes and notes which bytes were read and written.
+//! A device that counts flushes and records which bytes are read and written.
 
 use extant_block::{Bio, BioFlags, Claim, Device, IoError, Limits, Op};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The requests that a device got.
+/// The requests a device received.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Flushes, alone or before a write.
+    /// Flushes, on their own or before a write.
     pub(super) flushes: u64,
-    /// Writes through the cache.
+    /// Writes with FUA.
     pub(super) durable_writes: u64,
-    /// Byte ranges in order of submission.
+    /// Byte ranges, in order of submission.
     pub(super) reads: Vec<Range<u64>>,
     pub(super) writes: Vec<Range<u64>>,
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask torture`: crash campaigns beyond those of the tests, and mutants that they must catch.
+//! `cargo xtask torture`: crash campaigns beyond those of the tests, and mutants that they must
+//! catch.
 
 mod mutants;
 mod mutation;
@@ -180,7 +181,7 @@ fn shorten(campaign: &Campaign, workload: &Workload) {
     }
 }
 
-/// Every fault of the device must be caught by some workload.
+/// Every fault injected into the device must be caught by some workload.
 fn meddlers(campaign: &Campaign, args: &Arguments) -> Result<(), String> {
     let base = campaign.base();
     let mut missed = Vec::new();

@@ -1,36 +1,38 @@
-//! Bugs planted in the file system, each a change of one place in its source. Crash tests that miss one prove too little.
+//! Bugs planted in the file system, each a change in one place of its source. Crash tests that miss
+//! one prove too little.
 //!
-//! The production code knows nothing of them: [`super::mutation`] plants them in a copy of the tree. When the text of a place
-//! changes, its mutant here has to follow; `--mutants 0/1` demands it of all, a test of most.
+//! Production code does not know about them: [`super::mutation`] plants them in a copy of the tree.
+//! When the source of a place changes, its mutant here must follow; `--mutants 0/1` requires that
+//! of all, a test of most.
 
-/// A bug: a piece of source and what to put in its place.
+/// A bug: a piece of source and its replacement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
     /// Path of the source file.
     pub(crate) file: &'static str,
-    /// Statements if it ends with `;`, else an expression.
+    /// Statements if it ends with `;`, otherwise an expression.
     pub(crate) find: &'static str,
     pub(crate) put: &'static str,
-    /// Which occurrence in the file, of how many.
+    /// Which occurrence in the file, and the number of occurrences.
     pub(crate) occurrence: (usize, usize),
-    /// What must find it.
+    /// What must catch it.
     pub(crate) finder: Finder,
 }
 
-/// What looks for a mutant.
+/// What searches for a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finder {
     /// The workloads of the search.
     Workloads,
     /// The cases of `extant_torture::cases`.
     Cases,
-    /// The tests of a program whose names have this in them: one of them must fail.
+    /// Tests of this program whose names contain the string; one of them must fail.
     Test(&'static str, &'static str),
 }
 
 impl Mutant {
-    /// On volumes without a journal only.
+    /// Whether it concerns only volumes without a journal.
     pub(crate) fn is_unjournaled(&self) -> bool {
         self.name.starts_with("no-journal")
     }
@@ -48,7 +50,7 @@ const fn found_by(finder: Finder, mutant: Mutant) -> Mutant {
     Mutant { finder, ..mutant }
 }
 
-/// All of them.
+/// All mutants.
 pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "commit-block-without-flush",

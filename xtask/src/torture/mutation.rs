@@ -1,8 +1,8 @@
 //! Plants the mutants in a copy of the tree and runs crash tests against each.
 //!
-//! All are compiled at once, as `if mutant::on(N) { planted } else { original }`, and the environment picks one: a build
-//! each would take an hour. The copy and all that is built from it stay in the target folder: the next time only differences are
-//! compiled.
+//! All are compiled at once, as `if mutant::on(N) { planted } else { original }`, and an
+//! environment variable picks one: separate builds would take an hour. The copy and its build stay
+//! in the target folder, so the next time only differences are compiled.
 
 use super::mutants::{Finder, MUTANTS, Mutant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// Names the mutant that is alive.
+/// Selects the active mutant.
 const VARIABLE: &str = "EXTANT_MUTANT";
 
-/// A module for the copy of each crate with planted places, which these ask.
+/// A module added to each crate with mutants in the copy, which the planted places call.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     pub(crate) fn on(number: usize) -> bool {
@@ -25,11 +25,12 @@ pub(crate) mod mutant {
 }
 "#;
 
-/// How long one search may take: a mutant may loop for ever.
+/// Time limit of one search: a mutant may loop forever.
 const LIMIT_SECONDS: &str = "600";
 
-/// Runs one mutant in `every`, beginning with number `first`: each must be caught, by the workloads with pruning and without.
-/// Where all are run, nothing must be found without a mutant.
+/// Runs one mutant in `every`, starting with number `first`. Each must be caught, by the workloads
+/// both with and without pruning. If all are run, the searches must also find nothing without a
+/// mutant.
 pub(crate) fn run(first: usize, every: usize) -> Result<()> {
     let (copy, lost) = plant()?;
     let programs = build(&copy)?;
@@ -64,7 +65,7 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
             Finder::Cases => vec![Looks::Cases],
             Finder::Test(program, name) => vec![Looks::Test(program, name)],
         };
-        // Both at once.
+        // Start all rounds at once.
         let begun: Vec<_> =
             rounds.iter().map(|&looks| Search::begin(&programs, Some(number), looks)).collect();
         for (search, looks) in begun.into_iter().zip(rounds) {
@@ -85,13 +86,13 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
 }
 
-/// One way to look for a mutant.
+/// One way to search for a mutant.
 #[derive(Clone, Copy, Debug)]
 enum Looks {
-    /// The search, over volumes of this kind, with its states whole or pruned.
+    /// The workloads, on volumes of this kind, with whole or pruned states.
     Workloads(&'static str, &'static str),
     Cases,
-    /// Tests of this program with this in their names.
+    /// Tests of this program whose names contain the string.
     Test(&'static str, &'static str),
 }
 
@@ -105,14 +106,14 @@ impl std::fmt::Display for Looks {
     }
 }
 
-/// The programs that look for mutants.
+/// The programs that search for mutants.
 struct Programs {
     hunt: PathBuf,
-    /// Tests, by the name of their target.
+    /// Test programs by the name of their target.
     tests: BTreeMap<String, PathBuf>,
 }
 
-/// A run that looks for a mutant.
+/// A running search for a mutant.
 struct Search {
     child: Child,
     looks: Looks,
@@ -137,7 +138,7 @@ impl Search {
         Ok(Self { child: command.spawn()?, looks })
     }
 
-    /// The find, if there was one.
+    /// Waits for the end; returns what it found, if anything.
     fn end(self) -> Result<Option<String>> {
         let output = self.child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -163,13 +164,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder of the copy and of what is built from it.
+/// The folder of the copy and its build.
 fn folder() -> Result<PathBuf> {
     let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
     Ok(std::path::absolute(target)?.join("mutants"))
 }
 
-/// Makes the copy, for any test to be run in it, and says which number each mutant has in the variable that picks one.
+/// Creates the copy, in which any test can then be run, and prints each mutant's number in the
+/// variable that selects it.
 pub(crate) fn plant_only() -> Result<()> {
     let (copy, lost) = plant()?;
     for (number, mutant) in MUTANTS.iter().enumerate() {
@@ -182,7 +184,7 @@ pub(crate) fn plant_only() -> Result<()> {
     Ok(())
 }
 
-/// Makes the copy; gives it, and the mutants that are not in it.
+/// Creates the copy. Returns its path and the mutants that could not be planted.
 fn plant() -> Result<(PathBuf, Vec<String>)> {
     let copy = folder()?.join("tree");
     let planted = planted()?;
@@ -201,7 +203,7 @@ fn plant() -> Result<(PathBuf, Vec<String>)> {
             None => std::fs::read(root().join(&path))?,
         };
         let to = copy.join(&path);
-        // Only what differs is written, so that cargo compiles only that.
+        // Write only what differs, so that cargo recompiles only that.
         if std::fs::read(&to).ok().as_ref() != Some(&contents) {
             std::fs::create_dir_all(to.parent().expect("below the copy"))?;
             std::fs::write(&to, contents)?;
@@ -225,8 +227,8 @@ fn build(copy: &Path) -> Result<Programs> {
             .args(args)
             .args(["--offline", "--locked", "--quiet"])
             .current_dir(copy)
-            // Not the tree's own: packages of two workspaces have the same names there, and the tree would be built with the
-            // copy's libraries.
+            // Not the tree's own target folder: packages of the two workspaces have the same names,
+            // and the tree would be built with the copy's libraries.
             .env("CARGO_TARGET_DIR", &target)
             .envs([("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")])
             .output()?;
@@ -251,7 +253,7 @@ fn build(copy: &Path) -> Result<Programs> {
     Ok(Programs { hunt: target.join("debug/examples/hunt"), tests: programs })
 }
 
-/// Files below a folder of a tree, to be copied as they are.
+/// Lists the files below a folder of a tree, to be copied unchanged.
 fn list(tree: &Path, folder: &str, files: &mut BTreeMap<String, Option<String>>) -> Result<()> {
     for entry in std::fs::read_dir(tree.join(folder))? {
         let entry = entry?;
@@ -264,10 +266,10 @@ fn list(tree: &Path, folder: &str, files: &mut BTreeMap<String, Option<String>>)
     Ok(())
 }
 
-/// The tree's sources with the mutants in them.
+/// The tree's sources with the mutants planted.
 struct Planted {
     sources: BTreeMap<String, String>,
-    /// Mutants whose place has changed, and how.
+    /// Mutants whose place has changed, with the reason.
     lost: Vec<String>,
 }
 
@@ -289,7 +291,8 @@ fn planted() -> Result<Planted> {
     for (file, mut at) in pieces {
         let mut source = std::fs::read_to_string(root().join(file))?;
         at.sort_by_key(|&(place, number, _)| (place, number));
-        // From the last to the first, so that places stay where they are; mutants of one place are tried in order.
+        // From last to first, so that earlier positions stay valid; mutants of the same place are
+        // tried in order.
         while let Some(&(place, _, mutant)) = at.last() {
             let same = at.iter().position(|&(other, ..)| other == place).expect("it is there");
             let find = mutant.find;

@@ -1,26 +1,26 @@
-//! Block bitmaps of all groups, as ext2 and ext3 search them.
+//! Block bitmaps of all groups, searched as in ext2 and ext3.
 
 use super::seam::{FreeSpace, Geometry};
 
 /// One group.
 #[derive(Clone, Debug)]
 struct Group {
-    /// A bit for each block, 1 for those in use; the bits behind the group's last block are 1.
+    /// One bit per block, 1 if in use; bits past the group's last block are 1.
     words: Vec<u64>,
     free: u64,
 }
 
-/// The bitmaps of a volume.
+/// All bitmaps of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct Bitmaps {
     pub(super) geometry: Geometry,
     groups: Vec<Group>,
 }
 
-/// A search looks at single bits up to the next multiple of this, and then at bytes (`ext2_new_block`, ext3's
-/// `find_next_usable_block`).
+/// A search checks single bits up to the next multiple of this, then whole bytes (`ext2_new_block`,
+/// ext3's `find_next_usable_block`).
 const NEAR_BITS: u64 = 64;
-/// Bits that a search goes back at most from the beginning of a free byte.
+/// Maximum bits that a search moves back from the start of a free byte.
 const BACK_BITS: u64 = 7;
 
 impl Bitmaps {
@@ -35,7 +35,7 @@ impl Bitmaps {
         bitmaps
     }
 
-    /// Free blocks of a group.
+    /// Number of free blocks in a group.
     pub(super) fn free(&self, group: u64) -> u64 {
         self.groups[group as usize].free
     }
@@ -44,7 +44,7 @@ impl Bitmaps {
         self.groups[group as usize].words[(bit / 64) as usize] & (1 << (bit % 64)) == 0
     }
 
-    /// Takes a free block.
+    /// Allocates a free block.
     pub(super) fn take(&mut self, group: u64, bit: u64) {
         debug_assert!(self.is_free(group, bit), "a block is given out once");
         let group = &mut self.groups[group as usize];
@@ -52,14 +52,14 @@ impl Bitmaps {
         group.free -= 1;
     }
 
-    /// Frees a block in use.
+    /// Frees a block.
     pub(super) fn give(&mut self, group: u64, bit: u64) {
         let group = &mut self.groups[group as usize];
         group.words[(bit / 64) as usize] &= !(1 << (bit % 64));
         group.free += 1;
     }
 
-    /// The first free block in a part of a group.
+    /// The first free block of a group in `from..until`.
     pub(super) fn next_free(&self, group: u64, from: u64, until: u64) -> Option<u64> {
         let words = &self.groups[group as usize].words;
         let mut bit = from;
@@ -74,15 +74,15 @@ impl Bitmaps {
         None
     }
 
-    /// The first block of the first byte that is free as a whole, from the one that holds `from` on.
+    /// The first block of the first entirely free byte, starting with the byte that holds `from`.
     fn next_free_byte(&self, group: u64, from: u64, until: u64) -> Option<u64> {
         let words = &self.groups[group as usize].words;
         let is_free = |byte: &u64| words[(byte / 8) as usize] & (0xff << (byte % 8 * 8)) == 0;
         (from / 8..until.div_ceil(8)).find(is_free).map(|byte| byte * 8).filter(|bit| *bit < until)
     }
 
-    /// A free block near `start`, which is in use: up to the next boundary of 64 bits, then the first of a byte that is free as
-    /// a whole, then any.
+    /// A free block near `start`, which is in use: the next one before a multiple of 64 bits, else
+    /// the start of an entirely free byte, else any.
     pub(super) fn near(&self, group: u64, start: u64, until: u64) -> Option<Near> {
         let mut from = start;
         if start > 0 {
@@ -98,7 +98,8 @@ impl Bitmaps {
         self.next_free(group, from, until).map(|bit| Near { bit, begins_byte: false })
     }
 
-    /// Up to 7 blocks before `bit` that are free, too, and not before `least`: the first of them.
+    /// The first of up to 7 consecutive free blocks that end before `bit`, not before `least`;
+    /// `bit` if there are none.
     pub(super) fn back_from(&self, group: u64, bit: u64, least: u64) -> u64 {
         let least = bit.saturating_sub(BACK_BITS).max(least);
         (least..bit).rev().take_while(|bit| self.is_free(group, *bit)).last().unwrap_or(bit)
@@ -109,6 +110,6 @@ impl Bitmaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Near {
     pub(super) bit: u64,
-    /// It was found by bytes.
+    /// Whether the search by bytes found it; then it starts an entirely free byte.
     pub(super) begins_byte: bool,
 }

@@ -1,5 +1,5 @@
-//! The free runs of a group, seen as buddies: aligned chunks of powers of two (fs/ext4/mballoc.c: `mb_find_extent`,
-//! `mb_find_order_for_block`).
+//! A group's free runs, seen as buddies: aligned chunks of powers of two (fs/ext4/mballoc.c:
+//! `mb_find_extent`, `mb_find_order_for_block`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,12 +10,14 @@ const LONGEST_ORDER: u32 = 13;
 /// One group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Buddies {
-    /// First block of each free run to the one behind its last, counted from the group's first; none touches the next.
+    /// Free runs, from first block to the block after the last, relative to the group. No two runs
+    /// touch.
     runs: BTreeMap<u64, u64>,
     free: u64,
 }
 
-/// The longest chunk of a run that holds a block of it: buddies are merged as far as they are free.
+/// The order and range of the largest aligned chunk that contains `at` and lies within the free
+/// run.
 fn chunk_of(run: &Range<u64>, at: u64) -> (u32, Range<u64>) {
     let chunk = |order: u32| {
         let start = at >> order << order;
@@ -26,12 +28,12 @@ fn chunk_of(run: &Range<u64>, at: u64) -> (u32, Range<u64>) {
 }
 
 impl Buddies {
-    /// Free blocks.
+    /// Number of free blocks.
     pub(super) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Free blocks of a run on average (`bb_free / bb_fragments`).
+    /// Mean length of a free run (`bb_free / bb_fragments`).
     pub(super) fn average(&self) -> u64 {
         self.free / (self.runs.len() as u64).max(1)
     }
@@ -41,7 +43,8 @@ impl Buddies {
         (at < *end).then_some(*start..*end)
     }
 
-    /// Free blocks from one on: whole chunks until they are as many as are needed; nothing where it is in use.
+    /// Free blocks starting at `at`: whole chunks until there are `needed` blocks. `None` if `at`
+    /// is in use.
     pub(super) fn extent_at(&self, at: u64, needed: u64) -> Option<Range<u64>> {
         let run = self.run_at(at)?;
         let mut end = chunk_of(&run, at).1.end;
@@ -51,7 +54,7 @@ impl Buddies {
         Some(at..end)
     }
 
-    /// The extents that a search through the group measures, one after the other.
+    /// The extents that a search of the group measures, in order.
     pub(super) fn extents(&self, needed: u64) -> impl Iterator<Item = Range<u64>> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -65,7 +68,7 @@ impl Buddies {
         })
     }
 
-    /// The first of the shortest chunks that have at least an order.
+    /// The first of the smallest chunks of at least this order.
     pub(super) fn chunk(&self, order: u32) -> Option<Range<u64>> {
         let mut best: Option<(u32, Range<u64>)> = None;
         for (start, end) in &self.runs {
@@ -81,10 +84,10 @@ impl Buddies {
         best.map(|(_, chunk)| chunk)
     }
 
-    /// Takes free blocks.
+    /// Allocates free blocks.
     ///
     /// # Panics
-    /// One of them is in use.
+    /// If one of them is in use.
     pub(super) fn take(&mut self, blocks: &Range<u64>) {
         let run = self
             .run_at(blocks.start)
@@ -100,7 +103,7 @@ impl Buddies {
         self.free -= blocks.end - blocks.start;
     }
 
-    /// Frees blocks in use.
+    /// Frees blocks.
     pub(super) fn give(&mut self, blocks: &Range<u64>) {
         let (mut start, mut end) = (blocks.start, blocks.end);
         self.free += end - start;
@@ -139,7 +142,7 @@ mod tests {
         for (at, order) in orders {
             assert_eq!(chunk_of(&(100..1000), at).0, order, "block {at}");
         }
-        // Whole chunks, from a block within one on.
+        // Whole chunks, starting from a block inside one.
         assert_eq!(buddies.extent_at(130, 100), Some(130..256));
         assert_eq!(buddies.extent_at(130, 200), Some(130..512));
         assert_eq!(buddies.extent_at(960, 100), Some(960..1000));

@@ -1,4 +1,4 @@
-//! ext2 of Linux 2.4.18 (fs/ext2/balloc.c, fs/ext2/inode.c).
+//! ext2's allocator, Linux 2.4.18 (fs/ext2/balloc.c, fs/ext2/inode.c).
 
 use super::bitmap::Bitmaps;
 use super::goal::Goals;
@@ -7,22 +7,24 @@ use crate::direct::FullVolume;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The block that was asked for and those ahead of it (`EXT2_DEFAULT_PREALLOC_BLOCKS`, where the superblock's
-/// `s_prealloc_blocks` is 0).
+/// Blocks taken per search: the requested block and those preallocated after it
+/// (`EXT2_DEFAULT_PREALLOC_BLOCKS`, used if the superblock's `s_prealloc_blocks` is 0).
 const PREALLOCATED: u64 = 8;
 
 #[derive(Debug, Default)]
 struct File {
     goals: Goals,
-    /// Blocks ahead of the last one, which are in use on disk (`i_prealloc_block`, `i_prealloc_count`).
+    /// Preallocated blocks after the last one; in use on disk (`i_prealloc_block`,
+    /// `i_prealloc_count`).
     ahead: Range<u64>,
 }
 
-/// The allocator of one volume.
+/// ext2's allocator for one volume.
 ///
-/// Each new block of a file is looked for when its page is written (`ext2_alloc_block`). A free goal is taken, with up to seven
-/// blocks behind it as far as these are free; the blocks ahead serve the next requests in order, and are free again when the
-/// file is closed (`ext2_put_inode`) or another block than the next is asked for.
+/// It searches for each new block when its page is written (`ext2_alloc_block`). If the goal is
+/// free, it takes it and up to seven free blocks after it. These serve the next requests in order.
+/// They are freed when the file is closed (`ext2_put_inode`) or when a request is not for the next
+/// block.
 #[derive(Debug)]
 pub struct Ext2 {
     bitmaps: Bitmaps,
@@ -30,17 +32,18 @@ pub struct Ext2 {
 }
 
 impl Ext2 {
-    /// The allocator of a volume with this free space.
+    /// An allocator for a volume with this free space.
     pub fn new(space: &FreeSpace) -> Self {
         Self { bitmaps: Bitmaps::new(space), files: BTreeMap::new() }
     }
 
-    /// Free blocks of a group, without those ahead of files (`bg_free_blocks_count`).
+    /// Free blocks of a group, not counting preallocated ones (`bg_free_blocks_count`).
     pub fn free_of_group(&self, group: u64) -> u64 {
         self.bitmaps.free(group)
     }
 
-    /// A free block: the goal, one near it, or one in the groups behind (`ext2_new_block`).
+    /// Finds a free block: the goal, one near it, or one in the following groups
+    /// (`ext2_new_block`).
     fn search(&self, goal: u64, work: &mut Work) -> Option<(u64, u64)> {
         let Geometry { groups, group_blocks, .. } = self.bitmaps.geometry;
         let (goal_group, bit) = self.bitmaps.geometry.place(goal);
@@ -54,7 +57,7 @@ impl Ext2 {
                 return Some((goal_group, found));
             }
         }
-        // The goal's group again at the end: what lies before the goal.
+        // The goal's group comes again last, for the blocks before the goal.
         let behind = (1..=groups).map(|n| (goal_group + n) % groups);
         let mut considered = 0;
         let group = behind.inspect(|_| considered += 1).find(|group| self.bitmaps.free(*group) > 0);
@@ -126,7 +129,7 @@ mod tests {
         let before = ext2.bitmaps.free(0);
         let (blocks, work) = ext2.allocate(Request::append(FileId(1), 0, 0)).unwrap();
         assert_eq!((blocks, work.searched, ext2.bitmaps.free(0)), (100..101, 1, before - 8));
-        // The next seven cost no search.
+        // The next seven need no search.
         for block in 1..8 {
             let (blocks, work) = ext2.allocate(Request::append(FileId(1), block, 0)).unwrap();
             assert_eq!((blocks.start, work), (100 + block, Work::default()));
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_goal_in_use_leads_to_the_next_64_bits_then_to_a_whole_byte_then_to_any_bit() {
-        // In use are 0..1000 but for block 70, and all odd blocks up to 1100.
+        // In use: 0..1000 except 70, and all odd blocks up to 1100.
         let pieces = (1000..1100).step_by(2).map(|at| at..at + 1);
         let ext2 =
             Ext2::new(&space(std::iter::once(70..71).chain(pieces).chain(std::iter::once(1100..4000))));
@@ -155,7 +158,8 @@ mod tests {
         let mut found = |goal| ext2.search(goal, &mut work).unwrap();
         assert_eq!(found(65), (0, 70), "in the 64 bits of the goal");
         assert_eq!(found(1001), (0, 1002));
-        // Behind 71, the 64 bits end at 128; the first free byte is 1104..1112, and four free bits lie before that.
+        // After 71, the 64 bits end at 128. The first free byte is 1104..1112, with four free bits
+        // before it.
         assert_eq!(found(71), (0, 1100));
         let bits = Ext2::new(&space((1000..1100).step_by(2).map(|at| at..at + 1)));
         assert_eq!(bits.search(71, &mut work), Some((0, 1000)), "no byte is free");
@@ -166,10 +170,10 @@ mod tests {
         let mut ext2 = Ext2::new(&empty());
         let before = ext2.bitmaps.free(0);
         ext2.allocate(Request::append(FileId(1), 0, 0)).unwrap();
-        // Its goal is the nearest block before it, behind which lie those ahead.
+        // Its goal is the nearest block before it, and the preallocated blocks follow that.
         let (blocks, work) = ext2.allocate(Request::append(FileId(1), 1000, 0)).unwrap();
         assert_eq!((blocks.start, work, ext2.bitmaps.free(0)), (101, Work::default(), before - 8));
-        // The goal is block 100, and block 101 is in use.
+        // The goal is block 100; block 101 is in use.
         let (blocks, work) = ext2.allocate(Request::append(FileId(1), 5, 0)).unwrap();
         assert_eq!((blocks.start, work.searched, ext2.bitmaps.free(0)), (102, 1, before - 2 - 8));
     }

@@ -1,4 +1,5 @@
-//! ext3's reservation windows, Linux 2.6.11 (fs/ext3/balloc.c; they came with 2.6.10, described in lwn.net/Articles/81357).
+//! ext3's reservation windows, Linux 2.6.11 (fs/ext3/balloc.c; introduced in 2.6.10, described in
+//! lwn.net/Articles/81357).
 
 use super::bitmap::Bitmaps;
 use super::goal::Goals;
@@ -7,21 +8,22 @@ use crate::direct::FullVolume;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks of a file's first window (`EXT3_DEFAULT_RESERVE_BLOCKS`).
+/// Length of a file's first window (`EXT3_DEFAULT_RESERVE_BLOCKS`).
 const FIRST_WINDOW: u64 = 8;
-/// Blocks of the longest window (`EXT3_MAX_RESERVE_BLOCKS`).
+/// Length of the longest window (`EXT3_MAX_RESERVE_BLOCKS`).
 const LONGEST_WINDOW: u64 = 1027;
-/// Processes whose first blocks lie apart within a group (`ext3_find_near`: the "colour").
+/// Number of starting points in a group, over which processes are spread (`ext3_find_near`: the
+/// "colour").
 const COLOURS: u64 = 16;
 
 #[derive(Debug)]
 struct File {
     goals: Goals,
-    /// Its window; empty for none (`rsv_start`, `rsv_end`).
+    /// The reservation window; empty for none (`rsv_start`, `rsv_end`).
     window: Range<u64>,
-    /// Blocks that were allocated in it (`rsv_alloc_hit`).
+    /// Blocks allocated in the window (`rsv_alloc_hit`).
     hits: u64,
-    /// The length of the next window (`rsv_goal_size`), which outlasts the window.
+    /// Length of the next window (`rsv_goal_size`); survives the window.
     next_blocks: u64,
 }
 
@@ -31,24 +33,26 @@ impl Default for File {
     }
 }
 
-/// The allocator of one volume.
+/// ext3's allocator for one volume.
 ///
-/// Each new block is looked for when its page is written (`ext3_new_block`), in the window of its file. A window is a promise
-/// in memory: its blocks are free on disk, and files without a window of their own in a group may take them when nothing else
-/// is left. A window that is used up is followed by the next after the goal that overlaps no other, twice as long if more than
-/// half of it was used. The close gives it up (`ext3_release_file`).
+/// It searches for each new block when its page is written (`ext3_new_block`), in the file's
+/// window. A window is only a promise in memory: its blocks are free on disk, and a file without a
+/// window in a group may take them if nothing else is left. A used-up window is replaced by the
+/// next one after the goal that overlaps no other. It is twice as long if more than half of the
+/// last one was used. Closing the file releases it (`ext3_release_file`).
 ///
-/// Blocks that were freed by a transaction under way cannot be taken in ext3; here nothing is freed.
+/// ext3 does not reuse blocks freed by the running transaction; here nothing is ever freed.
 #[derive(Debug)]
 pub struct Ext3 {
     bitmaps: Bitmaps,
     files: BTreeMap<FileId, File>,
-    /// All windows by their first block, with the block behind the last (kernel: a red-black tree, `s_rsv_window_root`).
+    /// All windows, from first block to the block after the last (kernel: a red-black tree,
+    /// `s_rsv_window_root`).
     windows: BTreeMap<u64, u64>,
 }
 
 impl Ext3 {
-    /// The allocator of a volume with this free space.
+    /// An allocator for a volume with this free space.
     pub fn new(space: &FreeSpace) -> Self {
         Self { bitmaps: Bitmaps::new(space), files: BTreeMap::new(), windows: BTreeMap::new() }
     }
@@ -57,7 +61,7 @@ impl Ext3 {
         self.bitmaps.geometry
     }
 
-    /// Gives up a file's window.
+    /// Releases a file's window.
     fn discard(&mut self, id: FileId) {
         if let Some(file) = self.files.get_mut(&id) {
             self.windows.remove(&file.window.start);
@@ -65,14 +69,14 @@ impl Ext3 {
         }
     }
 
-    /// A part of a group's blocks that a window covers.
+    /// The part of a window that lies in a group, relative to the group.
     fn within(&self, group: u64, window: &Range<u64>) -> Range<u64> {
         let (begin, len) = (self.geometry().block(group, 0), self.geometry().group_blocks);
         let cut = |block: u64| block.saturating_sub(begin).min(len);
         cut(window.start)..cut(window.end)
     }
 
-    /// A free block of a group, in the window if one is given (`ext3_try_to_allocate`).
+    /// A free block of a group, within the window if there is one (`ext3_try_to_allocate`).
     fn try_in(&self, group: u64, goal: Option<u64>, window: Option<&Range<u64>>) -> Option<u64> {
         let part = match window {
             Some(window) => self.within(group, window),
@@ -87,8 +91,8 @@ impl Ext3 {
         Some(if window.is_none() { self.bitmaps.back_from(group, near.bit, start) } else { near.bit })
     }
 
-    /// A free block of a group in the file's window, which is moved where the goal is elsewhere or it has none
-    /// (`ext3_try_to_allocate_with_rsv`).
+    /// A free block of a group in the file's window. Moves the window if it does not cover the
+    /// goal, or creates one (`ext3_try_to_allocate_with_rsv`).
     fn try_reserved(
         &mut self,
         id: FileId,
@@ -117,14 +121,15 @@ impl Ext3 {
         }
     }
 
-    /// Gives a file its next window in a group, with a free block in it (`alloc_new_reservation`); without one it has none.
+    /// Moves a file's window to the next place in a group with a free block
+    /// (`alloc_new_reservation`). Returns `None` if there is none.
     fn move_window(&mut self, id: FileId, group: u64, goal: Option<u64>, work: &mut Work) -> Option<()> {
         let begin = self.geometry().block(group, 0);
         let end = begin + self.geometry().group_blocks;
         let mut start = begin + goal.unwrap_or(0);
         let file = self.files.get_mut(&id)?;
         if !file.window.is_empty() {
-            // It goes on in the next group.
+            // The window continues in the next group.
             if file.window.start < end && file.window.end > end && start >= file.window.start {
                 return None;
             }
@@ -156,8 +161,9 @@ impl Ext3 {
         Some(())
     }
 
-    /// The first place from `from` on at which so many blocks are in no window (`find_next_reservable_window`). The file's own
-    /// window counts, so that the next one comes behind it. The volume's block 0 is in none.
+    /// The first position at or after `from` where `blocks` blocks are in no window
+    /// (`find_next_reservable_window`). The file's own window counts, so the next one comes after
+    /// it. Block 0 of the volume is never included.
     fn next_space(&self, from: u64, blocks: u64) -> u64 {
         let mut at = from.max(1);
         if let Some((_, end)) = self.windows.range(..=at).next_back() {
@@ -186,8 +192,9 @@ impl BlockAllocator for Ext3 {
         let goal = file.goals.find(request.block, request.goal + colour);
         let too_few = file.next_blocks / 2;
         let (goal_group, bit) = self.geometry().place(goal);
-        // The goal's group, those behind it and it again; at last all of these without windows. There, Linux 2.6.11 still passes
-        // over groups with fewer free blocks than half a window; later versions do not.
+        // First the goal's group, the following ones and it again; then all of these without
+        // windows. In the pass without windows, Linux 2.6.11 still skips groups with fewer free
+        // blocks than half a window; later versions do not, nor does this model.
         let behind = (1..=groups).map(|n| ((goal_group + n) % groups, None));
         let order: Vec<(u64, Option<u64>)> = std::iter::once((goal_group, Some(bit))).chain(behind).collect();
         let mut found = None;
@@ -251,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_window_of_which_half_was_used_is_followed_by_one_as_long() {
-        // Four free blocks in the first window's eight.
+        // The first window of eight blocks has four free ones.
         let mut ext3 = Ext3::new(&space([104..108, 200..4000]));
         for block in 0..4 {
             ext3.allocate(Request::append(FileId(1), block, 104)).unwrap();
@@ -276,7 +283,7 @@ mod tests {
             assert_eq!(ext3.windows.len(), 5);
         }
         let grown = Grown::in_turns(&mut Ext3::new(&empty()), 5, 3000);
-        // 8 + 16 + ... + 1024 are 2,040 blocks in eight windows, and the ninth has the rest.
+        // 8 + 16 + ... + 1024 make 2,040 blocks in eight windows; the ninth holds the rest.
         assert!(grown.extents.iter().all(|extents| *extents <= 9), "{:?}", grown.extents);
     }
 
@@ -288,7 +295,8 @@ mod tests {
         }
         ext3.close(FileId(1));
         assert!(ext3.windows.is_empty());
-        // Nothing of the window was in use on disk: the next file goes on behind the first one's blocks.
+        // The window's unused blocks were free on disk: the next file continues after the first
+        // one's blocks.
         let (blocks, _) = ext3.allocate(Request::append(FileId(2), 0, 0)).unwrap();
         assert_eq!(blocks.start, 120);
         ext3.allocate(Request::append(FileId(1), 20, 0)).unwrap();

@@ -1,22 +1,24 @@
-//! The block that the next one of a file is wanted at, as ext2 and ext3 find it (`ext2_find_goal`, `ext3_find_goal`).
+//! The goal of a file's next block, as found by ext2 and ext3 (`ext2_find_goal`, `ext3_find_goal`).
 
 use std::collections::BTreeMap;
 
 /// The blocks of one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Goals {
-    /// First block of each run of the file, to its place and its length.
+    /// The file's runs: first file block to position on the volume and length.
     runs: BTreeMap<u64, (u64, u64)>,
-    /// The block that was given a place last (`i_next_alloc_block`, `i_next_alloc_goal`).
+    /// The last allocated block, in the file and on the volume (`i_next_alloc_block`,
+    /// `i_next_alloc_goal`).
     last: Option<(u64, u64)>,
 }
 
 impl Goals {
-    /// The goal of a block: behind the last one for the next in order, else the nearest block before it; `first` for the
-    /// file's first.
+    /// The goal for a file block: after the last allocation if it is the next in order, else the
+    /// position of the nearest block before it; `first` for the file's first block.
     ///
-    /// Linux looks for the nearest block in the block of pointers that will point to it, and then takes that block's own
-    /// place; here pointers have no blocks, and the nearest of the whole file is taken.
+    /// Linux looks for the nearest block in the pointer block that will point to the new one, and
+    /// falls back to the position of the pointer block itself. Here there are no pointer blocks, so
+    /// the whole file is searched.
     pub(super) fn find(&self, block: u64, first: u64) -> u64 {
         if let Some((last, at)) = self.last
             && last + 1 == block
@@ -27,7 +29,7 @@ impl Goals {
         before.map_or(first, |(begin, (at, length))| at + (block - 1 - begin).min(length - 1))
     }
 
-    /// A block has its place.
+    /// Records where a block was allocated.
     pub(super) fn note(&mut self, block: u64, at: u64) {
         self.last = Some((block, at));
         if let Some((begin, (place, length))) = self.runs.range_mut(..block).next_back()

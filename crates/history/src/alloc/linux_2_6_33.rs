@@ -1,5 +1,5 @@
-//! ext4's allocator of Linux 2.6.33 (fs/ext4/mballoc.c, its facts from a tree of 2.6.34; "Ext4 block and inode allocator improvements",
-//! Linux Symposium 2008, section 3).
+//! ext4's allocator, Linux 2.6.33 (fs/ext4/mballoc.c, read in a 2.6.34 tree; "Ext4 block and inode
+//! allocator improvements", Linux Symposium 2008, section 3).
 
 use super::buddy::Buddies;
 use super::seam::{AllocatesAt, BlockAllocator, FileId, FreeSpace, Geometry, Request, Work};
@@ -7,95 +7,100 @@ use crate::direct::FullVolume;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Files with more blocks than this get blocks of their own, shorter ones share (`s_mb_stream_request`, `MB_DEFAULT_STREAM_THRESHOLD`).
+/// Longer files get their own preallocations, others share (`s_mb_stream_request`,
+/// `MB_DEFAULT_STREAM_THRESHOLD`).
 const STREAM_BLOCKS: u64 = 16;
-/// Blocks of a preallocation that short files share (`s_mb_group_prealloc`), without a stripe.
+/// Length of a preallocation shared by short files (`s_mb_group_prealloc`), without a stripe.
 const SHARED_BLOCKS: u64 = 512;
-/// Extents that one search looks at, at most (`s_mb_max_to_scan`) and before it takes one that is long enough
-/// (`s_mb_min_to_scan`).
+/// Extents that a search measures: at most (`s_mb_max_to_scan`), and before it settles for one that
+/// is long enough (`s_mb_min_to_scan`).
 const SCANS: (u64, u64) = (200, 10);
-/// Requests from 2 blocks on are looked for among chunks, if they are a power of two (`s_mb_order2_reqs`).
+/// Requests of a power of two from 2 blocks on are looked up among the buddy chunks
+/// (`s_mb_order2_reqs`).
 const CHUNK_BITS: u32 = 2;
-/// Flexible groups of so many groups keep their first one free of file data (`EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`).
+/// If flexible groups have at least this many groups, the first group of each is kept free of file
+/// data (`EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`).
 const FLEX_GROUPS: u64 = 4;
-/// Preallocations of one order that are shared, at most, and after some were given up (`ext4_mb_add_n_trim`).
+/// Shared preallocations of one order: the maximum, and how many are left after trimming
+/// (`ext4_mb_add_n_trim`).
 const SHARED_LISTS: (usize, usize) = (8, 5);
-/// Orders of these (`PREALLOC_TB_SIZE`).
+/// Number of these orders (`PREALLOC_TB_SIZE`).
 const SHARED_ORDERS: u32 = 10;
 
-/// Blocks that a file has preallocated (`MB_INODE_PA`).
+/// A preallocation that belongs to one file (`MB_INODE_PA`).
 #[derive(Debug)]
 struct Own {
-    /// The first of them in the file, and on the volume.
+    /// The first block, in the file and on the volume.
     block: u64,
     start: u64,
     blocks: u64,
-    /// Those that are not used yet.
+    /// Blocks not used yet.
     left: Vec<Range<u64>>,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// Its runs by their first block in the file: place and length.
+    /// The file's runs: first file block to position on the volume and length.
     runs: BTreeMap<u64, (u64, u64)>,
     own: Vec<Own>,
-    /// No process has it open for writing.
+    /// Set once no process has the file open for writing.
     is_closed: bool,
 }
 
-/// How a request is served (`ext4_mb_group_or_file`).
+/// How to serve a request (`ext4_mb_group_or_file`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The end of a file that is closed: nothing more is preallocated (`EXT4_MB_HINT_NOPREALLOC`).
+    /// The tail of a closed file: preallocate nothing (`EXT4_MB_HINT_NOPREALLOC`).
     Exact,
     /// A short file (`EXT4_MB_HINT_GROUP_ALLOC`).
     Shared,
-    /// Others (`EXT4_MB_STREAM_ALLOC`).
+    /// Any other file (`EXT4_MB_STREAM_ALLOC`).
     Stream,
 }
 
-/// A request as the search sees it.
+/// A request after normalisation, as the search sees it.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     kind: Kind,
-    /// The first block in the file, and how many (`ac_g_ex`).
+    /// First file block and length (`ac_g_ex`).
     block: u64,
     blocks: u64,
-    /// Group, and block there.
+    /// Group, and block within it.
     goal: (u64, u64),
-    /// The goal joins what the file has, and is looked at first (`EXT4_MB_HINT_TRY_GOAL`).
+    /// The goal is adjacent to the file's blocks and is tried first (`EXT4_MB_HINT_TRY_GOAL`).
     joins: bool,
 }
 
-/// The end of a look at something.
+/// Outcome of checking a group or an extent.
 #[derive(Debug)]
 enum Status {
     Continue,
-    /// Enough was looked at.
+    /// Enough extents were measured.
     Break,
     Found(u64, Range<u64>),
 }
 
-/// The extents that a search has seen.
+/// The extents measured so far by a search.
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
     best: Option<(u64, Range<u64>)>,
 }
 
-/// The allocator of one volume.
+/// ext4's allocator for one volume.
 ///
-/// Blocks are looked for when dirty pages are written back. The request is made longer, to the size that the file is guessed to
-/// have; the rest is preallocated for the file until it is closed (`ext4_release_file`). Files of up to 64 KiB take theirs from a
-/// preallocation of 512 blocks that all of a processor's share; here one processor writes back. Without a stripe.
+/// It searches when dirty pages are written back. It extends the request to the predicted size of
+/// the file, and preallocates the rest for the file until it is closed (`ext4_release_file`). Files
+/// of up to 64 KiB allocate from a preallocation of 512 blocks shared by all such files of a
+/// processor; here a single processor writes back. There is no stripe.
 #[derive(Debug)]
 pub struct Linux2633 {
     geometry: Geometry,
     groups: Vec<Buddies>,
     files: BTreeMap<FileId, File>,
-    /// By length: the rest of each.
+    /// The rests of shared preallocations, sorted by order and length.
     shared: Vec<Range<u64>>,
-    /// Group of the last long file's blocks, for all of these (`s_mb_last_group`).
+    /// Group of the last long file's blocks, where the next such search starts (`s_mb_last_group`).
     last_group: u64,
 }
 
@@ -103,8 +108,8 @@ fn len(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
 
-/// The blocks that a file with so many bytes is to have from where on, for a request of `blocks` at `block` (the table in
-/// `ext4_mb_normalize_request`, for 4 KiB blocks).
+/// The file blocks to allocate for a request at `block`, given the file's size in bytes (the table
+/// in `ext4_mb_normalize_request`, for 4 KiB blocks).
 fn guess(file_bytes: u64, block: u64) -> Range<u64> {
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
@@ -124,7 +129,7 @@ fn guess(file_bytes: u64, block: u64) -> Range<u64> {
 }
 
 impl Linux2633 {
-    /// The allocator of a volume with this free space.
+    /// An allocator for a volume with this free space.
     pub fn new(space: &FreeSpace) -> Self {
         let geometry = space.geometry;
         let mut groups = vec![Buddies::default(); geometry.groups as usize];
@@ -139,7 +144,8 @@ impl Linux2633 {
         self.groups[group as usize].give(&(at..at + len(blocks)));
     }
 
-    /// The goal of a block: where it joins the run before it, or the group of its inode (`ext4_ext_find_goal`).
+    /// The goal of a block: the continuation of the run before it, else the group of its inode
+    /// (`ext4_ext_find_goal`).
     fn goal(&self, request: &Request) -> u64 {
         let runs = &self.files[&request.file].runs;
         if let Some((block, (at, _))) = runs.range(..=request.block).next_back() {
@@ -162,7 +168,8 @@ impl Linux2633 {
         }
     }
 
-    /// Blocks that were preallocated for the file, or for all short ones (`ext4_mb_use_preallocated`).
+    /// Takes blocks preallocated for the file, or shared ones for a short file
+    /// (`ext4_mb_use_preallocated`).
     fn preallocated(&mut self, request: &Request, kind: Kind, blocks: u64, goal: u64) -> Option<Range<u64>> {
         let file = self.files.get_mut(&request.file)?;
         for own in &mut file.own {
@@ -174,7 +181,8 @@ impl Linux2633 {
         if kind != Kind::Shared {
             return None;
         }
-        // The nearest to the goal of those that are long enough; the last of several.
+        // Of the preallocations that are long enough, the nearest to the goal; among equals the
+        // last.
         let enough = self.shared.iter().enumerate().filter(|(_, rest)| len(rest) >= blocks);
         let (n, _) = enough.rev().min_by_key(|(_, rest)| rest.start.abs_diff(goal))?;
         let rest = self.shared.remove(n);
@@ -182,7 +190,8 @@ impl Linux2633 {
         Some(rest.start..rest.start + blocks)
     }
 
-    /// Keeps a preallocation for short files, and gives up some of the same order where those are many.
+    /// Keeps the rest of a shared preallocation, and trims those of the same order if there are too
+    /// many.
     fn share(&mut self, rest: Range<u64>) {
         if rest.is_empty() {
             return;
@@ -207,7 +216,7 @@ impl Linux2633 {
         }
     }
 
-    /// Makes a request longer (`ext4_mb_normalize_request`).
+    /// Extends a request (`ext4_mb_normalize_request`).
     fn normalise(&self, request: &Request, kind: Kind, blocks: u64, goal: u64) -> Wanted {
         let goal = self.geometry.place(goal);
         let exact = Wanted { kind, block: request.block, blocks, goal, joins: false };
@@ -242,7 +251,8 @@ impl Linux2633 {
         Wanted { block: start, blocks: (end - start).min(self.geometry.group_blocks), joins, ..exact }
     }
 
-    /// The search (`ext4_mb_regular_allocator`): the goal, then four passes over the groups that ask for less each time.
+    /// The search (`ext4_mb_regular_allocator`): the goal, then up to four passes over the groups,
+    /// each less demanding.
     fn search(&self, wanted: &Wanted, work: &mut Work) -> Option<(u64, Range<u64>)> {
         let (group, at) = wanted.goal;
         if wanted.joins {
@@ -296,7 +306,8 @@ impl Linux2633 {
         seen.best.map(|(group, best)| (group, first_of(&best, wanted.blocks)))
     }
 
-    /// Gives up preallocations, group by group, until so many blocks are free; whether there were any.
+    /// Discards preallocations group by group until `needed` blocks are free. Returns whether there
+    /// were any.
     fn discard(&mut self, needed: u64) -> bool {
         let mut freed = 0;
         for group in 0..self.geometry.groups {
@@ -325,7 +336,8 @@ fn first_of(range: &Range<u64>, blocks: u64) -> Range<u64> {
 }
 
 impl Own {
-    /// Blocks for those of the file from one on, as far as they are in it.
+    /// Takes blocks for `blocks` file blocks from `block` on, as far as the preallocation covers
+    /// them.
     fn take(&mut self, block: u64, blocks: u64) -> Option<Range<u64>> {
         if !(self.block..self.block + self.blocks).contains(&block) {
             return None;
@@ -352,7 +364,7 @@ impl Seen {
                 self.best = Some((number, extent));
                 continue;
             };
-            // Longer while it is too short, shorter while it is too long.
+            // If the best is too short, a longer one is better; if too long, a shorter one.
             let (old, new) = (len(best), len(&extent));
             let is_better = if old < blocks { new > old } else { new > blocks && new < old };
             if is_better {
@@ -366,7 +378,7 @@ impl Seen {
         self.limits(number, blocks, true)
     }
 
-    /// Whether to go on (`ext4_mb_check_limits`).
+    /// Whether to continue the search (`ext4_mb_check_limits`).
     fn limits(&self, number: u64, blocks: u64, is_end: bool) -> Status {
         let (most, least) = SCANS;
         match &self.best {
@@ -430,7 +442,8 @@ impl BlockAllocator for Linux2633 {
 }
 
 impl Linux2633 {
-    /// Of blocks that were found, those that were asked for; the others are preallocated (`ext4_mb_new_preallocation`).
+    /// Splits the blocks found: returns those requested, and preallocates the others
+    /// (`ext4_mb_new_preallocation`).
     fn preallocate(
         &mut self,
         request: &Request,
@@ -448,7 +461,7 @@ impl Linux2633 {
         }
         let mut block = wanted.block;
         if many < wanted.blocks {
-            // Too short for all that was wanted, it begins at a multiple of its length if that is near.
+            // Shorter than wanted: start at a multiple of its length if there is one near.
             let back = (request.block - wanted.block).min(many - blocks);
             let beyond = request.block % many;
             block = request.block - if beyond > 0 { back.min(beyond) } else { back };
@@ -505,7 +518,7 @@ mod tests {
             at += len(&found);
             places.push(found);
         }
-        // The first is a chunk that is aligned, which begins at the first multiple of its length.
+        // The first is an aligned chunk at the first multiple of its length.
         assert_eq!(places, [2048..4096, 4096..6144, 6144..8048]);
     }
 
@@ -515,7 +528,7 @@ mod tests {
         assert_eq!(write(&mut allocator, 1, 0, 16), 512..528);
         assert_eq!(write(&mut allocator, 2, 0, 3), 528..531);
         assert_eq!((allocator.shared.len(), allocator.shared[0].clone()), (1, 531..1024));
-        // 17 blocks are guessed to be 32, of which the first 16 have their place.
+        // 17 blocks are predicted to become 32; the first 16 are already allocated.
         assert_eq!(write(&mut allocator, 1, 16, 1), 112..113);
         let own = &allocator.files[&FileId(1)].own[0];
         assert_eq!((own.block, own.blocks, own.left[0].clone()), (16, 16, 113..128));
@@ -536,7 +549,8 @@ mod tests {
 
     #[test]
     fn of_extents_that_are_too_long_the_shortest_of_eleven_is_taken() {
-        // 24 blocks are no power of two. The extents have 79, 78, ... blocks: few before a multiple of 1024, and 64 behind it.
+        // 24 is no power of two. The extents have 79, 78, ... blocks: a few before a multiple of
+        // 1024, and 64 from it on.
         let runs = (0..15).map(|n| 1024 * (n + 1) - (15 - n)..1024 * (n + 1) + 64);
         let mut allocator = Linux2633::new(&space(runs));
         allocator.close(FileId(1));

@@ -1,49 +1,52 @@
-//! ext4's search for the blocks of small files, Linux 6.5 and 6.8 (`ext4_mb_regular_allocator`, fs/ext4/mballoc.c).
+//! ext4's block search for small files, Linux 6.5 and 6.8 (`ext4_mb_regular_allocator`,
+//! fs/ext4/mballoc.c).
 
 use super::seam::{AllocatesAt, BlockAllocator, FileId, FreeSpace, Geometry, Request, Work};
 use crate::direct::FullVolume;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The quality that a group is looked at for (`enum criteria`, from `CR_GOAL_LEN_FAST` on).
+/// What a pass requires of a group (`enum criteria`, from `CR_GOAL_LEN_FAST` on).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Criterion {
-    /// Groups whose free runs are on average as long as the goal.
+    /// The group's mean free run is at least as long as the goal.
     GoalFast,
-    /// The same with goals that are cut down to a power of two.
+    /// As `GoalFast`, with the goal reduced to a smaller power of two.
     BestAvailable,
-    /// Groups with as many free blocks as the goal has, in their order on the volume.
+    /// The group has at least as many free blocks as the goal; groups in volume order.
     GoalSlow,
-    /// Any group with a free block, likewise.
+    /// The group has a free block; groups in volume order.
     Any,
 }
 
-/// Groups that are looked at in their order before the lists are (`s_mb_max_linear_groups` of disks with an arm).
+/// Groups tried in volume order before the lists are used (`s_mb_max_linear_groups` of rotational
+/// disks).
 const LINEAR_GROUPS: u64 = 4;
-/// Orders of two by which a goal is cut down at most (`mb_best_avail_max_trim_order`).
+/// Maximum powers of two by which a goal is reduced (`mb_best_avail_max_trim_order`).
 const TRIM_ORDERS: u32 = 3;
-/// Blocks of a preallocation that small files share, without a stripe (`s_mb_group_prealloc`).
+/// Length of a preallocation shared by small files, without a stripe (`s_mb_group_prealloc`).
 const SHARED_BLOCKS: u64 = 512;
-/// Free runs that one request looks at when none is as long as its goal (`s_mb_max_to_scan`).
+/// Maximum free runs that a request measures when none is as long as its goal (`s_mb_max_to_scan`).
 const MOST_RUNS: u64 = 200;
 
-/// The rule for a group in which no run as long as the goal begins at a multiple of the stripe.
+/// What to do with a group in which no run as long as the goal starts at a multiple of the stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StripeRule {
-    /// The search asks for the next group, and is given the same one again (Linux 6.5 to 6.7; kernel bug 217965).
+    /// Try the next group; the lists return the same one again (Linux 6.5 to 6.7; kernel bug
+    /// 217965).
     NextGroup,
-    /// The group's runs are looked at whatever block they begin at (Linux 6.8: "fallback to complex scan if aligned scan doesn't
-    /// work").
+    /// Try the group's runs wherever they start (Linux 6.8: "fallback to complex scan if aligned
+    /// scan doesn't work").
     AnyRun,
 }
 
-/// The free runs of a group, and its place in the lists.
+/// A group's free runs, and its position in the lists.
 #[derive(Clone, Debug, Default)]
 struct Group {
-    /// First block to the one behind the last, counted from the group's first.
+    /// Free runs, from first block to the block after the last, relative to the group.
     runs: BTreeMap<u64, u64>,
     free: u64,
-    /// Order of the average run and place in that list.
+    /// Order of the average run and position in that list.
     listed: Option<(usize, u64)>,
 }
 
@@ -61,37 +64,38 @@ impl Group {
     }
 }
 
-/// Orders of the lists (`MB_NUM_ORDERS` of 4 KiB blocks).
+/// Number of lists (`MB_NUM_ORDERS` for 4 KiB blocks).
 const ORDERS: usize = 14;
 
-/// The list of groups whose average run has so many blocks (`mb_avg_fragment_size_order`).
+/// The list for groups with this average run length (`mb_avg_fragment_size_order`).
 fn order_of(blocks: u64) -> usize {
     let bits = 64 - blocks.leading_zeros() as usize;
     bits.saturating_sub(2).min(ORDERS - 1)
 }
 
-/// How a search in one group ended.
+/// Result of searching one group.
 enum Found {
     Run(Range<u64>),
     Nothing,
 }
 
-/// The allocator of one volume, as far as small files go, which share a preallocation (`EXT4_MB_HINT_GROUP_ALLOC`).
+/// ext4's allocator for the small files of one volume, which share a preallocation
+/// (`EXT4_MB_HINT_GROUP_ALLOC`).
 #[derive(Debug)]
 pub struct Mballoc {
     rule: StripeRule,
     stripe: u64,
     geometry: Geometry,
     groups: Vec<Group>,
-    /// By order: groups in the order in which they came there.
+    /// Per order: groups in the order in which they were added.
     lists: Vec<BTreeMap<u64, u64>>,
     arrivals: u64,
-    /// Blocks that are preallocated.
+    /// What is left of the shared preallocation.
     shared: Range<u64>,
 }
 
 impl Mballoc {
-    /// The allocator of a volume with this free space.
+    /// An allocator for a volume with this free space.
     pub fn new(rule: StripeRule, space: &FreeSpace) -> Self {
         let geometry = space.geometry;
         let mut allocator = Self {
@@ -112,7 +116,7 @@ impl Mballoc {
         allocator
     }
 
-    /// The rest of the preallocation is free again.
+    /// Frees the rest of the shared preallocation.
     fn give_back(&mut self) {
         let left = std::mem::replace(&mut self.shared, 0..0);
         if left.is_empty() {
@@ -131,7 +135,7 @@ impl Mballoc {
         self.list(group);
     }
 
-    /// Puts a group at the end of the list of its order, unless it is in that already.
+    /// Appends a group to the list of its order, unless it is already there.
     fn list(&mut self, number: u64) {
         let group = &mut self.groups[number as usize];
         let order = (group.free > 0).then(|| order_of(group.average()));
@@ -148,7 +152,8 @@ impl Mballoc {
         }
     }
 
-    /// A run of free blocks, which are taken: as many as `goal` if it can be, and `least` for a file that goes before the others.
+    /// Finds and takes a run of free blocks: `goal` blocks if possible. A shorter run of at least
+    /// `least` blocks may end the search early.
     fn search(
         &mut self,
         near: u64,
@@ -165,7 +170,7 @@ impl Mballoc {
         Err(FullVolume)
     }
 
-    /// One pass: as many groups as the volume has, in the order of the criterion.
+    /// One pass over as many groups as the volume has, in the order of the criterion.
     fn pass(
         &self,
         criterion: Criterion,
@@ -203,7 +208,7 @@ impl Mballoc {
         if !by_lists {
             return best;
         }
-        // Nothing changes while the search goes on: what it is given next, it is given each time.
+        // Nothing changes during the search: the lists return the same group each time.
         let (number, goal, seen) = self.choose(criterion, goal, least)?;
         let mut turn = Work { considered: seen, ..Work::default() };
         let found = self.look_into(number, criterion, goal, &mut turn);
@@ -219,7 +224,8 @@ impl Mballoc {
         }
     }
 
-    /// The first group in the lists that is good, the goal that it is good for, and how many were looked at.
+    /// The first good group in the lists, the goal it is good for, and how many groups were
+    /// checked.
     fn choose(&self, criterion: Criterion, goal: u64, least: u64) -> Option<(u64, u64, u64)> {
         let mut considered = 0;
         let mut first_good = |order: usize, goal: u64| {
@@ -245,7 +251,7 @@ impl Mballoc {
         found.map(|(number, cut)| (number, cut, considered))
     }
 
-    /// Searches one group for a run of `goal` blocks.
+    /// Searches a group for a run of `goal` blocks.
     fn look_into(&self, number: u64, criterion: Criterion, goal: u64, work: &mut Work) -> Found {
         work.searched += 1;
         let is_fast = matches!(criterion, Criterion::GoalFast | Criterion::BestAvailable);
@@ -266,7 +272,7 @@ impl Mballoc {
         Found::Nothing
     }
 
-    /// The first block at a multiple of the stripe from which on as many are free (`ext4_mb_scan_aligned`).
+    /// The first multiple of the stripe at which a whole stripe is free (`ext4_mb_scan_aligned`).
     fn aligned(&self, number: u64, work: &mut Work) -> Option<u64> {
         let begin = self.geometry.first_block + number * self.geometry.group_blocks;
         let runs = &self.groups[number as usize].runs;
@@ -283,14 +289,14 @@ impl Mballoc {
         None
     }
 
-    /// The longest of a group's first free runs, and how many those are.
+    /// The longest of a group's first `most` free runs, and how many were measured.
     fn longest(&self, number: u64, most: u64) -> (u64, Option<Range<u64>>) {
         let runs = self.groups[number as usize].runs.iter().take(most as usize);
         let longest = runs.clone().max_by_key(|(start, end)| *end - *start);
         (runs.count() as u64, longest.map(|(start, end)| *start..*end))
     }
 
-    /// Takes a run out of a group's free ones; its place on the volume.
+    /// Allocates a run of a group. Returns its position on the volume.
     fn take(&mut self, number: u64, run: Range<u64>) -> Range<u64> {
         let group = &mut self.groups[number as usize];
         let (start, end) =
@@ -314,7 +320,7 @@ impl BlockAllocator for Mballoc {
         AllocatesAt::WriteBack
     }
 
-    /// Blocks next to those of the last file.
+    /// Allocates blocks next to those of the last file.
     fn allocate(&mut self, request: Request) -> Result<(Range<u64>, Work), FullVolume> {
         let (mut work, blocks) = (Work::default(), request.blocks);
         if self.shared.end - self.shared.start < blocks {
@@ -330,7 +336,7 @@ impl BlockAllocator for Mballoc {
         Ok((taken, work))
     }
 
-    /// Changes nothing: small files have no preallocation of their own.
+    /// Does nothing: small files have no preallocation of their own.
     fn close(&mut self, _: FileId) {}
 }
 
@@ -340,7 +346,8 @@ mod tests {
 
     const GROUP: u64 = 32_768;
 
-    /// A volume on which each group has one run of 700 blocks that begins behind a multiple of 640 but in one of them.
+    /// A volume whose groups each have one free run of 700 blocks. It starts 61 blocks past a
+    /// multiple of 640, except in group `aligned`, where it starts at the multiple.
     fn volume(rule: StripeRule, groups: u64, aligned: u64, stripe: u64) -> Mballoc {
         let geometry = Geometry { first_block: 0, group_blocks: GROUP, groups, flex_groups: 1 };
         let free = (0..groups).map(|group| {
@@ -350,7 +357,7 @@ mod tests {
         Mballoc::new(rule, &FreeSpace { geometry, free: free.collect(), stripe_blocks: stripe })
     }
 
-    /// So many blocks for another file.
+    /// Allocates `blocks` blocks for a new file.
     fn allocate(allocator: &mut Mballoc, blocks: u64) -> Result<(Range<u64>, Work), FullVolume> {
         let file = Request::append(FileId(1), 0, 0);
         allocator.allocate(Request { blocks, file_blocks: blocks, ..file })
@@ -361,12 +368,13 @@ mod tests {
         let mut allocator = volume(StripeRule::NextGroup, 1000, 999, 640);
         let (blocks, work) = allocate(&mut allocator, 5).unwrap();
         assert_eq!(blocks.end - blocks.start, 5);
-        // Four in their order and 996 times the first of the list; the second pass is the same, the third finds the run.
+        // Four groups in volume order and 996 times the first in the list. The second pass is the
+        // same, the third finds the run.
         assert_eq!(work.searched, 2 * 1000 + 1);
         let multiples = |group: u64| ((group + 1) * GROUP).div_ceil(640) - (group * GROUP).div_ceil(640);
         let probed: u64 = (0..4).map(multiples).sum::<u64>() + 996 * multiples(0);
         assert_eq!(work.probed, 2 * probed, "{work:?}");
-        // The rest of the preallocation costs nothing.
+        // The rest of the preallocation needs no search.
         assert_eq!(allocate(&mut allocator, 5).unwrap().1, Work::default());
     }
 

@@ -1,8 +1,9 @@
-//! Allocators of blocks as Linux had them, behind one seam ([`BlockAllocator`]).
+//! Linux's block allocators behind one trait ([`BlockAllocator`]).
 //!
-//! They shaped the layouts that volumes still have: ext2 looks seven blocks ahead ([`Ext2`]), ext3 reserves a window for each
-//! file that grows ([`Ext3`]), and ext4 guesses the size that a file will have ([`Linux2633`]) or keeps small files together
-//! ([`Mballoc`]). None knows of time or I/O, and none places metadata: the blocks of pointers between a file's blocks are left out.
+//! They shaped the layouts of existing volumes: ext2 preallocates seven blocks ([`Ext2`]), ext3
+//! reserves a window for each growing file ([`Ext3`]), and ext4 predicts a file's size
+//! ([`Linux2633`]) or keeps small files together ([`Mballoc`]). None of them knows about time or
+//! I/O, and none places metadata: pointer blocks between a file's blocks are left out.
 
 mod bitmap;
 mod buddy;

@@ -1,4 +1,4 @@
-//! Volumes and files that allocators are tried on.
+//! Volumes and files to test allocators with.
 
 use super::seam::{BlockAllocator, FileId, FreeSpace, Geometry, Request};
 use std::collections::BTreeSet;
@@ -12,20 +12,20 @@ pub(super) fn space(free: impl IntoIterator<Item = Range<u64>>) -> FreeSpace {
     FreeSpace { geometry, free: free.into_iter().collect(), stripe_blocks: 0 }
 }
 
-/// A new volume: the first 100 blocks of each group are its metadata.
+/// An empty volume: the first 100 blocks of each group are metadata.
 pub(super) fn empty() -> FreeSpace {
     space((0..4).map(|group| group * GROUP + 100..(group + 1) * GROUP))
 }
 
-/// Files after they grew.
+/// The layout of files that have grown.
 pub(super) struct Grown {
-    /// Runs of each file on the volume.
+    /// Number of runs of each file on the volume.
     pub(super) extents: Vec<u64>,
     all: BTreeSet<u64>,
 }
 
 impl Grown {
-    /// So many files grow by a block each in turns.
+    /// Grows `files` files to `blocks` blocks, one block each in turn.
     pub(super) fn in_turns(allocator: &mut dyn BlockAllocator, files: u64, blocks: u64) -> Self {
         let mut grown = Self { extents: vec![0; files as usize], all: BTreeSet::new() };
         let mut last = vec![u64::MAX - 1; files as usize];
@@ -42,7 +42,7 @@ impl Grown {
         grown
     }
 
-    /// The blocks lie in a row from this one on.
+    /// Whether all blocks are contiguous from `first` on.
     pub(super) fn starts_from(&self, first: u64) -> bool {
         self.all.iter().copied().eq(first..first + self.all.len() as u64)
     }

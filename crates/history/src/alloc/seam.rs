@@ -1,33 +1,33 @@
-//! The seam of block allocators: the questions that a file system asks, and the answers.
+//! The interface between a file system and its block allocator.
 
 use super::cost::Cost;
 use crate::direct::FullVolume;
 use std::fmt;
 use std::ops::Range;
 
-/// A file, by a number that no other file of its volume has.
+/// A file, by a number that is unique on its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// Blocks of a file that have no place yet.
+/// A request for file blocks that have no position yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The file.
     pub file: FileId,
-    /// The first of them, counted from the file's beginning.
+    /// The first block, counted from the beginning of the file.
     pub block: u64,
-    /// Their number, at least 1.
+    /// Number of blocks, at least 1.
     pub blocks: u64,
-    /// The first block of the group that the file's inode is in.
+    /// The first block of the group that holds the file's inode.
     pub goal: u64,
-    /// The file's length in blocks, with those that are dirty and have no place yet.
+    /// The file's length in blocks, including dirty ones without a position.
     pub file_blocks: u64,
-    /// The process that writes (`current->pid`).
+    /// The writing process (`current->pid`).
     pub process: u64,
 }
 
 impl Request {
-    /// One block behind the end of a file.
+    /// A request for one block at the end of a file.
     pub fn append(file: FileId, block: u64, goal: u64) -> Self {
         Self { file, block, blocks: 1, goal, file_blocks: block + 1, process: 0 }
     }
@@ -38,41 +38,41 @@ impl Request {
 pub enum AllocatesAt {
     /// As each page is written to the cache.
     Write,
-    /// As dirty pages leave it (delayed allocation).
+    /// As dirty pages are written back (delayed allocation).
     WriteBack,
 }
 
-/// An allocator of blocks, as the file systems of Linux had them.
+/// A block allocator of one of Linux's file systems.
 pub trait BlockAllocator: fmt::Debug + Send {
-    /// When it is asked.
+    /// When the file system calls [`BlockAllocator::allocate`].
     fn allocates_at(&self) -> AllocatesAt;
 
-    /// A run of blocks for the first of those that are wanted, at least one and at most as many, and the work of finding them.
-    /// They are the file's from then on.
+    /// Allocates a run for the first of the requested blocks: at least one block, at most all of
+    /// them. Also returns the work of the search.
     ///
     /// # Errors
-    /// [`FullVolume`].
+    /// [`FullVolume`] if no block is free.
     fn allocate(&mut self, request: Request) -> Result<(Range<u64>, Work), FullVolume>;
 
-    /// The last process that had the file open for writing has closed it.
+    /// Called when the last process that had the file open for writing closes it.
     fn close(&mut self, file: FileId);
 }
 
 /// The shape of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Where the first group begins.
+    /// First block of the first group.
     pub first_block: u64,
-    /// Blocks of a group.
+    /// Blocks per group.
     pub group_blocks: u64,
-    /// Groups.
+    /// Number of groups.
     pub groups: u64,
-    /// Groups of a flexible group; 1 on volumes without these.
+    /// Groups per flexible group; 1 on volumes without them.
     pub flex_groups: u64,
 }
 
 impl Geometry {
-    /// A block's group, and its place there; the first of the volume for one that lies elsewhere.
+    /// A block's group and its position there; (0, 0) for a block outside the volume's groups.
     pub(super) fn place(&self, block: u64) -> (u64, u64) {
         let at = block.wrapping_sub(self.first_block);
         if at >= self.groups * self.group_blocks {
@@ -81,12 +81,12 @@ impl Geometry {
         (at / self.group_blocks, at % self.group_blocks)
     }
 
-    /// The block at a place of a group.
+    /// The block at a position of a group.
     pub(super) fn block(&self, group: u64, at: u64) -> u64 {
         self.first_block + group * self.group_blocks + at
     }
 
-    /// Runs of a volume cut at the ends of groups: each with its group and its range there.
+    /// Splits runs at group boundaries: each piece with its group and its range there.
     pub(super) fn cut(
         self,
         runs: impl IntoIterator<Item = Range<u64>>,
@@ -105,32 +105,32 @@ impl Geometry {
     }
 }
 
-/// The free space of a volume, for an allocator to begin with.
+/// A volume's initial free space, for a new allocator.
 #[derive(Clone, Debug)]
 pub struct FreeSpace {
     /// The volume's shape.
     pub geometry: Geometry,
     /// Its free blocks.
     pub free: Vec<Range<u64>>,
-    /// Blocks of a stripe (`s_stripe`); 0 for none.
+    /// Blocks per stripe (`s_stripe`); 0 for none.
     pub stripe_blocks: u64,
 }
 
 /// The work of one search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Groups whose counts were looked at (`ext4_mb_good_group`).
+    /// Groups whose counters were checked (`ext4_mb_good_group`).
     pub considered: u64,
     /// Groups that were locked and searched.
     pub searched: u64,
-    /// Blocks at multiples of the stripe that were looked at.
+    /// Multiples of the stripe that were checked.
     pub probed: u64,
-    /// Free runs that were looked at.
+    /// Free runs that were checked.
     pub runs: u64,
 }
 
 impl Work {
-    /// Adds another search's, so many times.
+    /// Adds the work of another search, `times` times.
     pub fn add(&mut self, other: Self, times: u64) {
         self.considered += other.considered * times;
         self.searched += other.searched * times;
@@ -138,7 +138,7 @@ impl Work {
         self.runs += other.runs * times;
     }
 
-    /// The charge of a processor for it.
+    /// What to charge a processor for it.
     pub fn costs(self) -> [Cost; 4] {
         let Self { considered, searched, probed, runs } = self;
         [

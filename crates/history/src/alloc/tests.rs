@@ -1,10 +1,10 @@
-//! Properties that all allocators have.
+//! Properties shared by all allocators.
 
 use super::samples::{GROUP, Grown, empty, space};
 use super::*;
 use std::collections::BTreeSet;
 
-/// Every allocator of the seam on a volume.
+/// One of each allocator, for a volume.
 fn all(space: &FreeSpace) -> [Box<dyn BlockAllocator>; 4] {
     [
         Box::new(Ext2::new(space)),
@@ -14,7 +14,7 @@ fn all(space: &FreeSpace) -> [Box<dyn BlockAllocator>; 4] {
     ]
 }
 
-/// Pseudo-random numbers, the same each time.
+/// A deterministic pseudo-random generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -54,7 +54,7 @@ fn no_block_is_given_twice_and_all_are_given_before_the_volume_is_full() {
                 let request =
                     Request { file: FileId(file), block: *length, blocks, goal, file_blocks, process: file };
                 let Ok((found, _)) = allocator.allocate(request) else {
-                    // ext2 keeps the blocks ahead of other files that are open.
+                    // ext2 keeps blocks preallocated for other open files.
                     if std::mem::replace(&mut all_closed, true) {
                         break;
                     }
@@ -85,7 +85,8 @@ fn no_block_is_given_twice_and_all_are_given_before_the_volume_is_full() {
 fn a_file_that_grows_alone_is_one_extent_but_where_its_length_is_guessed() {
     for mut allocator in all(&empty()) {
         let extents = Grown::in_turns(&mut *allocator, 1, 3000).extents[0];
-        // 2.6.33 places the first 16 blocks, 16 more for a file of 128 KiB, and then what joins.
+        // 2.6.33 allocates the first 16 blocks, then 16 more when it predicts 128 KiB, then
+        // adjacent ones.
         let guesses = allocator.allocates_at() == AllocatesAt::WriteBack && extents != 1;
         assert!(extents == 1 || guesses && extents <= 3, "{extents}: {:.30}", format!("{allocator:?}"));
     }

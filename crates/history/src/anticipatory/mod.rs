@@ -1,11 +1,13 @@
-//! The anticipatory elevator, Linux's default from 2.6.0 to 2.6.17 (kernel: `drivers/block/as-iosched.c` as 2.6.11 has it;
-//! Documentation/block/as-iosched.txt).
+//! The anticipatory elevator, Linux's default from 2.6.0 to 2.6.17 (kernel:
+//! `drivers/block/as-iosched.c` in 2.6.11; Documentation/block/as-iosched.txt).
 //!
-//! Requests are sorted in one direction, short ways back allowed; batches of synchronous requests (reads) and of others alternate by
-//! time. After a read the disk is kept idle for up to `antic_expire` for the next request of the same task, unless what is known of
-//! the task says that it thinks longer, or that its next request lies farther away than the nearest one in the queue.
+//! It sorts requests in one direction, with short seeks back allowed. Batches of synchronous
+//! requests (reads) and of others alternate by time. After a read it keeps the disk idle for up to
+//! `antic_expire`, waiting for the next request of the same task. It does not wait if the task is
+//! known to think longer, or if the task's next request is expected farther away than the nearest
+//! queued one.
 //!
-//! Bios merge with requests of their own kind alone, where the kernel lets those of both kinds merge.
+//! Bios merge only with requests of their own kind; the kernel also merges across kinds.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A running mean with the weight of the past at 7 of 8, in 256ths (kernel: `ttime_samples`, `seek_samples` and their totals).
+/// A running mean that weights the past with 7 of 8, in 256ths (kernel: `ttime_samples`,
+/// `seek_samples` and their totals).
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     samples: u64,
@@ -38,27 +41,28 @@ impl Mean {
         (self.total + self.samples / 2).checked_div(self.samples).unwrap_or(0)
     }
 
-    /// Rounded as the kernel rounds think times, by half of 256 however few the samples are: the first ones count as longer.
+    /// Rounded as the kernel rounds think times: by half of 256 even for few samples, which makes
+    /// the mean of the first ones too long.
     fn value_of_think_time(self) -> u64 {
         (self.total + 128).checked_div(self.samples).unwrap_or(0)
     }
 }
 
-/// The habits of a task, on all disks together (kernel: `as_io_context`).
+/// What is known about a task, over all disks (kernel: `as_io_context`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     queued: u64,
-    /// Tick of the end of its last synchronous request, once one has ended.
+    /// Tick at which its last synchronous request completed, if any has.
     ended: Option<u64>,
-    /// Sector after its last synchronous request, once it has made one.
+    /// Sector after its last synchronous request, if any.
     last: Option<Sector>,
     think_ticks: Mean,
     seek_sectors: Mean,
     has_exited: bool,
 }
 
-/// The tasks of a machine: its disks' elevators share them, because a task that has a request on one disk is not waited for on
-/// another.
+/// The tasks of a machine. The elevators of all disks share them, since a task with a request on
+/// one disk is not waited for on another.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks(Arc<Mutex<BTreeMap<StreamId, Known>>>);
 
@@ -72,7 +76,7 @@ impl Tasks {
         self.0.lock().get(&stream).copied()
     }
 
-    /// Changes a task that has not exited, or has requests queued still.
+    /// Edits a task, unless it has exited and has no more queued requests.
     fn edit(&self, stream: StreamId, edit: impl FnOnce(&mut Known)) {
         let mut tasks = self.0.lock();
         if let Some(known) = tasks.get_mut(&stream) {
@@ -84,14 +88,14 @@ impl Tasks {
     }
 }
 
-/// Whether the disk is kept idle (kernel: `antic_status`).
+/// Whether the elevator keeps the disk idle (kernel: `antic_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     No,
-    /// For the end of the request in flight, from which the time counts.
+    /// Until the request in flight completes, at which the wait's time starts.
     ForEnd,
     ForNext,
-    /// It was, until a request was found or the time was up.
+    /// The wait is over: a request arrived, or the time was up.
     Over,
 }
 
@@ -99,9 +103,9 @@ enum Wait {
 struct Lane {
     sorted: BTreeSet<(Sector, RequestId)>,
     fifo: VecDeque<RequestId>,
-    /// The request that comes next by position (kernel: `next_arq`).
+    /// The next request by position (kernel: `next_arq`).
     next: Option<RequestId>,
-    /// Sector after the last that was sent.
+    /// Sector after the last dispatched request.
     last: Sector,
     checked: u64,
 }
@@ -112,11 +116,12 @@ struct Queued {
     expires: u64,
 }
 
-/// Asynchronous requests have the first lane, synchronous ones the second.
+/// Lane of asynchronous requests; synchronous ones use the second.
 const ASYNC: usize = 0;
 const SYNC: usize = 1;
 
-/// How far behind the arm a request may lie that is taken before those ahead (kernel: `MAXBACK`).
+/// Maximum distance behind the arm at which a request competes with those ahead (kernel:
+/// `MAXBACK`).
 const MOST_BACK_SECTORS: u64 = 1024 * 1024;
 
 /// See the [module](self).
@@ -129,30 +134,33 @@ pub struct Anticipatory {
     in_flight: BTreeMap<RequestId, (StreamId, usize)>,
     batch: usize,
     batch_expires: u64,
-    /// The next batch waits for requests of the last one in flight.
+    /// The next batch waits for in-flight requests of the last one.
     changed_batch: bool,
-    /// Its time counts from the end of its first request.
+    /// The batch's time starts when its first request completes.
     new_batch: bool,
     write_batch: u64,
     writes_left: u64,
     write_batch_idled: bool,
     wait: Wait,
-    /// Tick from which a wait counts.
+    /// Tick at which the wait started.
     began: u64,
-    /// The task whose request was sent last, if that was synchronous, and whether it has ended.
+    /// The task of the last dispatched request if that was synchronous, and whether the request has
+    /// completed.
     last_task: Option<StreamId>,
     has_ended: bool,
-    /// Whether that task had not been seen to think when it was sent.
+    /// Whether that task had no think time samples when its request was dispatched.
     last_is_new: bool,
-    /// In 256ths: tasks that exit while they are waited for.
+    /// Mean frequency, in 256ths, with which tasks exit while waited for.
     exits: u64,
-    /// The habits of tasks between their first two requests, in 256ths, for those of which nothing more is known.
+    /// Mean think time and seek distance between the first two requests of a task, in 256ths; used
+    /// for tasks without samples of their own.
     new_think_ticks: u64,
     new_seek_sectors: u64,
 }
 
 impl Anticipatory {
-    /// With Linux's defaults for `hz` ticks a second; `tasks` are those of the machine.
+    /// An elevator with Linux's defaults for `hz` ticks per second; `tasks` are shared by all disks
+    /// of the machine.
     pub fn new(hz: u32, tasks: Tasks) -> Self {
         let hz = u64::from(hz);
         Self {
@@ -187,7 +195,7 @@ impl Anticipatory {
         if lane == SYNC { self.hz / 8 } else { self.hz / 4 }
     }
 
-    /// How long the disk is kept idle (kernel: `antic_expire`).
+    /// How many ticks the disk is kept idle (kernel: `antic_expire`).
     fn patience(&self) -> u64 {
         (self.hz / 150).max(1)
     }
@@ -196,7 +204,7 @@ impl Anticipatory {
         matches!(self.wait, Wait::ForEnd | Wait::ForNext)
     }
 
-    /// Of two requests of a lane that which is nearer in its direction (kernel: `as_choose_req`).
+    /// The nearer of two requests of a lane in the scan direction (kernel: `as_choose_req`).
     fn nearer(&self, lane: usize, one: Option<RequestId>, other: Option<RequestId>) -> Option<RequestId> {
         let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
         let last = self.lanes[lane].last.0;
@@ -212,7 +220,7 @@ impl Anticipatory {
         [a, b].into_iter().min_by_key(|id| (distance(*id), start(*id)))
     }
 
-    /// The request that is nearest after one (kernel: `as_find_next_arq`).
+    /// The nearest request after `id` (kernel: `as_find_next_arq`).
     fn after(&self, lane: usize, id: RequestId) -> Option<RequestId> {
         let sorted = &self.lanes[lane].sorted;
         let key = (self.requests[&id].request.start, id);
@@ -222,7 +230,8 @@ impl Anticipatory {
         self.nearer(lane, above, below)
     }
 
-    /// Whether a request lies so near to the arm that it may belong to the data being read (kernel: `as_close_req`).
+    /// Whether a request is so near to the arm that it probably belongs to the data being read
+    /// (kernel: `as_close_req`).
     fn is_close(&self, request: &Request, tick: u64) -> bool {
         let waited =
             if self.wait == Wait::No || !self.has_ended { 0 } else { tick.saturating_sub(self.began) };
@@ -236,7 +245,7 @@ impl Anticipatory {
         last.saturating_sub(reach / 2) <= start && start <= last + reach
     }
 
-    /// Whether there is no reason to wait for the last task's next request, `request` being the one that would be sent instead
+    /// Whether to stop waiting for `task`'s next request; `request` would be dispatched instead
     /// (kernel: `as_can_break_anticipation`).
     fn gives_up(&mut self, task: StreamId, request: Option<&Request>, tick: u64) -> bool {
         if request.is_some_and(|request| request.stream == task) {
@@ -283,7 +292,8 @@ impl Anticipatory {
         }
     }
 
-    /// Whether the oldest request of a lane is overdue; looked at once in that time (kernel: `as_fifo_expired`).
+    /// Whether a lane's oldest request is overdue; checked once per expiry interval (kernel:
+    /// `as_fifo_expired`).
     fn is_overdue(&mut self, lane: usize, tick: u64) -> bool {
         let every = self.expire(lane);
         let state = &mut self.lanes[lane];
@@ -299,7 +309,7 @@ impl Anticipatory {
         timed && (tick > self.batch_expires || (self.batch == ASYNC && self.writes_left == 0))
     }
 
-    /// Takes a request out of the lists.
+    /// Removes a request from the lists.
     fn unlist(&mut self, id: RequestId) {
         let request = self.requests[&id].request;
         let lane = usize::from(request.sync);
@@ -329,7 +339,8 @@ impl Anticipatory {
         Decision::Dispatch(id)
     }
 
-    /// The request to send now; `None` where the disk is kept idle, or nothing may be sent yet (kernel: `as_dispatch_request`).
+    /// The request to dispatch now; `None` if the disk is kept idle or nothing may be dispatched
+    /// yet (kernel: `as_dispatch_request`).
     fn choose(&mut self, tick: u64) -> Option<RequestId> {
         let [writes, reads] = [ASYNC, SYNC].map(|lane| !self.lanes[lane].fifo.is_empty());
         if self.batch == ASYNC && !reads && (self.writes_left == 0 || !writes) {
@@ -381,7 +392,7 @@ impl Anticipatory {
         self.begin_batch(chosen, tick)
     }
 
-    /// Lets the first request of another batch wait for those of the last.
+    /// Holds back the first request of a new batch until those of the last one have completed.
     fn begin_batch(&mut self, chosen: Option<RequestId>, tick: u64) -> Option<RequestId> {
         if self.changed_batch {
             if !self.in_flight.is_empty() {
@@ -397,7 +408,7 @@ impl Anticipatory {
         chosen
     }
 
-    /// Fits the number of writes in a batch to its time (kernel: `update_write_batch`).
+    /// Adapts the number of writes in a batch to the batch's time (kernel: `update_write_batch`).
     fn fit_write_batch(&mut self, tick: u64) {
         let batch = self.hz / 8;
         let took = (tick + batch).saturating_sub(self.batch_expires);
@@ -409,9 +420,9 @@ impl Anticipatory {
         self.write_batch = self.write_batch.max(1);
     }
 
-    /// Learns from a synchronous request (kernel: `as_update_iohist`).
+    /// Updates a task's statistics for a synchronous request (kernel: `as_update_iohist`).
     fn learn(&mut self, request: &Request, tick: u64) {
-        // Thoughts of 20 ms and more are all alike.
+        // Longer think times are capped just below 20 ms.
         let longest = (self.hz / 50).saturating_sub(1);
         let (think, seek) = self.tasks.with(request.stream, |known| {
             let mut first = (None, None);
@@ -422,7 +433,7 @@ impl Anticipatory {
                 known.think_ticks.add(think);
                 let seek = last.0.abs_diff(request.start.0);
                 first.1 = known.seek_sectors.is_empty().then_some(seek);
-                // Odd ones far away count for less, the more so the more is known.
+                // Limit outliers, the more so the more samples there are.
                 let more = if known.seek_sectors.samples <= 60 { 2 * 1024 * 1024 } else { 2 * 1024 * 64 };
                 known.seek_sectors.add(seek.min(known.seek_sectors.value() * 4 + more));
             }

@@ -22,7 +22,8 @@ fn sent(decision: Decision) -> u32 {
     }
 }
 
-/// A task that has read eight times in order, each time 1 ms after the last has ended; the last ended at the returned millisecond.
+/// A task that has made eight sequential reads, each 1 ms after the last one completed. Returns the
+/// millisecond of the last completion.
 fn with_a_sequential_task(elevator: &mut Anticipatory, task: u64) -> u64 {
     for n in 0..8 {
         elevator.add(read(n, task, u64::from(n) * 16), at(u64::from(n) * 2 + 1));
@@ -89,7 +90,7 @@ fn a_task_with_a_request_on_another_disk_is_not_waited_for() {
 fn writes_have_their_turn_after_half_a_second_of_reads() {
     let mut elevator = Anticipatory::new(1000, Tasks::default());
     elevator.add(write(0, 50_000_000), at(0));
-    // Each read is of a new task, next to the last, so that nothing is waited for.
+    // Each read is from a new task, next to the last one, so the elevator never waits.
     let mut first_write = None;
     for n in 1..200 {
         let now = u64::from(n) * 10;

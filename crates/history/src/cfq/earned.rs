@@ -1,11 +1,13 @@
-//! The alternative in the same thread (S. Li, 30 July 2013; as a patch, T. Sekiyama, 1 August 2013).
+//! The alternative from the same thread (S. Li, 30 July 2013; as a patch, T. Sekiyama, 1 August
+//! 2013).
 
 use super::Linux310;
 use extant_iosched::elevator::ProgramId;
 use extant_iosched::elevator::cfq::IdleRule;
 use extant_iosched::elevator::cfq::idle_rule::{Arrival, Lull};
 
-/// As [`Linux310`], but a new queue starts without the idle window and earns it by short think times.
+/// As [`Linux310`], but a new queue starts without an idle window and earns it by short think
+/// times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Earned;
 

@@ -1,13 +1,14 @@
-//! The patch that opened the thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"
-//! (T. Sekiyama, linux-kernel, 30 July 2013).
+//! The patch that opened the thread "cfq-iosched: limit slice_idle when many busy queues are in
+//! idle window" (T. Sekiyama, linux-kernel, 30 July 2013).
 
 use super::Linux310;
 use extant_iosched::elevator::ProgramId;
 use extant_iosched::elevator::cfq::IdleRule;
 use extant_iosched::elevator::cfq::idle_rule::{Arrival, Lull};
 
-/// As [`Linux310`], but all idle queues together may idle at most one group slice in a round. With more of them than
-/// ticks in the slice the wait rounds to none, and the timer fires at the next tick.
+/// As [`Linux310`], but all idle queues together may idle for at most one group slice per round.
+/// With more queues than ticks in the slice the wait rounds to zero, and the timer fires at the
+/// next tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limited;
 

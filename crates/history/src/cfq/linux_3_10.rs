@@ -1,10 +1,12 @@
-//! As Linux 3.10 had it (block/cfq-iosched.c: `cfq_update_idle_window`, `cfq_should_idle`, `cfq_arm_slice_timer`).
+//! The rule of Linux 3.10 (block/cfq-iosched.c: `cfq_update_idle_window`, `cfq_should_idle`,
+//! `cfq_arm_slice_timer`).
 
 use extant_iosched::elevator::ProgramId;
 use extant_iosched::elevator::cfq::IdleRule;
 use extant_iosched::elevator::cfq::idle_rule::{Arrival, Lull};
 
-/// A new queue is trusted to follow up within `slice_idle`, until its third request shows that it does not.
+/// A new queue is expected to follow up within `slice_idle`, until its third request shows
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Linux310;
 

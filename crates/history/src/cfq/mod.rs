@@ -1,6 +1,6 @@
-//! CFQ's rules for idling: as Linux 3.10 had it, and the two changes that were proposed for it on the list in 2013 (the
-//! thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"). The rest of CFQ is in
-//! [`extant_iosched::elevator::cfq`], where our rule is.
+//! CFQ's idling rules: that of Linux 3.10, and the two changes proposed on the list in 2013 (the
+//! thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"). The rest of
+//! CFQ, with our own rule, is in [`extant_iosched::elevator::cfq`].
 
 mod earned;
 mod limited;

@@ -1,11 +1,12 @@
-//! Cuts of bios at the chunks of a striped device, as the device mapper of Linux 2.6.19 makes them (`__clone_and_map`).
+//! Splitting of bios at the chunks of a striped device, as in the device mapper of Linux 2.6.19
+//! (`__clone_and_map`).
 
 /// A piece of a bio: consecutive bytes on the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// First byte on the volume.
     pub start_byte: u64,
-    /// Bytes of each part of memory.
+    /// Length in bytes of each section of memory.
     pub sections: Vec<u64>,
 }
 
@@ -16,8 +17,9 @@ impl Cut {
     }
 }
 
-/// A bio that begins at a byte of the volume, cut so that each piece lies in one chunk. A part of memory that crosses the end of a
-/// chunk is a piece of its own on either side of it, and the parts before it are one.
+/// Splits a bio that starts at `start_byte` so that each piece lies in one chunk. A memory section
+/// that crosses the end of a chunk becomes a separate piece on either side of it; the whole
+/// sections before it form one piece.
 pub fn cut_at_chunks(start_byte: u64, sections: &[u64], chunk_bytes: u64) -> Vec<Cut> {
     let mut cuts = Vec::new();
     let (mut at, mut rest) = (start_byte, sections);

@@ -1,4 +1,4 @@
-//! A write past the page cache, as a process of Linux 2.6.19 makes it.
+//! A direct write, as in Linux 2.6.19.
 
 use super::{BlockMap, BoundaryRule, Cause, Cost, Event, Limits, Request, SentBio, cut_at_chunks};
 use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Op, Sector, Segment, StreamId};
@@ -20,38 +20,40 @@ pub struct Direct {
 /// Properties of the host and its devices that a request depends on.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// A page, in bytes.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// The longest command of the disks, in bytes (`max_sectors`), which bounds bios too (`bio_get_nr_vecs`).
+    /// The disks' maximum command size in bytes (`max_sectors`), which also limits bios
+    /// (`bio_get_nr_vecs`).
     pub command_bytes: u64,
-    /// The chunk of a striped device, in bytes, at which the device mapper cuts bios; `None` on a plain disk.
+    /// The chunk size of a striped device in bytes, at which the device mapper splits bios; `None`
+    /// for a plain disk.
     pub chunk_bytes: Option<u64>,
-    /// Time that a mapping waits for which blocks are allocated.
+    /// How long a mapping waits if it allocates blocks.
     pub map_wait: Nanos,
-    /// The same, beside `map_wait`, where placeholders keep others out of the range.
+    /// Added to `map_wait` where placeholders keep others out of the range.
     pub placeholder_wait: Nanos,
 }
 
-/// Pages that a bio has room for at most: `MAX_PHYS_SEGMENTS`, and `BIO_MAX_PAGES`, which is twice that.
+/// Maximum pages per bio: `MAX_PHYS_SEGMENTS`, half of `BIO_MAX_PAGES`.
 const BIO_PAGES: u64 = 128;
 
-/// Bios sent so far, by cause, and the pieces that the device mapper made of them.
+/// Number of bios sent, by cause, and of the pieces that the device mapper made of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Because the next block was elsewhere.
+    /// The next block was not adjacent.
     pub gap: u64,
-    /// Because they were full.
+    /// The bio was full.
     pub full: u64,
     /// At a boundary.
     pub boundary: u64,
     /// At the end of a request.
     pub end: u64,
-    /// Pieces of them.
+    /// Pieces of all these bios.
     pub pieces: u64,
 }
 
 impl Sent {
-    /// All of the bios.
+    /// Total number of bios.
     pub fn bios(&self) -> u64 {
         self.gap + self.full + self.boundary + self.end
     }
@@ -68,7 +70,7 @@ impl Sent {
     }
 }
 
-/// Pieces in flight, and the first error.
+/// Number of pieces in flight, the first error, and the waiting task.
 #[derive(Default)]
 struct InFlight {
     state: Mutex<(usize, Option<IoError>, Option<Waker>)>,
@@ -105,12 +107,14 @@ impl InFlight {
 }
 
 impl Direct {
-    /// Writes `bytes` bytes of zeroes from byte `at` on, both whole blocks, to where `map` has them on `device`, and returns when
-    /// all of it is there: the next request of the caller never overlaps this one. `sent` counts the bios.
+    /// Writes `bytes` bytes of zeroes at byte `at`, both whole blocks, to the blocks of `map` on
+    /// `device`. Returns when all of it is written, so a caller's requests never overlap. Counts
+    /// the bios in `sent`.
     ///
     /// # Errors
-    /// The first failure of the device, once nothing is in flight any more; a full volume counts as one.
-    #[allow(clippy::too_many_arguments)] // a request, and the machine and map that it meets
+    /// The device's first error, once nothing is in flight any more; a full volume is an error as
+    /// well.
+    #[allow(clippy::too_many_arguments)] // one request, and the machine and map it runs on
     pub async fn write(
         self,
         rt: &Rt,
@@ -143,7 +147,7 @@ impl Direct {
                 Ok(Some(Event::Sent(bio))) => {
                     let pieces = send(device, kernel, limits.block_bytes, &bio, stream, &in_flight);
                     sent.count(bio.cause, pieces);
-                    // The clock of a task that never waits runs ahead of its devices'.
+                    // A task that never waits would run ahead of its devices' clock.
                     rt.resched().await;
                 }
                 Err(full) => break Err(full),
@@ -157,10 +161,10 @@ impl Direct {
     }
 }
 
-/// No space left on the device.
+/// Linux errno for no space left on the device.
 const ENOSPC: i32 = 28;
 
-/// Sends a bio, in pieces; says how many.
+/// Submits a bio in pieces and returns how many.
 fn send(
     device: &Arc<dyn Device>,
     kernel: &Kernel,

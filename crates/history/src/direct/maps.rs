@@ -1,15 +1,15 @@
-//! Maps of files that grow, as their file systems lay them out.
+//! Block maps of growing files, as their file systems lay them out.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-/// A mapping of blocks that follow each other in the file and on the volume.
+/// A mapping of contiguous blocks, in the file and on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// First block on the volume.
     pub block: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Whether the next mapping needs metadata first (`buffer_boundary`).
     pub boundary: bool,
@@ -17,29 +17,29 @@ pub struct Mapped {
     pub allocated: bool,
 }
 
-/// The volume has no room for what was asked.
+/// The volume has no room for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the volume is full")]
 pub struct FullVolume;
 
-/// Where a file's blocks are (`get_block`).
+/// Maps file blocks to volume blocks (`get_block`).
 pub trait BlockMap: Send + fmt::Debug {
-    /// At most `most` blocks from `file_block` on. Blocks without a place get one.
+    /// Maps at most `most` blocks from `file_block` on, and allocates those that are missing.
     ///
     /// # Errors
-    /// [`FullVolume`].
+    /// [`FullVolume`] if no block is free.
     fn map(&mut self, file_block: u64, most: u64) -> Result<Mapped, FullVolume>;
 
-    /// A block of the file system, in bytes.
+    /// Block size of the file system in bytes.
     fn block_bytes(&self) -> u64;
 }
 
-/// Runs of a file, in order.
+/// The runs of a file, in order.
 #[derive(Clone, Debug, Default)]
 struct Runs(Vec<(u64, Range<u64>)>);
 
 impl Runs {
-    /// The block's place, and how many follow it there.
+    /// Position of a file block on the volume, and the number of contiguous blocks from there.
     fn find(&self, file_block: u64) -> Option<(u64, u64)> {
         let at = self.0.partition_point(|(first, _)| *first <= file_block).checked_sub(1)?;
         let (first, run) = &self.0[at];
@@ -59,11 +59,12 @@ impl Runs {
     }
 }
 
-/// Pointers in the inode (`EXT3_NDIR_BLOCKS`).
+/// Number of direct pointers in the inode (`EXT3_NDIR_BLOCKS`).
 const DIRECT: u64 = 12;
 
-/// A file of ext3, whose blocks are allocated in order from the volume's free space: one writer whose reservation window
-/// nothing stands in the way of. A block of pointers lies before the first block that it points to.
+/// A file on ext3. Its blocks are allocated in order from the volume's free space, as for a single
+/// writer with an unobstructed reservation window. A pointer block precedes the first block it
+/// points to.
 #[derive(Clone, Debug)]
 pub struct Ext3Map {
     free: VecDeque<Range<u64>>,
@@ -73,7 +74,7 @@ pub struct Ext3Map {
 }
 
 impl Ext3Map {
-    /// An empty file on a volume with this free space, of blocks of `block_bytes` bytes.
+    /// An empty file on a volume with this free space and a block size of `block_bytes`.
     pub fn new(free: impl IntoIterator<Item = Range<u64>>, block_bytes: u64) -> Self {
         let free = free.into_iter().filter(|run| !run.is_empty()).collect();
         Self { free, block_bytes, runs: Runs::default(), end_block: 0 }
@@ -83,7 +84,7 @@ impl Ext3Map {
         self.block_bytes / 4
     }
 
-    /// Blocks that follow this one under the same pointer block (`blocks_to_boundary`).
+    /// Number of blocks after this one under the same pointer block (`blocks_to_boundary`).
     fn to_boundary(&self, file_block: u64) -> u64 {
         match file_block.checked_sub(DIRECT) {
             None => DIRECT - 1 - file_block,
@@ -91,7 +92,8 @@ impl Ext3Map {
         }
     }
 
-    /// Pointer blocks that come into being with this block of the file: one for each level that begins with it.
+    /// Number of pointer blocks created with this file block: one for each level that starts with
+    /// it.
     fn new_pointer_blocks(&self, file_block: u64) -> u64 {
         let pointers = self.pointers();
         let Some(mut behind) = file_block.checked_sub(DIRECT) else { return 0 };
@@ -106,7 +108,7 @@ impl Ext3Map {
         0
     }
 
-    /// So many blocks in a row at most, from the beginning of the free space.
+    /// Takes up to `most` contiguous blocks from the start of the free space.
     fn take(&mut self, most: u64) -> Result<Range<u64>, FullVolume> {
         let first = self.free.front_mut().ok_or(FullVolume)?;
         let taken = first.start..first.end.min(first.start + most);
@@ -142,7 +144,8 @@ impl BlockMap for Ext3Map {
     }
 }
 
-/// A file of xfs: extents as long as the allocation group has room, aligned to the stripe unit, and never a boundary.
+/// A file on XFS: extents as long as the allocation group allows, aligned to the stripe unit, and
+/// never a boundary.
 #[derive(Clone, Debug)]
 pub struct XfsMap {
     free: VecDeque<Range<u64>>,
@@ -152,12 +155,12 @@ pub struct XfsMap {
 }
 
 impl XfsMap {
-    /// An empty file on a volume of `volume_blocks` blocks in `groups` allocation groups; extents begin at multiples of
-    /// `unit_blocks` (`sunit`).
+    /// An empty file on a volume of `volume_blocks` blocks in `groups` allocation groups; extents
+    /// start at multiples of `unit_blocks` (`sunit`).
     pub fn new(volume_blocks: u64, groups: u64, unit_blocks: u64, block_bytes: u64) -> Self {
         let unit = unit_blocks.max(1);
         let group_blocks = (volume_blocks / groups.max(1)).max(1);
-        // The head of a group has its superblock, its free-space trees and its first inodes.
+        // A group starts with its superblock, its free-space trees and its first inodes.
         let group = |number: u64| {
             let start = number * group_blocks;
             (start + 1).next_multiple_of(unit)..start + group_blocks
@@ -193,8 +196,8 @@ impl BlockMap for XfsMap {
 mod tests {
     use super::*;
 
-    /// All mappings of a file written with requests of `request` blocks: first block of the file, first block on the volume, length,
-    /// boundary.
+    /// All mappings of a file written in requests of `request` blocks: first file block, first
+    /// volume block, length, boundary.
     fn mappings(map: &mut dyn BlockMap, blocks: u64, request: u64) -> Vec<(u64, u64, u64, bool)> {
         let (mut at, mut all) = (0, Vec::new());
         while at < blocks {
@@ -214,12 +217,12 @@ mod tests {
             [
                 (0, 1000, 12, true),
                 (12, 1013, 1024, true),
-                // The doubly indirect block, and the first that it points to.
+                // The double indirect block, and the first pointer block below it.
                 (1036, 2039, 1024, true),
                 (2060, 3064, 40, false),
             ]
         );
-        // The same blocks, when they are there.
+        // The same blocks again, now allocated.
         let again = map.map(1036, 9999).unwrap();
         assert_eq!((again.block, again.blocks, again.boundary, again.allocated), (2039, 1024, true, false));
     }

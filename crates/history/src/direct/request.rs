@@ -1,26 +1,26 @@
-//! The state machine of one request.
+//! The state machine of one direct I/O request.
 
 use super::{BlockMap, BoundaryRule, FullVolume, Mapped};
 use std::collections::VecDeque;
 
-/// Pages that are pinned at a time (`DIO_PAGES`).
+/// Pages pinned at a time (`DIO_PAGES`).
 const PINNED_PAGES: u64 = 64;
 
-/// Sizes that a request is cut by.
+/// Sizes at which a request is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A page of the caller's memory, in bytes; whole blocks.
+    /// Page size of the caller's memory in bytes; a multiple of the block size.
     pub page_bytes: u64,
-    /// A block of the file system, in bytes.
+    /// Block size of the file system in bytes.
     pub block_bytes: u64,
-    /// Pages that a bio has room for (`bio_get_nr_vecs`).
+    /// Maximum pages per bio (`bio_get_nr_vecs`).
     pub bio_pages: u64,
 }
 
 /// A run of blocks within one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Which page of the request.
+    /// Number of the page in the request.
     pub page: u64,
     /// First byte in the page.
     pub offset: u64,
@@ -30,20 +30,20 @@ pub struct Section {
     block: u64,
 }
 
-/// The reason for which a bio was sent.
+/// Why a bio was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The next blocks are elsewhere on the volume.
+    /// The next blocks are not adjacent on the volume.
     Gap,
-    /// It had no room left.
+    /// The bio was full.
     Full,
     /// A boundary.
     Boundary,
-    /// The request ended.
+    /// The end of the request.
     End,
 }
 
-/// A bio, as it goes to the device.
+/// A bio as sent to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentBio {
     /// First block on the volume.
@@ -64,54 +64,57 @@ impl SentBio {
 /// A step of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So many pages of the caller's memory were pinned.
+    /// Pages of the caller's memory were pinned; this many.
     Pinned(u64),
-    /// The file system has given a mapping.
+    /// The file system returned a mapping.
     Mapped(Mapped),
-    /// A bio goes to the device.
+    /// A bio is sent to the device.
     Sent(SentBio),
 }
 
-/// A bio that takes sections still.
+/// A bio that still takes sections.
 #[derive(Debug)]
 struct Building {
     block: u64,
-    /// The block behind its last one (`final_block_in_bio`).
+    /// The block after its last one (`final_block_in_bio`).
     end_block: u64,
     room_pages: u64,
     sections: Vec<Section>,
 }
 
-/// A request of whole blocks, page by page (`struct dio`).
+/// A request of whole blocks, processed page by page (`struct dio`).
 #[derive(Debug)]
 pub struct Request {
     rule: BoundaryRule,
     limits: Limits,
-    /// The next block of the file, and the one behind the last (`block_in_file`, `final_block_in_request`).
+    /// The next file block, and the end of the request (`block_in_file`, `final_block_in_request`).
     at_block: u64,
     end_block: u64,
     page: u64,
     pages: u64,
-    /// Pages that are in no bio yet (`pages_in_io`).
+    /// Pages not yet in a bio (`pages_in_io`).
     pages_left: u64,
-    /// Blocks left of the mapping, the first of them on the volume, and whether it is marked (`blocks_available`,
-    /// `next_block_for_io`, the bit of `map_bh`).
+    /// The current mapping: blocks left, the first of them on the volume, and whether it is marked
+    /// as a boundary (`blocks_available`, `next_block_for_io`, the bit of `map_bh`).
     available_blocks: u64,
     next_block: u64,
     marked: bool,
-    /// The next bio that is looked at is to be sent (`boundary`).
+    /// Send the current bio at the next opportunity (`boundary`).
     boundary: bool,
-    /// Not in a bio yet, since the next section may be of the same page (`cur_page`).
+    /// The last section, held back from the bio since the next one may continue it in the same page
+    /// (`cur_page`).
     current: Option<Section>,
     bio: Option<Building>,
     events: VecDeque<Event>,
 }
 
 impl Request {
-    /// A request for `bytes` bytes from byte `at` of the file on, both whole blocks, from memory that begins with a page.
+    /// A request for `bytes` bytes at byte `at` of the file, both whole blocks, from page-aligned
+    /// memory.
     ///
     /// # Panics
-    /// They are not whole blocks, a page is not whole blocks, or a bio has no room for a page.
+    /// If `at`, `bytes` or a page is not a multiple of the block size, or a bio has no room for a
+    /// page.
     pub fn new(rule: BoundaryRule, limits: Limits, at: u64, bytes: u64) -> Self {
         let Limits { page_bytes, block_bytes, bio_pages } = limits;
         let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
@@ -135,10 +138,10 @@ impl Request {
         }
     }
 
-    /// The next step; nothing once all of it was sent.
+    /// The next step; `None` once everything is sent.
     ///
     /// # Errors
-    /// [`FullVolume`], from the map; what was collected is not sent.
+    /// [`FullVolume`], from the map; blocks collected so far are not sent.
     pub fn next(&mut self, map: &mut dyn BlockMap) -> Result<Option<Event>, FullVolume> {
         while self.events.is_empty() {
             if self.page < self.pages {
@@ -193,7 +196,7 @@ impl Request {
 
     /// `submit_page_section`.
     fn take_section(&mut self, section: Section) {
-        // The second patch keeps the mark from what is sent to make room for this section.
+        // The second patch hides the mark from bios sent to make room for this section.
         let boundary = if self.is_late() { std::mem::take(&mut self.boundary) } else { self.boundary };
         let grows = self.current.as_ref().is_some_and(|current| {
             current.page == section.page
@@ -247,7 +250,7 @@ impl Request {
         }
     }
 
-    /// `dio_bio_add_page`; whether there was room.
+    /// `dio_bio_add_page`; returns whether there was room.
     fn add(&mut self, section: Section) -> bool {
         let Some(bio) = &mut self.bio else { return false };
         let is_full = bio.sections.len() as u64 == bio.room_pages;

@@ -1,14 +1,15 @@
-//! The limit as it changes.
+//! The dirty limit as it changes.
 
-/// The limit that pauses aim at: follows the stated one up at once, and down slowly, so that lowering it does not stop
-/// every writer at once (kernel: `global_dirty_limit`, `update_dirty_limit()`).
+/// The limit that pauses aim at. It follows the configured limit up at once but down slowly, so
+/// that lowering the limit does not stop every writer (kernel: `global_dirty_limit`,
+/// `update_dirty_limit()`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HardLimit {
     pages: u64,
 }
 
 impl HardLimit {
-    /// Called every 200 ms with the stated limit and what is dirty.
+    /// Updates the limit; called every 200 ms with the configured limit and the dirty pages.
     pub(super) fn update(&mut self, limit: u64, dirty: u64) {
         if self.pages < limit {
             self.pages = limit;

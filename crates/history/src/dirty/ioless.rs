@@ -1,6 +1,6 @@
-//! Writers pause, flushers write: Linux since 3.2, in the form of 3.7 (mm/page-writeback.c: `balance_dirty_pages()`,
-//! `balance_dirty_pages_ratelimited()`) or of the patches as they were posted in 2011, with the devices' parts counted by events, as
-//! up to 3.5.
+//! Writers pause, flushers write: Linux since 3.2, in the form of 3.7 (mm/page-writeback.c:
+//! `balance_dirty_pages()`, `balance_dirty_pages_ratelimited()`) or of the patches posted in 2011.
+//! Device shares are counted by events, as up to 3.5.
 
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
@@ -17,13 +17,15 @@ use extant_cache::control::{
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-/// On a device over its part, writers are looked at every so many pages: 32 KiB.
+/// Interval in pages at which writers are checked on a device over its share: 32 KiB.
 const WHEN_EXCEEDED: u64 = 8;
 
-/// The IO-less controller (kernel: `balance_dirty_pages()`): each device's writers get a rate that feedback brings to the
-/// device's bandwidth, times a ratio that keeps the dirty pages at their setpoint; they sleep for the rest of the time.
+/// The IO-less controller (kernel: `balance_dirty_pages()`). Feedback sets a rate limit for each
+/// writer of a device so that together they match the device's bandwidth; a factor on it keeps the
+/// dirty pages at their setpoint. Writers sleep for the rest of the time.
 ///
-/// The rules of [`Verdict::Pause`]: `ioless: rate`, and `ioless: limit` where nothing more may be dirtied.
+/// The rules of [`Verdict::Pause`] are `ioless: rate`, and `ioless: limit` when nothing more may be
+/// dirtied.
 #[derive(Debug)]
 pub struct Ioless {
     form: Form,
@@ -38,33 +40,37 @@ pub struct Ioless {
     writers: BTreeMap<WriterId, Writer>,
 }
 
-/// Which form of the patches decides pauses, and when a device counts as over its part.
+/// Which version of the patches decides pauses, and when a device counts as over its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// As posted in September and October 2011, up to version 12, and as merged in 3.2: a device is over its part where it holds more
-    /// than that, or where all do; pauses are as long as what was dirtied takes, up to a longest one that grows with the writers.
+    /// As posted in September and October 2011, up to version 12, and as merged in 3.2. A device
+    /// counts as over its share if its dirty pages exceed the share or the total exceeds the limit.
+    /// A pause is as long as the dirtied pages require, up to a maximum that grows with the number
+    /// of writers.
     Posted,
-    /// As in 3.7: both must hold; pauses have a target, a least and a longest, and time that a writer thought comes off.
+    /// As in 3.7: both must be exceeded. Pauses have a target, a minimum and a maximum, and think
+    /// time is subtracted.
     Linux37,
 }
 
 /// The state of one task.
 #[derive(Clone, Copy, Debug)]
 struct Writer {
-    /// Pages dirtied since it was last paused or let off (kernel: `nr_dirtied`).
+    /// Pages dirtied since its last pause or since it was last let through (kernel: `nr_dirtied`).
     dirtied_pages: u64,
-    /// It is looked at when it has dirtied so many (kernel: `nr_dirtied_pause`).
+    /// Number of dirtied pages at which it is checked again (kernel: `nr_dirtied_pause`).
     pause_pages: u64,
-    /// The tick at which the last pause ended or would have ended (kernel: `dirty_paused_when`); 0 is never.
+    /// Tick at which the last pause ended or would have ended (kernel: `dirty_paused_when`); 0
+    /// means never.
     paused_at: u64,
-    /// In a pause because nothing more may be dirtied, after so many pages.
+    /// Pages it still owes while it pauses because nothing more may be dirtied.
     stopped: Option<u64>,
-    /// It left in a pause, and is looked at when it comes back.
+    /// Left during a pause; to be checked when it comes back.
     has_left: bool,
 }
 
 impl Default for Writer {
-    /// A task begins with 128 KiB between two looks.
+    /// A new task is first checked after 128 KiB.
     fn default() -> Self {
         Self { dirtied_pages: 0, pause_pages: 32, paused_at: 0, stopped: None, has_left: false }
     }
@@ -74,16 +80,17 @@ impl Default for Writer {
 struct Device {
     bandwidth: WriteBandwidth,
     rate: RateLimit,
-    /// A writer was found over the device's part and the limit, and none since was not (kernel: `dirty_exceeded`).
+    /// Set when a writer finds the device over its share, cleared when one does not (kernel:
+    /// `dirty_exceeded`).
     exceeded: bool,
-    /// The tick at which the estimates were last made, and the totals then.
+    /// Tick of the last estimates, and the totals at that time.
     at: u64,
     dirtied: u64,
     written: u64,
 }
 
 impl Ioless {
-    /// As in 3.7.
+    /// The controller of Linux 3.7.
     pub fn new(host: &Host) -> Self {
         Self {
             form: Form::Linux37,
@@ -99,19 +106,20 @@ impl Ioless {
         }
     }
 
-    /// With the reserve of the patch that the thread "writeback: dirty position control - bdi reserve area" is named after, as
-    /// it was first posted.
+    /// With the reserve of the patch "writeback: dirty position control - bdi reserve area", as
+    /// first posted; its thread has the same name.
     pub fn as_first_posted(host: &Host) -> Self {
         Self { form: Form::Posted, reserve: Reserve::Second, ..Self::new(host) }
     }
 
-    /// Version 12 of the patches (3 October 2011), with the background threshold for each device that is its last.
+    /// Version 12 of the patches (3 October 2011), whose last patch adds a background threshold per
+    /// device.
     pub fn version_12(host: &Host) -> Self {
         Self { form: Form::Posted, per_device_background: true, ..Self::new(host) }
     }
 
-    /// As that thread's mail of 28 September 2011 has it: with its reserve, and a flusher that works also while its device holds
-    /// more than its part of the background threshold.
+    /// As in that thread's mail of 28 September 2011: with its reserve, and with a flusher that
+    /// also works while its device exceeds its share of the background threshold.
     pub fn with_device_background(host: &Host) -> Self {
         let (form, reserve) = (Form::Posted, Reserve::HalfAndChunk);
         Self { form, per_device_background: true, reserve, ..Self::new(host) }
@@ -144,7 +152,7 @@ impl Ioless {
         self.devices.get(numbers.device.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Makes the estimates that are due (kernel: `__bdi_update_bandwidth()`).
+    /// Updates the estimates if they are due (kernel: `__bdi_update_bandwidth()`).
     fn estimate(&mut self, now: Nanos, numbers: &Numbers) {
         let (ticks, tick) = (self.ticks, self.ticks.at(now));
         let elapsed = tick.saturating_sub(self.device(numbers).at);
@@ -155,7 +163,8 @@ impl Ioless {
         let device = self.device(numbers);
         let dirtied = numbers.dirtied_total.saturating_sub(device.dirtied);
         let written = numbers.written_total.saturating_sub(device.written);
-        // Over more than a second without a question the device was idle for a part that is not known: no sample.
+        // After more than a second without calls, the device was idle for an unknown part of it: no
+        // sample.
         if elapsed <= ticks.hz() {
             let below = position.dirty < position.setpoint();
             let dirty_rate = dirtied * ticks.hz() / elapsed;
@@ -166,13 +175,14 @@ impl Ioless {
         self.hard.update(numbers.limits.limit_pages, numbers.global.total());
     }
 
-    /// Pages that a processor's writers dirty before one of them is looked at, however fast they may go
+    /// Pages that the writers of a processor may dirty before one of them is checked, at any rate
     /// (kernel: `ratelimit_pages`).
     fn ratelimit(&self, numbers: &Numbers) -> u64 {
         (numbers.limits.limit_pages / (32 * u64::from(self.cpus))).max(16)
     }
 
-    /// A writer has dirtied pages: `None` if it is to balance them, otherwise how many more it may dirty before it asks again.
+    /// Counts a writer's dirtied pages. Returns how many more it may dirty before asking again, or
+    /// `None` if it must balance now.
     fn ratelimited(
         &mut self,
         numbers: &Numbers,
@@ -202,7 +212,7 @@ impl Ioless {
         Some((limit - writer.dirtied_pages).min(ASK_PAGES))
     }
 
-    /// A writer balances; `None` when it goes on.
+    /// Balances a writer; `None` if it may continue.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Option<Verdict> {
         if numbers.global.total() <= freerun(numbers) {
             (writer.paused_at, writer.dirtied_pages) = (self.ticks.at(now), 0);
@@ -228,7 +238,7 @@ impl Ioless {
         let pages = writer.stopped.take().unwrap_or(writer.dirtied_pages);
         let ratio = position.ratio();
         if ratio == 0 {
-            // It stays in the loop, and still owes what it dirtied.
+            // It stays in the loop and still owes what it dirtied.
             (writer.dirtied_pages, writer.stopped) = (0, Some(pages));
             return Some(Verdict::Pause { until: ticks.sleep(now, most), pages: 0, rule: "ioless: limit" });
         }
@@ -261,7 +271,7 @@ impl Ioless {
         let pause =
             |long: u64, pages, rule| Some(Verdict::Pause { until: ticks.sleep(now, long), pages, rule });
         if task == 0 {
-            // It looks again after the pause, and still owes what it dirtied.
+            // It is checked again after the pause, and still owes what it dirtied.
             *writer = Writer {
                 dirtied_pages: 0,
                 pause_pages: plan.pages,
@@ -274,12 +284,12 @@ impl Ioless {
         self.device(numbers).exceeded = over;
         let period = ticks.hz() * pages / task;
         let began = if writer.paused_at == 0 { tick } else { writer.paused_at };
-        // Time that it spent elsewhere since comes off, time that it was let off before is added.
+        // Subtract the time spent elsewhere since then; add pauses skipped before.
         let (thought, owed) = (tick.saturating_sub(began), began.saturating_sub(tick));
         let due = (period + owed).saturating_sub(thought);
         if due < plan.least {
             if thought > period + ticks.hz() {
-                // It has been slow for so long that it starts afresh.
+                // Slow for so long that it starts afresh.
                 (writer.paused_at, writer.dirtied_pages) = (tick, 0);
             } else if period > 0 {
                 writer.paused_at = began + period;
@@ -289,7 +299,8 @@ impl Ioless {
             }
             return None;
         }
-        // The rate fell for a moment: what is beyond the longest pause is forgiven, but for as much again.
+        // The rate dropped briefly: of the time beyond the longest pause, carry over at most as
+        // much again and forgive the rest.
         let forgiven = due.saturating_sub(most).min(most);
         writer.paused_at = tick + forgiven + due.min(most);
         (writer.dirtied_pages, writer.pause_pages) = (0, plan.pages);
@@ -310,27 +321,29 @@ impl Ioless {
         Background::Run { chunk_pages, in_flight_pages: QUEUE_PAGES, least_pages: 1 }
     }
 
-    /// How far the kernel's count of a device's pages may be off: for each processor so many pages that it has not told yet
-    /// (kernel: `bdi_stat_error()`). The counts here are exact; the kernel's loop compares with this.
+    /// How far the kernel's page count of a device may be off: each processor has this many pages
+    /// not yet added to it (kernel: `bdi_stat_error()`). The counts here are exact, but the
+    /// kernel's loop compares with this.
     fn counter_error(&self) -> u64 {
         u64::from(self.cpus) * 8 * (1 + u64::from(self.cpus.ilog2()))
     }
 }
 
-/// Up to here writers are not held back (kernel: `dirty_freerun_ceiling()`).
+/// Writers are not throttled up to here (kernel: `dirty_freerun_ceiling()`).
 fn freerun(numbers: &Numbers) -> u64 {
     (numbers.limits.limit_pages + numbers.limits.background_pages) / 2
 }
 
 impl DirtyControl for Ioless {
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
-        // No wall: writers stop at the limit by their rate, which is nothing there.
+        // No hard pool limit: at the dirty limit the writers' rate is zero, which stops them.
         let mut orders = Orders { pool_limit_pages: u64::MAX, ..Orders::none(numbers) };
         let mut balances = true;
         if let Some(Asking { writer: id, dirtied_pages, .. }) = asking {
             let mut writer = self.writers.remove(&id).unwrap_or_default();
             let more = match writer.stopped {
-                // It is still in the kernel's loop; a device with next to nothing dirty lets it out.
+                // It is still in the kernel's loop, which it leaves once the device has next to
+                // nothing dirty.
                 Some(_) if self.form == Form::Linux37 && numbers.on_device.total() < self.counter_error() => {
                     writer.stopped = None;
                     Some(ASK_PAGES)

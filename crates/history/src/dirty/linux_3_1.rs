@@ -1,5 +1,6 @@
-//! Writers over the limit write back themselves: Linux 3.1 (mm/page-writeback.c: `balance_dirty_pages()`,
-//! `balance_dirty_pages_ratelimited_nr()`; as of 3.1-rc3, after "squeeze max-pause area and drop pass-good area").
+//! Writers over the limit write back pages themselves: Linux 3.1 (mm/page-writeback.c:
+//! `balance_dirty_pages()`, `balance_dirty_pages_ratelimited_nr()`; as of 3.1-rc3, after "squeeze
+//! max-pause area and drop pass-good area").
 
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
@@ -14,20 +15,23 @@ use extant_cache::control::{
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-/// On a device over its part a processor's writers are looked at every so many pages.
+/// Interval in pages at which a processor's writers are checked on a device over its share.
 const WHEN_EXCEEDED: u64 = 8;
-/// A task's limit is lower than its device's by up to this part (kernel: `TASK_LIMIT_FRACTION`).
+/// A task's limit is at most this fraction below its device's (kernel: `TASK_LIMIT_FRACTION`).
 const TASK_FRACTION: u64 = 8;
 
-/// The foreground throttle: over the limit a writer writes back half as much again as its processor's writers dirtied, whichever
-/// of its device's files comes first and is not being written back, and sleeps 1, 2, 4 … ticks, up to 100 ms, if it found less.
+/// The foreground throttle. A writer over the limit writes back one and a half times the pages that
+/// its processor's writers dirtied, from whichever of the device's files comes first and is not
+/// under writeback. If it finds fewer, it sleeps 1, 2, 4 … ticks, up to 100 ms.
 ///
-/// The rule of [`Verdict::WriteBack`] is `linux-3.1: foreground`, that of [`Verdict::Pause`] `linux-3.1: sleep`. A writer stays
-/// on one processor, which the model chooses by its number. Each processor's part of the kernel's counters is exact here.
+/// The rule of [`Verdict::WriteBack`] is `linux-3.1: foreground`, that of [`Verdict::Pause`]
+/// `linux-3.1: sleep`. The model assigns each writer to a fixed processor by its number. The
+/// kernel's per-processor counters are exact here.
 #[derive(Debug)]
 pub struct Linux31 {
     ticks: Ticks,
-    /// Pages that the writers of a processor dirty before one of them is looked at (kernel: `ratelimit_pages`).
+    /// Pages that a processor's writers dirty before one of them is checked (kernel:
+    /// `ratelimit_pages`).
     ratelimit: u64,
     processors: Processors,
     completions: Proportions<DeviceIndex>,
@@ -39,10 +43,11 @@ pub struct Linux31 {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
-    /// A writer was found over the limit since none could be (kernel: `dirty_exceeded`).
+    /// Set when a writer is found over the limit, cleared when no task can be over it (kernel:
+    /// `dirty_exceeded`).
     exceeded: bool,
     bandwidth: WriteBandwidth,
-    /// The tick of the last estimate, and the total then.
+    /// Tick of the last estimate, and the total at that time.
     at: u64,
     written: u64,
 }
@@ -50,14 +55,14 @@ struct Device {
 /// A task in `balance_dirty_pages()`.
 #[derive(Clone, Copy, Debug)]
 struct Writer {
-    /// Pages that it is to write back.
+    /// Pages that it must write back.
     chunk: u64,
     written: u64,
-    /// The tick at which it came.
+    /// Tick at which it entered.
     came: u64,
-    /// Ticks of its next sleep.
+    /// Length of its next sleep in ticks.
     pause: u64,
-    /// As of its last look.
+    /// State at its last check.
     seen: Seen,
     at: Place,
 }
@@ -68,11 +73,11 @@ struct Seen {
     on_device: u64,
     share: u64,
     task_share: u64,
-    /// No task of the device can be over the limit.
+    /// Whether no task of the device can be over the limit.
     clear: bool,
 }
 
-/// Where in the kernel's loop it is.
+/// Position in the kernel's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Head,
@@ -81,8 +86,8 @@ enum Place {
 }
 
 impl Linux31 {
-    /// On a host whose memory and processors say how often a writer is looked at: memory / (32 × processors), from 16 pages to
-    /// 4 MiB.
+    /// A controller for a host. Memory and processors determine how often a writer is checked:
+    /// memory / (32 × processors), from 16 pages to 4 MiB.
     pub fn new(host: &Host) -> Self {
         let ratelimit = (host.memory_bytes >> 12) / (32 * u64::from(host.cpus.max(1)));
         Self {
@@ -105,7 +110,7 @@ impl Linux31 {
         &mut self.devices[at]
     }
 
-    /// Makes the estimates that are due (kernel: `__bdi_update_bandwidth()`).
+    /// Updates the estimates if they are due (kernel: `__bdi_update_bandwidth()`).
     fn estimate(&mut self, now: Nanos, numbers: &Numbers) {
         let (ticks, tick) = (self.ticks, self.ticks.at(now));
         let device = self.device(numbers);
@@ -115,14 +120,16 @@ impl Linux31 {
         }
         let written = numbers.written_total.saturating_sub(device.written);
         (device.at, device.written) = (tick, numbers.written_total);
-        // Over more than a second without a question the device was idle for a part that is not known: no sample.
+        // After more than a second without calls, the device was idle for an unknown part of it: no
+        // sample.
         if elapsed <= ticks.hz() {
             device.bandwidth.update(ticks, elapsed, written);
             self.hard.update(numbers.limits.limit_pages, numbers.global.total());
         }
     }
 
-    /// A writer has dirtied pages: whether it is to balance them, and how many it is then to write back.
+    /// Counts a writer's dirtied pages. If it must balance now, returns how many pages to write
+    /// back.
     fn ratelimited(&mut self, numbers: &Numbers, id: WriterId, pages: u64) -> Option<u64> {
         self.dirtyings.add(id, pages, numbers.limits.limit_pages);
         let limit = if self.device(numbers).exceeded { WHEN_EXCEEDED } else { self.ratelimit };
@@ -143,7 +150,7 @@ impl Linux31 {
         Seen { dirty, on_device, share, task_share, clear: on_device <= least && dirty <= limit }
     }
 
-    /// Goes on in the loop; `None` when it is left.
+    /// Continues in the loop; `None` when the writer leaves it.
     fn step(&mut self, now: Nanos, numbers: &Numbers, id: WriterId, writer: &mut Writer) -> Option<Verdict> {
         let limit = numbers.limits.limit_pages;
         let tick = self.ticks.at(now);
@@ -186,14 +193,16 @@ impl Linux31 {
 
     fn sleep(&self, now: Nanos, writer: &mut Writer) -> Verdict {
         writer.at = Place::Slept;
-        // It looks again after the sleep.
+        // It is checked again after the sleep.
         Verdict::Pause { until: self.ticks.sleep(now, writer.pause), pages: 0, rule: "linux-3.1: sleep" }
     }
 
-    /// The orders to a writer, and whether it has balanced, at the end of which the kernel starts the flusher.
+    /// A writer's orders, and whether it has finished balancing, after which the kernel starts the
+    /// flusher.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, asking: Asking) -> (Verdict, bool) {
         let Asking { writer: id, dirtied_pages, written_pages } = asking;
-        // It asks every few pages, so that the flag and its processor's count are seen about as often as at each dirtying.
+        // It asks every few pages, so that the flag and its processor's count are checked about as
+        // often as at every dirtied page.
         let go = Verdict::Go { pages: ASK_PAGES };
         let mut writer = match self.writers.remove(&id) {
             Some(writer) => Writer { written: writer.written + written_pages, ..writer },
@@ -222,7 +231,7 @@ impl Linux31 {
 
 impl DirtyControl for Linux31 {
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
-        // No wall: a writer that had to wait long enough goes on past the limit.
+        // No hard pool limit: a writer that has waited long enough continues past the dirty limit.
         let mut orders = Orders { pool_limit_pages: u64::MAX, ..Orders::none(numbers) };
         let mut starts = true;
         if let Some(asking) = asking {
@@ -238,7 +247,7 @@ impl DirtyControl for Linux31 {
     }
 
     fn leave(&mut self, _device: DeviceIndex, writer: WriterId) {
-        // A task of the kernel stays; one that comes back looks again.
+        // The kernel's task stays in the loop; a writer that comes back here is checked again.
         if let Some(writer) = self.writers.get_mut(&writer) {
             writer.at = Place::Head;
         }

@@ -1,37 +1,38 @@
-//! Where the dirty pages are between the limits, as a factor to the writers' rate (Linux 3.7, mm/page-writeback.c:
-//! `bdi_position_ratio()`, and what it was while it was being written, in 2011).
+//! Position of the dirty pages between the limits, as a factor on the writers' rate (Linux 3.7,
+//! mm/page-writeback.c: `bdi_position_ratio()`, and its versions during development in 2011).
 
 use super::CHUNK_UNIT;
 
-/// Ratios are fixed-point numbers with ten bits after the point (kernel: `RATELIMIT_CALC_SHIFT`).
+/// Ratios are fixed-point numbers with ten fractional bits (kernel: `RATELIMIT_CALC_SHIFT`).
 pub(super) const RATIO_ONE: u64 = 1 << 10;
 
-/// The pages that a device is to have dirty so that it does not become idle: the factor rises below that.
+/// Dirty pages a device should keep so that it does not go idle; below that the factor rises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserve {
-    /// The device writes so much in a second; at most freerun; a device that has written nothing has no part at all (the patch
-    /// "writeback: dirty position control - bdi reserve area" as first posted, September 2011).
+    /// What the device writes in a second, but at most freerun. A device that has written nothing
+    /// has no share at all (the patch "writeback: dirty position control - bdi reserve area" as
+    /// first posted, September 2011).
     Second,
-    /// Half of the device's part, and 4 MiB (its thread's mail of 28 September 2011).
+    /// Half of the device's share plus 4 MiB (that thread's mail of 28 September 2011).
     HalfAndChunk,
-    /// Half of the device's part (version 12 of 3 October 2011, as merged in 3.2, and since).
+    /// Half of the device's share (version 12 of 3 October 2011, merged in 3.2, and since).
     Half,
 }
 
 /// The inputs of the position ratio, in pages (kernel: `bdi_position_ratio()`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
-    /// Up to here nobody is held back: halfway between the background threshold and the limit.
+    /// No writer is throttled up to here: halfway between the background threshold and the limit.
     pub(super) freerun: u64,
-    /// Where everybody stops.
+    /// All writers stop here.
     pub(super) limit: u64,
-    /// The stated limit.
+    /// The configured limit.
     pub(super) threshold: u64,
-    /// Dirty and under write-back on all devices.
+    /// Dirty and writeback pages on all devices.
     pub(super) dirty: u64,
-    /// The device's part of the threshold.
+    /// The device's share of the threshold.
     pub(super) device_threshold: u64,
-    /// Dirty and under write-back on the device.
+    /// Dirty and writeback pages on the device.
     pub(super) device_dirty: u64,
     /// The device's write bandwidth, in pages per second.
     pub(super) write_rate: u64,
@@ -39,13 +40,13 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Where the controller wants the dirty pages to be.
+    /// Target for the number of dirty pages.
     pub(super) fn setpoint(&self) -> u64 {
         (self.freerun + self.limit) / 2
     }
 
-    /// The device's part of the threshold, as it counts here: at least an eighth of what is left below the limit, so that
-    /// a device that has written nothing can begin.
+    /// The device's share of the threshold as used here: at least an eighth of what is left below
+    /// the limit, so that a device that has written nothing can start.
     pub(super) fn device_floor(&self) -> u64 {
         let part = self.device_threshold.min(self.threshold);
         match self.reserve {
@@ -54,18 +55,19 @@ impl Position {
         }
     }
 
-    /// Where the controller wants the device's dirty pages to be (kernel: `bdi_setpoint`).
+    /// Target for the device's dirty pages (kernel: `bdi_setpoint`).
     pub(super) fn device_setpoint(&self) -> u64 {
         self.part_of(self.setpoint())
     }
 
-    /// The device's part of `pages`, which is computed in 16 bits of fixed point.
+    /// The device's share of `pages`, computed with 16 fractional bits.
     fn part_of(&self, pages: u64) -> u64 {
         let part = (u128::from(self.device_floor()) << 16) / u128::from(self.threshold + 1);
         ((u128::from(pages) * part) >> 16) as u64
     }
 
-    /// Of all devices together: 1 at the setpoint, 2 at freerun, 0 at the limit, a cubic curve in between.
+    /// Ratio for all devices together: 1 at the setpoint, 2 at freerun, 0 at the limit, a cubic
+    /// curve in between.
     pub(super) fn global_ratio(&self) -> u64 {
         if self.dirty >= self.limit {
             return 0;
@@ -77,7 +79,7 @@ impl Position {
         (one + cube).max(0) as u64
     }
 
-    /// The factor to the device's rate limit.
+    /// The factor on the device's rate limit.
     pub(super) fn ratio(&self) -> u64 {
         let mut ratio = self.global_ratio();
         if ratio == 0 {
@@ -86,7 +88,8 @@ impl Position {
         let mine = self.device_floor();
         let setpoint = self.device_setpoint();
         let span = self.part_of(self.threshold.saturating_sub(mine) + 8 * self.write_rate);
-        // A straight line falls from 1 at the device's setpoint to 0 a span above it; it is left at a quarter.
+        // A straight line falls from 1 at the device's setpoint to 0 a span above it; it is cut off
+        // at a quarter.
         let zero = setpoint + span;
         if self.device_dirty < zero - span / 4 {
             ratio = scaled(ratio, zero - self.device_dirty, zero - setpoint + 1);

@@ -1,9 +1,10 @@
-//! Proportions: which part of the writing each device does, and which part of the dirtying each task.
+//! Proportions: each device's share of the writing, and each task's of the dirtying.
 
 use std::collections::BTreeMap;
 
-/// Floating proportions of pages: every event counts, and all counts are halved once a period of events has gone by
-/// (Linux 3.1 to 3.5, lib/proportions.c; users: `bdi_writeout_fraction()`, `task_dirties_fraction()`).
+/// Floating proportions of pages: every event is counted, and all counts are halved after each
+/// period of events (Linux 3.1 to 3.5, lib/proportions.c; users: `bdi_writeout_fraction()`,
+/// `task_dirties_fraction()`).
 #[derive(Clone, Debug)]
 pub(super) struct Proportions<K> {
     pages: BTreeMap<K, u64>,
@@ -17,12 +18,12 @@ impl<K> Default for Proportions<K> {
 }
 
 impl<K: Ord + Copy> Proportions<K> {
-    /// The length of a period under a dirty limit of `limit` pages: 2^(2 + log2 of it).
+    /// Length of a period for a dirty limit of `limit` pages: 2^(2 + log2 of it).
     fn period(limit: u64) -> u64 {
         4 << limit.saturating_sub(1).max(1).ilog2()
     }
 
-    /// `pages` pages of `who`, under a dirty limit of `limit` pages.
+    /// Counts `pages` pages for `who`, under a dirty limit of `limit` pages.
     pub(super) fn add(&mut self, who: K, pages: u64, limit: u64) {
         *self.pages.entry(who).or_default() += pages;
         self.total += pages;
@@ -35,13 +36,14 @@ impl<K: Ord + Copy> Proportions<K> {
         }
     }
 
-    /// The part of `of` that is due to `who` by its pages; 0 for one that has none (kernel: `bdi_dirty_limit()`).
+    /// The share of `of` that `who` has earned by its pages; 0 if it has none (kernel:
+    /// `bdi_dirty_limit()`).
     pub(super) fn share(&self, who: K, of: u64) -> u64 {
         let done = self.pages.get(&who).copied().unwrap_or(0);
         (u128::from(of) * u128::from(done) / u128::from(self.total.max(1))) as u64
     }
 
-    /// Forgets one that has gone; its events still count among all.
+    /// Drops an entry; its events still count in the total.
     pub(super) fn forget(&mut self, who: K) {
         self.pages.remove(&who);
     }

@@ -1,4 +1,4 @@
-//! Formulas against values worked out by hand, and one-sentence properties of the controllers.
+//! Formulas checked against values computed by hand, and properties of the controllers.
 
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
@@ -14,7 +14,7 @@ use extant_cache::control::{
 use extant_cache::dirty::MAX_PAUSE;
 use extant_rt::Nanos;
 
-/// 100 MiB, half of it in the background: freerun 19200, setpoint 22400.
+/// 100 MiB, half of it as background threshold: freerun 19200, setpoint 22400.
 const LIMITS: DirtyLimits = DirtyLimits { background_pages: 12_800, limit_pages: 25_600 };
 
 fn numbers(dirty_pages: u64, writeback_pages: u64) -> Numbers {
@@ -47,12 +47,12 @@ fn position(dirty: u64, device_dirty: u64) -> Position {
     }
 }
 
-/// With so many ticks a second.
+/// A host with `hz` ticks per second.
 fn host(hz: u32) -> Host {
     Host { cpus: 24, memory_bytes: 16 << 30, hz }
 }
 
-/// Those of Linux, and ours.
+/// Linux's controllers, and ours.
 fn controllers(hz: u32) -> impl Iterator<Item = Box<dyn DirtyControl>> {
     DIRTY_CONTROLS.iter().map(move |policy| dirty_control(policy.name, &host(hz)).unwrap())
 }
@@ -68,19 +68,21 @@ fn the_hard_limit_rises_at_once_and_falls_by_a_32nd_of_the_gap() {
     assert_eq!(hard.pages(100), 197, "not below what is dirty");
 }
 
-/// Values by hand from the patches of 3 October 2011 ("limit max dirty pause time", "control dirty pause time"), at 1000 Hz.
+/// Computed by hand from the patches of 3 October 2011 ("limit max dirty pause time", "control
+/// dirty pause time"), at 1000 Hz.
 #[test]
 fn pauses_as_posted_grow_with_the_writers_and_shrink_with_the_pool() {
     let ticks = Ticks::new(1000);
-    // One writer: 20 ms; 64 of them, 6 doublings: 20 + 6 x 20 x 1000/1024.
+    // One writer: 20 ms. 64 writers, 6 doublings: 20 + 6 x 20 x 1000/1024.
     assert_eq!(posted::max_pause(ticks, 1 << 20, 16_384, 16_384), 20);
     assert_eq!(posted::max_pause(ticks, 1 << 20, 16_384, 256), 137);
-    // A pool of 500 pages at 16,384 a second: an eighth of 30 ms, which is less than the least of 4.
+    // 500 dirty pages at 16,384 per second: an eighth of 30 ms, which is below the minimum of 4.
     assert_eq!(posted::max_pause(ticks, 500, 16_384, 256), 4);
     assert_eq!(posted::max_pause(ticks, 0, 16_384, 256), 137, "nothing is dirty: no bound by it");
     assert_eq!(posted::max_pause(ticks, 0, 1 << 40, 1), 200);
-    // Half of the longest pause is wanted: 256 pages a second for 68 ms are 17. After a pause of less than a fourth, at least an
-    // eighth more; after one of the longest, at least an eighth less.
+    // The target is half of the longest pause: 256 pages per second for 68 ms are 17. After a pause
+    // shorter than a fourth of it, at least an eighth more; after one of maximum length, at least
+    // an eighth fewer.
     assert_eq!(posted::pause_pages(ticks, 30, 137, 32, 32, 256), 36);
     assert_eq!(posted::pause_pages(ticks, 30, 137, 8, 8, 256), 17);
     assert_eq!(posted::pause_pages(ticks, 30, 137, 2, 2, 256), 8, "four times at most");
@@ -89,15 +91,17 @@ fn pauses_as_posted_grow_with_the_writers_and_shrink_with_the_pool() {
     assert_eq!(posted::pause_pages(ticks, 70, 137, 32, 32, 256), 32, "in between it stays");
 }
 
-/// "dirty_exceeded" is set by either in the patches of 2011 and in 3.2, by both in 3.7.
+/// "dirty_exceeded" needs either condition in the patches of 2011 and in 3.2, both in 3.7.
 #[test]
 fn a_device_over_its_part_counts_in_version_12_and_not_in_3_7() {
-    // 20,480 pages are dirty of 25,600, on a device that has written nothing so far and so has no part.
+    // 20,480 of 25,600 pages are dirty, on a device that has not written anything yet and so has no
+    // share.
     let asked = |name: &str| {
         let mut control = dirty_control(name, &host(1000)).unwrap();
         control.orders(Nanos::from_secs(1), &numbers(20_480, 0), Some(asking(1, 32)));
         let go = control.orders(Nanos::from_secs(2), &numbers(20_480, 0), Some(asking(2, 1))).writer;
-        // A new writer has 32 pages before it is looked at, of which it is let have 8 at a time; and 8 in all on a device over its part.
+        // A new writer may dirty 32 pages before it is checked, granted 8 at a time; on a device
+        // over its share, only 8 in all.
         match go {
             Verdict::Go { pages } => pages,
             other => panic!("{name}: {other:?}"),
@@ -120,12 +124,13 @@ fn the_global_ratio_is_two_at_freerun_one_at_the_setpoint_and_nothing_at_the_lim
 
 #[test]
 fn the_device_ratio_follows_its_line_its_reserve_and_its_end() {
-    // Setpoint 2239, span 15819, so the line ends at 18058.
+    // Setpoint 2239, span 15819: the line ends at 18058.
     assert_eq!(position(22_400, 2_240).ratio(), 1_023, "at its setpoint");
     assert_eq!(position(22_400, 640).ratio(), 2_254, "at half of its reserve");
     assert_eq!(position(22_400, 100).ratio(), 9_296, "nearly empty");
     assert_eq!(position(22_400, 15_000).ratio(), 256, "far above");
-    // The mail's reserve is 1280 + 1024 pages, the first one what the device writes in a second.
+    // The mail's reserve is 1280 + 1024 pages; the first version's is what the device writes in a
+    // second.
     let with = |reserve, device_dirty| Position { reserve, ..position(22_400, device_dirty) }.ratio();
     assert_eq!(with(Reserve::HalfAndChunk, 2_240), 1_023 * 2_304 / 2_240);
     assert_eq!(with(Reserve::Second, 2_240), 1_023 * 16_896 / 2_240);
@@ -148,7 +153,7 @@ fn bandwidth_moves_by_the_part_of_the_window_that_went_by() {
     assert_eq!((bandwidth.rate, bandwidth.average()), (24_113, 25_505));
     bandwidth.update(Ticks::new(1000), 5_000, 50_000);
     assert_eq!((bandwidth.rate, bandwidth.average()), (10_000, 10_000), "longer than the window");
-    // At 250 Hz the window of 3 s is 1024 ticks, and the estimate the same.
+    // At 250 Hz the 3 s window is 1024 ticks; the estimate is the same.
     let mut coarse = WriteBandwidth::default();
     coarse.update(Ticks::new(250), 50, 2_000);
     assert_eq!(coarse.rate, 24_838);
@@ -161,7 +166,7 @@ fn completions_are_halved_once_a_period_is_over() {
     completions.add(DeviceIndex(1), 20_000, 25_600);
     assert_eq!(completions.share(DeviceIndex(0), 300), 200);
     assert_eq!(completions.share(DeviceIndex(7), 300), 0);
-    // The period is 65536 pages: what was counts half from here on.
+    // The period is 65536 pages; earlier counts are halved from here on.
     completions.add(DeviceIndex(1), 10_000, 25_600);
     assert_eq!(completions.share(DeviceIndex(0), 70), 40);
 }
@@ -176,9 +181,10 @@ fn pauses_are_planned_as_by_hand() {
     assert_eq!(plan(1_056), PausePlan { least: 25, pages: 50 });
     assert_eq!(plan(300), PausePlan { least: 54, pages: 32 });
     assert_eq!(plan(100), PausePlan { least: 200, pages: 19 });
-    // With an eighth of the rate limit at the moment, 165 pages would take 78 ms: longer than 20, so what fits in 20.
+    // With an eighth of the rate limit, 165 pages would take 78 ms. That exceeds 20, so plan what
+    // fits in 20.
     assert_eq!(PausePlan::new(ms, 20, 2_112, 16_896, 16_896), PausePlan { least: 11, pages: 41 });
-    // In ticks of 10 ms the target is a tick.
+    // With ticks of 10 ms the target is one tick.
     assert_eq!(
         PausePlan::new(Ticks::new(100), 20, 16_896, 16_896, 16_896),
         PausePlan { least: 1, pages: 132 }
@@ -190,7 +196,7 @@ fn pauses_are_planned_as_by_hand() {
 #[test]
 fn a_rate_limit_steps_down_by_an_eighth_of_the_half_of_the_way() {
     let mut rate = RateLimit::default();
-    // Balanced 6400; the position says 25601, which is no reason to slow down.
+    // Balanced 6400; the position says 25601, so there is no reason to slow down.
     rate.update(RATIO_ONE, 10_000, 40_000, false);
     assert_eq!(rate.base(), 25_600);
     // The position says 12801: a step of 12799, halved once, an eighth of that.
@@ -200,7 +206,7 @@ fn a_rate_limit_steps_down_by_an_eighth_of_the_half_of_the_way() {
 
 #[test]
 fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
-    // Four writers on a device that writes 10,000 pages a second: 2500 for each.
+    // Four writers on a device that writes 10,000 pages per second: 2500 each.
     let (write_rate, writers) = (10_000, 4);
     let mut rate = RateLimit::default();
     let mut dirty = 19_200;
@@ -273,7 +279,8 @@ fn linux_3_1_writers_write_back_half_as_much_again_and_sleep_twice_as_long_each_
     let mut now = Nanos::from_secs(1);
     control.written(now, &numbers(0, 0), 1_000, Nanos::from_millis(1));
     let mut dirtied = 1024;
-    // It is asked to write back, finds nothing to write, and sleeps: so many milliseconds.
+    // The writer is asked to write back, finds nothing to write, and sleeps. Returns the
+    // milliseconds.
     let mut slept = |numbers: &Numbers| {
         let verdict = control.orders(now, numbers, Some(asking(0, std::mem::take(&mut dirtied)))).writer;
         let Verdict::WriteBack { pages: 2_048, chunk_pages: 2_048, .. } = verdict else {
@@ -287,7 +294,7 @@ fn linux_3_1_writers_write_back_half_as_much_again_and_sleep_twice_as_long_each_
     };
     let all: Vec<u64> = (0..10).map(|_| slept(&numbers(26_000, 0)).unwrap()).collect();
     assert_eq!(all, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100], "past the limit it stays");
-    // Its own limit is an eighth below the device's, because it dirtied all.
+    // Its own limit is an eighth below the device's, since it dirtied everything.
     assert_eq!(slept(&numbers(23_000, 0)), Ok(100));
     assert_eq!(
         slept(&numbers(23_000, 0)),
@@ -301,19 +308,20 @@ fn a_linux_3_1_writer_that_wrote_its_part_goes_on_and_is_looked_at_every_eight_p
     let mut control = Linux31::new(&host(1000));
     let full = numbers(25_601, 0);
     let mut ask = |asking| control.orders(Nanos(0), &full, Some(asking)).writer;
-    // Writers 0 and 24 share a processor of 24, and the 1024 pages before one of them is looked at.
+    // Of 24 processors, writers 0 and 24 share one, and the 1024 pages before one of them is
+    // checked.
     assert_eq!(ask(asking(0, 1_000)), Verdict::Go { pages: 8 });
     assert_eq!(ask(asking(1, 1_000)), Verdict::Go { pages: 8 });
     assert!(matches!(ask(asking(24, 24)), Verdict::WriteBack { .. }));
     assert_eq!(ask(Asking { written_pages: 1_536, ..asking(24, 0) }), Verdict::Go { pages: 8 });
-    // The device is over its part from now on. Pages that it has written back are not counted twice.
+    // The device is over its share from now on. Pages it has written back are not counted twice.
     assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
     assert!(matches!(ask(asking(0, 0)), Verdict::Pause { .. }));
 }
 
 #[test]
 fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_more_than_its_part() {
-    // One of ten devices holds 5 MiB of 10 MiB that are dirty; the threshold is 50 MiB.
+    // One of ten devices holds 5 MiB of 10 MiB dirty; the threshold is 50 MiB.
     let numbers = Numbers {
         global: Amounts { dirty_pages: 2_560, writeback_pages: 0 },
         devices: 10,
@@ -328,7 +336,8 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
     };
     assert_eq!(share(&mut Ioless::new(&host(1000))), Background::Stop);
     let run = share(&mut Ioless::with_device_background(&host(1000)));
-    // Half a second of 100 MiB/s, an eighth of the limit, and 4 MiB, in whole 4 MiB.
+    // Half a second of 100 MiB/s but at most an eighth of the limit, plus 4 MiB, in multiples of 4
+    // MiB.
     assert_eq!(run, Background::Run { chunk_pages: 4_096, in_flight_pages: 16_384, least_pages: 1 });
 }
 
@@ -337,7 +346,7 @@ fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
         let mut control = Ioless::new(&host(1000));
         let now = Nanos::from_secs(10);
-        // It has been let off below freerun last.
+        // Its last check was below freerun and let it through.
         control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 32)));
         match control.orders(now, &numbers(12_400, 10_000), Some(asking(0, 512))).writer {
             Verdict::Pause { until, .. } => until - now,
@@ -352,9 +361,10 @@ fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let mut control = Ioless::new(&host(1000));
     let now = Nanos::from_secs(10);
     let numbers = numbers(12_400, 10_000);
-    // The only device that writes: all of the threshold is its part.
+    // The only device that writes gets the whole threshold as its share.
     control.written(now, &numbers, 1_000, Nanos::from_millis(1));
-    // However many pages lie between two looks, 100,000 pages take the time that the rate limit gives them.
+    // However many pages lie between two checks, 100,000 pages take as long as the rate limit
+    // requires.
     let (mut paused, mut dirtied) = (Nanos::ZERO, 0);
     while dirtied < 100_000 {
         dirtied += 8;
@@ -366,6 +376,6 @@ fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let rate = control.state(now, &numbers).task_rate;
     let due_ms = 1000 * dirtied / rate;
     let paused_ms = paused.0 / 1_000_000;
-    // Each look rounds down to a millisecond.
+    // Each check rounds down to a millisecond.
     assert!(paused_ms <= due_ms && paused_ms * 10 >= due_ms, "{paused_ms} of {due_ms} ms");
 }

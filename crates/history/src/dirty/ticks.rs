@@ -1,15 +1,15 @@
-//! Time in ticks, as the kernel counts it: sleeps end with a tick.
+//! Time in ticks, as in the kernel: sleeps end at a tick.
 
 use extant_rt::Nanos;
 
-/// Ticks of a kernel built with a certain `CONFIG_HZ`.
+/// The ticks of a kernel built with some `CONFIG_HZ`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticks {
     hz: u64,
 }
 
 impl Ticks {
-    /// `hz` ticks a second; 1 to 10⁹.
+    /// `hz` ticks per second; 1 to 10⁹.
     pub(super) fn new(hz: u32) -> Self {
         Self { hz: u64::from(hz).clamp(1, 1_000_000_000) }
     }
@@ -19,17 +19,18 @@ impl Ticks {
         self.hz
     }
 
-    /// Ticks per second, rounded up to a power of two, as some formulas have it.
+    /// Ticks per second, rounded up to a power of two, as used in some formulas.
     pub(super) fn hz_power(self) -> u64 {
         self.hz.next_power_of_two()
     }
 
-    /// The tick that `now` lies in (kernel: `jiffies`).
+    /// The tick that contains `now` (kernel: `jiffies`).
     pub(super) fn at(self, now: Nanos) -> u64 {
         (u128::from(now.0) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
-    /// When a sleep of so many ticks that begins now is over: with the tick that many after the present one.
+    /// End of a sleep of `ticks` that starts now: the start of the tick that many after the current
+    /// one.
     pub(super) fn sleep(self, now: Nanos, ticks: u64) -> Nanos {
         self.start(self.at(now).saturating_add(ticks))
     }
@@ -39,7 +40,8 @@ impl Ticks {
         Nanos((u128::from(tick) * 1_000_000_000).div_ceil(u128::from(self.hz)).min(u64::MAX.into()) as u64)
     }
 
-    /// The longest pause of a writer: 200 ms, at least a tick (kernel: `MAX_PAUSE`, and `BANDWIDTH_INTERVAL`).
+    /// A writer's longest pause: 200 ms, at least a tick (kernel: `MAX_PAUSE`, and
+    /// `BANDWIDTH_INTERVAL`).
     pub(super) fn most_pause(self) -> u64 {
         (self.hz / 5).max(1)
     }

@@ -1,20 +1,22 @@
-//! ext4's pass over delayed allocation, Linux 2.6.33 (`ext4_da_writepages`, fs/ext4/inode.c).
+//! ext4's writeback pass with delayed allocation, Linux 2.6.33 (`ext4_da_writepages`,
+//! fs/ext4/inode.c).
 
 use extant_cache::pass::{DirtyAhead, Step, Visit, WriteBackPass, Yields};
 
-/// Dirty pages in a row that one visit collects at most (`s_max_writeback_mb_bump`, 128 MiB).
+/// Maximum contiguous dirty pages that one visit collects (`s_max_writeback_mb_bump`, 128 MiB).
 const BUMP_PAGES: u64 = 32_768;
-/// The longest extent that one round allocates: mballoc normalises a request to 8 MiB.
+/// Longest extent allocated per round: mballoc normalises a request to 8 MiB.
 const EXTENT_PAGES: u64 = 2048;
-/// A page vector (`PAGEVEC_SIZE`).
+/// Pages in a page vector (`PAGEVEC_SIZE`).
 const PAGEVEC_PAGES: u64 = 14;
 
-/// Collects up to 128 MiB of dirty pages that follow each other, allocates one extent, submits the pages that lie in it one bio
-/// each, and dirties all the others again, to collect them anew for the next extent: the work is quadratic in the run's length.
+/// Collects up to 128 MiB of contiguous dirty pages, allocates one extent, and submits the pages in
+/// it with one bio each. It redirties all the others and collects them again for the next extent,
+/// so the work is quadratic in the run's length.
 ///
-/// The function has no reschedule point. Pages are submitted through functions that might sleep; the pages that are dirtied
-/// again are one stretch. The patch of March 2010 ("ext4: reduce scheduling latency with delayed allocation") reschedules after
-/// each page vector.
+/// The function has no reschedule point. Submitting pages might sleep; redirtying pages is one
+/// uninterrupted stretch. The patch of March 2010 ("ext4: reduce scheduling latency with delayed
+/// allocation") reschedules after each page vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux2633 {
     reschedules: bool,
@@ -44,7 +46,7 @@ impl WriteBackPass for Linux2633 {
 #[derive(Debug)]
 struct Rounds {
     reschedules: bool,
-    /// Pages of the collected run that no round has submitted yet.
+    /// Collected pages that no round has submitted yet.
     collected_pages: u64,
 }
 
@@ -57,7 +59,7 @@ impl Visit for Rounds {
         if self.collected_pages == 0 {
             self.collected_pages = ahead.run_pages.min(BUMP_PAGES);
         }
-        // Pages may have been cleaned since they were collected.
+        // Pages may have been cleaned since.
         let collected_pages = self.collected_pages.min(ahead.run_pages).max(1);
         let take_pages = collected_pages.min(EXTENT_PAGES);
         self.collected_pages = collected_pages - take_pages;
@@ -82,7 +84,7 @@ mod tests {
     fn a_run_of_128_mib_takes_sixteen_rounds_and_dirties_the_rest_again_in_each() {
         let mut visit = Linux2633::released().visit();
         let (mut ahead, mut redirtied, mut rounds) = (100_000, Vec::new(), 0);
-        // The flusher of 2.6.33 asks for 1,024 pages of a file.
+        // The flusher of 2.6.33 requests 1,024 pages of a file.
         let mut left_pages = 1024_u64;
         while left_pages > 0 {
             let run_pages = ahead.min(visit.look_pages(left_pages, 256));

@@ -1,4 +1,4 @@
-//! Passes of write-back as Linux had them, behind [`WriteBackPass`](extant_cache::pass::WriteBackPass).
+//! Linux's writeback passes, behind [`WriteBackPass`](extant_cache::pass::WriteBackPass).
 
 mod linux_2_6_33;
 

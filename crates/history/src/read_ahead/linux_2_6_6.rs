@@ -1,14 +1,16 @@
-//! The read-ahead of Linux 2.6.6 (mm/readahead.c: `page_cache_readahead`, `check_ra_success`, `handle_ra_miss`), from memory
-//! and not beside the source: window sizes and the rules of growing and shrinking are as recalled.
+//! The read-ahead of Linux 2.6.6 (mm/readahead.c: `page_cache_readahead`, `check_ra_success`,
+//! `handle_ra_miss`), written from memory without the source: window sizes and the rules for
+//! growing and shrinking are as recalled.
 //!
-//! A current window and one ahead of it, in pages. A hit makes the next window two pages longer, up to the most; a miss two
-//! pages shorter, until read-ahead is off. A window of which nothing was read, because its pages were there or because the
-//! device was congested, makes the next one shorter by a page. Read-ahead that is off comes back after as many misses in a
-//! row as the longest window has pages, each at the page behind the one before.
+//! There is a current window and one ahead of it, in pages. A hit lengthens the next window by two
+//! pages, up to the maximum; a miss shortens it by two, until read-ahead is off. A window that
+//! reads nothing, because its pages were cached or the device was congested, shortens the next one
+//! by a page. Read-ahead turns on again after as many consecutive misses as the longest window has
+//! pages, each at the page after the previous one.
 
 use std::ops::Range;
 
-/// The state of an open file (kernel: `struct file_ra_state`). All numbers are pages.
+/// Read-ahead state of an open file (kernel: `struct file_ra_state`). All numbers are in pages.
 #[derive(Clone, Debug)]
 pub struct ReadAhead {
     most: u64,
@@ -17,7 +19,7 @@ pub struct ReadAhead {
     next: Next,
     previous: Option<u64>,
     ahead: Range<u64>,
-    /// Misses in a row at consecutive pages, while read-ahead is off.
+    /// Consecutive misses at consecutive pages, while read-ahead is off.
     misses: u64,
     last_miss: Option<u64>,
 }
@@ -31,7 +33,8 @@ enum Next {
 }
 
 impl ReadAhead {
-    /// Of a file that was just opened; windows have at most `most` pages (kernel: `ra_pages`), 2 or more.
+    /// State for a newly opened file; windows have at most `most` pages (kernel: `ra_pages`), 2 or
+    /// more.
     pub fn new(most: u64) -> Self {
         Self {
             most,
@@ -45,10 +48,11 @@ impl ReadAhead {
         }
     }
 
-    /// A read of `page` begins. `read` starts to read a window and says how many of its pages were not there before.
+    /// Starts a read of `page`. `read` starts reading a window and returns how many of its pages
+    /// were not cached.
     pub fn access(&mut self, page: u64, read: &mut dyn FnMut(Range<u64>) -> u64) {
         let next = match self.next {
-            // Reads of less than a page come back to the same one.
+            // Reads shorter than a page return to the same page.
             Next::Pages(_) if self.previous == Some(page) => return,
             Next::Off => {
                 self.previous = Some(page);
@@ -90,7 +94,7 @@ impl ReadAhead {
         }
     }
 
-    /// The page of the last access was not there, and is read alone.
+    /// The page of the last access was not cached, and is read on its own.
     pub fn missed(&mut self, page: u64) {
         let before = self.last_miss.replace(page);
         if self.next != Next::Off {
@@ -123,7 +127,8 @@ impl ReadAhead {
 mod tests {
     use super::*;
 
-    /// Reads pages in order with a device that is congested or not; windows in the order in which they were read.
+    /// Reads pages in order, with or without congestion. Returns the windows in the order in which
+    /// they were read.
     fn windows(pages: impl Iterator<Item = u64>, congested: bool) -> Vec<Range<u64>> {
         let (mut state, mut all) = (ReadAhead::new(16), Vec::new());
         for page in pages {

@@ -1,4 +1,4 @@
-//! Read-ahead as Linux had it.
+//! Linux's read-ahead.
 
 mod linux_2_6_6;
 

@@ -1,4 +1,4 @@
-//! Streams that wait for their requests, over an elevator, over a disk: virtual time only.
+//! Streams that wait for their requests, on an elevator and a disk, in virtual time only.
 
 use crate::disk::{Disk, Geometry};
 use crate::random::Random;
@@ -14,14 +14,14 @@ pub(crate) struct Stream {
     pub(crate) op: Op,
     pub(crate) sync: bool,
     pub(crate) sectors: u64,
-    /// Where: `Some(span)` random in `base..base+span`, `None` sequential from `base`.
+    /// Position: `Some(span)` is random in `base..base+span`, `None` sequential from `base`.
     pub(crate) base: u64,
     pub(crate) random_in: Option<u64>,
-    /// From the end of a request to the next.
+    /// Time from the completion of a request to the next one.
     pub(crate) think: Nanos,
-    /// From one sequential request to the next; 0: the end of the last.
+    /// Sectors from one sequential request to the next; 0: contiguous.
     pub(crate) stride: u64,
-    /// Requests outstanding at once.
+    /// Maximum requests in flight.
     pub(crate) depth: u32,
     pub(crate) starts: Nanos,
     pub(crate) priority: Priority,
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// The service that a stream got.
+/// The service a stream received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Got {
     pub(crate) requests: u64,
@@ -74,11 +74,11 @@ pub(crate) struct Got {
     pub(crate) latencies: Vec<Nanos>,
 }
 
-/// The outcome of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) streams: Vec<Got>,
-    /// When the last stream was done, its last think time included (as fio's `runt`).
+    /// When the last stream finished, including its last think time (like fio's `runt`).
     pub(crate) runtime: Nanos,
 }
 
@@ -95,7 +95,7 @@ impl Outcome {
         self.streams[of].iter().map(|s| s.bytes).sum::<u64>() as f64 / 1e6 / self.runtime.as_secs_f64()
     }
 
-    /// Mean, maximum, in milliseconds.
+    /// Mean and maximum in milliseconds.
     pub(crate) fn latency_ms(&self, of: std::ops::Range<usize>) -> (f64, f64) {
         let all: Vec<u64> = self.streams[of].iter().flat_map(|s| &s.latencies).map(|l| l.0).collect();
         let sum: u64 = all.iter().sum();
@@ -110,18 +110,19 @@ struct Pending {
     start: u64,
 }
 
-/// How long, and through how many request slots.
+/// Length of a run, and its number of request slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// No request is issued later.
+    /// No request is issued after this time.
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
-    /// Slots (Linux: `nr_requests`) for synchronous requests, and as many for asynchronous ones.
+    /// Slots (Linux: `nr_requests`) for synchronous requests, and the same number for asynchronous
+    /// ones.
     pub(crate) slots: usize,
 }
 
 impl Run {
-    /// With Linux's 128 slots.
+    /// A run with Linux's 128 slots.
     pub(crate) fn seconds(seconds: u64) -> Self {
         Self { seconds, seed: 1, slots: 128 }
     }
@@ -138,7 +139,7 @@ pub(crate) struct ClosedLoop<'a> {
     slots: Vec<Option<Pending>>,
     free: Vec<u32>,
     in_use: [usize; 2],
-    /// Streams that wait for a slot, with their request: \[async, sync\].
+    /// Requests waiting for a slot: \[async, sync\].
     waiting: [VecDeque<Pending>; 2],
     got: Vec<Got>,
     limit: usize,
@@ -287,7 +288,7 @@ impl<'a> ClosedLoop<'a> {
         got.requests += 1;
         got.bytes += s.sectors * 512;
         got.latencies.push(now - pending.issued);
-        // A task that goes on at once still takes a moment to come back.
+        // Even a task that continues at once needs a moment to come back.
         let think = s.think.max(Nanos::from_micros(20));
         self.wake(now + think, pending.stream);
         if self.in_use[side] < self.limit

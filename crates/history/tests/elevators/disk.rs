@@ -1,7 +1,8 @@
-//! A rotating disk as a pure service model: enough mechanics to tell elevators apart.
+//! A rotating disk as a pure service model, with enough mechanics to tell elevators apart.
 //!
-//! Seek a+b√d, rotation, native command queueing that picks the shortest positioning time (with a bound on how often a
-//! command is passed over), look-ahead into a few cache segments, and a fixed overhead per command.
+//! It models seek a+b√d, rotation, native command queueing by shortest positioning time (with a
+//! limit on how long a command may be passed over), look-ahead into a few cache segments, and a
+//! fixed overhead per command.
 
 use extant_rt::Nanos;
 
@@ -12,23 +13,24 @@ pub(crate) struct Geometry {
     pub(crate) sectors_per_track: u64,
     pub(crate) tracks_per_cylinder: u64,
     pub(crate) cylinders: u64,
-    /// Arm moves by one cylinder, settle included.
+    /// Arm movement by one cylinder, including settling.
     pub(crate) seek_min_ns: u64,
-    /// Arm moves from edge to edge.
+    /// Arm movement from edge to edge.
     pub(crate) seek_max_ns: u64,
     pub(crate) overhead_ns: u64,
-    /// Commands that the drive takes at once.
+    /// Maximum commands in flight.
     pub(crate) depth: usize,
-    /// Look-ahead: segments, and sectors in each.
+    /// Number of look-ahead segments, and sectors in each.
     pub(crate) segments: usize,
     pub(crate) segment_sectors: u64,
 }
 
 impl Geometry {
-    /// A 2 TB 7200 rpm SATA disk of about 2013: six surfaces, 140 MB/s, 8.5 ms on average over random seeks.
+    /// A 2 TB 7200 rpm SATA disk of about 2013: six surfaces, 140 MB/s, 8.5 ms mean random seek.
     ///
-    /// The settle time `seek_min_ns` is calibrated: it makes a lone random read within 5 GB take 5.0 ms, which with
-    /// 8 ms of idling is the 6.5 s / 500 of the published "before" maximum (see `five_hundred`).
+    /// The settle time `seek_min_ns` is calibrated so that a lone random read within 5 GB takes 5.0
+    /// ms. With 8 ms of idling that makes the 6.5 s / 500 of the published "before" maximum (see
+    /// `five_hundred`).
     pub(crate) fn sata_2013() -> Self {
         Self {
             revolution_ns: 8_333_333,
@@ -44,7 +46,7 @@ impl Geometry {
         }
     }
 
-    /// A device without mechanics: each command takes `service`, one after the other.
+    /// A device without mechanics: each command takes `service`, one at a time.
     pub(crate) fn constant(service: Nanos, depth: usize) -> Self {
         Self {
             revolution_ns: 1,
@@ -76,9 +78,9 @@ pub(crate) struct Disk {
     queue: Vec<Command>,
     serving: Option<(u32, Nanos)>,
     cylinder: u64,
-    /// Cached runs, most recently used last; the last grows while the head stays on it.
+    /// Cached runs, most recently used last; the last one grows while the head stays on it.
     segments: Vec<(u64, u64)>,
-    /// Since when the head reads ahead from the end of the last segment.
+    /// Since when the head has been reading ahead from the end of the last segment.
     ahead_since: Option<Nanos>,
 }
 
@@ -103,12 +105,12 @@ impl Disk {
         self.start(now);
     }
 
-    /// When the command being served ends.
+    /// When the current command completes.
     pub(crate) fn busy_until(&self) -> Option<Nanos> {
         self.serving.map(|(_, end)| end)
     }
 
-    /// Ends the command being served, at [`Self::busy_until`].
+    /// Completes the current command, at [`Self::busy_until`].
     pub(crate) fn complete(&mut self) -> u32 {
         let (tag, end) = self.serving.take().expect("a command is being served");
         self.start(end);
@@ -120,7 +122,7 @@ impl Disk {
             return;
         }
         self.look_ahead(now);
-        // A drive bounds how long it passes a command over.
+        // A drive limits how long it passes over a command.
         let late = self.queue.iter().position(|c| now.0 - c.arrived.0 > 500_000_000);
         let cost = |c: &Command| self.cost(c, now);
         let at = late.unwrap_or_else(|| {
@@ -137,7 +139,7 @@ impl Disk {
         sector / (self.geometry.sectors_per_track * self.geometry.tracks_per_cylinder)
     }
 
-    /// Where on the track, in nanoseconds of a revolution; tracks are skewed by a head switch.
+    /// Position on the track, in nanoseconds of a revolution; tracks are skewed by a head switch.
     fn angle_ns(&self, sector: u64) -> u64 {
         let g = &self.geometry;
         let (track, offset) = (sector / g.sectors_per_track, sector % g.sectors_per_track);
@@ -169,7 +171,7 @@ impl Disk {
                 // From the buffer at interface speed, 300 MB/s.
                 return g.overhead_ns + command.sectors * 512 * 1_000_000_000 / 300_000_000;
             }
-            // The head is on this run already: the rest passes under it as it comes.
+            // The head is already on this run, so the rest only has to pass under it.
             if let (Some((s, e)), Some(_)) = (self.segments.last(), self.ahead_since)
                 && *s <= command.start
                 && command.start <= *e
@@ -185,7 +187,7 @@ impl Disk {
         g.overhead_ns + seek + wait + self.transfer_ns(command.start, command.sectors)
     }
 
-    /// Sectors that the head has read ahead until now.
+    /// Adds the sectors that the head has read ahead by `now`.
     fn look_ahead(&mut self, now: Nanos) {
         let g = &self.geometry;
         if let (Some(since), Some((s, e))) = (self.ahead_since, self.segments.last_mut()) {
@@ -213,7 +215,7 @@ impl Disk {
             let at_head = at + 1 == self.segments.len();
             let (s, e) = self.segments.remove(at);
             if last <= e {
-                // A hit: the head goes on with what it was reading, if that was this run.
+                // A hit: the head continues reading ahead if it was on this run.
                 let since = self.ahead_since.filter(|_| at_head);
                 self.segments.push((s.max(command.start), e));
                 self.ahead_since = since;

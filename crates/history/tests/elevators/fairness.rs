@@ -1,4 +1,4 @@
-//! Shares of the streams, in the manner of Seastar's fair_queue tests: a sentence, then ratios.
+//! Shares of streams, in the style of Seastar's fair_queue tests: a sentence, then ratios.
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
@@ -8,7 +8,7 @@ use extant_iosched::elevator::IoClass::{BestEffort, Idle, RealTime};
 use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator};
 use extant_rt::Nanos;
 
-/// Far apart, so that nobody cooperates.
+/// Far apart, so that streams do not cooperate.
 fn sequential(i: u64) -> Stream {
     Stream::sequential(256, (i + 1) * 200_000_000)
 }
@@ -26,7 +26,7 @@ fn on_constant(elevator: &mut dyn Elevator, streams: &[Stream]) -> Outcome {
     ClosedLoop::run(elevator, Geometry::constant(Nanos::from_millis(1), 1), streams, Run::seconds(20))
 }
 
-/// Streams got requests in these proportions, within `tolerance` (relative).
+/// Asserts that streams completed requests in these proportions, within `tolerance` (relative).
 fn verify(what: &str, outcome: &Outcome, expected: &[f64], tolerance: f64) {
     let got: Vec<u64> = outcome.streams.iter().map(|s| s.requests).collect();
     let unit = got.iter().sum::<u64>() as f64 / expected.iter().sum::<f64>();
@@ -36,7 +36,7 @@ fn verify(what: &str, outcome: &Outcome, expected: &[f64], tolerance: f64) {
     }
 }
 
-/// Sequential readers of one level get equal parts.
+/// Sequential readers of the same level get equal shares.
 #[test]
 fn equal_streams() {
     for name in CFQS {
@@ -46,7 +46,8 @@ fn equal_streams() {
     }
 }
 
-/// Time slices of two sequential readers are as 180 : 100 for levels 0 and 4, and as 100 : 40 for levels 4 and 7.
+/// Time slices of two sequential readers are 180 : 100 for levels 0 and 4, and 100 : 40 for levels
+/// 4 and 7.
 #[test]
 fn levels_have_their_slices() {
     for name in CFQS {
@@ -57,8 +58,8 @@ fn levels_have_their_slices() {
     }
 }
 
-/// A reader of the real-time class leaves the others what it does not use, a reader of the idle class takes what they
-/// do not use.
+/// A real-time reader leaves the others what it does not use; an idle-class reader takes what the
+/// others do not use.
 #[test]
 fn classes_are_in_order() {
     for name in CFQS {
@@ -84,7 +85,8 @@ fn classes_are_in_order() {
     }
 }
 
-/// A random reader beside a sequential one gets at least a third of the disk's time: of what it gets alone.
+/// Next to a sequential reader, a random reader gets at least a third of the throughput it gets
+/// alone.
 #[test]
 fn a_random_reader_keeps_its_share() {
     for name in CFQS {
@@ -94,7 +96,7 @@ fn a_random_reader_keeps_its_share() {
     }
 }
 
-/// Readers come before buffered writers, which still get something.
+/// Readers go before buffered writers, which still get something.
 #[test]
 fn asynchronous_writes_wait_for_readers_but_not_forever() {
     for name in CFQS {
@@ -105,7 +107,7 @@ fn asynchronous_writes_wait_for_readers_but_not_forever() {
     }
 }
 
-/// In a crowd of 64 random readers nobody waits for longer than a second with our rule.
+/// In a crowd of 64 random readers, our rule lets no reader wait longer than a second.
 #[test]
 fn no_stream_starves_in_a_crowd() {
     let mut streams: Vec<Stream> = (0..64).map(|_| random(0)).collect();
@@ -115,7 +117,7 @@ fn no_stream_starves_in_a_crowd() {
     assert!(max < 1_000.0, "{max} ms");
 }
 
-/// Streams that come and go in waves do not wait longer for having come in a crowd.
+/// Streams that come and go in waves do not wait longer for having arrived in a crowd.
 #[test]
 fn streams_that_came_in_a_crowd_do_not_wait_when_it_has_gone() {
     let waves: Vec<Stream> =
@@ -124,7 +126,7 @@ fn streams_that_came_in_a_crowd_do_not_wait_when_it_has_gone() {
     assert!(max < 1_000.0, "{max} ms");
 }
 
-/// Deadline: writes are starved by at most two batches of 16 reads.
+/// Deadline: writes wait for at most two batches of 16 reads.
 #[test]
 fn deadline_writes_wait_for_two_batches_of_reads() {
     let reads = Stream { depth: 64, ..random(0) };
@@ -138,7 +140,8 @@ fn deadline_writes_wait_for_two_batches_of_reads() {
     verify("deadline", &outcome, &[2.0, 1.0], 0.05);
 }
 
-/// Deadline: of two classes only the higher is served, until a request of the lower is ten seconds old.
+/// Deadline: only the higher of two classes is served, until a request of the lower one is ten
+/// seconds old.
 #[test]
 fn deadline_classes_are_strict_and_age() {
     let high = Stream { depth: 4, ..random(0) };
@@ -149,7 +152,8 @@ fn deadline_classes_are_strict_and_age() {
     assert!((10_000..10_020).contains(&waits[0]), "{waits:?}");
 }
 
-/// Deadline: with requests on both sides of the disk, none waits for longer than its expiry and a batch or two.
+/// Deadline: with requests on both sides of the disk, none waits longer than its expiry plus a
+/// batch or two.
 #[test]
 fn deadline_bounds_waits() {
     let streams: Vec<Stream> = (0..100).map(|i| random(i % 8)).collect();
@@ -157,10 +161,11 @@ fn deadline_bounds_waits() {
     assert!(max < 500.0 + 2.0 * 16.0 + 100.0, "{max} ms");
 }
 
-/// CFQ: a request that is past its expiry is served at the start of its queue's next slice, however near others are.
+/// CFQ: an expired request is served at the start of its queue's next slice, however near others
+/// are.
 #[test]
 fn cfq_serves_expired_requests() {
-    // One process reads forward at depth 32, and once far behind.
+    // One process reads forward at depth 32, another far behind it.
     let forward = Stream { depth: 32, ..sequential(3) };
     for name in CFQS {
         let outcome = on_constant(&mut *make(name), &[forward.clone(), sequential(0)]);
@@ -169,10 +174,11 @@ fn cfq_serves_expired_requests() {
     }
 }
 
-/// Two processes that read one file in turns become one queue: together they get about what one reader gets.
+/// Two processes that alternately read one file become one queue: together they get about as much
+/// as one reader.
 #[test]
 fn cooperators_share_a_queue() {
-    // Each reads 64 KiB and skips 64 KiB, which the other reads.
+    // Each reads 64 KiB and skips the 64 KiB that the other reads.
     let interleaved = |i: u64| Stream { stride: 256, ..Stream::sequential(128, 400_000_000 + 128 * i) };
     let one = on_disk(&mut Cfq::new(history::cfq::Linux310), &[Stream::sequential(128, 400_000_000)]);
     let two = on_disk(&mut Cfq::new(history::cfq::Linux310), &[interleaved(0), interleaved(1)]);
@@ -180,8 +186,9 @@ fn cooperators_share_a_queue() {
     assert!(two > 0.8 * one, "{two:.1} of {one:.1} MB/s");
 }
 
-/// Of two random and two sequential readers, with our rule, the random ones keep at least two fifths of what they get
-/// alone, and nobody waits for longer than a round: the target latency of 300 ms and a few requests.
+/// With two random and two sequential readers under our rule, the random ones keep at least two
+/// fifths of what they get alone, and none waits longer than a round: the target latency of 300 ms
+/// and a few requests.
 #[test]
 fn turns_of_random_and_sequential_readers_alternate() {
     let alone = on_disk(&mut *make("extant"), &[random(0), random(1)]).requests(0..2);

@@ -1,18 +1,19 @@
-//! The job of the thread "cfq-iosched: limit slice_idle when many busy queues are in idle window" (T. Sekiyama, 2013):
+//! The job from the thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"
+//! (T. Sekiyama, 2013), run on ext4 on a SATA disk:
 //!
-//! `fio -rw=randread -size=5G -runtime=15 -bs=4k -numjobs=500 -thinktime=1000000` on ext4 on a SATA disk.
+//! `fio -rw=randread -size=5G -runtime=15 -bs=4k -numjobs=500 -thinktime=1000000`
 //!
 //! | published | iops | mean ms | max ms |
 //! |---|---|---|---|
 //! | before | 314 | 541 | 6495 |
 //! | after | 437 | 110 | 2837 |
-
 //!
-//! Calibrated on the "before" row alone are the disk's service time at depth 1 and the number of request slots. With
-//! Linux's default of 128 the readers that CFQ does not see wait in line, few queues are close to each other, and each
-//! process pays for both of its idle windows: 216 requests a second. The published mean follows only if CFQ sees
-//! (nearly) all of the waiting readers. The maxima do not follow then: in the model, readers that came with
-//! the crowd are overtaken for longer (their places in the tree lie 80 ms apart for each queue that was there).
+//! Only the "before" row is used for calibration: of the disk's service time at depth 1 and of the
+//! number of request slots. With Linux's default of 128 slots, readers that CFQ does not see wait
+//! in line, few queues are close to each other, and each process pays for both of its idle windows:
+//! 216 requests per second. The published mean requires that CFQ sees (nearly) all waiting readers.
+//! The maxima do not match then: in the model, readers that arrived in the crowd are overtaken for
+//! longer (their positions in the tree are 80 ms apart for each queue that was there).
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
@@ -24,14 +25,14 @@ const GB: u64 = 1 << 21;
 fn readers() -> Vec<Stream> {
     (0..500)
         .map(|i| Stream {
-            // The jobs are released one after the other.
+            // Jobs start one after the other.
             starts: Nanos::from_micros(20 * i),
             ..Stream::random(8, 100_000_000, 5 * GB).thinking(Nanos::from_secs(1)).of_program(1)
         })
         .collect()
 }
 
-/// Two readers of large blocks that do not read ahead: what idling was made for.
+/// Two readers of large blocks without read-ahead: what idling was made for.
 fn sequential() -> Vec<Stream> {
     [200_000_000, 500_000_000]
         .map(|base| Stream::sequential(256, base).thinking(Nanos::from_micros(150)).of_program(2))
@@ -51,7 +52,7 @@ fn a_lone_random_read_takes_what_the_before_row_says() {
     assert!((4.9..5.1).contains(&mean), "{mean} ms");
 }
 
-/// Requests a second, mean and maximal latency in ms.
+/// Requests per second, mean and maximum latency in ms.
 fn readers_row(name: &str, slots: usize) -> [f64; 3] {
     let outcome = run(name, &readers(), Run { slots, ..Run::seconds(15) });
     let (mean, max) = outcome.latency_ms(0..500);
@@ -63,8 +64,8 @@ fn within(got: f64, published: f64, tolerance: f64) -> bool {
     (got - published).abs() <= tolerance * published
 }
 
-/// As Linux had it, and with the patch, the rates are within 20 % of the published ones, and so is the mean before; and
-/// the patch makes everything better.
+/// With Linux's rule and with the patch, rates are within 20 % of the published ones, and so is the
+/// mean before the patch. The patch improves all three numbers.
 #[test]
 fn the_published_rates_follow() {
     let (before, after) = (readers_row("cfq", 512), readers_row("cfq-limited", 512));
@@ -76,8 +77,8 @@ fn the_published_rates_follow() {
     );
 }
 
-/// With our rule the 500 readers get at least 450 requests a second, in 50 ms on average and 1 s at most, however many
-/// of them the elevator sees.
+/// With our rule the 500 readers get at least 450 requests per second, with a latency of 50 ms on
+/// average and 1 s at most, however many of them the elevator sees.
 #[test]
 fn ours_serves_five_hundred_readers() {
     for slots in [128, 512] {
@@ -89,8 +90,8 @@ fn ours_serves_five_hundred_readers() {
     }
 }
 
-/// With our rule two sequential streams together get at least 90 % of the better of CFQ and deadline; and when they
-/// meet the 500 readers, neither load gets less than 90 % of what the better of the two leaves it.
+/// With our rule two sequential streams get at least 90 % of the better of CFQ and deadline. Next
+/// to the 500 readers, neither load gets less than 90 % of what it gets with the better of the two.
 #[test]
 fn ours_serves_two_sequential_streams() {
     let both: Vec<Stream> = readers().into_iter().chain(sequential()).collect();

@@ -1,4 +1,4 @@
-//! When the disk is kept idle, and when it may not be.
+//! When the disk is kept idle, and when it must not be.
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
@@ -24,7 +24,8 @@ fn read(id: u32, stream: u64, start: u64) -> Request {
     Request { stream: StreamId(stream), ..Request::new(RequestId(id), Op::Read, Sector(start), 8) }
 }
 
-/// Serves what is queued, 1 ms each, and returns when the last request ended; idling is waited out.
+/// Serves all queued requests, 1 ms each, waiting out any idling. Returns when the last one
+/// completed, and the order.
 fn drain(elevator: &mut dyn Elevator, mut now: Nanos) -> (Nanos, Vec<u32>) {
     let mut order = Vec::new();
     loop {
@@ -40,7 +41,7 @@ fn drain(elevator: &mut dyn Elevator, mut now: Nanos) -> (Nanos, Vec<u32>) {
     }
 }
 
-/// How long the elevator keeps the device idle; what it dispatches then is completed at once.
+/// How long the elevator keeps the device idle; a dispatched request is completed at once.
 fn idles(elevator: &mut dyn Elevator, now: Nanos) -> Nanos {
     match elevator.next(now) {
         Decision::IdleUntil(at) => at - now,
@@ -52,7 +53,7 @@ fn idles(elevator: &mut dyn Elevator, now: Nanos) -> Nanos {
     }
 }
 
-/// `none` and `mq-deadline` never keep the device idle while something is queued.
+/// `none` and `mq-deadline` never keep the device idle while requests are queued.
 #[test]
 fn none_and_deadline_conserve_work() {
     for name in ["none", "mq-deadline"] {
@@ -69,14 +70,15 @@ fn none_and_deadline_conserve_work() {
     }
 }
 
-/// As Linux had it, a process that thinks long is waited for twice, 8 ms each, and no more from its third request on.
+/// With Linux's rule, a process with long think times is waited for twice, 8 ms each, and not from
+/// its third request on.
 #[test]
 fn linux_idles_twice_for_a_process_that_thinks_long() {
     let mut elevator = make("cfq");
     let lulls: Vec<u64> = (0..3)
         .map(|round| {
             let now = Nanos::from_secs(1 + round);
-            // While the request of stream 1 is in the device, one of another stream is queued, far away.
+            // While stream 1's request is in the device, another stream queues one far away.
             elevator.add(read(0, 1, 1_000_000 + round * 1_000_000), now);
             assert_eq!(elevator.next(now), Decision::Dispatch(RequestId(0)));
             elevator.add(read(1, 100 + round, 900_000_000), now);
@@ -90,7 +92,8 @@ fn linux_idles_twice_for_a_process_that_thinks_long() {
     assert_eq!(lulls, [8, 8, 0]);
 }
 
-/// The patch shares one group slice among all idle windows: with 100 of them a wait is 3 ms, not 8.
+/// The patch shares one group slice among all idle windows: with 100 of them a wait is 3 ms instead
+/// of 8.
 #[test]
 fn limited_divides_the_group_slice() {
     for (name, expected) in [("cfq", 8), ("cfq-limited", 3)] {
@@ -105,7 +108,8 @@ fn limited_divides_the_group_slice() {
     }
 }
 
-/// With more idle windows than ticks in the group slice, the patch's wait rounds to none: to the next tick.
+/// With more idle windows than ticks in the group slice, the patch's wait rounds to zero: until the
+/// next tick.
 #[test]
 fn limited_rounds_to_the_next_tick() {
     let mut elevator = make("cfq-limited");
@@ -117,7 +121,7 @@ fn limited_rounds_to_the_next_tick() {
     assert_eq!(elevator.next(Nanos(5_300_000)), Decision::IdleUntil(Nanos(6_000_000)));
 }
 
-/// A request that the disk waits for is dispatched at once when it comes.
+/// An awaited request is dispatched as soon as it arrives.
 #[test]
 fn waiting_ends_with_the_request() {
     let mut elevator = make("cfq");
@@ -130,7 +134,7 @@ fn waiting_ends_with_the_request() {
     assert_eq!(elevator.next(Nanos::from_millis(2)), Decision::Dispatch(RequestId(2)));
 }
 
-/// While the disk waits for a stream, that stream may exceed the number of requests, once in a slice; no other may.
+/// The awaited stream may exceed the request limit, once per slice; no other stream may.
 #[test]
 fn the_awaited_request_passes_the_limit() {
     for name in ["cfq", "cfq-limited", "none"] {
@@ -163,7 +167,7 @@ fn no_elevator_waits_for_a_stream_that_exited() {
     }
 }
 
-/// Two sequential readers get at least six times of what they get without idling.
+/// Two sequential readers get at least six times what they get without idling.
 #[test]
 fn idling_pays_for_sequential_readers() {
     let streams = [0, 1].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
@@ -174,8 +178,8 @@ fn idling_pays_for_sequential_readers() {
     }
 }
 
-/// Idling does not slow down what gains nothing from it: eight random readers with our rule get at least 95 % of what
-/// they get without, as Linux had it less.
+/// Idling does not slow down loads that gain nothing from it: eight random readers with our rule
+/// get at least 95 % of their rate without idling; with Linux's rule they got less.
 #[test]
 fn ours_does_not_idle_for_random_readers() {
     let streams: Vec<Stream> = (0..8).map(|_| random(0)).collect();
@@ -184,8 +188,8 @@ fn ours_does_not_idle_for_random_readers() {
     assert!(ours > 0.95 * without, "{ours:.0} of {without:.0} iops");
 }
 
-/// On a disk that takes one command at a time, our rule serves random readers by position: it makes at least 95 % of
-/// deadline's rate, more than what arrival order makes.
+/// On a disk that takes one command at a time, our rule serves random readers by position: it
+/// reaches at least 95 % of deadline's rate, and more than arrival order.
 #[test]
 fn ours_sweeps_where_the_disk_does_not_sort() {
     let one_at_a_time = Geometry { depth: 1, ..Geometry::sata_2013() };
@@ -199,8 +203,8 @@ fn ours_sweeps_where_the_disk_does_not_sort() {
     );
 }
 
-/// A new process of a program that was seen to read sequentially is waited for from its first request on; one of an
-/// unknown program is not.
+/// A new process of a program known to read sequentially is waited for from its first request on;
+/// one of an unknown program is not.
 #[test]
 fn ours_learns_from_the_program() {
     let first_lull = |elevator: &mut dyn Elevator, program: u64, stream: u64, now: Nanos| {
@@ -232,8 +236,8 @@ fn ours_learns_from_the_program() {
     assert!(!first_lull(&mut *elevator, 8, 4, Nanos::from_secs(4)), "another program");
 }
 
-/// Four readers that think 2 ms get, with our rule, at least 90 % of what Linux's gives them, and three times of what
-/// they get without idling.
+/// With our rule, four readers that think for 2 ms get at least 90 % of what Linux's rule gives
+/// them, and more than twice what they get without idling.
 #[test]
 fn ours_waits_as_long_as_it_pays() {
     let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_millis(2)));
@@ -244,11 +248,11 @@ fn ours_waits_as_long_as_it_pays() {
     );
 }
 
-/// A reader that uses little of the disk, here a read each 100 ms, waits no more than half longer next to four streams than alone,
-/// and the streams get at least 90 % of what CFQ gives them.
+/// Next to four streams, a reader with little disk use, here one read per 100 ms, waits at most
+/// half longer than alone, and the streams get at least 90 % of what CFQ gives them.
 #[test]
 fn ours_serves_a_light_reader_between_the_slices_of_streams() {
-    // All over the disk, so that the way is as far alone as it is from a stream.
+    // All over the disk, so that seeks are as long alone as they are from a stream.
     let reader = Stream::random(8, 0, 1_900_000_000).of_program(100).thinking(Nanos::from_millis(100));
     let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
     let together: Vec<Stream> = streams.iter().cloned().chain([reader.clone()]).collect();
@@ -264,7 +268,7 @@ fn ours_serves_a_light_reader_between_the_slices_of_streams() {
     assert!(ours >= 0.9 * linux, "streams: {ours:.1} MB/s, cfq {linux:.1}");
 }
 
-/// A reader that never thinks uses much of the disk, and has no claim on more than its part.
+/// A reader that never thinks uses the disk a lot, and gets no more than its share.
 #[test]
 fn ours_does_not_let_a_busy_reader_stop_streams() {
     let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_micros(150)));

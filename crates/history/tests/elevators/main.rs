@@ -1,4 +1,4 @@
-//! The elevators, judged by what streams get, and by what they may never do.
+//! Elevators, judged by the service of the streams, and by what they must never do.
 
 mod closed_loop;
 mod disk;

@@ -1,4 +1,4 @@
-//! Single rules of CFQ, one request at a time.
+//! Individual rules of CFQ, one request at a time.
 
 use crate::{CFQS, make};
 use extant_block::{Op, Sector, StreamId};
@@ -19,7 +19,7 @@ fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// Requests dispatched now, without completions, until the elevator says otherwise.
+/// Requests dispatched now, without completions, until the elevator returns anything else.
 fn burst(elevator: &mut dyn Elevator, now: Nanos) -> Vec<u32> {
     std::iter::from_fn(|| match elevator.next(now) {
         Decision::Dispatch(id) => Some(id.0),
@@ -28,12 +28,13 @@ fn burst(elevator: &mut dyn Elevator, now: Nanos) -> Vec<u32> {
     .collect()
 }
 
-/// Within a queue requests go forward from the head; a short way back counts double, and beyond 16 MiB it is a wrap.
+/// Within a queue, requests go forward from the head; a short seek back counts double, and one
+/// beyond 16 MiB is a wrap-around.
 #[test]
 fn requests_go_forward_and_little_back() {
     for name in CFQS {
         let mut elevator = make(name);
-        // The head is brought to 1,000,008.
+        // Moves the head to 1,000,008.
         elevator.add(read(0, 1, 1_000_000), ms(0));
         assert_eq!(burst(&mut *elevator, ms(0)), [0], "{name}");
         elevator.add(read(1, 1, 1_000_908), ms(0)); // 900 ahead
@@ -43,7 +44,8 @@ fn requests_go_forward_and_little_back() {
     }
 }
 
-/// While others wait, a queue has at most four requests in the device before its slice has begun; alone, any number.
+/// While others wait, a queue has at most four requests in the device before its slice begins;
+/// alone, any number.
 #[test]
 fn depth_is_limited_only_beside_others() {
     for name in CFQS {
@@ -77,7 +79,8 @@ fn the_idle_class_has_one_request_in_the_device() {
     }
 }
 
-/// A real-time request, and one with `prio`, is served before the rest of the active queue's slice, which then goes on.
+/// A real-time request, and one with `prio`, is served before the rest of the active queue's slice,
+/// which then continues.
 #[test]
 fn urgent_requests_preempt() {
     for name in CFQS {
@@ -99,7 +102,8 @@ fn urgent_requests_preempt() {
     }
 }
 
-/// A synchronous request preempts asynchronous ones, and these wait until no synchronous one is in the device.
+/// A synchronous request preempts asynchronous ones, which then wait until no synchronous one is in
+/// the device.
 #[test]
 fn synchronous_requests_come_first() {
     for name in CFQS {
@@ -114,8 +118,8 @@ fn synchronous_requests_come_first() {
     }
 }
 
-/// After a synchronous request that waited longer than its expiry of 125 ms, one asynchronous request at a time is in
-/// the device; a second is allowed 200 ms later.
+/// After a synchronous request that waited longer than its expiry of 125 ms, only one asynchronous
+/// request at a time is in the device; a second is allowed 200 ms later.
 #[test]
 fn asynchronous_depth_grows_after_a_slow_read() {
     for name in CFQS {
@@ -136,7 +140,7 @@ fn asynchronous_depth_grows_after_a_slow_read() {
     }
 }
 
-/// The request that is past its expiry is served first in a slice, not the nearest.
+/// An expired request is served first in a slice, rather than the nearest.
 #[test]
 fn expired_requests_are_served_first() {
     for name in CFQS {
@@ -152,7 +156,7 @@ fn expired_requests_are_served_first() {
     }
 }
 
-/// CFQ offers only requests of the same stream for merging, the others those of any.
+/// CFQ offers only requests of the same stream for merging; the others offer those of any stream.
 #[test]
 fn cfq_and_ours_merge_within_a_stream_only() {
     for name in ["none", "mq-deadline", "cfq", "extant"] {

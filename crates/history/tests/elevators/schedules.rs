@@ -1,4 +1,5 @@
-//! Random schedules: every request is dispatched and completed exactly once, nothing stalls, and merges are told right.
+//! Random schedules: every request is dispatched and completed exactly once, nothing stalls, and
+//! merges are reported correctly.
 
 use crate::random::Random;
 use crate::{make, names};
@@ -38,7 +39,7 @@ impl Schedule<'_> {
             stream: StreamId(stream),
             program: ProgramId(stream / 2),
             priority: Priority::new(class, r.below(8) as u8),
-            // A small disk, so that requests touch.
+            // A small disk, so that requests are often adjacent.
             ..Request::new(RequestId(id), op, Sector(r.below(64) * 8), 8 * (1 + r.below(3)))
         }
     }
@@ -50,7 +51,7 @@ impl Schedule<'_> {
         }
     }
 
-    /// Merges the candidate as a bio would, or adds it.
+    /// Merges the candidate as a bio would be, or adds it.
     fn submit(&mut self, candidate: Request) {
         let grown = if let Some(id) = self.elevator.back_merge(&candidate) {
             let partner = self.queued(id);
@@ -72,7 +73,7 @@ impl Schedule<'_> {
         let kept = Request { start, sectors: partner.sectors + candidate.sectors, ..partner };
         self.slots[kept.id.0 as usize] = State::Queued(kept);
         self.elevator.merged(kept.id, kept.start, kept.sectors, self.now);
-        // The grown request may now touch another.
+        // The grown request may now be adjacent to another.
         if let Some(id) = self.elevator.front_merge(&kept)
             && id != kept.id
         {
@@ -145,7 +146,7 @@ impl Schedule<'_> {
             let queued = self.slots.iter().filter(|s| matches!(s, State::Queued(_))).count();
             assert_eq!(self.elevator.queued(), queued);
         }
-        // The rest drains.
+        // The rest must drain.
         for _ in 0..100_000 {
             if self.elevator.queued() == 0 && self.device.is_empty() {
                 assert_eq!(self.dispatched, made);
@@ -161,7 +162,7 @@ impl Schedule<'_> {
     }
 }
 
-/// Prints the seed that replays a failure.
+/// Prints the seed on failure, for a replay.
 struct Seed<'a>(&'a str, u64);
 
 impl Drop for Seed<'_> {
@@ -172,7 +173,8 @@ impl Drop for Seed<'_> {
     }
 }
 
-/// Every request is dispatched exactly once, and never is anything queued while nothing will happen.
+/// Every request is dispatched exactly once, and requests are never left queued with no event to
+/// come.
 #[test]
 fn random_schedules() {
     for name in names() {

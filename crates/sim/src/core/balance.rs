@@ -1,52 +1,57 @@
-//! Queues for each processor: where a woken task goes, and when a processor takes tasks from another.
+//! Load balancing between per-processor run queues: where a woken task goes, and when a processor
+//! pulls tasks from another.
 //!
-//! The rules are those of Linux 2.6 with scheduling domains (kernel/sched.c of 2.6.7, in -mm from early 2004: `try_to_wake_up`,
-//! `find_busiest_group`, `load_balance`, `load_balance_newidle`, `rebalance_tick`, `can_migrate_task`), for one domain of
-//! processors that share nothing (`SD_CPU_INIT`). Left out: the time that balancing itself takes, pushing a running task away
-//! (`active_load_balance`), balancing at `exec`, affinities, siblings of a core (`wake_idle`) and nodes. A task's first
-//! processor is that of the task which spawned it.
+//! The rules are those of Linux 2.6 with scheduling domains (kernel/sched.c of 2.6.7, in -mm from
+//! early 2004: `try_to_wake_up`, `find_busiest_group`, `load_balance`, `load_balance_newidle`,
+//! `rebalance_tick`, `can_migrate_task`), for one domain of processors that share nothing
+//! (`SD_CPU_INIT`). Left out: the time that balancing itself takes, pushing a running task away
+//! (`active_load_balance`), balancing at `exec`, affinities, siblings of a core (`wake_idle`) and
+//! nodes. A new task starts on its parent's processor.
 
 use super::queue_of_tasks::Rank;
 use super::{Core, Happening, Phase};
 use crate::machine::{Preemption, RunQueues, Wakeup};
 use extant_rt::{Class, Nanos};
 
-/// One task (kernel: `SCHED_LOAD_SCALE`).
+/// Load of one task (kernel: `SCHED_LOAD_SCALE`).
 const ONE: u64 = 128;
-/// Percent of another's load that are out of balance (`imbalance_pct`).
+/// Load ratio in percent above which two processors are out of balance (`imbalance_pct`).
 const IMBALANCE_PERCENT: u64 = 125;
-/// Percent at which a woken task follows its waker though its caches are warm: half the way further.
+/// Load ratio in percent from which a woken task follows its waker despite warm caches:
+/// [`IMBALANCE_PERCENT`] plus half its excess over 100.
 const WAKE_PERCENT: u64 = IMBALANCE_PERCENT + (IMBALANCE_PERCENT - 100) / 2;
-/// As long as this after it ran or was queued, a task's processor has its data cached (`cache_hot_time`).
+/// A task that ran or was queued less than this long ago is cache-hot on its processor
+/// (`cache_hot_time`).
 const HOT: Nanos = Nanos(2_500_000);
-/// Attempts that spare tasks with warm caches (`cache_nice_tries`).
+/// Failed attempts before cache-hot tasks may be pulled too (`cache_nice_tries`).
 const NICE_TRIES: u32 = 1;
-/// Milliseconds between attempts of an idle processor: least and most (`min_interval`, `max_interval`).
+/// Minimum and maximum milliseconds between attempts of an idle processor (`min_interval`,
+/// `max_interval`).
 const INTERVAL_MS: (u64, u64) = (1, 4);
-/// A busy one waits that much longer (`busy_factor`).
+/// A busy processor waits this many times longer (`busy_factor`).
 const BUSY_FACTOR: u64 = 64;
 
-/// When a processor looks for tasks of others.
+/// When a processor looks for tasks to pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// At a tick, while it has a task.
+    /// At a tick, while it runs a task.
     Busy,
-    /// At a tick, while it has none.
+    /// At a tick, while it is idle.
     Idle,
     /// It is about to become idle.
     NewlyIdle,
 }
 
-/// A processor's record of load and of balancing.
+/// A processor's load average and balancing state.
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
-    /// Average of tasks that can run, times [`ONE`], of the ticks until `load_tick` (`cpu_load`).
+    /// Moving average of runnable tasks, times [`ONE`], up to `load_tick` (`cpu_load`).
     load: u64,
     load_tick: u64,
     last_tick: u64,
     interval_ms: u64,
     failed: u32,
-    /// The tick's event that is to come.
+    /// When the pending balance event fires.
     armed: Option<Nanos>,
     turn: u32,
 }
@@ -65,14 +70,16 @@ impl Default for Balance {
     }
 }
 
-/// Where a woken task goes: to its processor, which has this load at least, or to its waker's, which has that at most.
+/// Whether a woken task moves to its waker's processor. `load` is a lower bound for its own
+/// processor's load, `waker_load` an upper bound for the waker's.
 fn follows_waker(load: u64, waker_load: u64, is_hot: bool) -> bool {
     let from_idle_to_busy = load < ONE / 2 && waker_load > ONE / 2;
     !from_idle_to_busy && (!is_hot || WAKE_PERCENT * waker_load <= 100 * load)
 }
 
-/// Whether a processor with load `this` takes tasks from the busiest of the others, and how many. `busiest` is that one's
-/// load and `total` that of all processors, `this` included; `count` is their number.
+/// How many tasks a processor with load `this` should pull from the busiest other one; `None` if in
+/// balance. `busiest` is that processor's load, `total` the load of all processors including
+/// `this`, and `count` their number.
 fn imbalance(this: u64, busiest: u64, total: u64, count: u64, occasion: Occasion) -> Option<usize> {
     let wanted = || {
         let average = total / count;
@@ -86,7 +93,7 @@ fn imbalance(this: u64, busiest: u64, total: u64, count: u64, occasion: Occasion
         if busiest - this >= 2 * ONE {
             return Some(1);
         }
-        // One task less there and one more here: it must make an eighth of a processor more of use.
+        // Move one task only if processor use rises by at least an eighth of a processor.
         let before = busiest.min(ONE) + this.min(ONE);
         let after = busiest.saturating_sub(ONE).min(ONE) + (this + busiest.min(ONE)).min(ONE);
         (after >= before + ONE / 8).then_some(1)
@@ -104,7 +111,7 @@ impl Core {
         self.processors[number as usize].phase == Phase::Idle
     }
 
-    /// The ticks of the processors are spread over the length of one.
+    /// Offset of this processor's tick; ticks are spread evenly over a tick's length.
     fn tick_offset(&self, number: u32) -> u64 {
         self.tick.0 * u64::from(number) / self.processors.len() as u64
     }
@@ -117,7 +124,7 @@ impl Core {
         self.queues[number as usize].len() as u64 + u64::from(!self.is_idle(number))
     }
 
-    /// Brings the average of a processor's load up to now; called before the number of its tasks changes.
+    /// Updates a processor's load average. Must be called before its number of tasks changes.
     pub(super) fn note_load(&mut self, number: u32) {
         if !self.is_per_processor() {
             return;
@@ -134,14 +141,14 @@ impl Core {
         balance.load_tick = tick;
     }
 
-    /// At least that much load has this processor, and at most that.
+    /// Lower and upper bounds of this processor's load.
     fn load_between(&mut self, number: u32) -> (u64, u64) {
         self.note_load(number);
         let (average, tasks) = (self.processors[number as usize].balance.load, self.can_run(number) * ONE);
         (average.min(tasks), average.max(tasks))
     }
 
-    /// The processor that a woken task shall run on.
+    /// The processor on which a woken task should run.
     pub(super) fn place(&mut self, index: u32, waker: u32) -> u32 {
         let (now, is_affine) = (self.now, self.model.wake_affine);
         let task = self.task(index);
@@ -156,7 +163,8 @@ impl Core {
         }
     }
 
-    /// Takes tasks from the busiest processor, if this one has so much less to do; gives how many, `None` in balance.
+    /// Pulls tasks from the busiest processor if the imbalance is large enough. Returns how many,
+    /// `None` if the loads are in balance.
     fn pull(&mut self, number: u32, occasion: Occasion) -> Option<usize> {
         let this = self.load_between(number).1;
         let (mut total, mut busiest) = (this, (0, number));
@@ -192,7 +200,8 @@ impl Core {
         Some(found.len())
     }
 
-    /// A processor is about to become idle: takes a task of another into its queue, if there is one to take.
+    /// Pulls a task into the queue of a processor that is about to become idle, if another has one
+    /// to spare.
     pub(super) fn pull_before_idle(&mut self, number: u32) {
         if self.is_per_processor() && self.queued > 0 {
             self.pull(number, Occasion::NewlyIdle);
@@ -205,8 +214,8 @@ impl Core {
         span.div_ceil(self.tick.0).max(1)
     }
 
-    /// Makes sure that the processor looks for work of others at its next tick that is due. While nothing waits anywhere,
-    /// nothing is armed: such a tick can only find balance, which makes the interval longer.
+    /// Arms the processor's next balancing tick. While no task is queued anywhere none is armed:
+    /// such a tick would only find balance and lengthen the interval.
     pub(super) fn arm_balance(&mut self, number: u32) {
         if !self.is_per_processor() || self.processors.len() == 1 {
             return;
@@ -247,7 +256,7 @@ impl Core {
         }
     }
 
-    /// Whether the event is to be handled.
+    /// Consumes a balance event; returns whether to handle it.
     pub(super) fn balance_is_due(&mut self, number: u32, turn: u32) -> bool {
         let nothing_waits = self.queued == 0;
         let balance = &mut self.processors[number as usize].balance;
@@ -259,7 +268,7 @@ impl Core {
         !nothing_waits
     }
 
-    /// A processor's tick at which it may look for work of others.
+    /// Balances at a processor's tick, if its interval has passed.
     pub(super) fn balance_tick(&mut self, number: u32) {
         let (tick, interval) = (self.tick_number(number), self.interval_ticks(number));
         let is_idle = self.is_idle(number);
@@ -273,7 +282,8 @@ impl Core {
             };
             balance.failed = match moved {
                 None => balance.failed,
-                // Where the kernel would begin to push running tasks away, it starts to count again.
+                // The kernel would start pushing running tasks here; it resets the count, and so do
+                // we.
                 Some(0) if balance.failed > NICE_TRIES + 1 => NICE_TRIES,
                 Some(0) => balance.failed + 1,
                 Some(_) => 0,
@@ -293,7 +303,7 @@ impl Core {
         }
     }
 
-    /// A normal task's rank where priorities are dynamic.
+    /// A normal task's rank; `None` unless priorities are dynamic.
     pub(super) fn rank_of(&self, index: u32) -> Option<Rank> {
         let task = self.tasks[index as usize].as_ref()?;
         (self.model.wakeup == Wakeup::O1 && task.class == Class::Normal).then_some(task.rank)

@@ -1,20 +1,22 @@
-//! Dynamic priorities of normal tasks, as Linux 2.6's O(1) scheduler gave them: sleep raises a task, and running lowers it.
+//! Dynamic priorities of normal tasks in Linux 2.6's O(1) scheduler: sleeping raises a task,
+//! running lowers it.
 //!
-//! Source: `recalc_task_prio`, `effective_prio`, `scheduler_tick` of kernel/sched.c, 2.6.7. Left out: nice values, the credit
-//! for the time between a wake-up and its turn (`activated` 1 and 2), the interactive credit, the round robin of interactive
-//! tasks within their slice (`TIMESLICE_GRANULARITY`), what a child has of its parent, and sleeps that a signal ends: every
-//! wait counts as uninterruptible, which is as high as a wait for a disk can lift a task.
+//! Source: `recalc_task_prio`, `effective_prio`, `scheduler_tick` of kernel/sched.c, 2.6.7. Left
+//! out: nice values, credit for the time between wake-up and running (`activated` 1 and 2), the
+//! interactive credit, round robin of interactive tasks within their slice
+//! (`TIMESLICE_GRANULARITY`), what a child inherits from its parent, and interruptible sleeps.
+//! Every wait counts as uninterruptible, so it raises a task no higher than a wait for a disk can.
 
 use extant_rt::Nanos;
 
-/// Steps of the bonus (kernel: `MAX_BONUS`).
+/// Number of bonus steps (kernel: `MAX_BONUS`).
 const BONUSES: u64 = 10;
-/// Nice 0 (kernel: `static_prio`).
+/// Static priority at nice 0 (kernel: `static_prio`).
 const STATIC: u8 = 120;
-/// From this much better than [`STATIC`] a task counts as interactive (kernel: `INTERACTIVE_DELTA`).
+/// A task this much better than [`STATIC`] counts as interactive (kernel: `INTERACTIVE_DELTA`).
 const INTERACTIVE: u8 = 2;
 
-/// A task's average of sleep, in time (kernel: `sleep_avg`).
+/// A task's sleep average, as a time (kernel: `sleep_avg`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sleepiness(Nanos);
 
@@ -27,7 +29,7 @@ impl Sleepiness {
         (self.0.0.saturating_mul(BONUSES) / Self::most(slice)).min(BONUSES)
     }
 
-    /// After a sleep of `span`, with time slices of `slice`.
+    /// The average after a sleep of `span`, with time slices of `slice`.
     pub(super) fn slept(self, span: Nanos, slice: Nanos) -> Self {
         let most = Self::most(slice);
         let limit = most / BONUSES * (BONUSES / 2 + u64::from(INTERACTIVE) + 1) - slice.0 / 100;
@@ -38,18 +40,18 @@ impl Sleepiness {
         Self(Nanos(self.0.0.saturating_add(gain).min(limit)))
     }
 
-    /// After a run of `span`.
+    /// The average after running for `span`.
     pub(super) fn ran(self, span: Nanos) -> Self {
         Self(self.0.saturating_sub(span))
     }
 
-    /// The priority that it makes, 115 to 125; lower goes first.
+    /// The resulting priority, 115 to 125; lower runs first.
     pub(super) fn priority(self, slice: Nanos) -> u8 {
         STATIC + (BONUSES / 2) as u8 - self.bonus(slice) as u8
     }
 }
 
-/// Whether a task of this priority goes on in the same round when its slice is used up.
+/// Whether a task of this priority stays in the current round when its slice is used up.
 pub(super) fn is_interactive(priority: u8) -> bool {
     priority <= STATIC - INTERACTIVE
 }

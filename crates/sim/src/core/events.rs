@@ -1,17 +1,18 @@
-//! Events with a time: timers, and calls of modelled devices.
+//! Timed events: timers, and callbacks of modelled devices.
 
 use super::{Call, Core, Happening, Target, TaskId, Timer};
 use extant_rt::{Nanos, TimerId};
 use std::task::Waker;
 
 impl Core {
-    /// Whether the task's own waker, is this one: then a timer can do without it.
+    /// Whether `waker` is the task's own waker. If so, a timer can store the task id instead.
     pub(crate) fn is_waker_of(&self, id: TaskId, waker: &Waker) -> bool {
         let task = self.tasks.get(id.index as usize).and_then(Option::as_ref);
         task.is_some_and(|task| task.serial == id.serial && waker.will_wake(&task.waker))
     }
 
-    /// Arms a timer that wakes a task or, where it is not the running task's, a waker; at once where `at` is past.
+    /// Arms a timer that wakes `task` or, if that is `None`, `waker`. Fires at once if `at` is
+    /// past.
     pub(crate) fn arm(&mut self, at: Nanos, task: Option<TaskId>, waker: &Waker) -> TimerId {
         let target = match task {
             Some(id) => Target::Task(id),
@@ -35,12 +36,12 @@ impl Core {
         timer.target.take()
     }
 
-    /// Disarms a timer; what it held is returned, to be dropped outside.
+    /// Disarms a timer. Returns what it held, for the caller to drop outside the lock.
     pub(crate) fn disarm(&mut self, id: TimerId) -> Option<impl Sized + use<>> {
         let (slot, turn) = ((id.0 >> 32) as u32, id.0 as u32);
         let target = self.take_timer(slot, turn)?;
         self.stale += 1;
-        // Timers that are always disarmed in time must not fill the queue.
+        // Purge disarmed timers, or they would fill the queue.
         if self.stale > 1024 && self.stale > self.events.len() / 2 {
             let timers = &self.timers;
             self.events.retain(|event| match event {
@@ -52,7 +53,7 @@ impl Core {
         Some(target)
     }
 
-    /// Has `call` run at `at`.
+    /// Schedules `call` to run at `at`.
     pub(crate) fn call_at(&mut self, at: Nanos, call: Call) {
         let slot = self.free_calls.pop().unwrap_or_else(|| {
             self.calls.push(None);

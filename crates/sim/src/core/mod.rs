@@ -1,9 +1,10 @@
-//! Processors, run queues and time: who runs when. A state machine that runs nothing itself.
+//! Processors, run queues and time: which task runs when. A state machine that runs no code itself.
 //!
-//! A task that gets a processor is polled at that instant; what it is charged during the poll becomes a *stretch*: the
-//! processor is busy with it from the poll to the poll's time plus the charges. Only then does the task count as waiting
-//! or ready again, and only then (or, under full preemption, anywhere in between) can another task have the processor.
-//! An effect of a task on others during its poll happens at the instant that its charges had reached.
+//! A task that gets a processor is polled at that instant. What the poll charges becomes a
+//! *stretch*: the processor is busy from the time of the poll until that time plus the charges.
+//! Only at its end does the task become waiting or ready again, and only then (or, under full
+//! preemption, anywhere in between) can another task get the processor. An effect on other tasks
+//! during the poll takes place at the instant that the charges had reached by then.
 
 mod balance;
 mod dynamic;
@@ -24,7 +25,7 @@ use queue_of_tasks::{Rank, TaskQueue};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// A task's place in the table of tasks, and its number in order of spawning, from 1.
+/// A task's index in the task table, and its serial number in spawn order, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     pub(crate) index: u32,
@@ -38,12 +39,12 @@ enum State {
     OnProcessor,
 }
 
-/// A task's wish once the stretch of its last poll is over.
+/// What a task does when the stretch of its last poll is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// To wait, unless it was woken meanwhile.
+    /// It waits, unless it was woken meanwhile.
     Wait,
-    /// Nothing: it has ended.
+    /// It has ended.
     End,
 }
 
@@ -56,26 +57,26 @@ struct Task {
     waker: Waker,
     /// Woken since its last poll began.
     woken: bool,
-    /// Its last poll ended at a point where it only offered its processor.
+    /// Its last poll ended at a preemption point, not at a wait.
     offered: bool,
     /// The rest of a stretch that was cut short.
     owed: Nanos,
     /// Set between a poll and the end of its stretch.
     after: Option<After>,
-    /// That on which it runs, or is to run.
+    /// The processor it runs on, or will run on.
     processor: u32,
-    /// That on which it ran last.
+    /// The processor it last ran on.
     ran_on: Option<u32>,
     slept_at: Nanos,
-    /// Where priorities are dynamic: its place among the others, what that follows from, the part of its time slice that is
-    /// used, and whether the slice ended since it was given its processor.
+    /// For dynamic priorities: its rank among the normal tasks, the sleep average behind it, how
+    /// much of its time slice is used, and whether the slice ended since it last got a processor.
     rank: Rank,
     sleepiness: Sleepiness,
     slice_used: Nanos,
     expired: bool,
-    /// Processor time used since it was last given a processor, up to the last poll.
+    /// Processor time used since it last got a processor, up to the last poll.
     stint: Nanos,
-    /// Its use of the processors since it began, up to the last poll.
+    /// Total processor use, up to the last poll.
     usage: TaskUsage,
     ready_at: Nanos,
     waits_on: Option<WaitsOn>,
@@ -84,11 +85,11 @@ struct Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Switching to its task until then.
+    /// Switching to its task until this time.
     Switching(Nanos),
-    /// To be polled now, or being polled.
+    /// Its task is about to be polled, or is being polled.
     Polling,
-    /// Busy with a stretch until then.
+    /// Running a stretch until `until`.
     Busy {
         since: Nanos,
         until: Nanos,
@@ -98,16 +99,16 @@ enum Phase {
 struct Processor {
     phase: Phase,
     task: u32,
-    /// The task that ran last, to know when to switch.
+    /// Serial of the task that ran last; another one costs a context switch.
     last_serial: u32,
-    /// Makes events for a phase that was cut short stale.
+    /// Generation; makes events of a phase that was cut short stale.
     turn: u32,
     busy: Nanos,
     balance: Balance,
 }
 
 enum Happening {
-    /// A task is woken from this processor.
+    /// Wakes a task; the number is the waker's processor.
     Wake(TaskId, u32),
     Timer {
         slot: u32,
@@ -134,47 +135,48 @@ enum Target {
     Waker(Waker),
 }
 
-/// Code of a modelled device, run at its time.
+/// A callback of a modelled device, run at its scheduled time.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
 /// The world's next step.
 pub(crate) enum Step {
     /// Poll this task on this processor.
     Poll { id: TaskId, processor: u32 },
-    /// Wake this, so long after now.
+    /// Wake this waker, `delay` from now.
     Wake { waker: Waker, delay: Nanos },
-    /// Run this.
+    /// Run this callback.
     Call(Call),
     /// The main task has ended.
     Done,
-    /// Nothing is left to happen.
+    /// Deadlock: no event is left.
     Stuck,
 }
 
-/// Numbers about a run.
+/// Counters of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Events that happened: timers, wake-ups, ends of switches and stretches, calls of devices.
+    /// Events processed: timers, wake-ups, ends of switches and stretches, device callbacks.
     pub events: u64,
     /// Times a task was polled.
     pub polls: u64,
-    /// Times a processor turned to another task than it ran last.
+    /// Times a processor switched to a task other than the one it ran last.
     pub switches: u64,
-    /// Times a task that could go on lost its processor.
+    /// Times a runnable task lost its processor.
     pub preemptions: u64,
-    /// Time that interrupts took, of timers and of devices.
+    /// Time spent in timer and device interrupts.
     pub interrupts: Nanos,
-    /// Wake-ups that a task paid for.
+    /// Wake-ups charged to a task.
     pub wakes: u64,
-    /// Times an idle processor was given a task (kernel: calls of `schedule()` by `cpu_idle`): by a wake-up or, with queues for
-    /// each processor, by a tick that found a task elsewhere. A tick that finds none leaves the processor in `cpu_idle`, and one
-    /// that takes a task over before it is idle was never there.
+    /// Times an idle processor was given a task (kernel: calls of `schedule()` by `cpu_idle`): by a
+    /// wake-up or, with per-processor queues, by a tick that pulled one. A tick that pulls nothing
+    /// leaves the processor in `cpu_idle`. A processor that pulls a task just before it goes idle
+    /// never entered `cpu_idle`.
     pub idle_exits: u64,
-    /// Times a task was given another processor than it ran on last.
+    /// Times a task moved to a processor other than the one it last ran on.
     pub migrations: u64,
-    /// Tasks that a processor took from the queue of another.
+    /// Tasks that a processor pulled from another's queue.
     pub pulled: u64,
-    /// Time each processor spent with tasks, switches and interrupts.
+    /// Time each processor spent on tasks, context switches and interrupts.
     pub busy: Vec<Nanos>,
 }
 
@@ -186,16 +188,16 @@ pub(crate) struct Core {
     free_tasks: Vec<u32>,
     last_serial: u32,
     processors: Vec<Processor>,
-    /// One bit a processor, set while it is idle.
+    /// One bit per processor, set while it is idle.
     idle: Vec<u64>,
     to_poll: VecDeque<u32>,
-    /// One for all processors, or one for each.
+    /// One shared queue, or one per processor.
     queues: Vec<TaskQueue>,
-    /// Tasks in all queues.
+    /// Number of tasks in all queues.
     queued: usize,
     /// Length of a tick.
     tick: Nanos,
-    /// Processors with a tick to come at which they look for work.
+    /// Processors with a pending balance tick.
     armed: usize,
     events: EventQueue<Happening>,
     timers: Vec<Timer>,
@@ -211,7 +213,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// All idle; `tick` is the time from one tick of the kernel to the next.
+    /// A core with all processors idle; `tick` is the kernel's tick length.
     pub(crate) fn new(model: Processors, tick: Nanos, tracer: Tracer) -> Self {
         assert!(model.timeslice > Nanos::ZERO, "the time slice must be longer than 0");
         let count = model.count;
@@ -287,7 +289,7 @@ impl Core {
         self.stats.events += 1;
     }
 
-    /// Goes on to whatever the world has to do next.
+    /// Runs events until the world has a step to take.
     pub(crate) fn step(&mut self) -> Step {
         loop {
             if let Some(step) = self.advance() {
@@ -296,7 +298,7 @@ impl Core {
         }
     }
 
-    /// The next step, or one event on the way to it.
+    /// Returns the next step, or handles one event on the way to it.
     fn advance(&mut self) -> Option<Step> {
         if self.main_ended {
             self.main_ended = false;
@@ -360,7 +362,7 @@ impl Core {
         None
     }
 
-    /// Takes the main task out of a world that cannot go on.
+    /// Removes the main task from a world that is stuck.
     pub(crate) fn abandon_main(&mut self) {
         self.main_ended = false;
         if let Some(main) = self.main.take() {
@@ -380,7 +382,7 @@ impl Core {
         }
     }
 
-    /// One line for every task that waits: its name and what it waits on.
+    /// One line per waiting task: its name and what it waits on.
     pub(crate) fn waiters(&self) -> String {
         let mut tasks: Vec<&Task> = self.tasks.iter().flatten().collect();
         tasks.sort_by_key(|task| task.serial);
@@ -391,7 +393,7 @@ impl Core {
         tasks.into_iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether a task, a call or a timer is left.
+    /// Whether any task, callback or timer is left.
     pub(crate) fn has_work(&self) -> bool {
         let is_armed = |timer: &Timer| timer.target.is_some();
         self.tasks.iter().any(Option::is_some)
@@ -399,13 +401,14 @@ impl Core {
             || self.timers.iter().any(is_armed)
     }
 
-    /// Everything that is left, to be dropped outside, and the names of its tasks.
+    /// Removes everything. Returns the names of the remaining tasks, and the removed values for the
+    /// caller to drop outside the lock.
     pub(crate) fn clear(&mut self) -> (Vec<String>, impl Sized + use<>) {
         let mut tasks: Vec<Task> = std::mem::take(&mut self.tasks).into_iter().flatten().collect();
         tasks.sort_by_key(|task| task.serial);
         let names = tasks.iter().map(|task| task.name.to_string()).collect();
         let (model, tracer, now) = (self.model.clone(), self.tracer.clone(), self.now);
-        // The numbers of timers are not used again, since alarms that were armed before may be dropped later.
+        // Timer ids are never reused: an alarm armed before this may be dropped later.
         let mut timers = std::mem::take(&mut self.timers);
         let disarm = |timer: &mut Timer| {
             timer.turn = timer.turn.wrapping_add(1);
@@ -419,7 +422,7 @@ impl Core {
         (names, (tasks, targets, old.calls))
     }
 
-    /// An interrupt, of a device or a timer, has worked this long.
+    /// Accounts an interrupt, of a device or a timer, that took `span`.
     pub(crate) fn interrupted(&mut self, span: Nanos) {
         self.steal(self.model.interrupt_processor, span);
     }

@@ -1,4 +1,4 @@
-//! Processors: who has them, for how long, and who loses them to whom.
+//! Processors: which task has one, for how long, and when another takes it.
 
 use super::dynamic::is_interactive;
 use super::{After, Core, Happening, Phase, State, TaskId};
@@ -15,8 +15,8 @@ impl Core {
         Some(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    /// Keeps the record of idle processors; called after the processor's phase was set to idle, and before it is set to
-    /// another.
+    /// Updates the bitmap of idle processors. Call it after setting the phase to idle, and before
+    /// setting it to anything else.
     pub(super) fn set_idle(&mut self, processor: u32, idle: bool) {
         let (word, bit) = (processor as usize / 64, 1 << (processor % 64));
         if idle {
@@ -33,7 +33,7 @@ impl Core {
         self.events.push(at, Happening::Processor { number, turn });
     }
 
-    /// Gives a processor that has nothing to do to a task.
+    /// Assigns an idle processor to a task.
     pub(super) fn assign(&mut self, number: u32, index: u32, mut delay: Nanos) {
         let now = self.now;
         let (context_switch, migration) = (self.model.context_switch, self.model.migration);
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// The task has its processor: goes on with what it owes, or is polled.
+    /// The task starts running: it continues an unfinished stretch, or is polled.
     pub(super) fn begin(&mut self, number: u32) {
         let index = self.processors[number as usize].task;
         if self.task(index).after.is_some() {
@@ -82,14 +82,15 @@ impl Core {
         }
     }
 
-    /// Keeps the processor busy with what its task owes.
+    /// Keeps the processor busy with the time its task owes.
     fn stretch(&mut self, number: u32) {
         let now = self.now;
         let (full, slice) = (self.model.preemption == Preemption::Full, self.model.timeslice);
         let index = self.processors[number as usize].task;
         let lasts = self.model.wakeup == Wakeup::O1;
         let task = self.task(index);
-        // Under full preemption a long stretch ends with the time slice, to see whether it is another's turn.
+        // Under full preemption a long stretch is cut at the end of the time slice, to check for
+        // other tasks.
         let slice = if lasts { slice.saturating_sub(task.slice_used).max(Nanos(1)) } else { slice };
         let length = if full && task.class == Class::Normal { task.owed.min(slice) } else { task.owed };
         task.owed = task.owed - length;
@@ -99,7 +100,7 @@ impl Core {
         self.push_turn(number, until);
     }
 
-    /// A task was polled and charged up to `end`.
+    /// Records the result of a poll whose charges reached `end`.
     pub(crate) fn polled(&mut self, id: TaskId, future: Option<TaskFuture>, after: After, end: Nanos) {
         let now = self.now;
         let task = self.task(id.index);
@@ -110,7 +111,7 @@ impl Core {
         if end == now {
             self.settle(number);
         } else if self.model.preemption == Preemption::Full && self.is_beaten(number, id.index) {
-            // A more urgent task came at this very instant, before the poll.
+            // A more urgent task became ready at this very instant, before the poll.
             self.stats.preemptions += 1;
             self.release(number, id.index, true);
         } else {
@@ -118,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Takes the time that the running stretch lasted off the books. The processor stays the task's.
+    /// Accounts the time that the current stretch has run so far. The task keeps the processor.
     fn account(&mut self, number: u32) -> u32 {
         let now = self.now;
         let processor = &mut self.processors[number as usize];
@@ -135,7 +136,8 @@ impl Core {
         index
     }
 
-    /// Where priorities are dynamic and the time slice is used up: a new one, in the next round unless the task is interactive.
+    /// With dynamic priorities, once the time slice is used up: starts a new one, in the next round
+    /// unless the task is interactive.
     fn expire(&mut self, number: u32, index: u32) {
         let slice = self.model.timeslice;
         if self.rank_of(index).is_none() || self.task(index).slice_used < slice {
@@ -149,7 +151,7 @@ impl Core {
         task.expired = true;
     }
 
-    /// A stretch is over: the task waits, ends, goes on, or makes room.
+    /// Ends a stretch: the task waits, ends, continues, or gives way.
     pub(super) fn settle(&mut self, number: u32) {
         let now = self.now;
         let index = self.account(number);
@@ -159,7 +161,7 @@ impl Core {
         let (class, serial, expired) = (task.class, task.serial, task.expired);
         let used = if lasts { task.slice_used } else { task.stint };
         if task.owed > Nanos::ZERO {
-            // Only the time slice is over.
+            // Only the time slice has ended.
             if self.most_urgent_class(number).is_some_and(|waiting| waiting >= class) {
                 self.stats.preemptions += 1;
                 self.release(number, index, false);
@@ -189,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Puts a task that could go on back into its queue and gives its processor to the most urgent.
+    /// Requeues a runnable task and gives its processor to the most urgent one.
     fn release(&mut self, number: u32, index: u32, front: bool) {
         let now = self.now;
         self.task(index).ready_at = now;
@@ -212,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Takes the processor that runs the least urgent task away from it, if that is less urgent than `class`.
+    /// Preempts the least urgent running task, if it is less urgent than `class`.
     pub(super) fn preempt_for(&mut self, class: Class) {
         let least = (0..self.processors.len() as u32)
             .filter(|n| {
@@ -229,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Takes the processor away from its task, if one goes before that in its queue.
+    /// Preempts the processor's task if its queue holds one that goes first.
     pub(super) fn preempt_on(&mut self, number: u32) {
         let processor = &self.processors[number as usize];
         let is_cut = matches!(processor.phase, Phase::Busy { .. } | Phase::Switching(_));
@@ -253,8 +255,8 @@ impl Core {
         self.release(number, index, true);
     }
 
-    /// An interrupt takes time from a processor, whatever it does. An idle one has it to spare: then the time is returned,
-    /// to delay what the interrupt starts.
+    /// Takes interrupt time from a processor. On an idle processor the time is returned, to delay
+    /// whatever the interrupt starts; otherwise returns zero.
     pub(crate) fn steal(&mut self, number: u32, span: Nanos) -> Nanos {
         if span == Nanos::ZERO {
             return Nanos::ZERO;
@@ -283,14 +285,14 @@ impl Core {
         Nanos::ZERO
     }
 
-    /// Whether a task that was charged up to `at` in its present poll should go through the scheduler at this point, which
-    /// it should for `long` in any case.
+    /// Whether a task charged up to `at` in its current poll should enter the scheduler at this
+    /// preemption point. Always true once the charges reach `long`.
     pub(crate) fn offers(&mut self, id: TaskId, at: Nanos, long: Nanos) -> bool {
         let (now, lasts) = (self.now, self.model.wakeup == Wakeup::O1);
         let task = self.task(id.index);
         let number = task.processor;
         let used = if lasts { task.slice_used } else { task.stint }.saturating_add(at - now);
-        // Events until `at` may wake a more urgent task.
+        // An event due by `at` may wake a more urgent task.
         let wanted = at - self.now >= long.max(Nanos(1))
             || self.is_wanted(number, id.index, used)
             || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
@@ -298,13 +300,14 @@ impl Core {
         wanted
     }
 
-    /// Processor time of the running task since it was given its processor, when its poll has been charged up to `at`.
+    /// Processor time the running task has used since it got its processor, with charges up to
+    /// `at`.
     pub(crate) fn stint(&mut self, id: TaskId, at: Nanos) -> Nanos {
         let now = self.now;
         self.task(id.index).stint.saturating_add(at - now)
     }
 
-    /// The running task's use of the processors, when its poll has been charged up to `at`.
+    /// Total processor use of the running task, with charges up to `at`.
     pub(crate) fn usage(&mut self, id: TaskId, at: Nanos) -> TaskUsage {
         let now = self.now;
         let TaskUsage { cpu, turns } = self.task(id.index).usage;

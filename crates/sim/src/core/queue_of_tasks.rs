@@ -1,11 +1,11 @@
-//! A queue of tasks that can run: of one processor, or of all of them.
+//! A queue of runnable tasks, for one processor or for all.
 
 use extant_rt::Class;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A normal task's place among its like where priorities are dynamic: the round of time slices that it runs in, then its
-/// priority; lower goes first (kernel: the active and the expired array, and `p->prio`).
+/// A normal task's rank under dynamic priorities: its round of time slices, then its priority;
+/// lower runs first (kernel: the active and the expired array, and `p->prio`).
 pub(super) type Rank = (u64, u8);
 
 #[derive(Debug, Default)]
@@ -14,9 +14,9 @@ pub(super) struct TaskQueue {
     ranked: BTreeMap<(Rank, i64), u32>,
     normal: VecDeque<u32>,
     background: VecDeque<u32>,
-    /// Orders equals; grows at the back, shrinks at the front.
+    /// Last sequence numbers for ties, at the front (decreasing) and at the back (increasing).
     order: (i64, i64),
-    /// The round of time slices that runs.
+    /// The current round of time slices.
     round: u64,
 }
 
@@ -29,7 +29,8 @@ impl TaskQueue {
         self.round
     }
 
-    /// Takes a task in behind its equals or (one that was cut short) before them; `rank` where normal tasks have one.
+    /// Queues a task behind its equals, or before them if `front` (it was cut short). `rank` is
+    /// `Some` for normal tasks with dynamic priorities.
     pub(super) fn push(&mut self, index: u32, class: Class, rank: Option<Rank>, front: bool) {
         let order = if front {
             self.order.0 -= 1;
@@ -52,7 +53,7 @@ impl TaskQueue {
         }
     }
 
-    /// Takes the most urgent task out.
+    /// Removes the most urgent task.
     pub(super) fn pop(&mut self) -> Option<u32> {
         if let Some((_, index)) = self.realtime.pop_first() {
             return Some(index);
@@ -76,8 +77,8 @@ impl TaskQueue {
         normal.or_else(|| self.background.front().map(|index| (*index, Class::Idle, None)))
     }
 
-    /// The tasks in the order in which another processor looks for one to take: those whose time slice is used up, then by
-    /// priority; of equals the last first (kernel: `move_tasks`).
+    /// Tasks in the order in which another processor tries to pull them: expired ones first, then
+    /// by priority; the last of equals first (kernel: `move_tasks`).
     pub(super) fn to_take(&self) -> impl Iterator<Item = u32> {
         let expired = self.ranked.range(((self.round + 1, 0), i64::MIN)..);
         let active = self.ranked.range(..((self.round + 1, 0), i64::MIN));
@@ -96,7 +97,7 @@ impl TaskQueue {
     }
 }
 
-/// Items that are in order by their keys, with equals turned round.
+/// Reverses the order of items with equal keys; items are sorted by key.
 fn last_of_equals<K: PartialEq>(items: impl Iterator<Item = (K, u32)>) -> Vec<u32> {
     let mut all: Vec<(K, u32)> = items.collect();
     all.chunk_by_mut(|a, b| a.0 == b.0).for_each(<[_]>::reverse);

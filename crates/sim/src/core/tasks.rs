@@ -1,4 +1,4 @@
-//! Tasks: made, queued by class, woken, ended.
+//! Tasks: creation, queueing, waking and ending.
 
 use super::{Core, Happening, Sleepiness, State, Task, TaskId};
 use crate::event::Event;
@@ -7,7 +7,7 @@ use extant_rt::{Class, Nanos, TaskFuture, TaskUsage, WaitsOn};
 use std::task::Waker;
 
 impl Core {
-    /// Makes a task, which waits until it is woken for the first time.
+    /// Creates a task, which waits until it is first woken.
     pub(crate) fn add(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl Core {
         id
     }
 
-    /// A task's future, lent for a poll, and its waker.
+    /// Takes out a task's future for a poll, and clones its waker.
     pub(crate) fn lend(&mut self, id: TaskId) -> (Option<TaskFuture>, Waker) {
         let task = self.task(id.index);
         task.waits_on = None;
@@ -80,7 +80,7 @@ impl Core {
         if self.is_per_processor() { number as usize } else { 0 }
     }
 
-    /// The queue of its processor takes a task in, at its end or (for one that was cut short) at its front.
+    /// Queues a task on its processor: at the end or, if `front` (it was cut short), at the front.
     pub(super) fn queue(&mut self, index: u32, front: bool) {
         self.enqueue(index, front);
         self.arm_all_balances();
@@ -97,7 +97,7 @@ impl Core {
         self.queued += 1;
     }
 
-    /// Takes the most urgent task that waits for this processor out of its queue.
+    /// Removes the most urgent task queued for this processor.
     pub(super) fn take_most_urgent(&mut self, number: u32) -> Option<u32> {
         self.note_load(number);
         let queue = self.queue_of(number);
@@ -106,7 +106,7 @@ impl Core {
         Some(index)
     }
 
-    /// The most urgent of the tasks that wait for this processor.
+    /// The most urgent task queued for this processor.
     pub(super) fn first_waiting(&self, number: u32) -> Option<u32> {
         self.queues[self.queue_of(number)].first().map(|(index, ..)| index)
     }
@@ -115,16 +115,16 @@ impl Core {
         self.queues[self.queue_of(number)].first().map(|(_, class, _)| class)
     }
 
-    /// Whether a task that waits for this processor goes before this one, which has it: by its class or, where these are
-    /// dynamic, by its priority.
+    /// Whether a task queued for this processor goes before the running task `index`: by class or,
+    /// with dynamic priorities, by priority.
     pub(super) fn is_beaten(&self, number: u32, index: u32) -> bool {
         let Some((_, waiting, rank)) = self.queues[self.queue_of(number)].first() else { return false };
         let class = self.tasks[index as usize].as_ref().map(|task| task.class);
         Some(waiting) > class || (Some(waiting) == class && rank.is_some() && rank < self.rank_of(index))
     }
 
-    /// Whether the task should give up its processor, having used so much (of its time slice, where slices last beyond a
-    /// wait) since it was given it.
+    /// Whether the running task should give up its processor. `used` is its processor time since it
+    /// got it or, if slices outlast waits, the used part of its slice.
     pub(super) fn is_wanted(&self, number: u32, index: u32, used: Nanos) -> bool {
         let Some(task) = self.tasks[index as usize].as_ref() else { return false };
         let is_over = used >= self.model.timeslice || task.expired;
@@ -134,7 +134,7 @@ impl Core {
         self.is_beaten(number, index) || (is_over && in_turn())
     }
 
-    /// Counts the sleep of a task that is woken towards its priority.
+    /// Updates the priority of a woken task for the time it slept.
     fn rank_anew(&mut self, index: u32) {
         if self.model.wakeup == Wakeup::O1 {
             let (now, slice) = (self.now, self.model.timeslice);
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    /// A task is woken at `at`, which is now or later, from this processor.
+    /// Wakes a task at `at` (now or later) from processor `waker`.
     pub(crate) fn wake(&mut self, id: TaskId, at: Nanos, waker: u32) {
         if at > self.now {
             self.events.push(at, Happening::Wake(id, waker));
@@ -157,7 +157,8 @@ impl Core {
         }
     }
 
-    /// Whether waking the task does anything to it; a task that is to be polled anyway cannot be woken more.
+    /// Whether waking the task has any effect; a task that will be polled anyway cannot be woken
+    /// again.
     pub(crate) fn can_be_woken(&self, id: TaskId) -> bool {
         match self.tasks.get(id.index as usize).and_then(Option::as_ref) {
             Some(task) if task.serial == id.serial => match task.state {
@@ -191,7 +192,7 @@ impl Core {
                 if let Some(processor) = place {
                     self.stats.idle_exits += 1;
                     self.assign(processor, id.index, delay.saturating_add(self.model.idle_exit));
-                    // The interrupt's time is accounted already, on the processor that it came to.
+                    // The interrupt's time is already accounted, on the processor that took it.
                     let busy = &mut self.processors[processor as usize].busy;
                     *busy = busy.saturating_sub(delay);
                     return;
@@ -206,7 +207,7 @@ impl Core {
                     }
                 }
             }
-            // Its stretch is not over, or it is still to be polled: it hears of it then.
+            // Its stretch is not over, or its poll is still to come: it sees the flag then.
             State::OnProcessor | State::Queued => task.woken = true,
         }
     }

@@ -1,4 +1,4 @@
-//! The state machine alone: who runs where, and when.
+//! Tests of the state machine alone: which task runs where, and when.
 
 use super::*;
 use crate::machine::{Machine, Preemption, Wakeup};
@@ -13,14 +13,14 @@ fn processors(count: usize, preemption: Preemption) -> Processors {
     processors
 }
 
-/// A task's next poll.
+/// What a task does in one poll.
 #[derive(Clone)]
 struct Act {
     /// Processor time.
     charge: Nanos,
-    /// The tasks that it wakes once that is over.
+    /// The tasks that it wakes at the end of the charge.
     wakes: Vec<usize>,
-    /// Whether it wakes itself, and at a point where it only offers its processor.
+    /// `Some` if it wakes itself; true if at a preemption point.
     again: Option<bool>,
     ends: bool,
 }
@@ -32,7 +32,7 @@ fn waits(charge: Nanos) -> Act {
 struct Bench {
     core: Core,
     ids: Vec<TaskId>,
-    /// Time, task, processor of each poll.
+    /// Time, task and processor of each poll.
     polls: Vec<(Nanos, usize, u32)>,
     charged: Nanos,
 }
@@ -45,12 +45,12 @@ impl Bench {
         Self { core, ids, polls: Vec::new(), charged: Nanos::ZERO }
     }
 
-    /// Wakes a task from a processor at a time.
+    /// Wakes a task at `at` from processor `waker`.
     fn wake(&mut self, task: usize, at: Nanos, waker: u32) {
         self.core.wake(self.ids[task], at, waker);
     }
 
-    /// Runs until nothing is left to happen; `act` says what a task does, and `see` looks at every state.
+    /// Runs until no event is left. `act` decides what each poll does; `see` inspects every state.
     fn run(&mut self, mut act: impl FnMut(usize, Nanos) -> Act, mut see: impl FnMut(&Core)) {
         loop {
             let step = self.core.advance();
@@ -76,7 +76,8 @@ impl Bench {
             if let Some(offers) = again {
                 self.core.wake(id, now, processor);
                 if offers {
-                    // A task goes on without a new poll where no other task wants the processor, which is the same.
+                    // If no other task wants the processor, a real task would continue without a
+                    // new poll; the result is the same.
                     self.core.offers(id, end, Nanos::from_secs(10));
                     self.core.task(id.index).offered = true;
                 }
@@ -85,7 +86,7 @@ impl Bench {
         }
     }
 
-    /// Runs tasks that each charge what the list says, poll by poll, and then wait for good.
+    /// Runs tasks whose polls charge the listed milliseconds, and which then wait forever.
     fn run_lists(&mut self, lists: &[&[u64]]) {
         let mut next = vec![0; lists.len()];
         self.run(
@@ -99,7 +100,7 @@ impl Bench {
     }
 }
 
-/// The polls with the time in milliseconds.
+/// The polls, with times in milliseconds.
 fn in_ms(bench: &Bench) -> Vec<(u64, usize, u32)> {
     bench.polls.iter().map(|(at, task, number)| (at.0 / 1_000_000, *task, *number)).collect()
 }
@@ -184,7 +185,8 @@ fn a_shared_queue_gives_a_woken_task_to_any_idle_processor_at_once() {
 
 #[test]
 fn a_processor_that_runs_out_of_work_takes_a_task_that_has_waited_and_was_never_idle() {
-    // Task 2 has waited for 9 ms when processor 1 runs out, and task 3 for less than caches stay warm.
+    // When processor 1 runs out of work, task 2 has waited 9 ms, and task 3 for less than caches
+    // stay warm.
     let mut bench = Bench::new(processors(2, Preemption::None), &[Class::Normal; 4]);
     bench.wake(0, Nanos::ZERO, 0);
     bench.wake(1, Nanos::ZERO, 1);
@@ -214,7 +216,8 @@ fn a_migration_is_paid_once_and_by_the_processor_that_runs_the_task() {
     assert_eq!(bench.core.busy(), [Nanos::ZERO, MS(1), MS(2) + Nanos(7_000), Nanos::ZERO]);
 }
 
-/// When a task that slept runs, if it is woken 10 ms into another's 30 ms, which offers its processor after 20.
+/// When a task that slept gets to run. It is woken 10 ms into another's 30 ms; that one reaches a
+/// preemption point after 20 ms.
 fn sleepers_turn(preemption: Preemption, wakeup: Wakeup) -> Nanos {
     let mut model = processors(1, preemption);
     model.wakeup = wakeup;
@@ -229,7 +232,6 @@ fn sleepers_turn(preemption: Preemption, wakeup: Wakeup) -> Nanos {
             _ => {
                 polls += 1;
                 let again = (polls == 1).then_some(true);
-                // Its priority is worse for having run for 450 ms already, without a wait.
                 Act { again, ..waits(MS(if polls == 1 { 20 } else { 10 })) }
             }
         },
@@ -240,7 +242,7 @@ fn sleepers_turn(preemption: Preemption, wakeup: Wakeup) -> Nanos {
 
 #[test]
 fn a_better_priority_takes_the_processor_as_the_preemption_mode_lets_it() {
-    // Both slept: equals. The other's sleep is longer: 1 s against 0.5 s, but both count as interactive and no more.
+    // Both slept, for 1 s and 0.5 s, but sleep counts only up to interactive: they are equals.
     for preemption in Preemption::ALL {
         assert_eq!(sleepers_turn(preemption, Wakeup::None), MS(1030), "{preemption}");
         assert_eq!(sleepers_turn(preemption, Wakeup::O1), MS(1030), "{preemption}: equals");
@@ -251,7 +253,7 @@ fn a_better_priority_takes_the_processor_as_the_preemption_mode_lets_it() {
         let mut model = processors(1, preemption);
         model.wakeup = Wakeup::O1;
         let mut bench = Bench::new(model, &[Class::Normal; 2]);
-        // Task 1 has run from the start; task 0 sleeps, and wakes at 310.
+        // Task 1 runs from the start; task 0 sleeps and wakes at 310 ms.
         bench.wake(1, Nanos::ZERO, 0);
         bench.wake(0, MS(310), 0);
         bench.run(
@@ -272,7 +274,8 @@ fn a_task_that_used_up_its_slice_waits_for_the_round_to_end() {
     let mut model = processors(1, Preemption::None);
     model.wakeup = Wakeup::O1;
     let mut bench = Bench::new(model, &[Class::Normal; 2]);
-    // 1 has slept for 50 ms, which makes it better by 5, and is still better than 0 when it has run for a slice.
+    // Task 1 has slept 50 ms, which improves it by 5. It is still better than task 0 after running
+    // for a slice.
     bench.wake(0, Nanos::ZERO, 0);
     bench.wake(1, MS(50), 0);
     let mut left = [7, 7];
@@ -318,7 +321,7 @@ fn real_time_stays_above_dynamic_priorities_on_its_own_processor_only() {
     assert_eq!(in_ms(&bench)[..2], [(0, 0, 0), (5, 1, 0)]);
 }
 
-/// Random tasks on a random machine; what each poll did, for comparison.
+/// Random tasks on a random machine. Returns each poll and the stats, for comparison.
 fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, Stats) {
     let mut rng = Rng::labelled(seed, "machine");
     let count = 1 + rng.below(6) as usize;
@@ -344,15 +347,17 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
     let mut bench = Bench::new(model.clone(), &classes);
     for task in 0..tasks {
         bench.wake(task, Nanos::from_micros(rng.below(20_000)), rng.below(count as u64) as u32);
-        // From outside, now and again, as an interrupt would.
+        // Now and then from outside, as by an interrupt.
         for _ in 0..20 {
             bench.wake(task, Nanos::from_micros(rng.below(2_000_000)), 0);
         }
     }
     let mut polls_left = 3_000;
-    // Since when a processor is idle while another has a task that runs and one that waits.
+    // Per pair of processors: since when the first is idle while the second has a running and a
+    // queued task.
     let mut idle_beside: Vec<Option<Nanos>> = vec![None; count * count];
-    // The longest interval, the ticks until the average of load shows two tasks, and an attempt that spares warm caches.
+    // The longest interval, the ticks until the load average shows two tasks, and one attempt that
+    // spares hot tasks.
     let bound = MS(4 + 3 + 2);
     bench.run(
         |_, _| {
@@ -399,7 +404,7 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
         + model.migration.0 * stats.migrations
         + model.idle_exit.0 * stats.idle_exits;
     if preemption == Preemption::Full {
-        // A switch that is cut short costs less.
+        // An interrupted switch costs less.
         assert!((bench.charged.0..=bench.charged.0 + costs).contains(&busy), "{about}");
     } else {
         assert_eq!(busy, bench.charged.0 + costs, "{about}");

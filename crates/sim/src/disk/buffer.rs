@@ -1,36 +1,36 @@
-//! The write buffer of a solid-state disk: pages that are being filled, and pages that are being programmed.
+//! The write buffer of a solid-state disk: pages being filled, and pages being programmed.
 
 use extant_rt::Nanos;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// What is in a buffer, by pages of the flash.
+/// The buffer's contents, per flash page.
 ///
-/// A page stays open until it is full, or until another page needs its place; so long, writes to it cost nothing but the
-/// way into the buffer. The oldest goes first, and a rewrite makes a page young again.
+/// A page stays open until it is full or another page needs its slot. Until then, writes to it cost
+/// only the transfer into the buffer. The least recently written page is closed first.
 #[derive(Debug)]
 pub(super) struct Buffer {
     page_sectors: u64,
-    /// Most pages open at a time.
+    /// Maximum number of open pages.
     open_most: usize,
-    /// Most pages in all.
+    /// Maximum number of pages, open or being programmed.
     room: usize,
     open: BTreeMap<u64, Open>,
-    /// Open pages by the time of their last write.
+    /// Open pages by the sequence number of their last write.
     by_age: BTreeMap<u64, u64>,
     writes: u64,
-    /// When pages that are being programmed leave.
+    /// When each page being programmed leaves the buffer.
     leaving: BinaryHeap<Reverse<Nanos>>,
 }
 
 #[derive(Debug)]
 struct Open {
     written: u64,
-    /// Sectors that have been written, one bit each.
+    /// One bit per sector, set once it is written.
     filled: Vec<u64>,
     left: u64,
-    /// When its last data came.
+    /// When its last data arrived.
     since: Nanos,
 }
 
@@ -44,7 +44,7 @@ impl Buffer {
         Self { page_sectors, open_most, room, open, by_age, writes: 0, leaving: BinaryHeap::new() }
     }
 
-    /// When a write to a page finds room for it: at once, or when a page leaves.
+    /// When a write to a page finds room: now, or when the next page leaves.
     pub(super) fn room_at(&mut self, page: u64, now: Nanos) -> Nanos {
         while self.leaving.peek().is_some_and(|left| left.0 <= now) {
             self.leaving.pop();
@@ -55,8 +55,8 @@ impl Buffer {
         self.leaving.pop().map_or(now, |left| left.0)
     }
 
-    /// Writes sectors of a page, counted within it, for which there is room; when a page that is to be programmed now has
-    /// all its data, if there is such a page.
+    /// Writes sectors of a page, numbered within the page; the caller has made sure of room. If
+    /// that closes a page, which must now be programmed, returns when its last data arrived.
     pub(super) fn write(&mut self, page: u64, sectors: Range<u64>, at: Nanos) -> Option<Nanos> {
         self.writes += 1;
         let words = self.page_sectors.div_ceil(64) as usize;
@@ -81,25 +81,25 @@ impl Buffer {
         }
     }
 
-    /// Takes the oldest page out to be programmed: when its last data came.
+    /// Closes the oldest page for programming. Returns when its last data arrived.
     pub(super) fn close_oldest(&mut self) -> Option<Nanos> {
         let page = *self.by_age.first_key_value()?.1;
         self.close(page)
     }
 
-    /// Takes a page out to be programmed.
+    /// Closes a page for programming. Returns when its last data arrived.
     pub(super) fn close(&mut self, page: u64) -> Option<Nanos> {
         let open = self.open.remove(&page)?;
         self.by_age.remove(&open.written);
         Some(open.since)
     }
 
-    /// A page that was closed is programmed, and leaves, then.
+    /// Records that a closed page is programmed and leaves the buffer at `at`.
     pub(super) fn leaves(&mut self, at: Nanos) {
         self.leaving.push(Reverse(at));
     }
 
-    /// Whether these sectors of a page are all in an open one.
+    /// Whether an open page holds all of these sectors.
     pub(super) fn holds(&self, page: u64, mut sectors: Range<u64>) -> bool {
         let held = |open: &Open| {
             sectors.all(|sector| open.filled[(sector / 64) as usize] & (1 << (sector % 64)) != 0)

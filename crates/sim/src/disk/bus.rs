@@ -1,4 +1,4 @@
-//! Drives behind one link.
+//! Drives that share a link.
 
 use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
 use extant_block::Op;
@@ -7,16 +7,17 @@ use extant_rt::Nanos;
 /// Parameters of a [`Bus`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusSpec {
-    /// Speed in bytes a second.
+    /// Speed in bytes per second.
     pub bytes_s: u64,
-    /// Time that a command holds the link besides its data: arbitration, selection, messages, status.
+    /// Time each command holds the link in addition to its data: arbitration, selection, messages,
+    /// status.
     pub command_ns: u64,
-    /// Most commands in flight over all of its drives (`commands`; kernel: `can_queue` of `Scsi_Host`); `None` is no limit but the
-    /// drives' own.
+    /// Maximum commands in flight over all of its drives (`commands`; kernel: `can_queue` of
+    /// `Scsi_Host`); `None` means only the drives' own limits apply.
     pub commands: Option<u32>,
 }
 
-/// A link that one transfer has at a time, in order of asking.
+/// A link that carries one transfer at a time, first come, first served.
 #[derive(Debug)]
 pub struct Bus {
     spec: BusSpec,
@@ -30,7 +31,7 @@ impl Bus {
         Self { spec, free_at: Nanos::ZERO, busy: Nanos::ZERO }
     }
 
-    /// Takes the link for `bytes` and `commands` as soon as it is free; says until when.
+    /// Reserves the link for `bytes` and `commands` as soon as it is free. Returns when that ends.
     fn hold(&mut self, now: Nanos, bytes: u64, commands: u64) -> Nanos {
         let took = Nanos(transfer_ns(bytes, self.spec.bytes_s) + commands * self.spec.command_ns);
         self.busy += took;
@@ -39,14 +40,15 @@ impl Bus {
     }
 }
 
-/// Drives, with or without a link that they share.
+/// A set of drives, optionally behind a shared link.
 ///
-/// A write crosses the link before its drive sees it, a read after; a drive keeps its queue place until then.
+/// A write crosses the link before its drive sees it, a read afterwards; until then the command
+/// keeps its slot in the drive's queue.
 #[derive(Debug)]
 pub struct Rack {
     slots: Vec<Slot>,
     bus: Option<Bus>,
-    /// Commands in transfer to a drive.
+    /// Commands in transfer to a drive: arrival time, sequence number, drive, command.
     going: Vec<(Nanos, u64, usize, Command)>,
     sent: u64,
     reports: Vec<Report>,
@@ -55,11 +57,11 @@ pub struct Rack {
 #[derive(Debug)]
 struct Slot {
     drive: Box<dyn Drive>,
-    /// The drive's next event, kept so that finding the earliest is a scan of numbers.
+    /// The drive's next event, cached so that finding the earliest only scans numbers.
     next: Option<Nanos>,
-    /// Bytes to go back over the link for each read in flight.
+    /// Reads in flight, with the bytes that each will return over the link.
     reading: Vec<(Tag, u64)>,
-    /// Reads in transfer to the host.
+    /// Reads being transferred to the host.
     returning: Promises,
 }
 
@@ -100,12 +102,12 @@ impl Rack {
         self.slots.is_empty()
     }
 
-    /// How long the link has been held so far, promises for the future included.
+    /// How long the link has been held so far, including time already reserved in the future.
     pub fn bus_busy(&self) -> Nanos {
         self.bus.as_ref().map_or(Nanos::ZERO, |bus| bus.busy)
     }
 
-    /// Most commands in flight over all drives ([`BusSpec::commands`]).
+    /// Maximum commands in flight over all drives ([`BusSpec::commands`]).
     pub(super) fn commands(&self) -> usize {
         self.bus.as_ref().and_then(|bus| bus.spec.commands).map_or(usize::MAX, |most| most as usize)
     }
@@ -122,7 +124,8 @@ impl Rack {
         let there = match command.op {
             Op::Read => {
                 slot.reading.push((command.tag, bytes));
-                // The command's part of the link is paid with its data: it is short, and drives are polite.
+                // The command's own link time is charged together with its data: it is short, and
+                // drives disconnect in between.
                 slot.drive.submit(now, command);
                 slot.refresh();
                 return;
@@ -140,7 +143,8 @@ impl Rack {
         self.slots.iter().filter_map(|slot| slot.next).min().into_iter().chain(going).min()
     }
 
-    /// Lets everything happen that is due, in order of time; `report` hears of it with the drive's number.
+    /// Handles all events due by `now`, in time order. Calls `report` with the drive's number for
+    /// each.
     pub fn advance(&mut self, now: Nanos, report: &mut dyn FnMut(usize, Report)) {
         while let Some(next) = self.next_event().filter(|next| *next <= now) {
             while let Some(at) = (0..self.going.len())
@@ -181,7 +185,7 @@ impl Rack {
         slot.refresh();
     }
 
-    /// Power fails: everything under way and every volatile cache is gone.
+    /// Simulates a power failure: commands in flight and volatile caches are lost.
     pub fn lose_power(&mut self, now: Nanos) {
         self.going.clear();
         for slot in &mut self.slots {

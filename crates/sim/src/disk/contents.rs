@@ -1,4 +1,4 @@
-//! The contents of a modelled disk: only what is not zero, with what a crash would take kept apart.
+//! Contents of a modelled disk: sparse, with data that a crash would lose kept apart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +15,13 @@ type Page = Box<[u8; PAGE]>;
 type Chunk = Box<[Option<Page>; CHUNK]>;
 type Region = Box<[Option<Chunk>; REGION]>;
 
-/// The bytes of a disk, sparse: pages of zeroes take no memory, and looking at regions without any costs no cache misses.
+/// The bytes of a disk, sparse: zero pages take no memory, and scanning empty regions is cheap.
 pub struct Contents {
     capacity_bytes: u64,
-    /// As far as something was stored.
+    /// Grows up to the last region written.
     regions: Vec<Option<Region>>,
     pages: usize,
-    /// Pages with sectors that only the write cache has, each with the set of those sectors.
+    /// Pages with sectors that are only in the write cache, each with the bit set of those sectors.
     volatile: BTreeMap<u64, (u8, Page)>,
 }
 
@@ -31,12 +31,12 @@ impl Contents {
         Self { capacity_bytes, regions: Vec::new(), pages: 0, volatile: BTreeMap::new() }
     }
 
-    /// Size of the disk.
+    /// Size of the disk in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// Memory taken by what is not zero, in bytes.
+    /// Memory used by nonzero pages, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         ((self.pages + self.volatile.len()) * PAGE) as u64
     }
@@ -50,7 +50,7 @@ impl Contents {
         self.chunk(page)?[page as usize % CHUNK].as_ref()
     }
 
-    /// Copies the bytes from `start_byte` on, as a reader sees them.
+    /// Reads bytes from `start_byte` on, write cache included.
     pub fn read(&self, start_byte: u64, to: &mut [u8]) {
         for (page, within, piece) in pieces(start_byte, to.len()) {
             let to = &mut to[piece];
@@ -69,7 +69,8 @@ impl Contents {
         }
     }
 
-    /// Stores whole sectors; `volatile` ones are gone at a [`Contents::crash`] unless [hardened](Contents::harden).
+    /// Writes whole sectors. [`Contents::crash`] drops `volatile` ones unless they were
+    /// [hardened](Contents::harden).
     pub fn write(&mut self, start_byte: u64, from: &[u8], volatile: bool) {
         for (page, within, piece) in pieces(start_byte, from.len()) {
             let mask = mask(&within);
@@ -90,7 +91,7 @@ impl Contents {
     }
 
     fn store(&mut self, page: u64, within: Range<usize>, from: &[u8]) {
-        // One comparison of memory, which costs little without optimisation, too.
+        // A single memory comparison, cheap even in unoptimised builds.
         let zero = *from == [0; PAGE][..from.len()];
         if zero && self.chunk(page).is_none() {
             return;
@@ -122,7 +123,7 @@ impl Contents {
     pub fn zero(&mut self, range: Range<u64>, volatile: bool) {
         const ZEROES: [u8; PAGE] = [0; PAGE];
         let mut at = range.start;
-        // Sectors that read as zeroes now and after a crash stay out of memory.
+        // Sectors that already read as zeroes, now and after a crash, need no memory.
         while let Some(run) = self.next_data(at).filter(|run| run.start < range.end) {
             at = run.start;
             let end = run.end.min(range.end);
@@ -134,7 +135,7 @@ impl Contents {
         }
     }
 
-    /// The sectors of this range are on the medium.
+    /// Marks the sectors of this range as durable.
     pub fn harden(&mut self, range: Range<u64>) {
         let pages = range.start / PAGE as u64..range.end.div_ceil(PAGE as u64);
         while let Some((&page, _)) = self.volatile.range(pages.clone()).next() {
@@ -149,7 +150,7 @@ impl Contents {
                 }
             }
             if sectors != 0 {
-                // Only the first and the last page of the range can have sectors outside of it.
+                // Only the first and last page of the range can have sectors outside of it.
                 self.volatile.insert(page, (sectors, bytes));
                 if base + PAGE as u64 >= range.end {
                     break;
@@ -160,12 +161,12 @@ impl Contents {
         }
     }
 
-    /// Power fails: volatile sectors go back to what the medium has.
+    /// Simulates a power failure: volatile sectors revert to what is on the medium.
     pub fn crash(&mut self) {
         self.volatile.clear();
     }
 
-    /// The first run of bytes at or after `from_byte` that may hold anything but zeroes.
+    /// The first run of bytes at or after `from_byte` that may be nonzero.
     pub fn next_data(&self, from_byte: u64) -> Option<Range<u64>> {
         let page = PAGE as u64;
         let holds = |at: u64| self.stable(at).is_some() || self.volatile.contains_key(&at);
@@ -181,7 +182,7 @@ impl Contents {
                 Some(_) => 1,
             };
             let end = (at / skip + 1) * skip;
-            // A volatile sector in between ends the skip.
+            // Do not skip over a volatile page.
             at = self.volatile.range(at..end).next().map_or(end, |(page, _)| *page);
         }
         let start = at;
@@ -201,7 +202,8 @@ impl fmt::Debug for Contents {
     }
 }
 
-/// Cuts `len` bytes from `start_byte` into page, range within the page, and range within the bytes.
+/// Splits `len` bytes from `start_byte` on by page: page number, range within the page, range
+/// within the bytes.
 fn pieces(start_byte: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -216,7 +218,7 @@ fn pieces(start_byte: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize
     })
 }
 
-/// The sectors of a range within a page, one bit each.
+/// One bit per sector of a range within a page.
 fn mask(within: &Range<usize>) -> u8 {
     debug_assert!(within.start.is_multiple_of(SECTOR) && within.end.is_multiple_of(SECTOR), "whole sectors");
     let below = |sectors: usize| ((1_u16 << sectors) - 1) as u8;
@@ -233,7 +235,7 @@ mod tests {
         const SECTORS: u64 = 300;
         let mut rng = Rng::new(23);
         let mut disk = Contents::new(SECTORS * 512);
-        // By sector: what a reader sees, and what the medium has.
+        // Per sector: what a reader sees, and what is on the medium.
         let mut seen = vec![0_u8; SECTORS as usize];
         let mut durable = seen.clone();
         for step in 0..1_000 {

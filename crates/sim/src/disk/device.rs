@@ -1,4 +1,4 @@
-//! Modelled disks as devices of a virtual world.
+//! Modelled disks as block devices of a virtual world.
 
 use super::{Command, Contents, DiskModel, Rack, Report, Tag};
 use crate::{DeviceClock, Sim};
@@ -10,14 +10,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The disks of a machine, in its world.
+/// The disks of a machine, attached to its world.
 #[derive(Clone)]
 pub struct Disks {
     shared: Arc<Shared>,
     limits: Arc<[Limits]>,
 }
 
-/// One of them.
+/// One of the [`Disks`].
 #[derive(Clone)]
 pub struct ModelDisk {
     shared: Arc<Shared>,
@@ -31,23 +31,24 @@ struct Shared {
 }
 
 struct State {
-    /// Disks that share the bus, and those that do not.
+    /// The disks on the bus, and those that have their own link.
     racks: [Rack; 2],
     disks: Vec<Disk>,
-    /// Whose the racks' slots are.
+    /// The disk in each slot of the racks.
     owners: [Vec<usize>; 2],
     /// Commands in flight in each rack.
     in_flight: [usize; 2],
-    /// Bios whose disk had room for them, but not its rack, in order of arrival (kernel: `starved_list`).
+    /// Bios whose disk had room but not its rack, in order of arrival (kernel: `starved_list`).
     starved: [VecDeque<(usize, Bio)>; 2],
     reports: Vec<(usize, Report)>,
-    /// Memory for bios that end together.
+    /// Reusable buffer for bios that end together.
     ended: Vec<Bio>,
-    /// Bios not yet arrived, in order of time: a task submits at its own time, which may be ahead of others'.
+    /// Submitted bios in time order: a task submits at its own time, which may be ahead of other
+    /// tasks'.
     arriving: VecDeque<(Nanos, usize, Bio)>,
-    /// When this looks at the racks next.
+    /// When the next [`Shared::run`] is scheduled.
     armed: Option<Nanos>,
-    /// Set while bios' ends run, which may submit others.
+    /// Set while bio completions run, which may submit more.
     running: bool,
 }
 
@@ -60,18 +61,18 @@ struct Disk {
     contents: Contents,
     under_way: Vec<Option<Bio>>,
     free: Vec<u32>,
-    /// Bios beyond the queue depth.
+    /// Bios waiting for a slot in the disk's queue.
     waiting: VecDeque<Bio>,
 }
 
 type Ended = (usize, Bio, Result<(), IoErrorKind>);
 
-/// The seed of the nominal point: the platters of all disks begin at the same angle, and what begins together begins at once. With
-/// another seed these are drawn.
+/// The seed of nominal runs: all platters start at angle 0, and tasks that start together start at
+/// the same instant. Other seeds draw these at random.
 pub const NOMINAL_SEED: u64 = 1;
 
 impl Disks {
-    /// Puts the disks of the world's machine into the world, empty.
+    /// Attaches the disks of the world's machine to the world, empty.
     pub fn attach(sim: &Sim) -> Self {
         let machine = sim.machine();
         let mut drives: [Vec<_>; 2] = Default::default();
@@ -82,7 +83,7 @@ impl Disks {
                 let name =
                     if model.count == 1 { model.name.clone() } else { format!("{}{number}", model.name) };
                 let seed = Rng::labelled(sim.rt().seed(), &name).next_u64();
-                // Nobody knows where the platters are when a run begins.
+                // At the start of a run the platters' angles are arbitrary.
                 let is_nominal = sim.rt().seed() == NOMINAL_SEED;
                 let turn =
                     if is_nominal { 0 } else { Rng::labelled(seed, "platters").below(1_000_000) as u32 };
@@ -123,7 +124,7 @@ impl Disks {
         }
     }
 
-    /// How many there are.
+    /// Number of disks.
     pub fn len(&self) -> usize {
         self.limits.len()
     }
@@ -133,7 +134,10 @@ impl Disks {
         self.limits.is_empty()
     }
 
-    /// A disk, counted from 0. Panics if there are not so many.
+    /// A disk, counted from 0.
+    ///
+    /// # Panics
+    /// If there is no such disk.
     pub fn device(&self, number: usize) -> Arc<ModelDisk> {
         assert!(number < self.len(), "there is no disk {number}, only {} disks", self.len());
         let (shared, limits) = (self.shared.clone(), self.limits.clone());
@@ -150,7 +154,7 @@ impl Disks {
         self.shared.state.lock().racks[0].bus_busy()
     }
 
-    /// Power fails: what is under way fails, and what only write caches had is gone.
+    /// Simulates a power failure: bios in flight fail, and data only in write caches is lost.
     pub fn crash(&self) {
         let now = self.shared.clock.now();
         let mut ended: Vec<Ended> = Vec::new();
@@ -174,7 +178,7 @@ impl Disks {
     }
 }
 
-/// Input/output error.
+/// Linux errno for an input/output error.
 const EIO: i32 = 5;
 
 fn limits_of(model: &DiskModel, name: String, volatile_cache: bool) -> Limits {
@@ -187,7 +191,7 @@ fn limits_of(model: &DiskModel, name: String, volatile_cache: bool) -> Limits {
 }
 
 impl Shared {
-    /// Sees to it that the racks are looked at when something happens.
+    /// Schedules [`Shared::run`] for the next event, unless it is scheduled that early already.
     fn arm(self: &Arc<Self>, state: &mut State) {
         let arriving = state.arriving.front().map(|first| first.0);
         let next = state.racks.iter().filter_map(Rack::next_event).chain(arriving).min();
@@ -200,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// The time `now` has come that was armed.
+    /// Runs at the scheduled time `now`.
     fn run(self: &Arc<Self>, now: Nanos) {
         let mut state = self.state.lock();
         if state.armed == Some(now) {
@@ -216,7 +220,7 @@ impl Shared {
             if ended.is_empty() {
                 break;
             }
-            // Ends run without the lock: they may submit.
+            // Completions run without the lock, since they may submit.
             parking_lot::MutexGuard::unlocked(&mut state, || {
                 ended.drain(..).for_each(|bio| bio.end(Ok(())));
             });
@@ -228,7 +232,7 @@ impl Shared {
 }
 
 impl State {
-    /// Lets everything happen that is due by `now`, in order of time.
+    /// Handles everything due by `now`, in time order.
     fn advance(&mut self, now: Nanos, ended: &mut Vec<Bio>) {
         loop {
             let arrival = self.arriving.front().map(|first| first.0).filter(|at| *at <= now);
@@ -248,7 +252,8 @@ impl State {
                         }
                         self.reports = reports;
                     }
-                    // Those who wait for them may have come first: their ends go before later events.
+                    // Completions run before later events: waiters may submit bios that arrive
+                    // earlier.
                     if !ended.is_empty() {
                         break;
                     }
@@ -260,7 +265,7 @@ impl State {
 }
 
 impl State {
-    /// Sends a bio to its disk as soon as disk and rack have room for it.
+    /// Sends a bio to its disk as soon as both disk and rack have room.
     fn start(&mut self, now: Nanos, number: usize, bio: Bio) {
         let disk = &mut self.disks[number];
         let rack = disk.rack;
@@ -287,7 +292,8 @@ impl State {
                 ended.push(bio);
                 let rack = disk.rack;
                 self.in_flight[rack] -= 1;
-                // Disks that the rack kept waiting come before that which has just ended a command (kernel: `scsi_run_queue`).
+                // Disks waiting for the rack go before the one that just completed (kernel:
+                // `scsi_run_queue`).
                 while self.in_flight[rack] < self.racks[rack].commands()
                     && let Some((number, bio)) = self.starved[rack].pop_front()
                 {
@@ -363,7 +369,7 @@ impl Disk {
 }
 
 impl ModelDisk {
-    /// Does the work of a request queue for a bio that comes without one.
+    /// Handles PREFLUSH as a request queue would: sends a flush first, then the bio.
     fn flush_before(&self, mut bio: Bio) {
         bio.flags.remove(BioFlags::PREFLUSH);
         let disk = self.clone();
@@ -375,14 +381,18 @@ impl ModelDisk {
         self.submit(flush);
     }
 
-    /// Replaces the contents, in no time: for a disk that comes with a volume on it. Panics if the sizes differ.
+    /// Replaces the contents at no cost in time, for a disk that starts with a volume on it.
+    ///
+    /// # Panics
+    /// If the sizes differ.
     pub fn load(&self, contents: Contents) {
         let disk = &mut self.shared.state.lock().disks[self.number];
         assert_eq!(disk.contents.capacity_bytes(), contents.capacity_bytes(), "contents of another disk");
         disk.contents = contents;
     }
 
-    /// Takes the contents out, in no time, and leaves zeroes: to look at them, or to go on in another world.
+    /// Takes the contents out at no cost in time, and leaves zeroes; to inspect them, or to
+    /// continue in another world.
     pub fn unload(&self) -> Contents {
         let disk = &mut self.shared.state.lock().disks[self.number];
         let empty = Contents::new(disk.contents.capacity_bytes());
@@ -407,7 +417,7 @@ impl Device for ModelDisk {
         }
         let now = self.shared.clock.now();
         let mut state = self.shared.state.lock();
-        // Tasks on different processors submit a little out of order; most bios go to the end.
+        // Tasks on different processors submit slightly out of order; most bios go at the end.
         let place = state.arriving.iter().rposition(|first| first.0 <= now).map_or(0, |before| before + 1);
         state.arriving.insert(place, (now, self.number, bio));
         if !state.running {

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// A set of sectors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extents {
-    /// End by start; runs neither overlap nor touch.
+    /// Maps start to end; runs neither overlap nor touch.
     runs: BTreeMap<u64, u64>,
     sectors: u64,
 }
@@ -20,10 +20,11 @@ impl Extents {
         self.runs.is_empty()
     }
 
-    /// Adds a range; what is in the set already stays.
+    /// Adds a range, which may overlap the set.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
-        // The run before may reach into the range, or touch it; then every run that starts within.
+        // First the preceding run, if it overlaps or touches the range; then every run that starts
+        // within.
         if let Some((&s, &e)) = self.runs.range(..=start).next_back()
             && e >= start
         {
@@ -41,7 +42,7 @@ impl Extents {
         self.sectors += end - start;
     }
 
-    /// Takes a range out.
+    /// Removes a range.
     pub(super) fn remove(&mut self, range: Range<u64>) {
         if self.runs.is_empty() {
             return;
@@ -71,12 +72,13 @@ impl Extents {
         !self.is_empty() && self.runs.range(..=range.start).next_back().is_some_and(|(_, e)| *e >= range.end)
     }
 
-    /// Runs in order from the first that starts at or after `sector`, and then around from the beginning.
+    /// Runs in order, from the first that starts at or after `sector`, then wrapping around to the
+    /// beginning.
     pub(super) fn around(&self, sector: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.range(sector..).chain(self.runs.range(..sector)).map(|(s, e)| *s..*e)
     }
 
-    /// Adds all of `other`, which is empty afterwards.
+    /// Moves all of `other` into this set.
     pub(super) fn absorb(&mut self, other: &mut Self) {
         if self.is_empty() {
             std::mem::swap(self, other);

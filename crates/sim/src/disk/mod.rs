@@ -1,14 +1,15 @@
-//! Modelled disks: how long commands take, in what order they end, and what a crash leaves.
+//! Modelled disks: how long commands take, in what order they complete, and what survives a crash.
 //!
-//! A [`Drive`] is a pure state machine. Commands go in with [`Drive::submit`]; [`Drive::next_event`] says when something
-//! happens next, and [`Drive::advance`] makes it happen and reports it. It knows times and places, never bytes:
-//! contents live in a [`Contents`], sparse, with what is still volatile kept apart. A [`Rack`] puts drives behind a shared
-//! [`Bus`]; a [`ModelDisk`] is one of them as a [`Device`](extant_block::Device) of a virtual world.
+//! A [`Drive`] is a pure state machine. Commands go in with [`Drive::submit`];
+//! [`Drive::next_event`] returns the time of the next event, and [`Drive::advance`] handles and
+//! reports it. A drive knows times and positions but no bytes: those live in a [`Contents`],
+//! sparse, with volatile data kept apart. A [`Rack`] puts drives behind a shared [`Bus`]; a
+//! [`ModelDisk`] makes one of them a [`Device`](extant_block::Device) of a virtual world.
 //!
 //! | drive | model |
 //! |---|---|
-//! | [`Rotating`] | arm, rotation, zones, skew, read-ahead segments, write cache, queue ordered by rotational position |
-//! | [`Ssd`] | channels, latencies drawn from a distribution, a buffer that gathers small writes, garbage collection |
+//! | [`Rotating`] | arm, rotation, zones, skew, read-ahead, write cache, rotation-aware queue |
+//! | [`Ssd`] | channels, random latencies, a buffer that merges small writes, garbage collection |
 //! | [`Ram`] | latency and one memory bus |
 //!
 //! ```
@@ -16,7 +17,13 @@
 //! use extant_rt::Nanos;
 //! use extant_sim::disk::{Command, Drive, Ram, RamSpec, Report, Tag};
 //!
-//! let mut ram = Ram::new(RamSpec { capacity_bytes: 1 << 30, latency_ns: 1_000, bytes_s: 1_000_000_000, queue_depth: 64 });
+//! let spec = RamSpec {
+//!     capacity_bytes: 1 << 30,
+//!     latency_ns: 1_000,
+//!     bytes_s: 1_000_000_000,
+//!     queue_depth: 64,
+//! };
+//! let mut ram = Ram::new(spec);
 //! ram.submit(Nanos(0), Command::new(Tag(7), Op::Read, Sector(8), 8));
 //! let mut reports = Vec::new();
 //! ram.advance(ram.next_event().unwrap(), &mut reports);
@@ -46,14 +53,14 @@ use extant_block::{Op, Sector};
 use extant_rt::Nanos;
 use std::fmt;
 
-/// The submitter's name for a command; free again once the command is done.
+/// The submitter's id for a command; reusable once the command is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
 /// A command to a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The submitter's name for it.
+    /// The submitter's id.
     pub tag: Tag,
     /// The operation.
     pub op: Op,
@@ -61,7 +68,7 @@ pub struct Command {
     pub start: Sector,
     /// Length in sectors of 512 bytes; zero for a flush.
     pub sectors: u64,
-    /// A write that is done only once it is on the medium.
+    /// Force unit access: a write completes only once it is on the medium.
     pub fua: bool,
 }
 
@@ -79,67 +86,70 @@ impl Command {
 /// An event in a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The command has ended.
+    /// A command completed.
     Done {
-        /// Which.
+        /// Which command.
         tag: Tag,
         /// When.
         at: Nanos,
     },
-    /// The last write to these sectors is on the medium: a crash no longer takes it.
+    /// The last write to these sectors is on the medium and survives a crash.
     Durable {
         /// First sector.
         start: Sector,
-        /// How many.
+        /// Number of sectors.
         sectors: u64,
     },
 }
 
 /// A modelled drive. `now` never goes backwards; commands lie within the capacity.
 pub trait Drive: Send + fmt::Debug {
-    /// Takes a command, after [`Drive::advance`] up to `now`. At most [`Drive::queue_depth`] may be under way.
+    /// Submits a command. The caller has [advanced](Drive::advance) to `now`; at most
+    /// [`Drive::queue_depth`] commands may be in flight.
     fn submit(&mut self, now: Nanos, command: Command);
 
-    /// When something happens next; `None` while nothing will without another command.
+    /// Time of the next event; `None` if there is none until the next command.
     fn next_event(&self) -> Option<Nanos>;
 
-    /// Lets everything happen that is due, in order of time, and appends what did.
+    /// Handles all events due by `now`, in time order, and appends their reports.
     fn advance(&mut self, now: Nanos, reports: &mut Vec<Report>);
 
-    /// Commands that the drive takes at once.
+    /// Maximum commands in flight.
     fn queue_depth(&self) -> usize;
 
     /// Capacity in sectors of 512 bytes.
     fn sectors(&self) -> u64;
 
-    /// Whether a write that is done may be lost until a flush.
+    /// Whether a completed write may be lost until a flush.
     fn has_volatile_cache(&self) -> bool;
 
-    /// Power fails: commands and the cache's contents are gone. The drive comes back idle.
+    /// Simulates a power failure: commands in flight and the cache are lost. The drive comes back
+    /// idle.
     fn lose_power(&mut self, now: Nanos);
 }
 
-/// A parameter's name, whether its value makes sense, and what is wrong with it if not.
+/// A parameter's name, whether its value is valid, and the problem if not.
 type Check = (&'static str, bool, &'static str);
 
-/// The largest drives of 2025 hold half of this; a table of what a disk of this size holds still fits memory.
+/// Twice the capacity of the largest drives of 2025; a table of such a disk's contents still fits
+/// in memory.
 const MOST_CAPACITY_BYTES: u64 = 256 << 40;
 
 fn capacity_check(bytes: u64) -> Check {
     ("capacity_bytes", (1 << 20..=MOST_CAPACITY_BYTES).contains(&bytes), "a disk has 1 MiB to 256 TiB")
 }
 
-/// The first parameter that makes no sense.
+/// The first invalid parameter.
 fn first_fault<const N: usize>(checks: [Check; N]) -> Option<(&'static str, &'static str)> {
     checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, problem)| (key, problem))
 }
 
-/// Time to move `bytes` at `bytes_s` bytes a second, rounded up.
+/// Nanoseconds to move `bytes` at `bytes_s` bytes per second, rounded up.
 fn transfer_ns(bytes: u64, bytes_s: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_s)) as u64
 }
 
-/// Completions that are certain, in order of time and then of promise.
+/// Completions with a known time, in order of time, then of scheduling.
 #[derive(Debug, Default)]
 struct Promises {
     heap: std::collections::BinaryHeap<std::cmp::Reverse<(Nanos, u64, Tag)>>,

@@ -1,25 +1,26 @@
-//! Disks as machine files describe them.
+//! Disk models as read from machine files.
 
 use super::{BusSpec, Drive, Ram, RamSpec, Rotating, RotatingSpec, Ssd, SsdSpec};
 use super::{capacity_check, first_fault};
 use crate::table::{MOST_NS, ModelError, Table};
 
-/// One or several equal disks of a machine: a `[[disk]]` of its file.
+/// One disk model of a machine, in one or several copies: a `[[disk]]` of its file.
 ///
-/// Times are in nanoseconds, rates in bytes a second, sizes in bytes; every key of the kind must be there.
+/// Times are in nanoseconds, rates in bytes per second, sizes in bytes; every key of the kind is
+/// required.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskModel {
-    /// Their name; several have a number appended.
+    /// Name of the disk; a number is appended if there are several.
     pub name: String,
     /// Where the numbers come from.
     pub source: String,
-    /// How many of them there are.
+    /// Number of disks.
     pub count: u32,
     /// Whether they share the machine's `[bus]`.
     pub on_bus: bool,
     /// Longest command in bytes (Linux: `max_sectors_kb`).
     pub max_command_bytes: u64,
-    /// The mechanics, or what is there instead.
+    /// Parameters of the kind of disk.
     pub kind: DiskKind,
 }
 
@@ -44,7 +45,7 @@ impl DiskModel {
         }
     }
 
-    /// Commands that one of them takes at once.
+    /// Maximum commands in flight per disk.
     pub fn queue_depth(&self) -> usize {
         let depth = match &self.kind {
             DiskKind::Rotating(spec) => spec.queue_depth,
@@ -59,12 +60,12 @@ impl DiskModel {
         matches!(self.kind, DiskKind::Rotating(_))
     }
 
-    /// One of them, idle. Its randomness follows from `seed`.
+    /// Builds one such drive, idle. `seed` determines its randomness.
     pub fn build(&self, seed: u64) -> Box<dyn Drive> {
         self.build_turned(seed, 0)
     }
 
-    /// The same with its platters, if it has any, turned by a part of a revolution, in millionths.
+    /// As [`DiskModel::build`], with any platters turned by part of a revolution, in millionths.
     pub(crate) fn build_turned(&self, seed: u64, millionths: u32) -> Box<dyn Drive> {
         match &self.kind {
             DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone()).turned(millionths)),

@@ -9,15 +9,15 @@ use extant_rt::Nanos;
 pub struct RamSpec {
     /// Size in bytes.
     pub capacity_bytes: u64,
-    /// From a command to its first byte.
+    /// Time from a command to its first byte.
     pub latency_ns: u64,
-    /// Speed of copying.
+    /// Copying speed in bytes per second.
     pub bytes_s: u64,
-    /// Commands taken at once.
+    /// Maximum commands in flight.
     pub queue_depth: u32,
 }
 
-/// A disk of memory: every command waits for the copying before it, and pays its own.
+/// A disk of memory: each command waits for earlier copies, then pays for its own.
 #[derive(Debug)]
 pub struct Ram {
     spec: RamSpec,

@@ -11,35 +11,37 @@ use std::ops::Range;
 pub struct SsdSpec {
     /// Size in bytes.
     pub capacity_bytes: u64,
-    /// Units that work at the same time.
+    /// Units that work in parallel.
     pub channels: u32,
-    /// Bytes that a channel moves at once. For reads, consecutive pages lie on consecutive channels; a page that is written
-    /// is programmed by the channel that is free first.
+    /// Bytes that a channel moves at once. For reads, consecutive pages lie on consecutive
+    /// channels; a written page is programmed by the first free channel.
     pub page_bytes: u64,
-    /// Quantiles of the time that reading a page takes: parts per million and nanoseconds, rising.
+    /// Quantiles of the read latency of a page: (parts per million, nanoseconds), rising.
     pub read_ns: Vec<(u32, u64)>,
-    /// The same for a write into the drive's buffer.
+    /// Quantiles of the latency of a write into the buffer, likewise.
     pub write_ns: Vec<(u32, u64)>,
-    /// Programming a page, on average of pages that differ by a fourth: what bounds sustained writing. A page that leaves the buffer with gaps takes as long.
+    /// Mean time to program a page, which bounds sustained writing; single pages differ by up to a
+    /// fourth. A page that leaves the buffer with gaps takes as long.
     pub program_ns: u64,
-    /// Least time of a flush, which otherwise lasts until the buffer is programmed; 0 where capacitors protect it.
+    /// Minimum time of a flush, which otherwise lasts until the buffer is programmed; 0 if
+    /// capacitors protect it.
     pub flush_ns: u64,
-    /// Decoding a command and reporting its end.
+    /// Time to decode a command and report its completion.
     pub overhead_ns: u64,
-    /// Speed of the interface in bytes a second.
+    /// Interface speed in bytes per second.
     pub interface_bytes_s: u64,
-    /// Commands taken at once.
+    /// Maximum commands in flight.
     pub queue_depth: u32,
-    /// Writes into the buffer may be lost until a flush.
+    /// Whether writes in the buffer may be lost until a flush.
     pub volatile_buffer: bool,
-    /// Bytes written to a channel between two pauses for garbage collection; 0 for none.
+    /// Bytes written to a channel between two garbage collections; 0 for none.
     pub collect_every_bytes: u64,
-    /// Length of such a pause.
+    /// Length of a garbage collection pause.
     pub collect_ns: u64,
 }
 
 impl SsdSpec {
-    /// The mistake in it, with the name of the parameter to look at.
+    /// The first invalid parameter: its name and the problem.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let rising = |table: &[(u32, u64)]| {
             table.first().is_some_and(|first| first.0 == 0)
@@ -64,41 +66,43 @@ impl SsdSpec {
     }
 }
 
-/// A solid-state disk: channels that work at the same time, each with latencies drawn from a distribution.
+/// A solid-state disk: channels that work in parallel, with latencies drawn from a distribution.
 ///
-/// Writes are done once they are in the buffer, which programming empties at its own rate. The buffer holds one page open
-/// for each channel, so that small writes next to each other, or again to the same place, are programmed together. Closed
-/// pages go to flash as a log: to whichever channel is free first, wherever they lie. A page with gaps costs as much as a
-/// full one, which stands for the collection of what it leaves behind. A channel that collects garbage does nothing else
-/// meanwhile. Not modelled: where the log has put a page (reads take it from its address), wear, caches of faster cells,
-/// thermal throttling.
+/// A write completes once it is in the buffer, which programming empties at its own rate. The
+/// buffer keeps one page open per channel, so small writes to adjacent sectors, or repeated ones to
+/// the same place, are programmed together. Closed pages go to flash as a log: to the first free
+/// channel, whatever their address. A page with gaps costs as much as a full one, which stands for
+/// the garbage collection it causes later. A channel that collects garbage does nothing else
+/// meanwhile. Not modelled: where the log has put a page (reads use the page's address), wear,
+/// caches of faster cells, thermal throttling.
 #[derive(Debug)]
 pub struct Ssd {
     spec: SsdSpec,
     rng: Rng,
-    /// Of the time that programming takes.
+    /// Random source for programming times.
     programming: Rng,
     channels: Vec<Channel>,
     buffer: Buffer,
     interface_free_at: Nanos,
     promises: Promises,
-    /// Sectors that become durable with the end of a command.
+    /// Sectors that become durable when a command completes.
     hardening: Vec<(Tag, Sector, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Channel {
-    /// Reads wait for reads, and for programming that has begun.
+    /// Reads wait for earlier reads, and for garbage collection.
     free_at: Nanos,
-    /// When what has been written to it is programmed.
+    /// When everything written to it so far is programmed.
     programmed_at: Nanos,
     written_bytes: u64,
 }
 
-/// How far programming may lag behind the buffer before writes wait: the size of its part for closed pages, as time.
+/// How far programming may lag behind the buffer before writes wait; this sets the buffer's room
+/// for closed pages.
 const BUFFER_LAG: Nanos = Nanos::from_millis(20);
 
-/// Pages that a channel may lag behind at most, however short programming is.
+/// Maximum pages that a channel may lag behind, however short programming is.
 const MOST_LAG: u64 = 1 << 12;
 
 fn draw(rng: &mut Rng, quantiles: &[(u32, u64)]) -> u64 {
@@ -109,7 +113,10 @@ fn draw(rng: &mut Rng, quantiles: &[(u32, u64)]) -> u64 {
 }
 
 impl Ssd {
-    /// An idle drive whose latencies follow from `seed`. Panics on parameters that have a [`SsdSpec::fault`].
+    /// An idle drive; `seed` determines its latencies.
+    ///
+    /// # Panics
+    /// If the parameters have a [`SsdSpec::fault`].
     pub fn new(spec: SsdSpec, seed: u64) -> Self {
         if let Some((key, problem)) = spec.fault() {
             panic!("{key}: {problem}");
@@ -128,7 +135,7 @@ impl Ssd {
         }
     }
 
-    /// The pages of a command, each with the sectors of it, counted within the page.
+    /// The pages of a command, each with its sectors, numbered within the page.
     fn pages(&self, command: &Command) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
         let sectors = self.spec.page_bytes / 512;
         let (start, end) = (command.start.0, command.end());
@@ -138,8 +145,9 @@ impl Ssd {
         })
     }
 
-    /// When the interface has moved so much of a command begun at `start`, whose data is there at `ready`. Its time is
-    /// given away in the order of the commands, but nobody waits for another's data: late data goes when it comes.
+    /// When the interface has moved `bytes` of a command that began at `start` and whose data is
+    /// available at `ready`. Interface time is allotted in command order, but no command waits for
+    /// another's data: late data is moved when it arrives.
     fn moved(&mut self, start: Nanos, ready: Nanos, bytes: u64) -> Nanos {
         let took = Nanos(transfer_ns(bytes, self.spec.interface_bytes_s));
         self.interface_free_at = self.interface_free_at.max(start) + took;
@@ -176,15 +184,17 @@ impl Ssd {
         ready
     }
 
-    /// Programs a page whose data is there at `from`; when that ends.
+    /// Programs a page whose data is available at `from`. Returns when that ends.
     fn program(&mut self, from: Nanos) -> Nanos {
         let free_first = self.channels.iter_mut().min_by_key(|channel| channel.programmed_at);
         let channel = free_first.expect("a disk has a channel");
         let spec = &self.spec;
-        // Pages differ by the bits of the cells that they are, so that channels that began together do not stay together.
+        // Programming times vary with the bits stored per cell, so channels that start together
+        // drift apart.
         let spread_ns = spec.program_ns / 4;
         let took_ns = spec.program_ns - spread_ns + self.programming.below(2 * spread_ns + 1);
-        // Programming is cut up so that reads get in between; half of a channel's time is theirs.
+        // Reads interrupt programming, so it does not delay them; half of a channel's time is
+        // theirs.
         channel.programmed_at = channel.programmed_at.max(from) + Nanos(took_ns);
         let end = channel.programmed_at;
         channel.written_bytes += spec.page_bytes;
@@ -197,7 +207,7 @@ impl Ssd {
         end
     }
 
-    /// When all that is in a volatile buffer is programmed; a flush lasts so long.
+    /// When everything in a volatile buffer is programmed; a flush lasts that long.
     fn flush(&mut self, start: Nanos) -> Nanos {
         while let Some(closed) = self.buffer.close_oldest() {
             self.program(closed);
@@ -206,7 +216,7 @@ impl Ssd {
         last.unwrap_or(start).max(start + Nanos(self.spec.flush_ns))
     }
 
-    /// The same for the pages of one command.
+    /// When the pages of one command are programmed.
     fn harden(&mut self, at: Nanos, command: &Command) -> Nanos {
         let mut last = at + Nanos(self.spec.flush_ns);
         for (page, _) in self.pages(command) {

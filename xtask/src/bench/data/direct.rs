@@ -1,4 +1,4 @@
-//! Requests past the cache, beside fio on the same blocks of the backing file.
+//! Direct requests, compared with fio on the same blocks of the backing file.
 
 use super::super::Result;
 use super::fio::{self, Outcome};
@@ -22,7 +22,7 @@ fn file(volume: &Volume) -> Result<File> {
     Ok(volume.root().open_with("file", FileOptions::new().read(true).write(true).create(true))?)
 }
 
-/// The file, written and on its disk.
+/// Creates the file, written and synced.
 fn filled(volume: &Volume) -> Result<File> {
     let file = file(volume)?;
     let (mut chunk, mut rng) = (vec![0; MIB as usize], Rng::new(1));
@@ -34,7 +34,7 @@ fn filled(volume: &Volume) -> Result<File> {
     Ok(file)
 }
 
-/// One thread's requests, so many in flight.
+/// Requests of one thread, `depth` of them in flight.
 #[derive(Clone, Copy)]
 struct Job {
     writes: bool,
@@ -77,14 +77,15 @@ fn ours(rt: &Rt, file: &File, job: Job, round: u64) -> Result<Outcome> {
     })
 }
 
-/// A job on the library's file and of fio on where that lies; a row of rates or latencies, and one of processor time.
+/// Runs a job on the library's file, and with fio on the blocks of that file. Prints a row of rates
+/// or latencies, and one of processor time.
 fn beside_fio(options: &Options, what: &str, job: Job) -> Result<()> {
     let path = image(options, IMAGE, FILE_BYTES)?;
     let rt = Rt::real(RealConfig::default());
     drop(filled(&open(&rt, &path)?)?);
     let (mut our, mut their) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
-        // Opened anew: nothing of the file is cached.
+        // Reopened, so that nothing of the file is cached.
         let volume = open(&rt, &path)?;
         let file = file(&volume)?;
         let first = file.extents(0..FILE_BYTES)?[0];
@@ -96,7 +97,7 @@ fn beside_fio(options: &Options, what: &str, job: Job) -> Result<()> {
         let (bytes, depth, seconds) = (job.bytes, job.depth, job.seconds);
         their.push(fio::run(&fio::Job { path: &path, rw, bytes, depth, range, seconds })?);
         if job.writes {
-            // The range may hold metadata of groups, which fio has overwritten.
+            // The range may contain metadata of block groups, which fio has overwritten.
             image(options, IMAGE, FILE_BYTES)?;
             drop(filled(&open(&rt, &path)?)?);
         }
@@ -126,7 +127,7 @@ pub(super) fn rewrite(options: &Options) -> Result<()> {
     beside_fio(options, "direct 1 MiB overwrite QD8", job)
 }
 
-/// A new file of 1 GiB and its fsync; MB/s.
+/// Writes and fsyncs a new file of 1 GiB; MB/s.
 fn new_file(rt: &Rt, path: &Path) -> Result<f64> {
     let volume = open(rt, path)?;
     let file = file(&volume)?;
@@ -160,7 +161,7 @@ pub(super) fn write(options: &Options) -> Result<()> {
     for round in 0..options.rounds {
         let path = image(options, IMAGE, FILE_BYTES)?;
         if round == 0 {
-            // The first writes to its blocks are not to be one side's.
+            // Neither side should pay for the first write to its blocks.
             raw::write(&path, FILE_BYTES, 8)?;
         }
         raws.push(raw::write(&path, FILE_BYTES, 8)?);

@@ -1,5 +1,5 @@
-//! File data through the library, the kernel's ext4 on a loop device and raw `O_DIRECT` of the same backing file, side by side
-//! in one run.
+//! File data through the library, the kernel's ext4 on a loop device and raw `O_DIRECT` on the same
+//! backing file, compared in one run.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock itself
 
 mod direct;
@@ -11,10 +11,10 @@ mod stretch;
 use super::{Result, bed, cpu_time, fio, report, watched};
 use std::path::{Path, PathBuf};
 
-/// The settings of a run, from the command line.
+/// Command line settings of a run.
 struct Options {
     rounds: usize,
-    /// Seconds of each figure that is a rate.
+    /// Duration in seconds for each figure that is a rate.
     seconds: u64,
     dir: PathBuf,
     /// Length of the stream.
@@ -23,7 +23,7 @@ struct Options {
 
 type Part = fn(&Options) -> Result<()>;
 
-/// Every part by its name, in the order in which they run.
+/// All parts by name, in the order in which they run.
 const PARTS: &[(&str, Part)] = &[
     ("stream", stream::run),
     ("extents", stream::extents),
@@ -37,7 +37,7 @@ const PARTS: &[(&str, Part)] = &[
 
 /// Memory of the library's cache.
 const CACHE_BYTES: u64 = 256 << 20;
-/// The file that random requests go to.
+/// Size of the file for random requests.
 const FILE_BYTES: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
@@ -83,9 +83,9 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The image that ours and raw requests go to.
+/// The image for our requests and raw ones.
 const IMAGE: &str = "data.img";
-/// The kernel's, where both stay open side by side.
+/// The kernel's image, where both sides stay open at the same time.
 const LOOP_IMAGE: &str = "loop.img";
 
 fn remove(path: &Path) -> Result<()> {
@@ -95,18 +95,19 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// A fresh volume with room for a file of so many bytes. The same blocks of the host for every side and round.
+/// A fresh volume with room for a file of `file_bytes`. It uses the same host blocks for every side
+/// and round.
 fn image(options: &Options, name: &str, file_bytes: u64) -> Result<PathBuf> {
     let path = options.dir.join(name);
     let bytes = file_bytes + (1 << 30);
-    // One of another part may have another length.
+    // An image of another part may have another length.
     if path.metadata().is_ok_and(|image| image.len() != bytes) {
         remove(&path)?;
     }
     bed::image(&options.dir, name, bytes, &[])
 }
 
-/// Runs `work`, and gives the processor time of this process that a unit of it took, in microseconds.
+/// Runs `work` and returns this process's processor time per unit, in microseconds.
 fn cpu_us(units: impl Fn() -> u64, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let before = cpu_time();
     work()?;

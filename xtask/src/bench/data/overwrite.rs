@@ -1,4 +1,5 @@
-//! Random 4 KiB writes over a file through the cache: made durable together at the end, and each alone.
+//! Random 4 KiB overwrites of a file through the cache: synced together at the end, or each on its
+//! own.
 
 use super::super::Result;
 use super::bed::{self, Mount, seconds};
@@ -10,7 +11,7 @@ use extant_rt::Rng;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Writes of a round before their fsync.
+/// Writes per round before their fsync.
 const TOGETHER: u64 = 32 << 10;
 const BLOCK: [u8; 4096] = [7; 4096];
 
@@ -20,8 +21,9 @@ struct Side<'a> {
     sync: &'a dyn Fn() -> Result<()>,
 }
 
-/// Runs `figure` on both sides in turn, and prints the row, and one beside what the backing file's disk can do with `ceiling`
-/// writes in flight, where that is what bounds it.
+/// Runs `figure` on both sides in turn and prints the row. With a `ceiling`, which is for figures
+/// bounded by the disk, prints another row that compares with raw writes to the backing file,
+/// `ceiling` in flight.
 fn beside_kernel(
     options: &Options,
     what: &str,

@@ -1,4 +1,4 @@
-//! Raw `O_DIRECT` writes of the backing file: what its disk can do.
+//! Raw `O_DIRECT` writes to the backing file: what its disk can do.
 
 use super::super::Result;
 use super::MIB;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-/// Writes of 1 MiB from the file's beginning to byte `bytes`, so many in flight, and a flush; MB/s.
+/// 1 MiB writes from the start of the file to byte `bytes`, `depth` in flight, then a flush; MB/s.
 pub(super) fn write(path: &Path, bytes: u64, depth: usize) -> Result<f64> {
     let rt = Rt::real(RealConfig::default());
     let device = FileDevice::open(path, FileOptions { write: true, direct: true })?.driven_by(&rt);

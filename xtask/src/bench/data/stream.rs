@@ -1,4 +1,4 @@
-//! A sequential stream through the cache with a final fsync, its bios and its extents.
+//! A sequential stream through the cache with a final fsync: its rate, bios and extents.
 
 use super::super::Result;
 use super::bed::{Mount, seconds};
@@ -19,19 +19,19 @@ pub(super) struct Streamed {
     cpu_ms_per_gib: f64,
     /// Writes of the file's data.
     bios: u64,
-    /// Longest bio that the cache makes and the device takes.
+    /// The longest bio that the cache creates and the device accepts.
     limit_bytes: u64,
     extents: Vec<FileExtent>,
 }
 
 impl Streamed {
-    /// The fewest bios that its extents allow.
+    /// Minimum number of bios for its extents.
     fn fewest_bios(&self) -> u64 {
         self.extents.iter().map(|extent| extent.bytes.div_ceil(self.limit_bytes)).sum()
     }
 }
 
-/// A file of so many bytes on a volume that is empty.
+/// Writes a file of `bytes` bytes to an empty volume.
 pub(super) fn ours(rt: &Rt, path: &Path, bytes: u64) -> Result<Streamed> {
     let file = extant_block::FileOptions { write: true, direct: true };
     let device = Watched::new(Arc::new(FileDevice::open(path, file)?.driven_by(rt)));
@@ -73,7 +73,7 @@ pub(super) fn ours(rt: &Rt, path: &Path, bytes: u64) -> Result<Streamed> {
     })
 }
 
-/// The same on the kernel's mount.
+/// The same on a kernel mount.
 fn theirs(options: &Options, path: &Path) -> Result<Option<f64>> {
     let Some(mount) = Mount::new(&options.dir, path)? else { return Ok(None) };
     let mut file = std::fs::File::create_new(mount.at.join("stream"))?;
@@ -95,7 +95,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for round in 0..options.rounds {
         let path = image(options, IMAGE, bytes)?;
         if round == 0 {
-            // The first writes to its blocks are not to be one side's.
+            // Neither side should pay for the first write to its blocks.
             raw::write(&path, bytes, 8)?;
         }
         raws.push(raw::write(&path, bytes, 8)?);

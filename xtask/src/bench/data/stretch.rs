@@ -1,5 +1,6 @@
-//! The longest stretch of a background task without a yield, while a file streams, and that of a task whose every stretch is the same
-//! work: it is longer by what interrupts and the host of the virtual machine took of the task's time.
+//! The longest stretch of a background task without a yield while a file streams. For comparison,
+//! that of a task whose stretches are all the same work: whatever it exceeds that by was taken by
+//! interrupts and by the virtual machine's host.
 
 use super::super::Result;
 use super::report::{Target, absolute};
@@ -39,12 +40,12 @@ impl Sink for Longest {
     }
 }
 
-/// The name of the task whose stretches are known.
+/// Name of the task whose stretches are known.
 const KNOWN: &str = "known work";
-/// Its turns of a multiplication: some 50 µs.
+/// Multiplications per stretch: about 50 µs.
 const KNOWN_TURNS: u64 = 50_000;
 
-/// Does the same work again and again, a twentieth of the time.
+/// Does the same work repeatedly, for a twentieth of the time.
 async fn known_work(rt: Rt, is_over: Arc<AtomicBool>) {
     let mut sum = 1_u64;
     while !is_over.load(Ordering::Relaxed) {

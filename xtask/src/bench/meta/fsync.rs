@@ -1,4 +1,4 @@
-//! Appends of 4 KiB, each made durable.
+//! 4 KiB appends, each made durable.
 
 use super::bed::{CACHE_BYTES, IMAGE_BYTES, Mount, image};
 use super::report::{Target, absolute, compared};
@@ -15,17 +15,18 @@ use std::time::{Duration, Instant};
 
 const THREADS: usize = 16;
 const BLOCK: [u8; 4096] = [7; 4096];
-/// Writes of 1 MiB after each of which a durable stream syncs.
+/// Number of 1 MiB writes between two syncs of a durable stream.
 const STREAM_SYNCS: u64 = 64;
 
 /// Figures of one side in one round.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
-    /// Appends a second by one thread, and by sixteen with a file each.
+    /// Appends per second with one thread, and with sixteen threads on a file each.
     one: f64,
     all: f64,
-    /// Of one thread beside a stream, in microseconds: one that is left to write-back, and one that syncs its own file.
-    /// The kernel keeps all of the former in memory, ours no more than its page cache has room for.
+    /// Latency of one thread next to a stream, in microseconds. One stream is left to writeback,
+    /// the other syncs its file. The kernel keeps all of the former in memory, ours only what its
+    /// page cache has room for.
     p99: f64,
     p99_durable: f64,
 }
@@ -45,7 +46,7 @@ fn measure(
     Ok(Figures { one, all, p99, p99_durable })
 }
 
-/// Appends a second by so many threads.
+/// Appends per second with this many threads.
 fn rate(threads: usize, slice: Duration, append: &(impl Fn(usize, u64) -> Result<()> + Sync)) -> Result<f64> {
     let start = Instant::now();
     let work = move |thread: usize| -> std::result::Result<u64, String> {
@@ -66,7 +67,7 @@ fn rate(threads: usize, slice: Duration, append: &(impl Fn(usize, u64) -> Result
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The 99th percentile of `append`'s time in microseconds while another thread streams.
+/// The 99th percentile of `append`'s time, in microseconds, while another thread streams.
 fn p99_beside(
     slice: Duration,
     append: impl Fn(u64) -> Result<()>,
@@ -94,7 +95,7 @@ fn p99_beside(
     })
 }
 
-/// The figures, and flushes for each fsync of one thread.
+/// The figures, and flushes per fsync of one thread.
 fn ours(options: &Options) -> Result<(Figures, f64)> {
     let path = image(&options.dir, "ours.img", IMAGE_BYTES, &[])?;
     let rt = Rt::real(RealConfig::default());
@@ -125,7 +126,7 @@ fn ours(options: &Options) -> Result<(Figures, f64)> {
     let flushes = parking_lot::Mutex::new(f64::NAN);
     let count = || {
         let seen = device.take();
-        // The host has no cheaper form of a write through its cache than a flush of the file.
+        // For the host, a write with FUA costs a flush of the file.
         *flushes.lock() = (seen.flushes + seen.durable_writes) as f64 / syncs.load(Ordering::Relaxed) as f64;
     };
     let figures = measure(options, append, stream, count)?;

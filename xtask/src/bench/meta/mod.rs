@@ -1,5 +1,7 @@
-//! Changes of names and small files, through the library and through the kernel's loop mount, side by side in one run.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
+//! Changes of names and small files, through the library and through the kernel's loop mount,
+//! compared in one run.
+// A benchmark reads the clock and starts threads itself.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod fsync;
 mod modelled;
@@ -13,20 +15,20 @@ use super::{Result, bed, report, watched};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings of a run, from the command line.
+/// Command line settings of a run.
 struct Options {
     rounds: usize,
     slice: Duration,
     dir: PathBuf,
-    /// Ours through the host's page cache, too.
+    /// Ours goes through the host's page cache as well.
     buffered: bool,
-    /// Files of the largest directory.
+    /// Number of files in the largest directory.
     growth: usize,
 }
 
 type Part = fn(&Options) -> Result<()>;
 
-/// Every part by its name, in the order in which they run.
+/// All parts by name, in the order in which they run.
 const PARTS: &[(&str, Part)] = &[
     ("names", names::one_directory),
     ("threads", names::two_threads),

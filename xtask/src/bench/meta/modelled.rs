@@ -1,4 +1,4 @@
-//! The same operations in the virtual world, where processors are not shared with others.
+//! The same operations in the virtual world, where no other load shares the processors.
 
 use super::bed::{CACHE_BYTES, IMAGE_BYTES, image};
 use super::report::{Target, absolute};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const FILES: usize = 10_000;
 
-/// As in `names`: each operation may be the last before another task has its turn.
+/// As in `names`, with a yield after each round of operations.
 async fn mixed(rt: extant_rt::Rt, dir: Dir) -> extant::Result<()> {
     let mut flags = FileOptions::new();
     flags.write(true).create_new(true);
@@ -29,7 +29,7 @@ async fn mixed(rt: extant_rt::Rt, dir: Dir) -> extant::Result<()> {
     Ok(())
 }
 
-/// Virtual time of the work on so many tasks, until it is synced.
+/// Virtual time of the work on `tasks` tasks, including the final sync.
 fn time(options: &Options, machine: Machine, tasks: usize) -> Result<Nanos> {
     let sim = Sim::new(machine, 1);
     let rt = sim.rt().clone();

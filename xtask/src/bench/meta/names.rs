@@ -7,14 +7,15 @@ use extant::Volume;
 use std::fs::{self, File};
 
 const FILES: usize = 20_000;
-/// Times that each is looked at: once takes some 20 ms only.
+/// Number of stats per file: a single round takes only about 20 ms.
 const LOOKS: usize = 10;
 
 fn name(n: usize) -> String {
     format!("file-{n:06}")
 }
 
-/// Thousands a second of files made, looked at and removed; making and removing end with a sync.
+/// Thousands of files per second created, statted and removed; creating and removing include a
+/// sync.
 type Rates = [f64; 3];
 
 fn rates(
@@ -79,7 +80,7 @@ pub(super) fn one_directory(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Creates, renames and unlinks of one thread in a directory of its own.
+/// Creates, renames and unlinks by one thread in its own directory.
 fn mixed(volume: &Volume, thread: usize) -> Result<()> {
     let dir = volume.root().open_dir(format!("d{thread}"))?;
     for n in 0..FILES {
@@ -92,7 +93,7 @@ fn mixed(volume: &Volume, thread: usize) -> Result<()> {
     Ok(())
 }
 
-/// The same work on one thread and on two, each in a directory of its own.
+/// The same work on one thread and on two, each in its own directory.
 pub(super) fn two_threads(options: &Options) -> Result<()> {
     let mut gains = Vec::new();
     for _ in 0..options.rounds {

@@ -1,4 +1,5 @@
-//! The other writers of ext4 in Rust that have a journal, at the same work: for comparison, without a target.
+//! Other ext4 writers in Rust that have a journal, doing the same work; for comparison, without a
+//! target.
 
 use super::{Options, Result};
 
@@ -25,10 +26,10 @@ mod with_peers {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// Fewer than ours, at up to 50 ms each.
+    /// Fewer than ours, since each takes up to 50 ms.
     const FILES: usize = 200;
 
-    /// Files a second: made, looked at, removed.
+    /// Files per second: created, statted, removed.
     type Rates = [f64; 3];
 
     fn rates(mut work: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<Rates> {
@@ -57,7 +58,7 @@ mod with_peers {
         Ok(rates)
     }
 
-    /// A file of the host in blocks of 4 KiB.
+    /// A host file in blocks of 4 KiB.
     struct Host {
         file: File,
         blocks: u64,

@@ -1,4 +1,4 @@
-//! Recovery of a journal that is as full as it gets.
+//! Recovery of a full journal.
 
 use super::bed::{Mount, seconds, sparse_image, text, tool};
 use super::report::{Target, absolute, compared};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Reads and writes of the raw pass in flight.
 const DEPTH: usize = 16;
-/// Longest of its reads and writes.
+/// Maximum length of these reads and writes.
 const PIECE_BYTES: u64 = 1 << 20;
 
 fn device(rt: &Rt, path: &Path) -> Result<Arc<Watched>> {
@@ -25,7 +25,8 @@ fn device(rt: &Rt, path: &Path) -> Result<Arc<Watched>> {
     Ok(Watched::new(Arc::new(FileDevice::open(path, file)?.driven_by(rt))))
 }
 
-/// An image that was cut off with its journal filled by creates, a transaction for each 1,000, up to the brim.
+/// An image abandoned with its journal nearly full of creates, one transaction per 1,000 files (100
+/// for journals of up to 16 MiB).
 fn crashed(options: &Options, journal_mib: u64) -> Result<PathBuf> {
     let journal = format!("size={journal_mib}");
     let path = sparse_image(&options.dir, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;
@@ -33,7 +34,7 @@ fn crashed(options: &Options, journal_mib: u64) -> Result<PathBuf> {
     let device = device(&rt, &path)?;
     let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 30))?;
     let disk = cache.attach(device.clone());
-    // Nothing happens by itself: without a checkpoint the log fills up.
+    // Nothing runs in the background: without checkpoints the log fills up.
     let write = WriteOptions { commit_interval: None, metadata_bytes: 1 << 30, ..WriteOptions::default() };
     rt.block_on(async {
         let volume = Volume::open_writable(&rt, &disk, write).await?;
@@ -65,7 +66,7 @@ fn recover(path: &Path) -> Result<(f64, Seen)> {
     Ok((time, device.take()))
 }
 
-/// Joins ranges that touch, in order of place, and cuts them into pieces.
+/// Merges touching ranges in order of position, and splits them into pieces.
 fn pieces(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| (range.start, range.end));
     let mut joined: Vec<Range<u64>> = Vec::new();
@@ -83,7 +84,7 @@ fn pieces(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined.into_iter().flat_map(cut).collect()
 }
 
-/// Reads and writes what a recovery did, each block once, and flushes.
+/// Reads and writes the blocks of a recovery, each once, and flushes.
 fn raw(path: &Path, seen: &Seen) -> Result<f64> {
     let rt = Rt::real(RealConfig::default());
     let device = device(&rt, path)?;
@@ -131,7 +132,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         raws.push(raw(&fresh(options, &path)?, &seen)?);
         let copy = fresh(options, &path)?;
         e2fsck.push(seconds(|| {
-            // 1: everything is mended now.
+            // Exit code 1: all errors were corrected.
             let done = Command::new("e2fsck").args(["-p", text(&copy)]).output()?;
             if done.status.code().is_some_and(|code| code <= 1) {
                 Ok(())

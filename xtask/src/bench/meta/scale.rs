@@ -1,4 +1,4 @@
-//! Costs against size: opening a large volume, creating in a large directory.
+//! Cost by size: opening a large volume, creating files in a large directory.
 
 use super::bed::{create, open, seconds, sparse_image};
 use super::report::{Target, absolute};
@@ -18,10 +18,10 @@ pub(super) fn open_large(options: &Options) -> Result<()> {
     Ok(std::fs::remove_file(&path)?)
 }
 
-/// Creates that each figure is over, at most a whole directory.
+/// Number of creates per figure, at most a whole directory.
 const MEASURED: usize = 50_000;
 
-/// Microseconds for each of the last creates in directories that grow to `size` files.
+/// Microseconds per create, for the last creates in directories that grow to `size` files.
 fn cost(options: &Options, size: usize) -> Result<f64> {
     let inodes = (size.max(MEASURED) * 11 / 10 + 1000).to_string();
     let path = sparse_image(&options.dir, "growth.img", 8 << 30, &["-N", &inodes])?;
@@ -48,12 +48,12 @@ fn cost(options: &Options, size: usize) -> Result<f64> {
     Ok(time * 1e6 / (dirs * measured) as f64)
 }
 
-/// The cost of a create in directories of growing size, against that in small ones.
+/// The cost of a create in growing directories, relative to small ones.
 pub(super) fn growth(options: &Options) -> Result<()> {
     let sizes: Vec<usize> = std::iter::successors(Some(1000), |size| Some(size * 10))
         .take_while(|size| *size <= options.growth)
         .collect();
-    // The largest takes half a minute: three rounds will do.
+    // The largest takes half a minute; three rounds are enough.
     let rounds = (0..options.rounds.min(3))
         .map(|_| sizes.iter().map(|&size| cost(options, size)).collect::<Result<Vec<_>>>())
         .collect::<Result<Vec<_>>>()?;

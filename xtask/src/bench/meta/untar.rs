@@ -1,4 +1,4 @@
-//! A tree of 20,000 small files, written and durable.
+//! A tree of 20,000 small files, written and made durable.
 
 use super::bed::{IMAGE_BYTES, Mount, image, open, seconds};
 use super::report::{Target, compared};
@@ -10,7 +10,7 @@ use std::io::Write;
 const DIRS: usize = 200;
 const FILES_IN_EACH: usize = 100;
 
-/// Sizes like those of a distribution's tree: most files small, a few large; some 190 MB in 20,000 files.
+/// Sizes as in a distribution's tree: most files small, a few large; about 190 MB in 20,000 files.
 fn size_of(n: usize) -> usize {
     match n % 100 {
         0 => 400_000,
@@ -37,7 +37,7 @@ fn ours(options: &Options, data: &[u8]) -> Result<f64> {
     })
 }
 
-/// Until the data are durable, and until it is unmounted too.
+/// Seconds until the data is durable, and until it is also unmounted.
 fn theirs(options: &Options, data: &[u8]) -> Result<Option<[f64; 2]>> {
     let path = image(&options.dir, "theirs.img", IMAGE_BYTES, &[])?;
     let Some(mount) = Mount::new(&options.dir, &path)? else { return Ok(None) };

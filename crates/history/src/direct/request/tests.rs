@@ -1,9 +1,10 @@
-//! Bios of small requests, traced by hand through the two versions of the code in the thread "avoid too many boundaries in DIO".
+//! Bios of small requests, traced by hand through both versions of the code in the thread "avoid
+//! too many boundaries in DIO".
 
 use super::*;
 use crate::direct::Ext3Map;
 
-/// A map that is given as its mappings.
+/// A map that returns a list of mappings.
 #[derive(Debug)]
 struct Listed(VecDeque<Mapped>);
 
@@ -19,7 +20,7 @@ impl BlockMap for Listed {
     }
 }
 
-/// Mappings of so many blocks, each at this place, with the mark.
+/// A map from (volume block, length, boundary) triples.
 fn listed(mappings: &[(u64, u64, bool)]) -> Listed {
     let mapped = |&(block, blocks, boundary)| Mapped { block, blocks, boundary, allocated: true };
     Listed(mappings.iter().map(mapped).collect())
@@ -46,7 +47,7 @@ fn bios(rule: BoundaryRule, limits: Limits, blocks: u64, map: &mut dyn BlockMap)
     sent
 }
 
-/// Lengths in blocks, with the causes.
+/// Lengths in blocks, with causes.
 fn shape(sent: &[SentBio]) -> Vec<(u64, Cause)> {
     sent.iter().map(|bio| (bio.bytes() / 4096, bio.cause)).collect()
 }
@@ -55,19 +56,21 @@ use Cause::{Boundary, End, Full, Gap};
 
 #[test]
 fn as_released_every_page_of_a_marked_mapping_is_a_bio() {
-    // Page 0 waits for page 1, page 1's arrival makes the bio of page 0, page 2's arrival sends it.
+    // Page 0 is held back for page 1; page 1's arrival puts page 0 in a bio, and page 2's arrival
+    // sends that.
     let sent = bios(BoundaryRule::EveryChunk, K4, 4, &mut listed(&[(100, 4, true)]));
-    // Sending clears the mark, and nothing sets it again for the last page.
+    // Sending clears the mark, and nothing sets it for the last page.
     assert_eq!(shape(&sent), [(1, Boundary), (1, Boundary), (2, End)]);
     assert_eq!(sent.iter().map(|bio| bio.block).collect::<Vec<_>>(), [100, 101, 102]);
-    // The first page of an unmarked mapping takes the mark away before the last two pages of a marked one are looked at.
+    // The first page of an unmarked mapping clears the mark before the last two pages of the marked
+    // one are handled.
     let sent = bios(BoundaryRule::EveryChunk, K4, 7, &mut listed(&[(100, 4, true), (200, 3, false)]));
     assert_eq!(shape(&sent), [(1, Boundary), (1, Boundary), (2, Gap), (3, End)]);
 }
 
 #[test]
 fn the_first_patch_sends_the_bio_before_the_last_page_of_the_mapping_before() {
-    // The mark is gone with page 1, unless the first page of the next mapping brings one.
+    // Page 1 clears the mark, unless the first page of the next mapping sets it.
     let sent = bios(BoundaryRule::FirstChunk, K4, 4, &mut listed(&[(100, 4, true)]));
     assert_eq!(shape(&sent), [(4, End)]);
     let sent = bios(BoundaryRule::FirstChunk, K4, 8, &mut listed(&[(100, 4, true), (200, 4, true)]));
@@ -88,13 +91,14 @@ fn the_second_patch_sends_whole_mappings() {
 
 #[test]
 fn a_boundary_within_a_page_ends_the_page_s_section() {
-    // Pages of four blocks; the mapping ends in the middle of the second.
+    // Pages of four blocks; the mapping ends in the middle of the second page.
     let map = || listed(&[(100, 6, true), (200, 2, false)]);
     let sent = bios(BoundaryRule::LastChunk, K16, 8, &mut map());
     assert_eq!(shape(&sent), [(6, Boundary), (2, End)]);
     assert_eq!(sent[0].sections.len(), 2);
     assert_eq!((sent[1].sections[0].page, sent[1].sections[0].offset), (1, 2 * 4096));
-    // Page 0, then the first half of page 1, both marked: half a page's arrival sends nothing, because no bio is there yet.
+    // Page 0, then the first half of page 1, both marked: the half page sends nothing, since there
+    // is no bio yet.
     let sent = bios(BoundaryRule::EveryChunk, K16, 8, &mut map());
     assert_eq!(shape(&sent), [(6, Gap), (2, End)]);
 }
@@ -103,7 +107,8 @@ fn a_boundary_within_a_page_ends_the_page_s_section() {
 fn a_bio_that_is_full_takes_the_mark_with_it() {
     let limits = Limits { bio_pages: 3, ..K4 };
     let sent = bios(BoundaryRule::LastChunk, limits, 8, &mut listed(&[(100, 4, true), (104, 4, false)]));
-    // The section that filled the bio up is the boundary; sending the full bio clears the mark, so that it is not sent by itself.
+    // The section that fills the bio is the boundary. Sending the full bio clears the mark, so the
+    // section is not sent by itself.
     assert_eq!(shape(&sent), [(3, Full), (3, Full), (2, End)]);
 }
 

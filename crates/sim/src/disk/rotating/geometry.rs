@@ -1,12 +1,12 @@
-//! Where sectors lie on the platters, and how long the mechanism takes to get to them.
+//! Where sectors lie on the platters, and how long the arm takes to reach them.
 
 use super::RotatingSpec;
 
 /// Bytes in a sector.
 const SECTOR: f64 = 512.0;
 
-/// A drive's layout: zones of tracks, all surfaces of a cylinder before the next cylinder, each track's first sector
-/// turned against the last one's by the time that switching takes.
+/// A drive's layout: zones of tracks, filled cylinder by cylinder. Each track's first sector is
+/// skewed against the previous track's last one by the switching time.
 #[derive(Debug)]
 pub(super) struct Geometry {
     pub(super) revolution_ns: u64,
@@ -26,24 +26,25 @@ struct Zone {
     first_sector: u64,
     first_cylinder: u64,
     sectors_per_track: u64,
-    /// Mean time per sector of a long transfer, skew included.
+    /// Mean time per sector of a long transfer, including skew.
     streaming_sector_ns: f64,
 }
 
-/// A sector's place.
+/// A sector's position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SectorPosition {
     pub(super) cylinder: u64,
     pub(super) head: u64,
-    /// When it passes under its head, within a revolution.
+    /// When it passes under its head, relative to the start of a revolution.
     pub(super) angle_ns: u64,
     zone: usize,
     in_track: u64,
 }
 
-/// Seek time over distance: `a + b√x + c·x` with `x` the part of the full stroke. Acceleration gives the root, coasting
-/// the linear part (Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer, March 1994). The three
-/// published times fix the three coefficients: with start and end uniform, √x is 8/15 and x is 1/3 on average.
+/// Seek time over distance: `a + b√x + c·x`, with `x` the fraction of the full stroke. Acceleration
+/// gives the root, coasting the linear part (Ruemmler and Wilkes, "An introduction to disk drive
+/// modeling", IEEE Computer, March 1994). The three published times determine the three
+/// coefficients: with uniform start and end, √x averages 8/15 and x 1/3.
 #[derive(Clone, Copy, Debug)]
 struct SeekCurve {
     single_ns: f64,
@@ -52,7 +53,7 @@ struct SeekCurve {
     stroke: f64,
 }
 
-/// Seek times that are cheap to look up and never too long: by the five leading bits of the distance.
+/// Lower bounds of seek times, cheap to look up: indexed by the five leading bits of the distance.
 #[derive(Debug)]
 struct SeekFloors(Vec<u64>);
 
@@ -76,7 +77,7 @@ impl SeekFloors {
 }
 
 impl SeekCurve {
-    /// `None` if no rising curve meets the three times.
+    /// `None` if no rising curve fits the three times.
     fn fit(single_ns: u64, average_ns: u64, full_ns: u64, cylinders: u64) -> Option<Self> {
         let (single, average, full) = (single_ns as f64, average_ns as f64, full_ns as f64);
         let root = ((average - single) - (full - single) / 3.0) / (8.0 / 15.0 - 1.0 / 3.0);
@@ -96,11 +97,12 @@ impl SeekCurve {
 }
 
 impl Geometry {
-    /// `None` if the seek times fit no rising curve.
+    /// `None` if no rising curve fits the seek times.
     pub(super) fn new(spec: &RotatingSpec) -> Option<Self> {
         let heads = u64::from(spec.heads);
         let revolution_ns = 60_000_000_000 / u64::from(spec.rpm);
-        // Disk-buffer rates are stated for long transfers: a cylinder's bytes over its revolutions and switches.
+        // Data sheets state disk-buffer rates for long transfers: a cylinder's bytes over its
+        // revolutions and switches.
         let cylinder_ns =
             (heads * revolution_ns + (heads - 1) * spec.head_switch_ns + spec.seek_single_ns) as f64;
         let per_track = |bytes_s: f64| bytes_s * cylinder_ns / 1e9 / heads as f64 / SECTOR;
@@ -151,7 +153,7 @@ impl Geometry {
         SectorPosition { cylinder, head, angle_ns, zone, in_track }
     }
 
-    /// Arm movement or head switch, until the head can read.
+    /// Time of the arm movement or head switch, until the head can read.
     pub(super) fn move_ns(&self, from: SectorPosition, to: SectorPosition) -> u64 {
         match from.cylinder.abs_diff(to.cylinder) {
             0 if from.head == to.head => 0,
@@ -160,12 +162,13 @@ impl Geometry {
         }
     }
 
-    /// A bound from below of [`Geometry::move_ns`], by the distance in cylinders; it rises with it.
+    /// Lower bound of [`Geometry::move_ns`] for a distance in cylinders; it increases with the
+    /// distance.
     pub(super) fn moves_at_least_ns(&self, cylinders: u64) -> u64 {
         self.seek_floors.at_least_ns(cylinders)
     }
 
-    /// Turns the platters by a part of a revolution, in millionths, for all times.
+    /// Turns the platters by part of a revolution, in millionths, for all times.
     pub(super) fn turn(&mut self, millionths: u32) {
         self.phase_ns = self.revolution_ns * u64::from(millionths % 1_000_000) / 1_000_000;
     }
@@ -175,9 +178,10 @@ impl Geometry {
         (now_ns + self.phase_ns) % self.revolution_ns
     }
 
-    /// With the platters at `angle_ns` now: from `later_ns` later until the place passes under its head.
+    /// Rotational delay: with the platters at `angle_ns` now, the wait from `later_ns` later until
+    /// `place` passes under its head.
     pub(super) fn wait_after(&self, angle_ns: u64, later_ns: u64, place: SectorPosition) -> u64 {
-        // Later is a seek or less: a few revolutions, and subtracting is cheaper than dividing.
+        // `later_ns` is at most a seek, a few revolutions; subtracting is cheaper than dividing.
         let mut angle = angle_ns + later_ns;
         while angle >= self.revolution_ns {
             angle -= self.revolution_ns;
@@ -189,12 +193,12 @@ impl Geometry {
         }
     }
 
-    /// From `now_ns` until the place passes under its head.
+    /// Rotational delay from `now_ns` until `place` passes under its head.
     pub(super) fn wait_ns(&self, now_ns: u64, place: SectorPosition) -> u64 {
         self.wait_after(self.angle_at(now_ns), 0, place)
     }
 
-    /// Reading or writing from `place` on, switches included.
+    /// Time to read or write from `place` on, including switches.
     pub(super) fn transfer_ns(&self, place: SectorPosition, sectors: u64) -> u64 {
         let per_track = self.zones[place.zone].sectors_per_track;
         let tracks = (place.in_track + sectors.max(1) - 1) / per_track;
@@ -204,18 +208,18 @@ impl Geometry {
             + cylinders * self.cylinder_skew_ns
     }
 
-    /// Whether so many sectors from `place` on are on its track.
+    /// Whether all of these sectors are on the track of `place`.
     pub(super) fn is_within_track(&self, place: SectorPosition, sectors: u64) -> bool {
         place.in_track + sectors <= self.zones[place.zone].sectors_per_track
     }
 
-    /// Mean time per sector of reading on from `sector`.
+    /// Mean time per sector of sequential reading from `sector` on.
     pub(super) fn streaming_sector_ns(&self, sector: u64) -> f64 {
         let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
         self.zones[zone].streaming_sector_ns
     }
 
-    /// Time that reading on from `sector` takes for so many sectors.
+    /// Time to read `sectors` sequentially from `sector` on.
     pub(super) fn stream_ns(&self, sector: u64, sectors: u64) -> u64 {
         (sectors as f64 * self.streaming_sector_ns(sector)) as u64
     }

@@ -1,4 +1,4 @@
-//! The read cache: segments, the last of which grows while the head stays on its track.
+//! The read cache: a list of segments. The last one grows while the head reads ahead.
 
 use super::geometry::Geometry;
 use extant_rt::Nanos;
@@ -10,16 +10,16 @@ pub(super) struct LookAhead {
     segments: Vec<Range<u64>>,
     most: usize,
     segment_sectors: u64,
-    /// While the head reads ahead, at the end of the last segment.
+    /// Set while the head reads ahead, at the end of the last segment.
     growing: Option<Growing>,
-    /// The head stands at the end of the last segment, which was full.
+    /// Read-ahead reached its limit; the head waits at the end of the last segment.
     paused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Growing {
     since: Nanos,
-    /// Where it stops: a segment beyond what the host has had.
+    /// Where it stops: one segment past the last sector that the host has read.
     limit: u64,
 }
 
@@ -28,7 +28,7 @@ impl LookAhead {
         Self { segments: Vec::new(), most, segment_sectors, growing: None, paused: false }
     }
 
-    /// Lets the last segment grow to where the head has got by now.
+    /// Extends the last segment to where the head has got by `now`.
     pub(super) fn catch_up(&mut self, geometry: &Geometry, now: Nanos) {
         let (Some(growing), Some(segment)) = (&mut self.growing, self.segments.last_mut()) else { return };
         let Some(passed) = now.0.checked_sub(growing.since.0) else { return };
@@ -39,14 +39,14 @@ impl LookAhead {
             self.growing = None;
             self.paused = true;
         } else {
-            // Whole sectors only; the part of the next stays in `since`.
+            // Count whole sectors only; the remainder of the next one stays in `since`.
             growing.since += Nanos((sectors as f64 * sector_ns) as u64);
             segment.end += sectors;
         }
         segment.start = segment.start.max(segment.end.saturating_sub(self.segment_sectors));
     }
 
-    /// Whether the range is buffered; then it counts as used.
+    /// Whether the range is buffered; a hit counts as a use.
     pub(super) fn hit(&mut self, range: Range<u64>) -> bool {
         let Some(at) = self.segments.iter().rposition(|s| s.start <= range.start && range.end <= s.end)
         else {
@@ -63,7 +63,8 @@ impl LookAhead {
         true
     }
 
-    /// The head goes on, after a pause, once the host has had half of what it read ahead.
+    /// Resumes paused read-ahead, once the host has read all but half a segment of what is
+    /// buffered.
     pub(super) fn resume(&mut self, geometry: &Geometry, now: Nanos, had: u64) {
         let Some(segment) = self.segments.last().filter(|_| self.paused) else { return };
         let read_it = segment.start <= had && had <= segment.end;
@@ -74,19 +75,21 @@ impl LookAhead {
         }
     }
 
-    /// While the head reads ahead: the run that a read goes on with if it starts here. The head is at its end.
+    /// While the head reads ahead: the start sectors for which a read continues it. The head is at
+    /// their end.
     pub(super) fn continued_from(&self) -> Option<RangeInclusive<u64>> {
         self.growing?;
         self.segments.last().map(|segment| segment.start..=segment.end)
     }
 
-    /// The head goes elsewhere, or onwards for a command.
+    /// Stops reading ahead, since the head moves for another command.
     pub(super) fn stop(&mut self) {
         self.growing = None;
         self.paused = false;
     }
 
-    /// A command's sectors have passed under the head, which stays there.
+    /// Records a command's sectors, which have just passed under the head; read-ahead continues
+    /// from there.
     pub(super) fn read(&mut self, range: Range<u64>, now: Nanos) {
         if self.most == 0 {
             return;
@@ -101,7 +104,7 @@ impl LookAhead {
         self.growing = Some(Growing { since: now, limit: range.end + self.segment_sectors });
     }
 
-    /// The range was overwritten.
+    /// Drops segments that a write has overwritten.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         let count = self.segments.len();
         self.segments.retain(|s| s.end <= range.start || range.end <= s.start);

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `geometry` | where sectors lie, and how long it takes to get to them |
+//! | `geometry` | where sectors lie, and how long it takes to reach them |
 //! | `waiting` | commands that need the arm |
 //! | `look_ahead` | the read cache |
 //! | `write_cache` | the write cache |
@@ -22,50 +22,51 @@ use look_ahead::LookAhead;
 use waiting::{Queued, Waiting};
 use write_cache::WriteCache;
 
-/// Parameters of a [`Rotating`] disk; data sheets have most of them.
+/// Parameters of a [`Rotating`] disk; most are in data sheets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RotatingSpec {
     /// Size in bytes.
     pub capacity_bytes: u64,
     /// Revolutions per minute.
     pub rpm: u32,
-    /// Surfaces with a head.
+    /// Number of recording surfaces, each with a head.
     pub heads: u32,
-    /// Zones of equal width with tracks of one length, outermost first.
+    /// Number of zones, of equal width and with tracks of one length each, outermost first.
     pub zones: u32,
-    /// Sustained rate in bytes a second at the outer edge.
+    /// Sustained rate in bytes per second at the outer edge.
     pub outer_bytes_s: u64,
-    /// The same at the inner edge.
+    /// Sustained rate in bytes per second at the inner edge.
     pub inner_bytes_s: u64,
-    /// From one head of a cylinder to the next.
+    /// Time to switch from one head of a cylinder to the next.
     pub head_switch_ns: u64,
     /// Seek by one track, settling included.
     pub seek_single_ns: u64,
-    /// Mean over all pairs of tracks.
+    /// Mean seek over all pairs of tracks.
     pub seek_average_ns: u64,
-    /// From edge to edge.
+    /// Seek from edge to edge.
     pub seek_full_ns: u64,
-    /// Time by which a write's positioning takes longer than a read's.
+    /// Extra positioning time of a write over a read.
     pub write_settle_ns: u64,
-    /// Decoding a command and reporting its end.
+    /// Time to decode a command and report its completion.
     pub overhead_ns: u64,
-    /// Speed of the interface in bytes a second.
+    /// Interface speed in bytes per second.
     pub interface_bytes_s: u64,
-    /// Commands taken at once; 1 without command queueing.
+    /// Maximum commands in flight; 1 without command queueing.
     pub queue_depth: u32,
-    /// How long a queued command is passed over for nearer ones.
+    /// How long a queued command may be passed over for nearer ones.
     pub patience_ns: u64,
-    /// Segments of the read cache; 0 without one.
+    /// Number of read cache segments; 0 for no read cache.
     pub read_segments: u32,
-    /// Size of one, and how far the head reads ahead.
+    /// Size of a segment, and how far the head reads ahead.
     pub read_segment_bytes: u64,
-    /// Size of the volatile write cache; 0 for writes that go through.
+    /// Size of the volatile write cache; 0 for write-through.
     pub write_cache_bytes: u64,
 }
 
 impl RotatingSpec {
-    /// The same disk, but seeks, settling and revolutions take so many thousandths of what they did: for experiments
-    /// that calibrate the time of a lone random access. Rates, overhead and caches stay. `None` outside 100 to 10,000.
+    /// The same disk with seeks, settling and revolutions scaled to `permille` thousandths, for
+    /// experiments that calibrate the time of a single random access. Rates, overhead and caches
+    /// stay the same. `None` outside 100 to 10,000.
     pub fn with_positioning(self, permille: u64) -> Option<Self> {
         let scaled = |ns: u64| ns.saturating_mul(permille) / 1000;
         (100..=10_000).contains(&permille).then(|| Self {
@@ -79,7 +80,7 @@ impl RotatingSpec {
         })
     }
 
-    /// The mistake in it, with the name of the parameter to look at.
+    /// The first invalid parameter: its name and the problem.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let checks = [
             capacity_check(self.capacity_bytes),
@@ -100,17 +101,18 @@ impl RotatingSpec {
 
 /// A rotating disk.
 ///
-/// The scope of the model. The arm moves along the published seek curve; the platters' angle is a function of
-/// time, so that rotational delay follows from where things are; zones have their own track lengths. Queued commands are
-/// taken in the order of shortest positioning time, none passed over for longer than the drive's patience. After a read
-/// the head reads on into a cache segment until something else is to do. Writes land in the write cache, if there is one,
-/// and reach the platters when the arm has nothing better to do, when the cache fills, when they have waited long, or at
-/// a flush. Not modelled: defects, retries, thermal recalibration, zero-latency access.
+/// What the model covers: the arm moves along the published seek curve. The platters' angle is a
+/// function of time, so rotational delay depends on positions. Zones have their own track lengths.
+/// Queued commands are served by shortest positioning time, but none is passed over for longer than
+/// the drive's patience. After a read the head reads ahead into a cache segment until there is
+/// other work. Writes go to the write cache, if there is one. They reach the platters when the arm
+/// is idle, when the cache fills, when they have waited long, or at a flush. Not modelled: defects,
+/// retries, thermal recalibration, zero-latency access.
 #[derive(Debug)]
 pub struct Rotating {
     spec: RotatingSpec,
     geometry: Geometry,
-    /// Where the head is, or will be when the work in hand is done.
+    /// Where the head is, or will be when the current job is done.
     arm: SectorPosition,
     arm_sector: u64,
     queue: Waiting,
@@ -118,9 +120,9 @@ pub struct Rotating {
     look_ahead: LookAhead,
     writes: WriteCache,
     promises: Promises,
-    /// When what has been promised to go over the interface has gone.
+    /// When the transfers promised so far are off the interface.
     interface_free_at: Nanos,
-    /// When the arm should look at the write cache again.
+    /// When an idle arm should check the write cache again.
     wake: Option<Nanos>,
     reads_turn: bool,
 }
@@ -138,7 +140,10 @@ enum Job {
 }
 
 impl Rotating {
-    /// An idle drive with the arm at the outer edge. Panics on parameters that have a [`RotatingSpec::fault`].
+    /// An idle drive with the arm at the outer edge.
+    ///
+    /// # Panics
+    /// If the parameters have a [`RotatingSpec::fault`].
     pub fn new(spec: RotatingSpec) -> Self {
         if let Some((key, problem)) = spec.fault() {
             panic!("{key}: {problem}");
@@ -160,19 +165,19 @@ impl Rotating {
         }
     }
 
-    /// The same with the platters turned by a part of a revolution, in millionths.
+    /// The same drive with its platters turned by part of a revolution, in millionths.
     #[must_use]
     pub fn turned(mut self, millionths: u32) -> Self {
         self.geometry.turn(millionths);
         self
     }
 
-    /// Its parameters.
+    /// The drive's parameters.
     pub fn spec(&self) -> &RotatingSpec {
         &self.spec
     }
 
-    /// Arrival of a read that the buffer may hold.
+    /// Handles an arriving read, which may hit the buffer.
     fn read(&mut self, now: Nanos, command: Command) {
         let range = command.start.0..command.end();
         self.look_ahead.catch_up(&self.geometry, now);
@@ -204,7 +209,8 @@ impl Rotating {
         }
     }
 
-    /// Moves data between host and buffer, after what is to be moved already; says when that is done.
+    /// Transfers data between host and buffer, after the transfers before it. Returns when that is
+    /// done.
     fn transferred(&mut self, now: Nanos, sectors: u64) -> Nanos {
         let starts = self.interface_free_at.max(now + Nanos(self.spec.overhead_ns));
         self.interface_free_at = starts + Nanos(transfer_ns(sectors * 512, self.spec.interface_bytes_s));
@@ -218,7 +224,7 @@ impl Rotating {
         self.queue.push(Queued { command, place, arrived: now, ready, transfer_ns });
     }
 
-    /// From `now`, when the platters are at `angle_ns`, until the arm has done it.
+    /// Time from `now`, with the platters at `angle_ns`, until the arm has served the command.
     fn cost(&self, now: Nanos, angle_ns: u64, queued: &Queued) -> u64 {
         let Queued { command, place, ready, transfer_ns, .. } = queued;
         let decoding = ready.0.saturating_sub(now.0);
@@ -232,14 +238,15 @@ impl Rotating {
         there + self.geometry.wait_after(angle_ns, there, *place) + transfer_ns
     }
 
-    /// If the head is reading ahead where the command goes on: how long until the rest has passed under it.
+    /// If the command continues where the head is reading ahead: time until its last sector has
+    /// passed.
     fn streams(&self, command: &Command) -> Option<u64> {
         let run = self.look_ahead.continued_from()?;
         let goes_on = command.op == Op::Read && run.contains(&command.start.0);
         goes_on.then(|| self.geometry.stream_ns(*run.end(), command.end().saturating_sub(*run.end())))
     }
 
-    /// The queued command to serve now, and how long it takes; of equals that with the lowest number.
+    /// The queued command to serve next, and how long it takes; ties go to the lowest number.
     fn choose(&mut self, now: Nanos) -> Option<(usize, u64)> {
         let angle_ns = self.geometry.angle_at(now.0);
         if let Some(oldest) = self.queue.overdue(now, self.spec.patience_ns) {
@@ -252,12 +259,13 @@ impl Rotating {
                 *best = Some(candidate);
             }
         };
-        // Reading on does not begin with a seek.
+        // A command that continues the read-ahead needs no seek.
         if let Some(buffered) = self.look_ahead.continued_from() {
             self.queue.within(buffered).for_each(|number| look_at(number, &mut best));
         }
         for (distance, number) in self.queue.outwards(self.arm_sector.saturating_sub(1), self.arm.cylinder) {
-            // This one and all that follow take longer to get to than the best takes altogether.
+            // Moving to this command, or to any farther one, already takes as long as serving the
+            // best.
             if best.is_some_and(|(least, _)| self.geometry.moves_at_least_ns(distance) >= least) {
                 break;
             }
@@ -266,7 +274,7 @@ impl Rotating {
         best.map(|(cost, number)| (number, cost))
     }
 
-    /// Gives the arm something to do, if it has nothing.
+    /// Gives an idle arm something to do.
     fn start(&mut self, now: Nanos) {
         if self.work.is_some() {
             return;
@@ -288,7 +296,7 @@ impl Rotating {
         }
     }
 
-    /// The arm will be where this transfer ends.
+    /// Sets the arm to where this transfer will end.
     fn settle(&mut self, place: SectorPosition, sectors: u64, end: u64) {
         let same_track = self.geometry.is_within_track(place, sectors);
         self.arm = if same_track { place } else { self.geometry.place(end - 1) };
@@ -323,13 +331,13 @@ impl Rotating {
         match what {
             Job::Command(command) if command.op == Op::Read => {
                 self.look_ahead.read(command.start.0..command.end(), now);
-                // Data leave the drive as they come; what is left of that now is in the overhead.
+                // Data is transferred as it is read; the rest of the transfer counts as overhead.
                 reports.push(Report::Done { tag: command.tag, at: now });
             }
             Job::Command(Command { tag, start, sectors, .. }) => {
                 reports.push(Report::Done { tag, at: now });
                 reports.push(Report::Durable { start, sectors });
-                // Only now is what the cache held there out of date.
+                // Only now is the cached version of these sectors stale.
                 self.writes.forget(start.0..start.0 + sectors);
                 self.writes.release(now, |tag: Tag| self.promises.push(now, tag));
             }
@@ -352,7 +360,7 @@ impl Drive for Rotating {
                     self.promises.push(now + Nanos(self.spec.overhead_ns), command.tag);
                 }
             }
-            // Disks of this kind keep what is discarded.
+            // Rotating disks keep discarded data.
             Op::Discard => self.promises.push(now + Nanos(self.spec.overhead_ns), command.tag),
         }
         self.start(now);

@@ -1,4 +1,4 @@
-//! The promises of the rotating model; published figures are in `tests/disks.rs`.
+//! Properties of the rotating model; `tests/disks.rs` compares it with published figures.
 
 use super::*;
 use crate::Machine;
@@ -14,7 +14,7 @@ pub(super) fn constellation_es_2010() -> RotatingSpec {
     }
 }
 
-/// Runs the drive until nothing happens any more.
+/// Runs the drive until no event is left.
 fn drain(disk: &mut Rotating) -> Vec<Report> {
     let mut reports = Vec::new();
     while let Some(now) = disk.next_event() {
@@ -40,7 +40,7 @@ fn a_read_of_what_the_head_read_ahead_needs_no_mechanics() {
     disk.submit(later, Command::new(Tag(1), Op::Read, Sector((1 << 20) + 8), 256));
     let took = done(&drain(&mut disk))[0].1 - later;
     assert!(took < Nanos::from_millis(1), "{took}");
-    // Sectors behind the head are not there.
+    // Sectors behind the head are not buffered.
     let later = later + Nanos::from_millis(5);
     disk.submit(later, Command::new(Tag(2), Op::Read, Sector((1 << 20) - 800), 8));
     let took = done(&drain(&mut disk))[0].1 - later;
@@ -76,7 +76,8 @@ fn a_write_is_done_before_it_is_durable_and_a_flush_waits_for_all_of_them() {
     assert_eq!(reports[..flush].iter().filter(durable).count(), 20);
     let writes = done(&reports[..flush]);
     assert!(writes.iter().all(|(_, at)| *at < Nanos::from_millis(1)), "{writes:?}");
-    // In order of position: twenty writes, spread over a few per cent of the disk, in less than twenty full accesses.
+    // In position order, twenty writes spread over a few percent of the disk take less than twenty
+    // full accesses.
     let (_, flushed) = done(&reports)[20];
     assert!(flushed > Nanos::from_millis(40) && flushed < Nanos::from_millis(200), "{flushed}");
 }
@@ -111,7 +112,7 @@ fn nothing_is_passed_over_for_longer_than_the_drive_s_patience() {
         for report in reports.drain(..) {
             match report {
                 Report::Done { tag: Tag(99), at } => served = Some(at),
-                // The others are always nearer.
+                // All others are nearer.
                 Report::Done { tag, .. } => {
                     disk.submit(now, Command::new(tag, Op::Read, Sector(rng.below(20_000) * 8), 8));
                 }
@@ -140,7 +141,8 @@ fn a_write_past_the_cache_is_durable_when_done_and_outdates_what_the_cache_has()
     assert_eq!(disk.next_event(), None, "nothing is left to write");
 }
 
-/// Every write that is done becomes durable, after it is done; and before a flush is done that was submitted after that.
+/// Every write becomes durable after it completes, and before the completion of any flush submitted
+/// after that.
 #[test]
 fn no_write_is_lost_between_the_cache_and_the_platters() {
     for seed in 0..200 {
@@ -149,7 +151,7 @@ fn no_write_is_lost_between_the_cache_and_the_platters() {
         let mut disk = Rotating::new(spec);
         let mut now = Nanos::ZERO;
         let mut reports = Vec::new();
-        // By tag: what it was, and how many reports there were when it was submitted.
+        // By tag: the command, and the number of reports when it was submitted.
         let mut commands: Vec<(Command, usize)> = Vec::new();
         for n in 0..60 {
             let pause = if rng.below(4) == 0 { rng.below(30_000_000) } else { rng.below(300_000) };
@@ -173,7 +175,8 @@ fn no_write_is_lost_between_the_cache_and_the_platters() {
             let found = reports.iter().position(|r| matches!(r, Report::Done { tag: t, .. } if t.0 == tag));
             found.unwrap_or_else(|| panic!("seed {seed}: {tag} never ended"))
         };
-        // Whether every sector of a command gets durable after its end and before report `until`.
+        // Whether every sector of a command becomes durable after its completion and before report
+        // `until`.
         let hardened = |command: &Command, until: usize| {
             let after = &reports[done(command.tag.0)..until];
             (command.start.0..command.end()).all(|sector| {
@@ -215,7 +218,7 @@ fn the_command_chosen_is_the_one_that_a_look_at_all_of_them_finds() {
         for number in 0..1 + rng.below(31) {
             let start = match rng.below(4) {
                 0 => at + 8 * rng.below(4),
-                // Few places, so that commands meet at one.
+                // Few positions, so that commands collide.
                 1 => rng.below(50) * 1_000_000,
                 _ => rng.below(disk.sectors() - 4_096),
             };

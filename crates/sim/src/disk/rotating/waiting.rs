@@ -1,4 +1,4 @@
-//! Commands that need the arm, in order of place as well, so that only the near ones are looked at.
+//! Commands waiting for the arm, also indexed by position so that only near ones need checking.
 
 use super::super::Command;
 use super::geometry::SectorPosition;
@@ -10,19 +10,19 @@ pub(super) struct Queued {
     pub(super) command: Command,
     pub(super) place: SectorPosition,
     pub(super) arrived: Nanos,
-    /// When it is decoded.
+    /// When it has been decoded.
     pub(super) ready: Nanos,
-    /// How long the platters need for it, once its first sector is there.
+    /// Transfer time, once its first sector is under the head.
     pub(super) transfer_ns: u64,
 }
 
-/// The commands, each under a number that changes when another is taken out.
+/// The waiting commands. A command's number may change when another is taken out.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     commands: Vec<Queued>,
     /// Sorted by sector, and so by cylinder.
     places: Vec<Entry>,
-    /// None of them came earlier.
+    /// Lower bound of all arrival times.
     since: Nanos,
 }
 
@@ -47,7 +47,7 @@ impl Waiting {
         &self.commands[number]
     }
 
-    /// Adds a command; none came later.
+    /// Adds a command; arrivals never go back in time.
     pub(super) fn push(&mut self, queued: Queued) {
         if self.commands.is_empty() {
             self.since = queued.arrived;
@@ -58,7 +58,7 @@ impl Waiting {
         self.commands.push(queued);
     }
 
-    /// Takes a command out; the last one gets its number.
+    /// Removes a command; the last command takes over its number.
     pub(super) fn take(&mut self, number: usize) -> Queued {
         let taken = self.commands.swap_remove(number);
         let at = self.entry_of(taken.command.start.0, number);
@@ -76,7 +76,7 @@ impl Waiting {
         first + found.expect("every command has an entry")
     }
 
-    /// The one that came first, if that was more than `patience_ns` ago.
+    /// The oldest command, if it arrived more than `patience_ns` ago.
     pub(super) fn overdue(&mut self, now: Nanos, patience_ns: u64) -> Option<usize> {
         if self.commands.is_empty() || (now - self.since).0 <= patience_ns {
             return None;
@@ -86,14 +86,15 @@ impl Waiting {
         ((now - self.since).0 > patience_ns).then_some(number)
     }
 
-    /// Those that start at one of these sectors.
+    /// Commands that start at one of these sectors.
     pub(super) fn within(&self, sectors: std::ops::RangeInclusive<u64>) -> impl Iterator<Item = usize> + '_ {
         let first = self.places.partition_point(|entry| entry.sector < *sectors.start());
         let inside = self.places[first..].iter().take_while(move |entry| entry.sector <= *sectors.end());
         inside.map(|entry| entry.number)
     }
 
-    /// Distance in cylinders and number of each, nearest first, from a sector and the cylinder that it is in.
+    /// Distance in cylinders and number of each command, nearest first, from a sector and its
+    /// cylinder.
     pub(super) fn outwards(&self, sector: u64, cylinder: u64) -> impl Iterator<Item = (u64, usize)> + '_ {
         let split = self.places.partition_point(|entry| entry.sector < sector);
         let (inner, outer) = self.places.split_at(split);
@@ -124,7 +125,7 @@ mod tests {
         for step in 0..2_000_u32 {
             let now = Nanos(u64::from(step) * 100);
             if model.len() < 31 && (model.is_empty() || rng.below(2) == 0) {
-                // Few places, so that some are there twice.
+                // Few positions, so that some occur twice.
                 let sector = rng.below(40) * 10_000_000;
                 let command = Command::new(Tag(step), Op::Read, Sector(sector), 8);
                 let place = geometry.place(sector);

@@ -1,4 +1,4 @@
-//! The write cache: what the host believes written and the platters do not have yet.
+//! The write cache: writes reported as complete that are not on the platters yet.
 
 use super::super::extents::Extents;
 use super::super::{Command, Tag};
@@ -6,35 +6,39 @@ use extant_rt::Nanos;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How long fresh writes wait for neighbours while the arm is idle. Drives do not publish it; it must outlast the gap
-/// between two commands of a sequential writer, or every one of them would cost a revolution.
+/// How long fresh writes wait for neighbours while the arm is idle. Drives do not publish it. It
+/// must exceed the gap between two commands of a sequential writer, or each of them would cost a
+/// revolution.
 const GATHER: Nanos = Nanos::from_millis(10);
 
-/// How long a write waits behind reads before it goes first. Drives do not publish this either.
+/// How long a write may wait behind reads before it takes precedence. Drives do not publish this
+/// either.
 const PATIENCE: Nanos = Nanos::from_millis(500);
 
-/// Most sectors written in one go, so that a read waits for one revolution or two, not for the whole cache.
+/// Maximum sectors per write to the platters, so that a read waits one or two revolutions, not for
+/// the whole cache.
 const MOST_SECTORS: u64 = 2048;
 
-/// Runs among which the nearest is chosen.
+/// Number of runs among which the nearest is chosen.
 const CHOICE: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct WriteCache {
     capacity: u64,
-    /// Writes in transfer from the host, and the room that they will need.
+    /// Writes being transferred from the host.
     coming: Vec<Command>,
     coming_sectors: u64,
-    /// Not yet on the platters.
+    /// Dirty sectors that no flush waits for.
     fresh: Extents,
-    /// The part of it that a flush waits for.
+    /// Dirty sectors that a flush waits for.
     demanded: Extents,
     flushes: Vec<Tag>,
-    /// Being written.
+    /// The run being written to the platters.
     writing: Option<Range<u64>>,
     /// Writes that found the cache full, in order of arrival.
     waiting: VecDeque<Command>,
-    /// The oldest write among what is dirty came no earlier.
+    /// When the cache became dirty, or when the last write to the platters ended; patience counts
+    /// from here.
     dirty_since: Nanos,
 }
 
@@ -61,7 +65,7 @@ impl WriteCache {
         self.fresh.sectors() + self.demanded.sectors()
     }
 
-    /// Whether a read finds all it wants here.
+    /// Whether the cache holds the whole range.
     pub(super) fn holds(&self, range: Range<u64>) -> bool {
         self.fresh.contains(range.clone()) || self.demanded.contains(range)
     }
@@ -70,8 +74,8 @@ impl WriteCache {
         self.dirty() + self.coming_sectors + sectors <= self.capacity
     }
 
-    /// Makes room for a write, or lets it wait; says whether there is room. Its data are not here before
-    /// [`WriteCache::arrived`].
+    /// Admits a write, or queues it if there is no room; returns whether it was admitted. Its data
+    /// is in the cache only from [`WriteCache::arrived`] on.
     pub(super) fn take(&mut self, command: Command) -> bool {
         if !self.waiting.is_empty() || !self.has_room(command.sectors) {
             self.waiting.push_back(command);
@@ -82,7 +86,7 @@ impl WriteCache {
         true
     }
 
-    /// A command has ended; if it is a write that was taken, its data are here from now on.
+    /// A command completed. If it is an admitted write, its data is now in the cache.
     pub(super) fn arrived(&mut self, tag: Tag, now: Nanos) {
         if let Some(found) = self.coming.iter().position(|command| command.tag == tag) {
             let command = self.coming.swap_remove(found);
@@ -98,13 +102,13 @@ impl WriteCache {
         self.fresh.insert(command.start.0..command.end());
     }
 
-    /// The range is going to the platters past the cache.
+    /// Drops cached data for a range that is written directly to the platters.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         self.fresh.remove(range.clone());
         self.demanded.remove(range);
     }
 
-    /// A flush; says whether it has nothing to wait for.
+    /// Starts a flush. Returns true if there is nothing to wait for.
     pub(super) fn flush(&mut self, tag: Tag) -> bool {
         self.demanded.absorb(&mut self.fresh);
         let clean = self.demanded.is_empty() && self.writing.is_none();
@@ -114,7 +118,7 @@ impl WriteCache {
         clean
     }
 
-    /// Writing cannot wait for reads.
+    /// Whether writing must go before reads.
     pub(super) fn is_urgent(&self, now: Nanos) -> bool {
         let dirty = self.dirty();
         dirty > 0
@@ -124,7 +128,7 @@ impl WriteCache {
                 || now >= self.dirty_since + PATIENCE)
     }
 
-    /// The arm, with nothing else to do, should write.
+    /// Whether an otherwise idle arm should write.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         self.due_at().is_some_and(|at| at <= now)
     }
@@ -132,33 +136,35 @@ impl WriteCache {
     pub(super) fn due_at(&self) -> Option<Nanos> {
         match self.dirty() {
             0 => None,
-            // Once there is a revolution's worth there is no point in waiting for more.
+            // With a revolution's worth there is no point in waiting for more.
             dirty if dirty >= MOST_SECTORS => Some(Nanos::ZERO),
             _ => Some(self.dirty_since + GATHER),
         }
     }
 
-    /// Runs that could be written next by a head that has just passed the sector before `at`.
+    /// Runs to write next, for a head that has just passed the sector before `at`.
     pub(super) fn candidates(&self, at: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let from = if self.demanded.is_empty() { &self.fresh } else { &self.demanded };
         from.around(at).take(CHOICE).map(|run| run.start..run.end.min(run.start + MOST_SECTORS))
     }
 
-    /// The run is being written from now on. A crash before the end may leave any part of it on the platters; ours
-    /// leaves none.
+    /// Starts writing a run. A crash before its end may leave any part of it on a real disk's
+    /// platters; the model leaves none.
     pub(super) fn begin(&mut self, run: Range<u64>) {
         self.forget(run.clone());
         self.writing = Some(run);
     }
 
-    /// It has been written.
+    /// The run is on the platters.
     pub(super) fn written(&mut self, now: Nanos) {
         self.writing = None;
-        // The oldest may be gone; counting from now keeps the promise within a factor of two.
+        // The oldest write may be done already; counting from now stays within a factor of two of
+        // the promised delay.
         self.dirty_since = now;
     }
 
-    /// Names those that no longer have to wait: flushes for the platters, writes for room.
+    /// Calls `done` for commands that no longer wait: flushes whose data is written, writes that
+    /// now fit.
     pub(super) fn release(&mut self, now: Nanos, mut done: impl FnMut(Tag)) {
         if self.demanded.is_empty() && self.writing.is_none() {
             self.flushes.drain(..).for_each(&mut done);
