@@ -357,16 +357,17 @@ impl Drop for LeaveSeat<'_> {
                 other.interrupt_again();
             }
             // This thread's wait is over, and it may now be busy for long: another one that waits follows. A
-            // thread that was woken by another's completion comes back by itself, and with nobody waiting the
-            // next wait, or `ensure_driven` when this thread leaves for good, settles the succession.
+            // thread that was woken by another's completion comes back by itself. A worker is not woken at once,
+            // since the thread mostly waits again soon; after a while it is looked whether any drives.
             None if self.parker.is_notified() => {
                 let next = seats.parked_callers.first().cloned();
-                let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;
+                let parked = seats.parked_callers.len() + seats.parked_workers.len();
                 drop(seats);
-                if let Some(next) = next
-                    && self.crew.in_flight()
-                {
-                    next.notify();
+                let has_others = parked > usize::from(next.is_some());
+                if parked > 0 && self.crew.in_flight() {
+                    if let Some(next) = next {
+                        next.notify();
+                    }
                     if has_others {
                         self.crew.watch();
                     }
