@@ -221,10 +221,15 @@ impl<T: Send + 'static> Job<T> {
             }
             if is_caller {
                 state.caller = Some(cx.waker().clone());
+                // A caller that polled it beside the task would be woken in the task's place, and
+                // may leave it unpolled again.
+                if state.has_task {
+                    return Poll::Pending;
+                }
             }
-            // Otherwise someone else is polling it, and will wake us when it is over.
-            let Some(work) = state.work.take() else { return Poll::Pending };
             state.driver = Some(cx.waker().clone());
+            // Else the caller polls it now, and wakes the task when it has done so.
+            let Some(work) = state.work.take() else { return Poll::Pending };
             state.woken_at = None;
             work
         };
@@ -233,7 +238,13 @@ impl<T: Send + 'static> Job<T> {
         std::mem::forget(polling);
         match polled {
             Poll::Pending => {
-                self.state.lock().work = Some(work);
+                let driver = {
+                    let mut state = self.state.lock();
+                    state.work = Some(work);
+                    // A task has come for it meanwhile, and found nothing to poll.
+                    state.driver.clone().filter(|_| is_caller && state.has_task)
+                };
+                driver.into_iter().for_each(Waker::wake);
                 Poll::Pending
             }
             Poll::Ready(result) if is_caller => {
@@ -375,6 +386,101 @@ mod tests {
             drop(work);
             until(&rt, &done);
         }
+    }
+
+    /// What some work waits for.
+    #[derive(Default)]
+    struct Gate(Mutex<(bool, Option<Waker>)>);
+
+    impl Gate {
+        fn open(&self) {
+            let waker = {
+                let mut gate = self.0.lock();
+                gate.0 = true;
+                gate.1.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        }
+
+        async fn wait(&self) {
+            poll_fn(|cx| {
+                let mut gate = self.0.lock();
+                gate.1 = Some(cx.waker().clone());
+                if gate.0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    }
+
+    /// As [`until`], but not for ever.
+    fn soon(rt: &Rt, done: &AtomicBool) -> bool {
+        rt.block_on(async {
+            for _ in 0..1_000 {
+                if done.load(Ordering::SeqCst) {
+                    return true;
+                }
+                rt.sleep(Nanos::from_millis(2)).await;
+            }
+            false
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_caller_that_comes_late_and_is_kept_again_leaves_the_work_to_the_task() {
+        let rt = Rt::real(RealConfig::default());
+        let gates = Arc::new([(); 2].map(|()| Gate::default()));
+        let told = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
+        let (inside, tells) = (gates.clone(), told.clone());
+        let mut work = Overseer::new(&rt).oversee("work", async move {
+            for (gate, told) in inside.iter().zip(&*tells) {
+                gate.wait().await;
+                told.store(true, Ordering::SeqCst);
+            }
+            7
+        });
+        assert!(poll(&mut work).is_pending());
+        gates[0].open();
+        assert!(soon(&rt, &told[0]), "a task goes on with it");
+        // By now the task waits at the second gate.
+        rt.block_on(rt.sleep(Nanos::from_millis(20))).unwrap();
+        assert!(poll(&mut work).is_pending());
+        gates[1].open();
+        assert!(soon(&rt, &told[1]), "it is the task that is woken");
+        assert_eq!(rt.block_on(work).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_task_that_comes_while_the_caller_polls_goes_on_after_that() {
+        let rt = Rt::real(RealConfig::default());
+        let (gate, done) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
+        // Given to the work for its last poll by the caller, during which a task is to go on with it.
+        let job: Arc<Mutex<Option<Arc<Job<u32>>>>> = Arc::default();
+        let (inside, told, taken, world) = (gate.clone(), done.clone(), job.clone(), rt.clone());
+        let mut work = Overseer::new(&rt).oversee("work", async move {
+            {
+                let mut wait = std::pin::pin!(inside.wait());
+                poll_fn(|cx| {
+                    if let Some(job) = taken.lock().take() {
+                        job.go_on();
+                        // The task is polled meanwhile, and finds nothing to poll.
+                        world.block_on(world.sleep(Nanos::from_millis(100))).unwrap();
+                    }
+                    wait.as_mut().poll(cx)
+                })
+                .await;
+            }
+            told.store(true, Ordering::SeqCst);
+            7
+        });
+        assert!(poll(&mut work).is_pending());
+        let Stage::Shared(shared) = &work.stage else { panic!("it waits") };
+        *job.lock() = Some(shared.clone());
+        assert!(poll(&mut work).is_pending());
+        gate.open();
+        assert!(soon(&rt, &done), "the caller is not polled");
+        assert_eq!(rt.block_on(work).unwrap(), 7);
+        assert!(rt.shutdown(Nanos::from_secs(1)).in_flight.is_empty(), "the task has ended");
     }
 
     #[test]

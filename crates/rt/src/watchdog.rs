@@ -50,8 +50,13 @@ impl Watchdog {
         let at = now.saturating_add(self.patience);
         if self.rings_at.compare_exchange(armed, at.0, SeqCst, SeqCst).is_ok() {
             let alarm = self.rt.alarm(at, &ring());
-            let old = self.alarm.lock().replace(alarm);
-            drop(old);
+            let dropped = {
+                let mut kept = self.alarm.lock();
+                // Where this thread was held up, the alarm has rung, and another may have armed the
+                // next: that one is kept.
+                if self.rings_at.load(SeqCst) == at.0 { kept.replace(alarm) } else { Some(alarm) }
+            };
+            drop(dropped);
         }
     }
 
@@ -65,5 +70,105 @@ impl Watchdog {
 impl std::fmt::Debug for Watchdog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Watchdog({:?})", self.patience)
+    }
+}
+
+#[cfg(all(test, not(extant_loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        Charge, Class, Origin, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId, Tracer,
+        WaitsOn, World,
+    };
+    use std::collections::BTreeMap;
+    use std::pin::Pin;
+    use std::sync::Arc;
+
+    type Hook = Box<dyn FnOnce() + Send>;
+
+    /// A world in which another thread has its turn while an alarm is being armed.
+    #[derive(Default)]
+    struct Stage {
+        now: AtomicU64,
+        armed: Mutex<(u64, BTreeMap<TimerId, Waker>)>,
+        meanwhile: Mutex<Option<Hook>>,
+    }
+
+    impl Stage {
+        fn ring(&self) -> usize {
+            let wakers = std::mem::take(&mut self.armed.lock().1);
+            let count = wakers.len();
+            wakers.into_values().for_each(Waker::wake);
+            count
+        }
+    }
+
+    impl World for Stage {
+        fn now(&self) -> Nanos {
+            Nanos(self.now.load(SeqCst))
+        }
+        fn wall_time(&self) -> (i64, u32) {
+            (0, 0)
+        }
+        fn seed(&self) -> u64 {
+            1
+        }
+        fn spawn(&self, _: &str, _: Class, _: TaskFuture) {}
+        fn block_on(&self, _: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
+            unreachable!("nothing is run")
+        }
+        fn charge(&self, _: Charge) {}
+        fn timer(&self, _: Nanos, waker: &Waker) -> TimerId {
+            let id = {
+                let mut armed = self.armed.lock();
+                armed.0 += 1;
+                let id = TimerId(armed.0);
+                armed.1.insert(id, waker.clone());
+                id
+            };
+            let meanwhile = self.meanwhile.lock().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+            }
+            id
+        }
+        fn cancel_timer(&self, id: TimerId) {
+            let waker = self.armed.lock().1.remove(&id);
+            drop(waker);
+        }
+        fn stint(&self) -> Nanos {
+            Nanos::ZERO
+        }
+        fn task_usage(&self) -> TaskUsage {
+            TaskUsage::default()
+        }
+        fn should_yield(&self, _: ReschedPoint) -> bool {
+            false
+        }
+        fn waits_on(&self, _: WaitsOn) {}
+        fn origin(&self) -> Origin {
+            Origin::default()
+        }
+        fn shutdown(&self) -> ShutdownReport {
+            ShutdownReport::default()
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_slow_to_arm_its_alarm_does_not_disarm_the_next() {
+        let stage = Arc::new(Stage::default());
+        let rt = Rt::from_world(stage.clone(), Tracer::default());
+        let dog = Arc::new(Watchdog::new(&rt, Nanos(50)));
+        let (world, other) = (stage.clone(), dog.clone());
+        *stage.meanwhile.lock() = Some(Box::new(move || {
+            // The alarm rings before the thread that armed it goes on, and another hand-over is
+            // watched.
+            world.now.store(60, SeqCst);
+            other.rang();
+            assert_eq!(world.ring(), 1);
+            other.watch(|| Waker::noop().clone());
+        }));
+        dog.watch(|| Waker::noop().clone());
+        assert_eq!(stage.ring(), 1, "the second hand-over is still watched");
     }
 }

@@ -310,6 +310,46 @@ fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a worker is to park meanwhile")]
+fn a_thread_that_has_what_it_waited_for_and_is_busy_keeps_no_task_waiting() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    // Nothing is done before both are waiting.
+    lazy.state.lock().unwrap().is_held = true;
+    let (told, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (rt, lazy) = (&rt, &lazy);
+        let busy = scope.spawn(move || {
+            let reads_and_is_busy = async {
+                lazy.read().await;
+                // The limit ends a test that fails.
+                hears.recv_timeout(std::time::Duration::from_secs(20)).is_ok()
+            };
+            rt.block_on(reads_and_is_busy).unwrap()
+        });
+        while lazy.state.lock().unwrap().inside == 0 {
+            std::thread::yield_now();
+        }
+        let inside = lazy.clone();
+        let task = rt.spawn("task", Class::Normal, async move {
+            inside.read().await;
+            // Nobody hears it any more in a test that fails.
+            let _ = told.send(());
+        });
+        while lazy.in_flight() < 2 {
+            std::thread::yield_now();
+        }
+        // The worker finds the seat taken, and parks.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        lazy.state.lock().unwrap().is_held = false;
+        lazy.changed.notify_all();
+        assert!(busy.join().unwrap(), "the task's request was done while the thread was busy");
+        rt.block_on(task).unwrap().unwrap();
+    });
+}
+
+#[test]
 fn io_without_a_waiter_is_driven_by_a_worker() {
     for workers_are_there_first in [false, true] {
         let rt = world();

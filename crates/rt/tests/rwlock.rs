@@ -275,3 +275,25 @@ fn a_value_is_one_tasks_at_a_time() {
     }
     assert_eq!(*sum.try_lock().expect("free"), [800]);
 }
+
+#[test]
+fn one_that_is_given_it_at_the_end_of_the_world_keeps_no_other_waiting() {
+    let rt = world();
+    let patience = Nanos::from_millis(300);
+    let table = WaitTable::new(&rt, WaitConfig::new("test")).with_patience(patience);
+    let lock = RwLock::new(&Arc::new(table));
+    let first = lock.try_write().expect("free");
+    let mut kept = Held::new(lock.write());
+    let mut waits = Held::new(lock.read());
+    assert!(kept.poll().is_pending() && waits.poll().is_pending());
+    drop(first);
+    // The alarm rings early, and is armed anew.
+    let _ = rt.shutdown(Nanos::ZERO);
+    let before = rt.now();
+    while waits.bell.wakes() == 0 {
+        assert!(rt.now() - before < Nanos::from_secs(10), "the waiter sleeps for ever");
+        rt.block_on(rt.sleep(Nanos::from_millis(5))).unwrap();
+    }
+    drop(waits.expect("the other did not come"));
+    drop(kept.expect("late, but free"));
+}

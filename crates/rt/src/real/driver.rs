@@ -368,16 +368,17 @@ impl Drop for LeaveSeat<'_> {
             }
             // This thread's wait is over, and it may now be busy for long, so another waiting
             // thread takes over. A thread whose completion was reaped by someone else comes back by
-            // itself. If no one waits, the next wait decides who drives, or `ensure_driven` when
-            // this thread leaves for good.
+            // itself. No worker is woken at once, since this thread mostly waits again soon; if
+            // nobody drives after a while, all are woken.
             None if self.parker.is_notified() => {
                 let next = seats.parked_callers.first().cloned();
-                let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;
+                let parked = seats.parked_callers.len() + seats.parked_workers.len();
                 drop(seats);
-                if let Some(next) = next
-                    && self.crew.in_flight()
-                {
-                    next.notify();
+                let has_others = parked > usize::from(next.is_some());
+                if parked > 0 && self.crew.in_flight() {
+                    if let Some(next) = next {
+                        next.notify();
+                    }
                     if has_others {
                         self.crew.watch();
                     }
