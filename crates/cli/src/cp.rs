@@ -22,6 +22,10 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     let top = rt.block_on(volume.resolve(&args.place.path, Follow::No))?;
     let top = top.map_err(|error| Failure::at(&args.place, error))?;
     let destination = Destination::of(args, top.kind())?;
+    let _claim = match args.to.metadata() {
+        Ok(there) if there.is_file() => Some(Session::claim_output(&args.to, &args.place.image)?),
+        _ => None,
+    };
     let progress = Progress::new(used_bytes(&volume), session.quiet);
     let mut reporter = Reporter { session, place: &args.place, progress };
     let copied = rt.block_on(async {

@@ -36,6 +36,7 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
         Some(parent) => Failure::host(parent, error),
         None => host(error),
     };
+    let _claim = Session::claim_output(&args.output, &args.place.image)?;
     let mut archive = Archive::create(&args.output, compression).map_err(create)?;
     let done = write(session, args, &volume, &output, &mut archive)?;
     archive.finish().map_err(host)?;

@@ -190,6 +190,10 @@ impl Failure {
         let image = quote(path.as_os_str().as_bytes());
         match error {
             extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
+            extant_fs::Error::Busy(_) => {
+                let told = format!("{image}: in use by another command of extant; wait until it has ended");
+                Self::Named { told, error }
+            }
             error if lacks_superblock(&error) => match identify(path) {
                 Some(foreign) => Self::Foreign { image, foreign },
                 None => Self::NoVolume { image, advice, error },

@@ -64,7 +64,7 @@ impl<F: Formatter> Formatter for Harmless<F> {
 /// All of these are in the basic plane, so one escape is enough.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A name or value of arbitrary bytes: a string, or `{"hex": …}` if it is not UTF-8.

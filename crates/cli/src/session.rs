@@ -4,7 +4,7 @@ use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
-use extant_block::{Device, FileDevice, FileOptions, ForeignLocks};
+use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable};
 use extant_rt::Rt;
 use std::io::Write;
@@ -63,6 +63,22 @@ impl Session {
         let options = FileOptions { write: true, direct: false };
         let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
         Ok(Arc::new(device.with_foreign_locks(foreign).driven_by(&self.rt)))
+    }
+
+    /// Claims a file that a command is about to replace or to write in place, as long as the claim
+    /// lives.
+    ///
+    /// # Errors
+    /// It is in use, or it is the image that the command reads.
+    pub(crate) fn claim_output(output: &Path, image: &Path) -> Result<Claim, Failure> {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
+        if identity(output).is_some_and(|output| Some(output) == identity(image)) {
+            let error = std::io::Error::other("is the image that is read; name another file");
+            return Err(Failure::host(output, error));
+        }
+        let claimed = FileDevice::claim_to_replace(output, ForeignLocks::Honour);
+        claimed.map_err(|error| Failure::to_claim(output, error))
     }
 
     /// The volume in an image; opened once.

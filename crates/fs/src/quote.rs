@@ -40,7 +40,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// Whether a character may control a terminal, or reorder or hide text.
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -53,6 +53,7 @@ mod tests {
         assert_eq!(quote(b"a\x1b[31mred\n"), "a\\u{1b}[31mred\\n");
         assert_eq!(quote(b"\xff\\x"), "\\xff\\\\x");
         assert_eq!(quote("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        assert_eq!(quote("a\u{61c}b".as_bytes()), "a\\u{61c}b");
         assert_eq!(printable("C:\\x\nand \u{9b}m\x07"), "C:\\x\nand \\u{9b}m\\u{7}");
     }
 }

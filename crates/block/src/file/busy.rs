@@ -27,9 +27,9 @@ pub(super) fn refuse_attached(file: &Stat, contents: Option<&OwnedFd>, path: &Pa
     ))
 }
 
-/// Opens a block device that is to be claimed, retrying for a second if it is busy. Linux tears
-/// down rings in the background after they were closed or their process has ended, and the device
-/// stays claimed until that is done.
+/// Claims a file or device, retrying for a second if it is busy. Linux tears down rings in the
+/// background after they were closed or their process has ended, and the file stays open, with its
+/// locks, until that is done.
 pub(super) fn wait_for_claim<T>(take: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     const TRIES: u32 = 100;
     let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

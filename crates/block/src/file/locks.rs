@@ -67,14 +67,19 @@ pub(super) fn take(own: OwnedFd, foreign: ForeignLocks) -> Result<Claim, IoError
     let held = Held(own);
     let file = &held.0;
     let stat = rustix::fs::fstat(file).map_err(|error| IoErrorKind::Os(error.raw_os_error()))?;
-    let mut marked = set(file, libc::F_WRLCK, MARK, 1);
-    if marked == Err(Errno::BADF) {
-        marked = set(file, libc::F_RDLCK, MARK, 1);
-    }
-    let at_mark = theirs(file, MARK, 1);
-    if at_mark.is_some_and(|theirs| theirs.is_ours()) {
-        return Err(IoErrorKind::Claimed);
-    }
+    let mark = || {
+        let mut marked = set(file, libc::F_WRLCK, MARK, 1);
+        if marked == Err(Errno::BADF) {
+            marked = set(file, libc::F_RDLCK, MARK, 1);
+        }
+        let at_mark = theirs(file, MARK, 1);
+        match at_mark.is_some_and(|theirs| theirs.is_ours()) {
+            true => Err(Errno::BUSY),
+            false => Ok((marked, at_mark)),
+        }
+    };
+    // A writer that was killed keeps its lock until Linux has torn down its ring.
+    let (marked, at_mark) = wait_for_claim(mark).map_err(|_| IoErrorKind::Claimed)?;
     let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
     let flocked = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
     let flocked = match is_block_device && foreign == ForeignLocks::Honour {

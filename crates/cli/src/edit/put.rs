@@ -263,11 +263,15 @@ impl Put<'_> {
         let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
         let chunk = &mut self.chunk;
         chunk.resize(CHUNK_BYTES, 0);
-        let mut data = next_data(&from, 0, metadata.len()).map_err(read)?;
+        // A file that has all its blocks has no holes. Preallocated blocks look like holes to a seek,
+        // but not to swapon.
+        let is_whole = metadata.blocks().saturating_mul(512) >= metadata.len();
+        let next_data = |at| if is_whole { Ok(at..u64::MAX) } else { next_data(&from, at, metadata.len()) };
+        let mut data = next_data(0).map_err(read)?;
         let mut unplaced = 0;
         loop {
             if data.is_empty() {
-                data = next_data(&from, data.end, metadata.len()).map_err(read)?;
+                data = next_data(data.end).map_err(read)?;
             }
             let wanted = CHUNK_BYTES.min(usize::try_from(data.end - data.start).unwrap_or(usize::MAX));
             let n = match from.read_at(&mut chunk[..wanted], data.start) {

@@ -206,6 +206,63 @@ fn an_image_that_is_mounted_through_a_layer_above_its_file_system_is_refused() {
 }
 
 #[test]
+fn an_image_that_a_layer_above_has_copied_up_is_refused() {
+    if !have("mke2fs") || !have("unshare") || !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    volume(&dir.path().join("lower"));
+    // The mounted file is the copy in `upper`, which overlayfs shows with the number of the lower one.
+    let script = "cd \"$0\" && mkdir upper work merged mnt \
+        && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 9; \
+        mount -o loop merged/x.img mnt && echo kept > mnt/kept/new && sync && losetup -nO NAME -j merged/x.img \
+        && exec sleep 1000";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(dir.path());
+    let mut mounted = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut device = Vec::new();
+    let mut said = mounted.stdout.take().unwrap();
+    let mut byte = [0];
+    while said.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+        device.extend(byte);
+    }
+    if device.is_empty() {
+        let _ = mounted.wait();
+        return println!("skipped: the kernel mounts no overlay here");
+    }
+    let image = dir.path().join("upper/x.img");
+    let ran = extant(["mkdir", &place(&image, "/new")]);
+    mounted.kill().unwrap();
+    mounted.wait().unwrap();
+    refused(&ran, &[&String::from_utf8(device).unwrap()]);
+    fsck(&image);
+}
+
+#[test]
+fn what_is_in_use_is_not_written_over_by_an_export_or_a_copy() {
+    if !have("mke2fs") || !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = volume(&dir.path().join("source"));
+    let image = volume(&dir.path().join("used"));
+    let used = image.to_str().unwrap();
+    let exported = dir.path().join("used.tar");
+    fs::hard_link(&image, &exported).unwrap();
+    let exported = exported.to_str().unwrap();
+    let before = fs::read(&image).unwrap();
+    let disk = LoopDevice::attach(&image, &[]).unwrap();
+    refused(&extant(["export", &place(&source, "/"), "-o", exported]), &["loop"]);
+    refused(&extant(["cp", &place(&source, "/file"), used]), &["loop"]);
+    drop(disk);
+    // Nor the image that is read.
+    refused(&extant(["export", &place(&image, "/"), "-o", exported]), &["the image that is read"]);
+    refused(&extant(["cp", &place(&image, "/file"), used]), &["the image that is read"]);
+    assert!(fs::read(&image).unwrap() == before);
+    extant(["export", &place(&source, "/"), "-o", exported]).clean();
+}
+
+#[test]
 fn a_disk_under_a_loop_device_that_is_mounted_is_refused() {
     if !have("mke2fs") || !can_mount() {
         return;

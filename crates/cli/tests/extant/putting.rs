@@ -120,6 +120,16 @@ fn a_swap_file_that_is_put_is_one() {
     fsck(&image);
     let stat = ask(&image, "stat /swap");
     assert!(stat.contains("Blockcount: 8192\n"), "{stat}");
+    // Preallocated blocks are no holes either.
+    if have("fallocate") {
+        let swap = dir.path().join("preallocated");
+        run("fallocate", &["-l", "4M", swap.to_str().unwrap()]);
+        run("mkswap", &["-q", swap.to_str().unwrap()]);
+        extant(["put", swap.to_str().unwrap(), &place(&image, "/")]).clean();
+        fsck(&image);
+        let stat = ask(&image, "stat /preallocated");
+        assert!(stat.contains("Blockcount: 8192\n"), "{stat}");
+    }
 }
 
 #[test]
