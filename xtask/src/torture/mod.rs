@@ -33,6 +33,7 @@ usage: cargo xtask torture [OPTION]...
   --meddlers       run with faults between the volume and its disk instead: each must be caught
   --mutants I/N    run every Nth bug planted in the file system, beginning with the Ith (0/1 for all): each must be
                    caught, with pruning and without
+  --named TEXT     of these, only the bugs with this in their names
   --plant          only make the copy of the tree with the planted bugs, in which any test can be run with one of them";
 
 struct Arguments {
@@ -48,6 +49,7 @@ struct Arguments {
     shrink: bool,
     meddlers: bool,
     mutants: Option<(u64, u64)>,
+    named: String,
     plant: bool,
 }
 
@@ -65,6 +67,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
         shrink: false,
         meddlers: false,
         mutants: None,
+        named: String::new(),
         plant: false,
     };
     let mut torn = None;
@@ -91,6 +94,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
                 let part = (number(at)?, number(of)?.max(1));
                 if arg == "--part" { parsed.part = part } else { parsed.mutants = Some(part) }
             }
+            "--named" => parsed.named = value()?.to_owned(),
             "--seed" => parsed.seed = number(value()?)?,
             "--minutes" => parsed.limit = Some(Duration::from_secs(60 * number(value()?)?)),
             "--prune" => parsed.effort.pruned = true,
@@ -116,7 +120,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         return mutation::plant_only();
     }
     if let Some((first, every)) = args.mutants {
-        return mutation::run(first as usize, every as usize);
+        return mutation::run(first as usize, every as usize, &args.named);
     }
     let campaign = Campaign::new(args.profile, args.seed, args.effort).map_err(|e| e.to_string())?;
     println!(

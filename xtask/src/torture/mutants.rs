@@ -511,6 +511,33 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "alloc.free(handle, pins, PhysicalRun::new(at, 1), false)",
     ),
     found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_shrinks_in_steps_is_whole_or_cut_after_each"),
+        mutant(
+            "shrinking-file-is-no-orphan",
+            "crates/fs/src/file/resize.rs",
+            "orphans.add(handle, &contents.cell, Orphan::Shrinking);",
+            "",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_shrinks_in_steps_is_whole_or_cut_after_each"),
+        mutant(
+            "last-step-records-the-smaller-size",
+            "crates/fs/src/file/resize.rs",
+            "if orphans.are_recorded() { step.first } else { step.last }",
+            "step.last",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_shrinks_in_steps_is_whole_or_cut_after_each"),
+        mutant(
+            "shrunk-file-stays-an-orphan",
+            "crates/fs/src/file/resize.rs",
+            "orphans.remove(handle, &contents.cell, Orphan::Shrinking);",
+            "",
+        ),
+    ),
+    found_by(
         Finder::Test("extant_fs", "steps::a_file_that_is_deleted_in_steps_is_whole_or_gone_after_each"),
         mutant("first-step-frees-the-inode", "crates/fs/src/names/delete.rs", "step.last", "step.first"),
     ),

@@ -28,16 +28,20 @@ pub(crate) mod mutant {
 /// Time limit of one search: a mutant may loop forever.
 const LIMIT_SECONDS: &str = "600";
 
-/// Runs one mutant in `every`, starting with number `first`. Each must be caught, by the workloads
-/// both with and without pruning. If all are run, the searches must also find nothing without a
-/// mutant.
-pub(crate) fn run(first: usize, every: usize) -> Result<()> {
+/// Folders of the tree that the copy has.
+const FOLDERS: [&str; 4] = ["crates", "machines", "tidy", "xtask"];
+
+/// Runs one mutant in `every`, starting with number `first`, of those with `named` in their names.
+/// Each must be caught, by the workloads both with and without pruning. If all are run, the
+/// searches must also find nothing without a mutant.
+pub(crate) fn run(first: usize, every: usize, named: &str) -> Result<()> {
     let (copy, lost) = plant()?;
     let programs = build(&copy)?;
     for words in &lost {
         println!("not planted: {words}");
     }
-    if every == 1 {
+    let is_all = every == 1 && named.is_empty();
+    if is_all {
         let kinds = [Looks::Workloads("journal", "whole"), Looks::Workloads("journal", "pruned")];
         let kinds = kinds.into_iter().chain([Looks::Workloads("no-journal", "whole"), Looks::Cases]);
         for search in kinds.map(|looks| Search::begin(&programs, None, looks)) {
@@ -55,8 +59,9 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
     }
     let (mut searches, mut missed) = (0, Vec::new());
     let is_planted = |mutant: &Mutant| !lost.iter().any(|words| words.split(':').next() == Some(mutant.name));
+    let is_wanted = |mutant: &Mutant| mutant.name.contains(named) && is_planted(mutant);
     let chosen = MUTANTS.iter().enumerate().skip(first % every).step_by(every);
-    for (number, mutant) in chosen.filter(|(_, mutant)| is_planted(mutant)) {
+    for (number, mutant) in chosen.filter(|(_, mutant)| is_wanted(mutant)) {
         let rounds = match mutant.finder {
             Finder::Workloads if mutant.is_unjournaled() => vec![Looks::Workloads("no-journal", "whole")],
             Finder::Workloads => {
@@ -80,7 +85,7 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
         }
     }
     println!("{searches} searches, {} without a find", missed.len());
-    if every == 1 && !lost.is_empty() {
+    if is_all && !lost.is_empty() {
         return Err(format!("{} mutants have no place any more", lost.len()).into());
     }
     if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
@@ -189,7 +194,7 @@ fn plant() -> Result<(PathBuf, Vec<String>)> {
     let copy = folder()?.join("tree");
     let planted = planted()?;
     let mut files = BTreeMap::new();
-    for folder in ["crates", "tidy", "xtask"] {
+    for folder in FOLDERS {
         list(&root(), folder, &mut files)?;
     }
     files.extend(["Cargo.toml", "Cargo.lock"].map(|path| (path.to_owned(), None)));
@@ -210,7 +215,7 @@ fn plant() -> Result<(PathBuf, Vec<String>)> {
         }
     }
     let mut stale = BTreeMap::new();
-    for folder in ["crates", "tidy", "xtask"] {
+    for folder in FOLDERS {
         list(&copy, folder, &mut stale)?;
     }
     for path in stale.keys().filter(|path| !kept.contains(*path)) {

@@ -5,6 +5,8 @@ pub(crate) struct Step {
     /// Number of device log events when it began, and when it had returned or was dropped.
     pub(crate) began: usize,
     pub(crate) ended: usize,
+    /// The operation, for the message of a broken promise.
+    pub(crate) op: String,
     /// It made the file's contents durable.
     pub(crate) is_synced: bool,
     /// Intended contents after it.
@@ -65,7 +67,11 @@ impl History {
             if !states().any(|state| byte(state, at) == found) {
                 let was = byte(base, at);
                 let words = format!("{name}: byte {at} is {found}; it was synced as {was} in step {synced}");
-                return Err(format!("{words}, with {} steps since", later.len()));
+                let told = self.steps.iter().enumerate().map(|(n, step)| {
+                    let Step { began, ended, op, .. } = step;
+                    format!("{n}: {began} to {ended}, {op}: {}", byte(&step.after, at))
+                });
+                return Err(format!("{words}\n{}", told.collect::<Vec<_>>().join("\n")));
             }
         }
         Ok(())

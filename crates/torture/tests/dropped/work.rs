@@ -164,27 +164,22 @@ impl Op {
         after
     }
 
-    async fn run(self, file: &OpenFile, has_extents: bool) -> Result<(), Error> {
+    /// Gives whether all of it was done: of a write to a device that fails, only a part may be.
+    async fn run(self, file: &OpenFile, has_extents: bool) -> Result<bool, Error> {
         let (at, len) = (self.at as u64, self.len as u64);
+        let data = || vec![self.fill; self.len];
         match self.kind {
-            0..=3 => {
-                let written = file.write(at, &vec![self.fill; self.len]).await?;
-                assert_eq!(written, self.len);
-                Ok(())
-            }
-            4 | 5 => {
-                let written = file.write_direct(at, Buf::from_slice(&vec![self.fill; self.len])).await.1?;
-                assert_eq!(written, self.len);
-                Ok(())
-            }
-            6 => file.set_size(at).await,
-            7 => file.fallocate(Fallocate::PunchHole, at, len).await,
-            8 if has_extents => file.fallocate(Fallocate::Allocate { keep_size: true }, at, len).await,
-            9 => file.read_direct(at / 1024 * 1024, Buf::zeroed(8192)).await.1.map(drop),
-            10 => file.sync().await,
-            11 if has_extents => file.defragment().await.map(drop),
-            _ => file.read(at, &mut vec![0; self.len]).await.map(drop),
+            0..=3 => return Ok(file.write(at, &data()).await? == self.len),
+            4 | 5 => return Ok(file.write_direct(at, Buf::from_slice(&data())).await.1? == self.len),
+            6 => file.set_size(at).await?,
+            7 => file.fallocate(Fallocate::PunchHole, at, len).await?,
+            8 if has_extents => file.fallocate(Fallocate::Allocate { keep_size: true }, at, len).await?,
+            9 => file.read_direct(at / 1024 * 1024, Buf::zeroed(8192)).await.1.map(drop)?,
+            10 => file.sync().await?,
+            11 if has_extents => file.defragment().await.map(drop)?,
+            _ => file.read(at, &mut vec![0; self.len]).await.map(drop)?,
         }
+        Ok(true)
     }
 }
 
@@ -206,11 +201,14 @@ pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History
         let done = cut(&orders.rt, after, op.run(&file, orders.has_extents)).await;
         words.push(format!("{step}: {op:?}: {done:?}, cut {after:?}, size {}", file.size()));
         let what = || format!("{name}: {}", words[words.len().saturating_sub(6)..].join("\n"));
-        let is_synced = matches!((op.kind, &done), (10, Some(Ok(()))));
+        let is_synced = matches!((op.kind, &done), (10, Some(Ok(true))));
         // Taken before more of the operation reaches the device.
         let ended = (orders.position)();
         model = match done {
-            Some(Ok(())) => read(&file, &new, &new, &what).await,
+            Some(Ok(is_whole)) => {
+                assert!(is_whole, "{}", what());
+                read(&file, &new, &new, &what).await
+            }
             Some(Err(Error::NoSpace | Error::NotSupported(_))) | None => {
                 if op.goes_on() || !op.writes() {
                     orders.rt.sleep(orders.settles_within).await;
@@ -219,12 +217,14 @@ pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History
             }
             Some(Err(error)) => panic!("{}: {error}", what()),
         };
-        history.add(Step { began, ended, is_synced, new, after: model.clone() });
+        let op = format!("{op:?}");
+        history.add(Step { began, ended, op, is_synced, new, after: model.clone() });
     }
     file.sync().await.expect("nothing failed");
     let ended = (orders.position)();
     let model = read(&file, &model, &model, &|| format!("{name}: at the end")).await;
-    history.add(Step { began: ended, ended, is_synced: true, new: model.clone(), after: model.clone() });
+    let (op, new) = ("the end".into(), model.clone());
+    history.add(Step { began: ended, ended, op, is_synced: true, new, after: model.clone() });
     (history, model)
 }
 
@@ -243,7 +243,8 @@ pub(crate) async fn careless(orders: Orders, name: String, mut rng: Rng) -> Hist
         let began = (orders.position)();
         let done = cut(&orders.rt, after, op.run(&file, orders.has_extents)).await;
         let ended = (orders.position)();
-        let is_synced = matches!((op.kind, &done), (10, Some(Ok(()))));
+        let is_synced = matches!((op.kind, &done), (10, Some(Ok(true))));
+        let told = format!("{op:?}, {done:?}");
         if done.is_none() && op.goes_on() {
             orders.rt.sleep(orders.settles_within).await;
         }
@@ -253,12 +254,12 @@ pub(crate) async fn careless(orders: Orders, name: String, mut rng: Rng) -> Hist
             Ok(read) if read == held.len() => held,
             _ => {
                 // A page cannot be read: from here on the file's contents are unknown.
-                history.add(Step { began, ended, is_synced: false, new: new.clone(), after: new });
+                history.add(Step { began, ended, op: told, is_synced: false, new: new.clone(), after: new });
                 history.ends_here();
                 break;
             }
         };
-        history.add(Step { began, ended, is_synced, new, after });
+        history.add(Step { began, ended, op: told, is_synced, new, after });
     }
     let _ = file.sync().await;
     history
