@@ -322,6 +322,55 @@ fn damaged_docker_archives_are_refused() {
     }
 }
 
+/// Writes a blob of a layout; returns the digest and size as in a descriptor.
+fn blob(case: &Case, bytes: &[u8]) -> String {
+    case.write(&format!("oci/blobs/sha256/{}", hex(bytes)), bytes);
+    format!("\"digest\":\"sha256:{}\",\"size\":{}", hex(bytes), bytes.len())
+}
+
+/// Writes a layout with this list of descriptors.
+fn layout(case: &Case, manifests: &str) -> Source {
+    case.write("oci/oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
+    case.write("oci/index.json", format!(r#"{{"manifests":[{manifests}]}}"#).as_bytes());
+    Source::Guess(case.path("oci"))
+}
+
+const LAYER: &str = r#""mediaType":"application/vnd.oci.image.layer.v1.tar""#;
+
+#[test]
+fn blobs_that_are_no_manifest_are_refused() {
+    let case = Case::new();
+    let refused = |manifest: &str| {
+        let source = layout(&case, &format!("{{{}}}", blob(&case, manifest.as_bytes())));
+        let error = case.error(&source);
+        assert!(error.contains(&format!("sha256:{} is ", hex(manifest.as_bytes()))), "{error}");
+        error
+    };
+    for (manifest, told) in [
+        (r#"{"schemaVersion":1,"fsLayers":[{"blobSum":"sha256:0"}]}"#, "Docker's schema 1"),
+        (r#"{"manifests":[]}"#, "an index that lists no image"),
+        (r#"{"schemaVersion":2,"config":{}}"#, "neither a manifest nor an index"),
+        (r#"{"foo":1}"#, "neither a manifest nor an index"),
+        (r#"{"layers":[],"manifests":[]}"#, "both a manifest and an index"),
+    ] {
+        let error = refused(manifest);
+        assert!(error.contains(told), "{error}");
+    }
+    // An image may have no layers.
+    for none in ["[]", "null"] {
+        let manifest = blob(&case, format!(r#"{{"layers":{none}}}"#).as_bytes());
+        let report = case.build(&case.options(), &layout(&case, &format!("{{{manifest}}}"))).unwrap();
+        assert_eq!(report.files, 0);
+    }
+    // An empty file is no archive, packed or not.
+    for empty in [Vec::new(), gzip(b"")] {
+        let manifest = format!(r#"{{"layers":[{{{LAYER},{}}}]}}"#, blob(&case, &empty));
+        let source = layout(&case, &format!("{{{}}}", blob(&case, manifest.as_bytes())));
+        let error = case.error(&source);
+        assert!(error.contains(&hex(&empty)) && error.contains("the archive is empty"), "{error}");
+    }
+}
+
 /// An OCI layout and an unpacked archive with one layer.
 fn directories(case: &Case) -> [PathBuf; 2] {
     let layer = tar_of_one(b"f", b"f");

@@ -6,7 +6,8 @@ use super::files::Blob;
 use super::{Image, Layer, LayerDigest, Platform};
 use crate::BuildError;
 use crate::source::LoadOptions;
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum nesting of indexes.
@@ -26,10 +27,18 @@ struct Index {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
-    #[serde(default)]
-    layers: Vec<Descriptor>,
-    #[serde(default)]
-    manifests: Vec<Descriptor>,
+    #[serde(default, deserialize_with = "present")]
+    layers: Option<Vec<Descriptor>>,
+    /// Only indexes have these.
+    #[serde(default, deserialize_with = "present")]
+    manifests: Option<Vec<Descriptor>>,
+    /// Only manifests of schema 1 have these.
+    fs_layers: Option<IgnoredAny>,
+}
+
+/// A list that is there; `null` is an empty one, as written by Go programs.
+fn present<'de, D: Deserializer<'de>>(list: D) -> Result<Option<Vec<Descriptor>>, D::Error> {
+    Option::deserialize(list).map(|list| Some(list.unwrap_or_default()))
 }
 
 #[derive(Deserialize)]
@@ -75,10 +84,20 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
         let blob = blob(image, &chosen)?;
         digest::verify(&blob, &chosen.digest).map_err(|problem| image.bad(problem))?;
         let manifest: Manifest = image.json(&blob, &chosen.digest)?;
-        if manifest.manifests.is_empty() {
-            return manifest.layers.iter().map(|of| layer(image, of)).collect();
-        }
-        candidates = manifest.manifests;
+        let what = match (manifest.layers, manifest.manifests) {
+            (Some(layers), None) => return layers.iter().map(|of| layer(image, of)).collect(),
+            (None, Some(manifests)) if !manifests.is_empty() => {
+                candidates = manifests;
+                continue;
+            }
+            (None, Some(_)) => "an index that lists no image",
+            (Some(_), Some(_)) => "both a manifest and an index",
+            (None, None) if manifest.fs_layers.is_some() => {
+                "a manifest of Docker's schema 1, which is not read; pull or copy the image again with a newer tool"
+            }
+            (None, None) => "neither a manifest nor an index: it lists neither layers nor manifests",
+        };
+        return Err(image.bad(format!("{} is {what}", chosen.digest)));
     }
     Err(image.bad("its indexes are nested too deep"))
 }

@@ -197,8 +197,8 @@ impl Input {
     pub(crate) fn finish(&mut self, is_checked: bool) -> Result<Vec<Note>, BuildError> {
         match (self.ended, self.at) {
             (true, _) => self.look_behind()?,
-            (false, _) if is_checked => {}
             (false, 0) => return Err(self.bad("the archive is empty")),
+            (false, _) if is_checked => {}
             (false, _) => {
                 return Err(self.bad(
                     "the archive is cut short: the zero blocks that end one are missing (if it never had them, append \
