@@ -314,6 +314,25 @@ fn damaged_docker_archives_are_refused() {
     let old = tar(&[file(b"repositories", b"{}"), file(b"1/layer.tar", &lower), file(b"1/json", b"{}")]);
     let error = case.error(&case.write("old.tar", &old));
     assert!(error.contains("before 1.10") && error.contains("save it again"), "{error}");
+    // Next to layers, the list must be one.
+    for (list, told) in [
+        (&b"{\"bad"[..], "EOF while parsing"),
+        (b"[]", "it lists no image"),
+        (b"{\"Layers\":[]}", "it lists no image"),
+        (br#"[{"Config":"c.json"}]"#, "has no Layers"),
+    ] {
+        let entries = [file(b"c.json", &right), file(b"l/layer.tar", &lower), file(b"manifest.json", list)];
+        let error = case.error(&case.write("bad.tar", &tar(&entries)));
+        assert!(error.contains("manifest.json is not as it should be") && error.contains(told), "{error}");
+    }
+    let list = format!("\u{feff}[{}]", listed("c.json", "[]", r#"["l/layer.tar"]"#));
+    let marked = [
+        file(b"c.json", &config("amd64", &[&lower])),
+        file(b"l/layer.tar", &lower),
+        file(b"manifest.json", list.as_bytes()),
+    ];
+    case.build(&case.options(), &case.write("marked.tar", &tar(&marked))).unwrap();
+    assert_eq!(case.cat("/etc/os-release"), "ID=old");
     // With any other content the list is just a file.
     for other in [&b"{}"[..], b"[]", b"[1]", b"{\"Layers\":[]}", b"no JSON"] {
         let site =

@@ -26,6 +26,9 @@ use std::sync::Arc;
 /// Largest JSON file that is read, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
+/// Some editors put this before UTF-8 text. RFC 8259 allows to ignore it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// How an image is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -210,11 +213,18 @@ impl Image<'_> {
 
     fn text(&self, blob: &Blob, what: &str) -> Result<Vec<u8>, BuildError> {
         if blob.len > MAX_JSON {
-            return Err(self.bad(format!("{what} has {} bytes; at most {MAX_JSON} are read", blob.len)));
+            return Err(self.too_long(blob, what));
         }
         let mut text = Vec::new();
         blob.reader().read_to_end(&mut text).map_err(|e| self.bad(format!("cannot read {what}: {e}")))?;
+        if text.starts_with(BYTE_ORDER_MARK) {
+            text.drain(..BYTE_ORDER_MARK.len());
+        }
         Ok(text)
+    }
+
+    fn too_long(&self, blob: &Blob, what: &str) -> BuildError {
+        self.bad(format!("{what} has {} bytes; at most {MAX_JSON} are read", blob.len))
     }
 
     fn bad(&self, problem: impl Into<String>) -> BuildError {
