@@ -390,6 +390,52 @@ fn blobs_that_are_no_manifest_are_refused() {
     }
 }
 
+/// Descriptor of a manifest whose configuration is for this architecture.
+fn manifest_for(case: &Case, architecture: &str) -> String {
+    let layer = tar_of_one(b"f", architecture.as_bytes());
+    let config = blob(case, &config(architecture, &[&layer]));
+    let config = format!(r#"{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}}"#);
+    let layer = format!("{{{LAYER},{}}}", blob(case, &layer));
+    blob(case, format!(r#"{{"config":{config},"layers":[{layer}]}}"#).as_bytes())
+}
+
+#[test]
+fn configurations_tell_the_platform_where_descriptors_do_not() {
+    let case = Case::new();
+    let choose = |source: &Source, image: Option<&str>, platform: Option<&str>| {
+        let (image_name, platform) = (image.map(str::to_owned), platform.map(str::to_owned));
+        let built = case.build(&BuildOptions { image_name, platform, ..case.options() }, source);
+        built.map(|_| case.cat("/f")).map_err(|error| error.to_string())
+    };
+    let [amd64, arm64] = ["amd64", "arm64"].map(|name| manifest_for(&case, name));
+    let one = layout(&case, &format!("{{{amd64}}}"));
+    assert_eq!(choose(&one, None, Some("linux/amd64")).unwrap(), "amd64");
+    let error = choose(&one, None, Some("linux/arm64")).unwrap_err();
+    assert!(error.contains("no image for linux/arm64; it has linux/amd64"), "{error}");
+    let two = layout(&case, &format!("{{{amd64}}},{{{arm64}}}"));
+    assert_eq!(choose(&two, None, Some("linux/arm64")).unwrap(), "arm64");
+    // What the error names can be chosen.
+    let named = |of: &str| {
+        let platform = r#""platform":{"os":"linux","architecture":"x"}"#;
+        format!(r#"{{{of},{platform},"annotations":{{"org.opencontainers.image.ref.name":"t"}}}}"#)
+    };
+    let same = layout(&case, &format!("{},{}", named(&amd64), named(&arm64)));
+    let error = choose(&same, Some("t"), Some("linux/x")).unwrap_err();
+    let digest = arm64.split('"').nth(3).unwrap();
+    assert!(error.contains(&format!("\"t\" for linux/x as {digest}")), "{error}");
+    assert_eq!(choose(&same, Some(digest), None).unwrap(), "arm64");
+    // So can images of an index within the index.
+    let nested = blob(&case, format!(r#"{{"manifests":[{{{amd64}}},{{{arm64}}}]}}"#).as_bytes());
+    let nested =
+        layout(&case, &format!(r#"{{"mediaType":"application/vnd.oci.image.index.v1+json",{nested}}}"#));
+    let error = choose(&nested, None, None).unwrap_err();
+    assert!(error.contains("several images") && error.contains(digest), "{error}");
+    assert_eq!(choose(&nested, Some(digest), None).unwrap(), "arm64");
+    assert_eq!(choose(&nested, None, Some("linux/amd64")).unwrap(), "amd64");
+    let error = choose(&nested, Some("none"), None).unwrap_err();
+    assert!(error.contains("no image \"none\"; it has sha256:"), "{error}");
+}
+
 /// An OCI layout and an unpacked archive with one layer.
 fn directories(case: &Case) -> [PathBuf; 2] {
     let layer = tar_of_one(b"f", b"f");

@@ -119,7 +119,7 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
     }
     let mut seen = BTreeSet::new();
     images.retain(|image| seen.insert(image.config.clone()));
-    let chosen = image.only(images, Listed::name)?;
+    let chosen = image.only(images, Listed::name, |of| format!("{:?}", of.config))?;
     let digests = config(&chosen)?.rootfs.diff_ids;
     let layers = chosen.layers.unwrap_or_default();
     if digests.len() != layers.len() {

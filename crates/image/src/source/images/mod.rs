@@ -231,13 +231,25 @@ impl Image<'_> {
         BuildError::Oci { layout: self.name.clone(), problem: problem.into() }
     }
 
-    /// Returns the only one of these images; `name` is what each is called in messages.
-    fn only<T>(&self, mut images: Vec<T>, name: impl Fn(&T) -> String) -> Result<T, BuildError> {
+    /// Returns the only one of these images; `name` is what each is called in messages, and `id`
+    /// tells those of the same name apart.
+    fn only<T>(
+        &self,
+        mut images: Vec<T>,
+        name: impl Fn(&T) -> String,
+        id: impl Fn(&T) -> String,
+    ) -> Result<T, BuildError> {
         match images.len() {
             0 => Err(self.bad("its index lists no image")),
             1 => Ok(images.swap_remove(0)),
             _ => {
-                let images = images.iter().map(name).collect::<Vec<_>>().join(", ");
+                let names: Vec<_> = images.iter().map(name).collect();
+                let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+                let told = names.iter().zip(&images).map(|(name, image)| match is_unique(name) {
+                    true => name.clone(),
+                    false => format!("{name} as {}", id(image)),
+                });
+                let images = told.collect::<Vec<_>>().join(", ");
                 Err(BuildError::SeveralImages { image: self.name.clone(), images })
             }
         }
