@@ -35,6 +35,16 @@ pub enum Note {
         /// Number of such names.
         names: u64,
     },
+    /// Entries of an archive were left out, because the archive also puts another file in place of
+    /// their directory.
+    Replaced {
+        /// The archive.
+        archive: String,
+        /// The first of them.
+        path: String,
+        /// Number of such entries.
+        entries: u64,
+    },
     /// Access lists of archives name users or groups whose numbers no source tells; they were taken
     /// from this host.
     NamesOfHost {
@@ -83,6 +93,11 @@ impl fmt::Display for Note {
             Self::Whiteouts { archive, path, names } => {
                 write!(f, "{archive}: whiteout {path}{} taken as a file, not applied", More(*names))
             }
+            Self::Replaced { archive, path, entries } => write!(
+                f,
+                "{archive}: {path}{} left out: the same archive puts another file in place of their directory",
+                More(*entries)
+            ),
             Self::NamesOfHost { names } => {
                 write!(
                     f,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::entries::{file, pax};
+use common::entries::{file, header, pax};
 use common::*;
 use extant_image::{BuildOptions, BuildReport, Source, VolumeOptions};
 use std::fs;
@@ -61,6 +61,25 @@ fn times_that_do_not_fit_are_told() {
             let year = format!(" {}\n", &nearest[..4]);
             assert!(shown.is_none_or(|shown| text(&shown).contains(&year)), "{inode_size}, {mtime}");
         }
+    }
+}
+
+#[test]
+fn entries_whose_directory_is_replaced_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = |name: &[u8]| header(name, b'5', 0);
+    let entries = [folder(b"a/"), file(b"a/x", b"1"), folder(b"a/y/"), file(b"a/y/z", b"2"), folder(b"b/")];
+    let files = [file(b"a", b"3"), file(b"b", b"4")];
+    let one = [entries.concat(), files.concat()].concat();
+    for layers in [false, true] {
+        let told = notes(&build_archives(dir.path(), std::slice::from_ref(&one), 256, layers));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("0.tar\": \"/a/x\" and 2 more left out: the same archive"), "{told:?}");
+    }
+    // A later source may replace them.
+    let two = [entries.concat(), files.concat()];
+    for layers in [false, true] {
+        assert_eq!(notes(&build_archives(dir.path(), &two, 256, layers)), [] as [String; 0]);
     }
 }
 

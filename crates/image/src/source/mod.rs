@@ -6,6 +6,7 @@ mod decode;
 mod images;
 mod lay;
 mod layer_name;
+mod lost;
 mod marks;
 mod named_acls;
 mod pax;

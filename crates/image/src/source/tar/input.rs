@@ -2,9 +2,11 @@
 
 use super::super::Stores;
 use super::super::decode::Stream;
+use super::super::lost::Lost;
 use super::super::store::SpoolError;
 use super::behind::{Behind, is_zero};
 use super::header::{BLOCK, Header};
+use crate::tree::{Kind, NodeId, Tree};
 use crate::{BuildError, Note, quoted};
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,6 +33,8 @@ pub(crate) struct Input {
     lone_zeros: Option<(u64, u64)>,
     /// Path of the first whiteout, and the number of whiteouts.
     whiteouts: Option<(Vec<u8>, u64)>,
+    /// Entries in directories that later entries replace.
+    lost: Lost,
 }
 
 enum Bytes {
@@ -62,6 +66,7 @@ impl Input {
             behind: Behind::default(),
             lone_zeros: None,
             whiteouts: None,
+            lost: Lost::default(),
         }
     }
 
@@ -104,6 +109,15 @@ impl Input {
     pub(super) fn count_whiteout(&mut self) {
         let path = self.entry.clone().unwrap_or_default();
         self.whiteouts.get_or_insert((path, 0)).1 += 1;
+    }
+
+    /// Counts what is lost when something other than a directory is put at `dir`/`name`. `tree` has
+    /// only entries of this archive.
+    pub(super) fn count_lost(&mut self, tree: &Tree, dir: NodeId, name: &[u8]) {
+        let there = tree.lookup(dir, name).map(|entry| tree.entry_node(entry));
+        if let Some(there) = there.filter(|&there| tree.node(there).kind == Kind::Directory) {
+            self.lost.count_below(tree, there, NodeId::ROOT);
+        }
     }
 
     /// A note about the whiteouts that were not applied.
@@ -208,7 +222,7 @@ impl Input {
         }
         let mut buf = vec![0; CHUNK];
         while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}
-        let mut notes = Vec::new();
+        let mut notes: Vec<Note> = self.lost.note(&self.name).into_iter().collect();
         if let Some((at, blocks)) = self.lone_zeros {
             notes.push(Note::LoneZeros { archive: self.name.clone(), at, blocks });
         }

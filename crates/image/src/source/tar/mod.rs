@@ -163,6 +163,9 @@ impl Entry<'_> {
         if below.is_none() && marks::is_mark(&name) {
             input.count_whiteout();
         }
+        if !matches!(flag, b'5' | b'D') {
+            input.count_lost(tree, dir, &name);
+        }
         match flag {
             b'1' => self.hard_link(tree, below, input, dir, &name),
             b'2' => tree.put_symlink(dir, &name, meta, &self.link).map(drop),
