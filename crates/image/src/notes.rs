@@ -45,6 +45,17 @@ pub enum Note {
         /// Number of such entries.
         entries: u64,
     },
+    /// File flags (chattr) of an archive were left out.
+    FlagsLeftOut {
+        /// The archive.
+        archive: String,
+        /// The flags of the first file, separated by commas.
+        flags: String,
+        /// The first file that has any.
+        path: String,
+        /// Number of files that have any.
+        files: u64,
+    },
     /// Access lists of archives name users or groups whose numbers no source tells; they were taken
     /// from this host.
     NamesOfHost {
@@ -98,6 +109,9 @@ impl fmt::Display for Note {
                 "{archive}: {path}{} left out: the same archive puts another file in place of their directory",
                 More(*entries)
             ),
+            Self::FlagsLeftOut { archive, flags, path, files } => {
+                write!(f, "{archive}: file flags {flags} of {path}{} left out", More(*files))
+            }
             Self::NamesOfHost { names } => {
                 write!(
                     f,

@@ -84,6 +84,18 @@ fn entries_whose_directory_is_replaced_are_told() {
 }
 
 #[test]
+fn file_flags_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = |text: &[u8]| pax("SCHILY.fflags", text);
+    let first = [flags(b"immutable,nodump"), file(b"a", b"1"), flags(b""), file(b"b", b"2")].concat();
+    let archive = [first, flags(b"noatime"), header(b"d/", b'5', 0)].concat();
+    let told = notes(&build_archives(dir.path(), &[archive], 256, false));
+    assert_eq!(told.len(), 1, "{told:?}");
+    let expected = "0.tar\": file flags \"immutable,nodump\" of \"a\" and 1 more left out";
+    assert!(told[0].ends_with(expected), "{told:?}");
+}
+
+#[test]
 fn whiteouts_are_applied_or_told() {
     let dir = tempfile::tempdir().unwrap();
     let lower = [file(b"etc/gone", b"1"), file(b"etc/kept", b"2"), file(b"opaque/hidden", b"3")].concat();

@@ -33,6 +33,8 @@ pub(crate) struct Input {
     lone_zeros: Option<(u64, u64)>,
     /// Path of the first whiteout, and the number of whiteouts.
     whiteouts: Option<(Vec<u8>, u64)>,
+    /// Flags and path of the first entry with file flags, and the number of such entries.
+    flags: Option<(Vec<u8>, Vec<u8>, u64)>,
     /// Entries in directories that later entries replace.
     lost: Lost,
 }
@@ -66,6 +68,7 @@ impl Input {
             behind: Behind::default(),
             lone_zeros: None,
             whiteouts: None,
+            flags: None,
             lost: Lost::default(),
         }
     }
@@ -109,6 +112,12 @@ impl Input {
     pub(super) fn count_whiteout(&mut self) {
         let path = self.entry.clone().unwrap_or_default();
         self.whiteouts.get_or_insert((path, 0)).1 += 1;
+    }
+
+    /// Counts the current entry as one whose file flags are left out.
+    pub(super) fn count_flags(&mut self, flags: &[u8]) {
+        let first = || (flags.to_vec(), self.entry.clone().unwrap_or_default(), 0);
+        self.flags.get_or_insert_with(first).2 += 1;
     }
 
     /// Counts what is lost when something other than a directory is put at `dir`/`name`. `tree` has
@@ -223,6 +232,14 @@ impl Input {
         let mut buf = vec![0; CHUNK];
         while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}
         let mut notes: Vec<Note> = self.lost.note(&self.name).into_iter().collect();
+        if let Some((flags, path, files)) = &self.flags {
+            notes.push(Note::FlagsLeftOut {
+                archive: self.name.clone(),
+                flags: quoted(flags),
+                path: quoted(path),
+                files: *files,
+            });
+        }
         if let Some((at, blocks)) = self.lone_zeros {
             notes.push(Note::LoneZeros { archive: self.name.clone(), at, blocks });
         }

@@ -149,6 +149,9 @@ impl Entry<'_> {
             flag = b'5'; // v7 marks directories like this
         }
         let meta = self.meta(tree, input)?;
+        if let Some(flags) = &self.pax.flags {
+            input.count_flags(flags);
+        }
         let (user, group) = self.header.owner_names();
         stores.owners.note(NameOf::User, self.pax.user_name.as_deref().unwrap_or(user), meta.uid);
         stores.owners.note(NameOf::Group, self.pax.group_name.as_deref().unwrap_or(group), meta.gid);
