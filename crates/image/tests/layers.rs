@@ -237,6 +237,32 @@ fn whiteouts_hide_lower_layers_only() {
     }
 }
 
+#[test]
+fn files_of_a_layer_win_over_its_unlisted_directories() {
+    // Through the lower layer's link, the upper one gives a name twice.
+    for (upper, expected, told) in [
+        (&["a/b/", "c=8"][..], &[("a", "-> c"), ("c", "8 (1 links)")][..], "\"/a/b\" left out"),
+        (
+            &["a/b/", "a/b/x=1", "c/b=8"],
+            &[("a", "-> c"), ("c", IMPLIED), ("c/b", "8 (1 links)")],
+            "\"/a/b\" and 1 more left out",
+        ),
+        (
+            &["a/b=8", "c/b/x=1"],
+            &[("a", "-> c"), ("c", IMPLIED), ("c/b", "8 (1 links)")],
+            "\"/c/b/x\" left out",
+        ),
+    ] {
+        let layers = Layers::new();
+        let notes = layers.build(&layers.sources(&[archive(&["a->c"]), archive(upper)])).unwrap().notes;
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        let note = notes[0].to_string();
+        assert!(note.contains("1.tar\": ") && note.contains(told), "{note}");
+        let Some(seen) = layers.shape() else { return };
+        assert_eq!(seen, shaped(expected), "{upper:?}");
+    }
+}
+
 /// Random layers with few names, so that what a name refers to changes often.
 struct Random(Bytes);
 

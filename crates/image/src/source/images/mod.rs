@@ -147,10 +147,10 @@ fn add_layer(
             Some(archive) => archive,
             None => stores.add_archive(blob.file.clone(), name.clone())?,
         };
-        let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
+        let mut input = Input::file(blob.file, archive, blob.start, blob.len, name.clone());
         tar::read(&mut upper, Some(tree), stores, &mut input)?;
         notes.extend(input.finish(true)?);
-        return lay(tree, upper);
+        return lay(tree, upper, &name, notes);
     }
     let hash = Arc::new(Mutex::new(Hash::of(digest.text()).map_err(bad)?));
     let stream: decode::Stream = match &digest {
@@ -162,14 +162,14 @@ fn add_layer(
             Box::new(Hashing::new(plain, hash.clone()))
         }
     };
-    let mut input = Input::stream(stream, name);
+    let mut input = Input::stream(stream, name.clone());
     tar::read(&mut upper, Some(tree), stores, &mut input)?;
     notes.extend(input.finish(true)?);
     drop(input);
     stores.finish()?;
     let found = hash.lock().finish();
     digest::compare(digest.text(), &found).map_err(bad)?;
-    lay(tree, upper)
+    lay(tree, upper, &name, notes)
 }
 
 /// `os/architecture[/variant]`, as in manifests and configurations.
