@@ -5,7 +5,7 @@ use crate::tree::{Kind, NodeId, Tree};
 use std::collections::VecDeque;
 
 /// Symbolic links followed per entry, as in Linux.
-const MAX_LINKS: u32 = 40;
+pub(crate) const MAX_LINKS: u32 = 40;
 
 /// Components of a path: `/`, `.` and empty components are dropped; `..` goes up, but never above
 /// the root.
@@ -83,7 +83,7 @@ pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, 
     Err(too_many_links(&path))
 }
 
-fn too_many_links(path: &[u8]) -> BuildError {
+pub(crate) fn too_many_links(path: &[u8]) -> BuildError {
     BuildError::source("follow", path, rustix::io::Errno::LOOP)
 }
 
