@@ -17,6 +17,15 @@ pub enum Note {
         /// Number of files that have it.
         files: u64,
     },
+    /// An extended attribute was left out, because Linux does not allow it on files of this type.
+    XattrMisplaced {
+        /// The attribute.
+        name: String,
+        /// The first file that has it.
+        path: String,
+        /// Number of files that have it.
+        files: u64,
+    },
     /// Modification times outside the range that the volume's inodes can store; they are clamped.
     TimeClamped {
         /// The first file.
@@ -89,6 +98,12 @@ impl fmt::Display for Note {
                 f,
                 "extended attribute {name} of {path}{} left out: ext stores user., trusted. and security. attributes and \
                  POSIX access control lists",
+                More(*files)
+            ),
+            Self::XattrMisplaced { name, path, files } => write!(
+                f,
+                "extended attribute {name} of {path}{} left out: on Linux, only regular files and directories have user. \
+                 attributes, symbolic links have no access control lists, and only directories have default ones",
                 More(*files)
             ),
             Self::TimeClamped { path, files, range } => {

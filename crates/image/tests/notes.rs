@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::entries::{file, header, pax};
+use common::entries::{file, header, pax, with_link};
 use common::*;
 use extant_image::{BuildOptions, BuildReport, Source, VolumeOptions};
 use std::fs;
@@ -41,6 +41,22 @@ fn attributes_without_a_place_are_named() {
         told[0].starts_with("extended attribute \"com.apple.quarantine\" of \"/a\" and 1 more left out"),
         "{told:?}"
     );
+}
+
+#[test]
+fn attributes_on_files_that_cannot_have_them_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = |name: &[u8]| with_link(header(name, b'2', 0), b"target");
+    let list =
+        b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x05\0\xff\xff\xff\xff\x20\0\x05\0\xff\xff\xff\xff";
+    let user = pax("SCHILY.xattr.user.kept", b"v");
+    let default = pax("SCHILY.xattr.system.posix_acl_default", list);
+    let kept = [&user[..], &file(b"a", b"1"), &default, &header(b"d/", b'5', 0)].concat();
+    let lost = [&user[..], &link(b"l"), &user, &header(b"p", b'6', 0), &default, &file(b"f", b"2")].concat();
+    let told = notes(&build_archives(dir.path(), &[[kept, lost].concat()], 256, false));
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("\"system.posix_acl_default\" of \"/f\" left out: on Linux"), "{told:?}");
+    assert!(told[1].contains("\"user.kept\" of \"/l\" and 1 more left out: on Linux"), "{told:?}");
 }
 
 #[test]
