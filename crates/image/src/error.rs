@@ -130,6 +130,20 @@ pub enum BuildError {
         /// Maximum that can be read.
         limit: u64,
     },
+    /// A file capability that Linux cannot read.
+    #[error("the extended attribute security.capability of {path} holds no file capability")]
+    Capability {
+        /// Path, quoted.
+        path: String,
+    },
+    /// An owner that stands for none.
+    #[error("{path} has the {what} id 4294967295, which Linux does not allow; map it to another")]
+    NoOwner {
+        /// Path, quoted.
+        path: String,
+        /// "user" or "group".
+        what: &'static str,
+    },
     /// A symbolic link with an empty target, which Linux does not allow either.
     #[error("the target of symbolic link {path} is empty")]
     TargetEmpty {

@@ -17,6 +17,15 @@ pub enum Note {
         /// Number of files that have it.
         files: u64,
     },
+    /// An extended attribute was left out, because Linux does not allow it on files of this type.
+    XattrMisplaced {
+        /// The attribute.
+        name: String,
+        /// The first file that has it.
+        path: String,
+        /// Number of files that have it.
+        files: u64,
+    },
     /// Modification times outside the range that the volume's inodes can store; they are clamped.
     TimeClamped {
         /// The first file.
@@ -34,6 +43,27 @@ pub enum Note {
         path: String,
         /// Number of such names.
         names: u64,
+    },
+    /// Entries of an archive were left out, because the archive also puts another file in place of
+    /// their directory.
+    Replaced {
+        /// The archive.
+        archive: String,
+        /// The first of them.
+        path: String,
+        /// Number of such entries.
+        entries: u64,
+    },
+    /// File flags (chattr) of an archive were left out.
+    FlagsLeftOut {
+        /// The archive.
+        archive: String,
+        /// The flags of the first file, separated by commas.
+        flags: String,
+        /// The first file that has any.
+        path: String,
+        /// Number of files that have any.
+        files: u64,
     },
     /// Access lists of archives name users or groups whose numbers no source tells; they were taken
     /// from this host.
@@ -70,6 +100,12 @@ impl fmt::Display for Note {
                  POSIX access control lists",
                 More(*files)
             ),
+            Self::XattrMisplaced { name, path, files } => write!(
+                f,
+                "extended attribute {name} of {path}{} left out: on Linux, only regular files and directories have user. \
+                 attributes, symbolic links have no access control lists, and only directories have default ones",
+                More(*files)
+            ),
             Self::TimeClamped { path, files, range } => {
                 let second = |seconds| Timestamp { seconds, nanos: 0 };
                 write!(
@@ -82,6 +118,14 @@ impl fmt::Display for Note {
             }
             Self::Whiteouts { archive, path, names } => {
                 write!(f, "{archive}: whiteout {path}{} taken as a file, not applied", More(*names))
+            }
+            Self::Replaced { archive, path, entries } => write!(
+                f,
+                "{archive}: {path}{} left out: the same archive puts another file in place of their directory",
+                More(*entries)
+            ),
+            Self::FlagsLeftOut { archive, flags, path, files } => {
+                write!(f, "{archive}: file flags {flags} of {path}{} left out", More(*files))
             }
             Self::NamesOfHost { names } => {
                 write!(

@@ -1,48 +1,77 @@
 //! Adjusts what sources may contain but a volume cannot store: times out of range, attributes that
 //! ext cannot store, modes that contradict access lists.
 
-use crate::tree::{Kind, NodeId, Tree, XattrSetId, is_storable};
+use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId, is_storable};
+use crate::{Note, quoted};
 use extant_format::{Acl, AclTag, InodeNumber, Timestamp};
 use std::collections::BTreeMap;
 
 /// An attribute removed from a tree.
 pub(crate) struct LeftOut {
     pub(crate) name: Box<[u8]>,
+    /// Linux has such attributes, but not on files of this type.
+    pub(crate) is_misplaced: bool,
     /// The first node that had it.
     pub(crate) first: NodeId,
     /// Number of nodes that had it.
     pub(crate) files: u64,
 }
 
-/// Removes attributes that ext cannot store from the nodes in `order`; returns them by name.
+impl LeftOut {
+    /// A note about it; `path` is that of the first node, quoted.
+    pub(crate) fn note(&self, path: String) -> Note {
+        let (name, files) = (quoted(&self.name), self.files);
+        match self.is_misplaced {
+            true => Note::XattrMisplaced { name, path, files },
+            false => Note::XattrLeftOut { name, path, files },
+        }
+    }
+}
+
+/// Removes attributes that ext or Linux cannot store from the nodes in `order`; returns them by name.
 pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = NodeId>) -> Vec<LeftOut> {
     // The reduced set for each old one; for each name, its first node and the number of nodes.
-    let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
-    let mut names: BTreeMap<Box<[u8]>, (NodeId, u64)> = BTreeMap::new();
+    let mut sets: BTreeMap<(XattrSetId, Kind), XattrSetId> = BTreeMap::new();
+    let mut names: BTreeMap<(Box<[u8]>, bool), (NodeId, u64)> = BTreeMap::new();
     for node in order {
-        let old = tree.node(node).xattrs;
+        let (old, kind) = (tree.node(node).xattrs, tree.node(node).kind);
+        let is_kept = |xattr: &Xattr| is_storable(&xattr.name) && !is_misplaced(&xattr.name, kind);
         let set = tree.xattrs(old);
-        if set.iter().all(|xattr| is_storable(&xattr.name)) {
+        if set.iter().all(is_kept) {
             continue;
         }
-        for xattr in set.iter().filter(|xattr| !is_storable(&xattr.name)) {
-            names.entry(xattr.name.clone()).or_insert((node, 0)).1 += 1;
+        for xattr in set.iter().filter(|xattr| !is_kept(xattr)) {
+            let name = (xattr.name.clone(), is_storable(&xattr.name));
+            names.entry(name).or_insert((node, 0)).1 += 1;
         }
-        let new = match sets.get(&old) {
+        let new = match sets.get(&(old, kind)) {
             Some(&new) => new,
             None => {
-                let kept = set.iter().filter(|xattr| is_storable(&xattr.name)).cloned().collect();
+                let kept = set.iter().filter(|xattr| is_kept(xattr)).cloned().collect();
                 let new = tree.intern_xattrs(kept);
-                sets.insert(old, new);
+                sets.insert((old, kind), new);
                 new
             }
         };
         tree.node_mut(node).xattrs = new;
     }
-    names.into_iter().map(|(name, (first, files))| LeftOut { name, first, files }).collect()
+    let left_out = |((name, is_misplaced), (first, files))| LeftOut { name, is_misplaced, first, files };
+    names.into_iter().map(left_out).collect()
 }
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+/// Whether Linux does not allow an attribute of this name on files of this type (xattr(7), acl(5)).
+fn is_misplaced(name: &[u8], kind: Kind) -> bool {
+    match kind {
+        Kind::Directory => false,
+        _ if name == DEFAULT_LIST => true,
+        Kind::File => false,
+        _ if name == ACCESS_LIST => kind == Kind::Symlink,
+        _ => name.starts_with(b"user."),
+    }
+}
 
 /// Sets the mode of every node with an access list as Linux does: the group bits are the list's
 /// mask.

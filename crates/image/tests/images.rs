@@ -314,12 +314,126 @@ fn damaged_docker_archives_are_refused() {
     let old = tar(&[file(b"repositories", b"{}"), file(b"1/layer.tar", &lower), file(b"1/json", b"{}")]);
     let error = case.error(&case.write("old.tar", &old));
     assert!(error.contains("before 1.10") && error.contains("save it again"), "{error}");
+    // Next to layers, the list must be one.
+    for (list, told) in [
+        (&b"{\"bad"[..], "EOF while parsing"),
+        (b"[]", "it lists no image"),
+        (b"{\"Layers\":[]}", "it lists no image"),
+        (br#"[{"Config":"c.json"}]"#, "has no Layers"),
+    ] {
+        let entries = [file(b"c.json", &right), file(b"l/layer.tar", &lower), file(b"manifest.json", list)];
+        let error = case.error(&case.write("bad.tar", &tar(&entries)));
+        assert!(error.contains("manifest.json is not as it should be") && error.contains(told), "{error}");
+    }
+    let list = format!("\u{feff}[{}]", listed("c.json", "[]", r#"["l/layer.tar"]"#));
+    let marked = [
+        file(b"c.json", &config("amd64", &[&lower])),
+        file(b"l/layer.tar", &lower),
+        file(b"manifest.json", list.as_bytes()),
+    ];
+    case.build(&case.options(), &case.write("marked.tar", &tar(&marked))).unwrap();
+    assert_eq!(case.cat("/etc/os-release"), "ID=old");
     // With any other content the list is just a file.
     for other in [&b"{}"[..], b"[]", b"[1]", b"{\"Layers\":[]}", b"no JSON"] {
         let site =
             case.write("site.tar", &tar(&[file(b"manifest.json", other), file(b"repositories", b"x")]));
         assert_eq!(case.build(&case.options(), &site).unwrap().files, 2);
     }
+}
+
+/// Writes a blob of a layout; returns the digest and size as in a descriptor.
+fn blob(case: &Case, bytes: &[u8]) -> String {
+    case.write(&format!("oci/blobs/sha256/{}", hex(bytes)), bytes);
+    format!("\"digest\":\"sha256:{}\",\"size\":{}", hex(bytes), bytes.len())
+}
+
+/// Writes a layout with this list of descriptors.
+fn layout(case: &Case, manifests: &str) -> Source {
+    case.write("oci/oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
+    case.write("oci/index.json", format!(r#"{{"manifests":[{manifests}]}}"#).as_bytes());
+    Source::Guess(case.path("oci"))
+}
+
+const LAYER: &str = r#""mediaType":"application/vnd.oci.image.layer.v1.tar""#;
+
+#[test]
+fn blobs_that_are_no_manifest_are_refused() {
+    let case = Case::new();
+    let refused = |manifest: &str| {
+        let source = layout(&case, &format!("{{{}}}", blob(&case, manifest.as_bytes())));
+        let error = case.error(&source);
+        assert!(error.contains(&format!("sha256:{} is ", hex(manifest.as_bytes()))), "{error}");
+        error
+    };
+    for (manifest, told) in [
+        (r#"{"schemaVersion":1,"fsLayers":[{"blobSum":"sha256:0"}]}"#, "Docker's schema 1"),
+        (r#"{"manifests":[]}"#, "an index that lists no image"),
+        (r#"{"schemaVersion":2,"config":{}}"#, "neither a manifest nor an index"),
+        (r#"{"foo":1}"#, "neither a manifest nor an index"),
+        (r#"{"layers":[],"manifests":[]}"#, "both a manifest and an index"),
+    ] {
+        let error = refused(manifest);
+        assert!(error.contains(told), "{error}");
+    }
+    // An image may have no layers.
+    for none in ["[]", "null"] {
+        let manifest = blob(&case, format!(r#"{{"layers":{none}}}"#).as_bytes());
+        let report = case.build(&case.options(), &layout(&case, &format!("{{{manifest}}}"))).unwrap();
+        assert_eq!(report.files, 0);
+    }
+    // An empty file is no archive, packed or not.
+    for empty in [Vec::new(), gzip(b"")] {
+        let manifest = format!(r#"{{"layers":[{{{LAYER},{}}}]}}"#, blob(&case, &empty));
+        let source = layout(&case, &format!("{{{}}}", blob(&case, manifest.as_bytes())));
+        let error = case.error(&source);
+        assert!(error.contains(&hex(&empty)) && error.contains("the archive is empty"), "{error}");
+    }
+}
+
+/// Descriptor of a manifest whose configuration is for this architecture.
+fn manifest_for(case: &Case, architecture: &str) -> String {
+    let layer = tar_of_one(b"f", architecture.as_bytes());
+    let config = blob(case, &config(architecture, &[&layer]));
+    let config = format!(r#"{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}}"#);
+    let layer = format!("{{{LAYER},{}}}", blob(case, &layer));
+    blob(case, format!(r#"{{"config":{config},"layers":[{layer}]}}"#).as_bytes())
+}
+
+#[test]
+fn configurations_tell_the_platform_where_descriptors_do_not() {
+    let case = Case::new();
+    let choose = |source: &Source, image: Option<&str>, platform: Option<&str>| {
+        let (image_name, platform) = (image.map(str::to_owned), platform.map(str::to_owned));
+        let built = case.build(&BuildOptions { image_name, platform, ..case.options() }, source);
+        built.map(|_| case.cat("/f")).map_err(|error| error.to_string())
+    };
+    let [amd64, arm64] = ["amd64", "arm64"].map(|name| manifest_for(&case, name));
+    let one = layout(&case, &format!("{{{amd64}}}"));
+    assert_eq!(choose(&one, None, Some("linux/amd64")).unwrap(), "amd64");
+    let error = choose(&one, None, Some("linux/arm64")).unwrap_err();
+    assert!(error.contains("no image for linux/arm64; it has linux/amd64"), "{error}");
+    let two = layout(&case, &format!("{{{amd64}}},{{{arm64}}}"));
+    assert_eq!(choose(&two, None, Some("linux/arm64")).unwrap(), "arm64");
+    // What the error names can be chosen.
+    let named = |of: &str| {
+        let platform = r#""platform":{"os":"linux","architecture":"x"}"#;
+        format!(r#"{{{of},{platform},"annotations":{{"org.opencontainers.image.ref.name":"t"}}}}"#)
+    };
+    let same = layout(&case, &format!("{},{}", named(&amd64), named(&arm64)));
+    let error = choose(&same, Some("t"), Some("linux/x")).unwrap_err();
+    let digest = arm64.split('"').nth(3).unwrap();
+    assert!(error.contains(&format!("\"t\" for linux/x as {digest}")), "{error}");
+    assert_eq!(choose(&same, Some(digest), None).unwrap(), "arm64");
+    // So can images of an index within the index.
+    let nested = blob(&case, format!(r#"{{"manifests":[{{{amd64}}},{{{arm64}}}]}}"#).as_bytes());
+    let nested =
+        layout(&case, &format!(r#"{{"mediaType":"application/vnd.oci.image.index.v1+json",{nested}}}"#));
+    let error = choose(&nested, None, None).unwrap_err();
+    assert!(error.contains("several images") && error.contains(digest), "{error}");
+    assert_eq!(choose(&nested, Some(digest), None).unwrap(), "arm64");
+    assert_eq!(choose(&nested, None, Some("linux/amd64")).unwrap(), "amd64");
+    let error = choose(&nested, Some("none"), None).unwrap_err();
+    assert!(error.contains("no image \"none\"; it has sha256:"), "{error}");
 }
 
 /// An OCI layout and an unpacked archive with one layer.

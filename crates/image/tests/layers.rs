@@ -237,6 +237,100 @@ fn whiteouts_hide_lower_layers_only() {
     }
 }
 
+#[test]
+fn files_of_a_layer_win_over_its_unlisted_directories() {
+    // Through the lower layer's link, the upper one gives a name twice.
+    for (upper, expected, told) in [
+        (&["a/b/", "c=8"][..], &[("a", "-> c"), ("c", "8 (1 links)")][..], "\"/a/b\" left out"),
+        (
+            &["a/b/", "a/b/x=1", "c/b=8"],
+            &[("a", "-> c"), ("c", IMPLIED), ("c/b", "8 (1 links)")],
+            "\"/a/b\" and 1 more left out",
+        ),
+        (
+            &["a/b=8", "c/b/x=1"],
+            &[("a", "-> c"), ("c", IMPLIED), ("c/b", "8 (1 links)")],
+            "\"/c/b/x\" left out",
+        ),
+    ] {
+        let layers = Layers::new();
+        let notes = layers.build(&layers.sources(&[archive(&["a->c"]), archive(upper)])).unwrap().notes;
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        let note = notes[0].to_string();
+        assert!(note.contains("1.tar\": ") && note.contains(told), "{note}");
+        let Some(seen) = layers.shape() else { return };
+        assert_eq!(seen, shaped(expected), "{upper:?}");
+    }
+}
+
+#[test]
+fn hard_links_go_through_links_of_lower_layers() {
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a str)]);
+    let lower = &["usr/lib/y=old", "lib->usr/lib"][..];
+    let cases: [Case<'_>; 7] = [
+        // The layer replaces the file under its real path, and links to it through the link.
+        (
+            lower,
+            &["usr/lib/y=new", "lib/x==lib/y"],
+            &[("usr/lib/x", "new (2 links)"), ("usr/lib/y", "new (2 links)")],
+        ),
+        // The other way round.
+        (
+            lower,
+            &["lib/y=new", "usr/lib/x==usr/lib/y"],
+            &[("usr/lib/x", "new (2 links)"), ("usr/lib/y", "new (2 links)")],
+        ),
+        // The name exists in this layer only.
+        (
+            lower,
+            &["usr/lib/z=new", "lib/x==lib/z"],
+            &[("usr/lib/x", "new (2 links)"), ("usr/lib/y", "old (1 links)"), ("usr/lib/z", "new (2 links)")],
+        ),
+        (
+            lower,
+            &["lib/d/z=new", "x==usr/lib/d/z"],
+            &[
+                ("usr/lib/d", IMPLIED),
+                ("usr/lib/d/z", "new (2 links)"),
+                ("usr/lib/y", "old (1 links)"),
+                ("x", "new (2 links)"),
+            ],
+        ),
+        // Nothing is new.
+        (lower, &["x==lib/y"], &[("usr/lib/y", "old (2 links)"), ("x", "old (2 links)")]),
+        // Through two links, and where the target does not exist below.
+        (
+            &["usr/lib/y=old", "lib->l", "l->/usr/../usr/lib"],
+            &["usr/lib/y=new", "lib/x==lib/y"],
+            &[
+                ("l", "-> /usr/../usr/lib"),
+                ("lib", "-> l"),
+                ("usr/lib/x", "new (2 links)"),
+                ("usr/lib/y", "new (2 links)"),
+            ],
+        ),
+        (
+            &["lib->usr/lib"],
+            &["lib/y=new", "x==usr/lib/y"],
+            &[("usr/lib/y", "new (2 links)"), ("x", "new (2 links)")],
+        ),
+    ];
+    for (lower, upper, expected) in cases {
+        let layers = Layers::new();
+        assert_eq!(layers.build(&layers.sources(&[archive(lower), archive(upper)])).unwrap().notes, []);
+        let Some(seen) = layers.shape() else { return };
+        let mut all = shaped(&[("lib", "-> usr/lib"), ("usr", IMPLIED), ("usr/lib", IMPLIED)]);
+        all.extend(shaped(expected));
+        assert_eq!(seen, all, "{lower:?} under {upper:?}");
+    }
+    // A directory that the layer lists replaces the link.
+    let layers = Layers::new();
+    let upper = archive(&["usr/lib/y=new", "lib/", "lib/y=own", "lib/x==lib/y"]);
+    layers.build_archives(&[archive(lower), upper]);
+    let Some(seen) = layers.shape() else { return };
+    assert_eq!(seen["lib/x"], "own (2 links)");
+}
+
 /// Random layers with few names, so that what a name refers to changes often.
 struct Random(Bytes);
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::entries::{file, pax};
+use common::entries::{file, header, pax, with_link};
 use common::*;
 use extant_image::{BuildOptions, BuildReport, Source, VolumeOptions};
 use std::fs;
@@ -44,6 +44,22 @@ fn attributes_without_a_place_are_named() {
 }
 
 #[test]
+fn attributes_on_files_that_cannot_have_them_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = |name: &[u8]| with_link(header(name, b'2', 0), b"target");
+    let list =
+        b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x05\0\xff\xff\xff\xff\x20\0\x05\0\xff\xff\xff\xff";
+    let user = pax("SCHILY.xattr.user.kept", b"v");
+    let default = pax("SCHILY.xattr.system.posix_acl_default", list);
+    let kept = [&user[..], &file(b"a", b"1"), &default, &header(b"d/", b'5', 0)].concat();
+    let lost = [&user[..], &link(b"l"), &user, &header(b"p", b'6', 0), &default, &file(b"f", b"2")].concat();
+    let told = notes(&build_archives(dir.path(), &[[kept, lost].concat()], 256, false));
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("\"system.posix_acl_default\" of \"/f\" left out: on Linux"), "{told:?}");
+    assert!(told[1].contains("\"user.kept\" of \"/l\" and 1 more left out: on Linux"), "{told:?}");
+}
+
+#[test]
 fn times_that_do_not_fit_are_told() {
     for (inode_size, mtime, nearest) in [
         (128, "4102444800", "2038-01-19 03:14:07 UTC"),
@@ -62,6 +78,37 @@ fn times_that_do_not_fit_are_told() {
             assert!(shown.is_none_or(|shown| text(&shown).contains(&year)), "{inode_size}, {mtime}");
         }
     }
+}
+
+#[test]
+fn entries_whose_directory_is_replaced_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = |name: &[u8]| header(name, b'5', 0);
+    let entries = [folder(b"a/"), file(b"a/x", b"1"), folder(b"a/y/"), file(b"a/y/z", b"2"), folder(b"b/")];
+    let files = [file(b"a", b"3"), file(b"b", b"4")];
+    let one = [entries.concat(), files.concat()].concat();
+    for layers in [false, true] {
+        let told = notes(&build_archives(dir.path(), std::slice::from_ref(&one), 256, layers));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("0.tar\": \"/a/x\" and 2 more left out: the same archive"), "{told:?}");
+    }
+    // A later source may replace them.
+    let two = [entries.concat(), files.concat()];
+    for layers in [false, true] {
+        assert_eq!(notes(&build_archives(dir.path(), &two, 256, layers)), [] as [String; 0]);
+    }
+}
+
+#[test]
+fn file_flags_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = |text: &[u8]| pax("SCHILY.fflags", text);
+    let first = [flags(b"immutable,nodump"), file(b"a", b"1"), flags(b""), file(b"b", b"2")].concat();
+    let archive = [first, flags(b"noatime"), header(b"d/", b'5', 0)].concat();
+    let told = notes(&build_archives(dir.path(), &[archive], 256, false));
+    assert_eq!(told.len(), 1, "{told:?}");
+    let expected = "0.tar\": file flags \"immutable,nodump\" of \"a\" and 1 more left out";
+    assert!(told[0].ends_with(expected), "{told:?}");
 }
 
 #[test]

@@ -381,3 +381,22 @@ fn attributes_that_linux_does_not_hand_out_are_refused() {
     let told = refused.to_string();
     assert!(told.contains("\"user.long\" of \"/a/long\" has 65537 bytes"), "{told}");
 }
+
+#[test]
+fn owners_and_capabilities_that_linux_does_not_take_are_refused() {
+    let case = Case::new();
+    for (key, what) in [("uid", "user"), ("gid", "group")] {
+        let archive = [pax(key, b"4294967295"), file(b"a", b"1")].concat();
+        let error = case.tar(&archive).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("\"/a\" has the {what} id 4294967295")), "{error}");
+    }
+    let capability = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let with =
+        |value: &[u8]| case.tar(&[pax("SCHILY.xattr.security.capability", value), file(b"a", b"1")].concat());
+    with(capability).unwrap();
+    fs::remove_file(case.image()).unwrap();
+    for bad in [&b"junk"[..], &capability[..12], &[capability, &[0; 4][..]].concat()] {
+        let error = with(bad).unwrap_err().to_string();
+        assert!(error.contains("security.capability of \"/a\" holds no file capability"), "{error}");
+    }
+}

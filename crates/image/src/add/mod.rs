@@ -164,7 +164,7 @@ fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, not
     }
     for left in settle::leave_out_xattrs(tree, names.iter().map(|&(node, _)| node)) {
         let path = path(tree, places[&left.first]);
-        notes.push(Note::XattrLeftOut { name: quoted(&left.name), path, files: left.files });
+        notes.push(left.note(path));
     }
 }
 

@@ -5,8 +5,8 @@ use super::params::Params;
 use crate::tree::XattrSetId;
 use crate::{BuildError, quoted};
 use extant_format::{
-    Acl, BlockSize, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex,
-    XattrName, xattr_space,
+    Acl, BlockSize, CAPABILITY_XATTR, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX,
+    Xattr, XattrIndex, XattrName, xattr_space,
 };
 use std::collections::BTreeMap;
 
@@ -162,6 +162,16 @@ pub(crate) fn plan_attrs(inodes: &Inodes, params: &Params) -> Result<AttrPlan, B
     Ok(plan)
 }
 
+/// Whether Linux accepts the value for `security.capability` (`cap_convert_nscap`, capability.h):
+/// `vfs_cap_data` of revision 2, or of revision 3, which adds the user that is root in its
+/// namespace.
+fn is_capability(value: &[u8]) -> bool {
+    const EFFECTIVE: u32 = 1;
+    let Some(&head) = value.first_chunk() else { return value.is_empty() };
+    let revision = u32::from_le_bytes(head) & !EFFECTIVE;
+    matches!((revision, value.len()), (0x0200_0000, 20) | (0x0300_0000, 24))
+}
+
 fn count_references(attrs: &[Attr], values: &mut [Value]) {
     for attr in attrs {
         if let AttrPlace::Value(at) = attr.place {
@@ -191,6 +201,9 @@ fn place(
                 bytes: xattr.value.len() as u64,
                 limit: XATTR_VALUE_MAX as u64,
             });
+        }
+        if *xattr.name == *CAPABILITY_XATTR && !is_capability(&xattr.value) {
+            return Err(BuildError::Capability { path: inodes.quoted_path_of(inode) });
         }
         let mut value = xattr.value.to_vec();
         if matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {

@@ -83,6 +83,11 @@ impl Contents {
         for inode in self.inodes.all() {
             let id = self.inodes.node_of(inode);
             let node = self.inodes.tree.node(id);
+            for (what, id) in [("user", node.uid), ("group", node.gid)] {
+                if id == u32::MAX {
+                    return Err(BuildError::NoOwner { path: self.inodes.quoted_path_of(inode), what });
+                }
+            }
             let links = u64::from(node.names);
             if node.kind != Kind::Directory && links > most_links {
                 let path = self.inodes.quoted_path_of(inode);
@@ -243,7 +248,7 @@ fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
     let left_out = settle::leave_out_xattrs(&mut inodes.tree, order);
     notes.extend(left_out.into_iter().map(|left| {
         let path = inodes.quoted_path_of(inodes.number_of(left.first));
-        Note::XattrLeftOut { name: quoted(&left.name), path, files: left.files }
+        left.note(path)
     }));
 }
 

@@ -1,16 +1,22 @@
 //! Merges one tree over another: first removes what the upper one hides, then its nodes replace or
 //! join those below.
 
+use super::lost::Lost;
 use super::place;
-use crate::BuildError;
 use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
+use crate::{BuildError, Note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Symbolic links followed to a hidden place, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Merges the tree of one source over that of the earlier sources.
-pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
+/// Merges the tree of one source over that of the earlier sources. `source` names it in notes.
+pub(super) fn lay(
+    tree: &mut Tree,
+    upper: Tree,
+    source: &str,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
     let below = (0..upper.node_slots() as u32).filter_map(|id| match upper.node(NodeId(id)).payload {
         Payload::Below { node } => Some(node),
         _ => None,
@@ -37,7 +43,8 @@ pub(super) fn lay(tree: &mut Tree, upper: Tree) -> Result<(), BuildError> {
         }
         return Ok(());
     }
-    graft(tree, &upper)
+    notes.extend(graft(tree, &upper)?.note(source));
+    Ok(())
 }
 
 /// Removes from `tree` what `upper` hides, and records it for whatever lies below `tree`.
@@ -94,7 +101,12 @@ fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
     tree.add_hidden(Hidden { dir, name: hidden.name });
 }
 
-fn graft(tree: &mut Tree, upper: &Tree) -> Result<(), BuildError> {
+/// Returns entries of `upper` that others of its entries replace: through a symbolic link below,
+/// two paths may be the same.
+fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
+    // Nodes from here on come from `upper`.
+    let first_own = NodeId(tree.node_slots() as u32);
+    let mut lost = Lost::default();
     let sets: Vec<_> = upper.xattr_sets().map(|set| tree.intern_xattrs(set.to_vec())).collect();
     let meta = |node: &Node| Meta {
         mode: node.mode,
@@ -113,21 +125,40 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<(), BuildError> {
     }
     loop {
         let Some((from, to)) = pending.pop() else {
-            let Some((from, path)) = late.pop() else { return Ok(()) };
-            let to = place::directory_or_make(tree, &path)?;
-            pending.push((from, to));
+            let Some((from, path)) = late.pop() else { return Ok(lost) };
+            // Do not remove a file that the layer lists for a directory that it does not list.
+            match place::directory_or_make_unless(tree, &path, |node| node >= first_own)? {
+                Some(to) => pending.push((from, to)),
+                None => lost.count_below(upper, from, NodeId::ROOT),
+            }
             continue;
         };
         for entry in upper.sorted_children(from) {
             let (id, name) = (upper.entry_node(entry), upper.entry_name(entry));
             let node = upper.node(id);
+            let there = tree.lookup(to, name).map(|entry| tree.entry_node(entry));
+            if let Some(there) = there {
+                match (node.kind, tree.node(there).kind) {
+                    (Kind::Directory, Kind::Directory) => {}
+                    (Kind::Directory, Kind::Symlink) if node.implied => {}
+                    (Kind::Directory, _) if there >= first_own => {
+                        if !node.implied {
+                            lost.count(|| upper.entry_path(entry));
+                        }
+                        lost.count_below(upper, id, NodeId::ROOT);
+                        continue;
+                    }
+                    (_, Kind::Directory) => lost.count_below(tree, there, first_own),
+                    _ => {}
+                }
+            }
             if let Some(&first) = done.get(&id) {
                 tree.link(to, name, first)?;
                 continue;
             }
             let made = match (node.kind, node.payload) {
                 (Kind::Directory, _) => {
-                    let meets = tree.lookup(to, name).map(|entry| tree.node(tree.entry_node(entry)).kind);
+                    let meets = there.map(|there| tree.node(there).kind);
                     if node.implied && upper.is_layered() && meets.is_some_and(|kind| kind != Kind::Directory)
                     {
                         late.push((id, [&tree.path(to)[..], b"/", name].concat()));

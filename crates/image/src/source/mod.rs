@@ -6,6 +6,7 @@ mod decode;
 mod images;
 mod lay;
 mod layer_name;
+mod lost;
 mod marks;
 mod named_acls;
 mod pax;
@@ -62,7 +63,7 @@ pub(crate) fn load(
                     let (mut layer, _) = walk::walk(Tree::new(), &stores, root, options, rt)?;
                     marks::take_marks(&mut layer, &quoted_path(&path))?;
                     layer.mark_layered();
-                    lay::lay(&mut tree, layer)?;
+                    lay::lay(&mut tree, layer, &quoted_path(&path), notes)?;
                 } else {
                     let whiteouts;
                     (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;

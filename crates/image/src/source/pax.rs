@@ -22,6 +22,8 @@ pub(crate) struct Pax {
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) dev_major: Option<u64>,
     pub(crate) dev_minor: Option<u64>,
+    /// File flags in text, separated by commas.
+    pub(crate) flags: Option<Vec<u8>>,
     pub(crate) xattrs: Vec<Xattr>,
     pub(crate) sparse: SparsePax,
 }
@@ -62,6 +64,7 @@ impl Pax {
             b"mtime" => self.mtime = time(value)?,
             b"SCHILY.devmajor" => self.dev_major = number(key, value)?,
             b"SCHILY.devminor" => self.dev_minor = number(key, value)?,
+            b"SCHILY.fflags" => self.flags = text(value),
             b"GNU.sparse.major" => self.sparse.major = number(key, value)?,
             b"GNU.sparse.size" | b"GNU.sparse.realsize" => self.sparse.real_size = number(key, value)?,
             b"GNU.sparse.name" => self.sparse.name = text(value),

@@ -5,7 +5,7 @@ use crate::tree::{Kind, NodeId, Tree};
 use std::collections::VecDeque;
 
 /// Symbolic links followed per entry, as in Linux.
-const MAX_LINKS: u32 = 40;
+pub(crate) const MAX_LINKS: u32 = 40;
 
 /// Components of a path: `/`, `.` and empty components are dropped; `..` goes up, but never above
 /// the root.
@@ -39,12 +39,24 @@ pub(crate) fn directory(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, Buil
 
 /// Like [`directory`], but creates missing directories, replacing anything else of their names.
 pub(crate) fn directory_or_make(tree: &mut Tree, path: &[u8]) -> Result<NodeId, BuildError> {
+    Ok(directory_or_make_unless(tree, path, |_| false)?.expect("nothing is kept"))
+}
+
+/// Like [`directory_or_make`], but returns `None` if it would replace something that `is_kept`.
+pub(crate) fn directory_or_make_unless(
+    tree: &mut Tree,
+    path: &[u8],
+    is_kept: impl Fn(NodeId) -> bool,
+) -> Result<Option<NodeId>, BuildError> {
     let mut way = Way::along(path);
     while let Some(missing) = way.go(tree)? {
+        if tree.lookup(way.at, &missing).is_some_and(|entry| is_kept(tree.entry_node(entry))) {
+            return Ok(None);
+        }
         let made = tree.imply_directory(way.at, &missing)?;
         way.enter(made);
     }
-    Ok(way.at)
+    Ok(Some(way.at))
 }
 
 /// The node at `path`, if any. Symbolic links are followed, except in the last component.
@@ -71,7 +83,7 @@ pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, 
     Err(too_many_links(&path))
 }
 
-fn too_many_links(path: &[u8]) -> BuildError {
+pub(crate) fn too_many_links(path: &[u8]) -> BuildError {
     BuildError::source("follow", path, rustix::io::Errno::LOOP)
 }
 

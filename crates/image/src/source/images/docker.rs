@@ -56,17 +56,30 @@ pub(super) fn is_archive(image: &Image<'_>) -> Result<bool, BuildError> {
         }
         return Ok(false);
     }
-    let lists_layers = |text: &[u8]| {
-        let value: Option<serde_json::Value> = serde_json::from_slice(text).ok();
-        value.is_some_and(|value| value.get(0).is_some_and(|first| first.get("Layers").is_some()))
+    let problem = match image.file(MANIFEST) {
+        Ok(blob) if blob.len <= MAX_JSON => match flaw(&image.text(&blob, MANIFEST)?) {
+            None => return Ok(true),
+            Some(flaw) => image.bad(format!(
+                "it looks like an archive of docker save, but {MANIFEST} is not as it should be: {flaw}"
+            )),
+        },
+        Ok(blob) => image.too_long(&blob, MANIFEST),
+        Err(error) => error,
     };
-    match image.file(MANIFEST) {
-        Ok(blob) if blob.len <= MAX_JSON => Ok(lists_layers(&image.text(&blob, MANIFEST)?)),
-        Ok(_) => Ok(false),
-        // Next to an archive's other files this must be its list. If it cannot be parsed, return an
-        // error that names it.
-        Err(error) if has_layers(image) => Err(error),
-        Err(_) => Ok(false),
+    // Next to an archive's other files this must be its list. Anywhere else it is just a file.
+    if has_layers(image) { Err(problem) } else { Ok(false) }
+}
+
+/// What is wrong with a list of images; `None` if it is one.
+fn flaw(text: &[u8]) -> Option<String> {
+    let list: serde_json::Value = match serde_json::from_slice(text) {
+        Ok(list) => list,
+        Err(error) => return Some(error.to_string()),
+    };
+    match list.get(0) {
+        None => Some("it lists no image".into()),
+        Some(first) if first.get("Layers").is_none() => Some("its first image has no Layers".into()),
+        Some(_) => None,
     }
 }
 
@@ -106,7 +119,7 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
     }
     let mut seen = BTreeSet::new();
     images.retain(|image| seen.insert(image.config.clone()));
-    let chosen = image.only(images, Listed::name)?;
+    let chosen = image.only(images, Listed::name, |of| format!("{:?}", of.config))?;
     let digests = config(&chosen)?.rootfs.diff_ids;
     let layers = chosen.layers.unwrap_or_default();
     if digests.len() != layers.len() {

@@ -26,6 +26,9 @@ use std::sync::Arc;
 /// Largest JSON file that is read, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
+/// Some editors put this before UTF-8 text. RFC 8259 allows to ignore it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// How an image is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -144,10 +147,10 @@ fn add_layer(
             Some(archive) => archive,
             None => stores.add_archive(blob.file.clone(), name.clone())?,
         };
-        let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
+        let mut input = Input::file(blob.file, archive, blob.start, blob.len, name.clone());
         tar::read(&mut upper, Some(tree), stores, &mut input)?;
         notes.extend(input.finish(true)?);
-        return lay(tree, upper);
+        return lay(tree, upper, &name, notes);
     }
     let hash = Arc::new(Mutex::new(Hash::of(digest.text()).map_err(bad)?));
     let stream: decode::Stream = match &digest {
@@ -159,14 +162,14 @@ fn add_layer(
             Box::new(Hashing::new(plain, hash.clone()))
         }
     };
-    let mut input = Input::stream(stream, name);
+    let mut input = Input::stream(stream, name.clone());
     tar::read(&mut upper, Some(tree), stores, &mut input)?;
     notes.extend(input.finish(true)?);
     drop(input);
     stores.finish()?;
     let found = hash.lock().finish();
     digest::compare(digest.text(), &found).map_err(bad)?;
-    lay(tree, upper)
+    lay(tree, upper, &name, notes)
 }
 
 /// `os/architecture[/variant]`, as in manifests and configurations.
@@ -210,24 +213,43 @@ impl Image<'_> {
 
     fn text(&self, blob: &Blob, what: &str) -> Result<Vec<u8>, BuildError> {
         if blob.len > MAX_JSON {
-            return Err(self.bad(format!("{what} has {} bytes; at most {MAX_JSON} are read", blob.len)));
+            return Err(self.too_long(blob, what));
         }
         let mut text = Vec::new();
         blob.reader().read_to_end(&mut text).map_err(|e| self.bad(format!("cannot read {what}: {e}")))?;
+        if text.starts_with(BYTE_ORDER_MARK) {
+            text.drain(..BYTE_ORDER_MARK.len());
+        }
         Ok(text)
+    }
+
+    fn too_long(&self, blob: &Blob, what: &str) -> BuildError {
+        self.bad(format!("{what} has {} bytes; at most {MAX_JSON} are read", blob.len))
     }
 
     fn bad(&self, problem: impl Into<String>) -> BuildError {
         BuildError::Oci { layout: self.name.clone(), problem: problem.into() }
     }
 
-    /// Returns the only one of these images; `name` is what each is called in messages.
-    fn only<T>(&self, mut images: Vec<T>, name: impl Fn(&T) -> String) -> Result<T, BuildError> {
+    /// Returns the only one of these images; `name` is what each is called in messages, and `id`
+    /// tells those of the same name apart.
+    fn only<T>(
+        &self,
+        mut images: Vec<T>,
+        name: impl Fn(&T) -> String,
+        id: impl Fn(&T) -> String,
+    ) -> Result<T, BuildError> {
         match images.len() {
             0 => Err(self.bad("its index lists no image")),
             1 => Ok(images.swap_remove(0)),
             _ => {
-                let images = images.iter().map(name).collect::<Vec<_>>().join(", ");
+                let names: Vec<_> = images.iter().map(name).collect();
+                let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+                let told = names.iter().zip(&images).map(|(name, image)| match is_unique(name) {
+                    true => name.clone(),
+                    false => format!("{name} as {}", id(image)),
+                });
+                let images = told.collect::<Vec<_>>().join(", ");
                 Err(BuildError::SeveralImages { image: self.name.clone(), images })
             }
         }

@@ -6,7 +6,8 @@ use super::files::Blob;
 use super::{Image, Layer, LayerDigest, Platform};
 use crate::BuildError;
 use crate::source::LoadOptions;
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum nesting of indexes.
@@ -26,10 +27,18 @@ struct Index {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
-    #[serde(default)]
-    layers: Vec<Descriptor>,
-    #[serde(default)]
-    manifests: Vec<Descriptor>,
+    #[serde(default, deserialize_with = "present")]
+    layers: Option<Vec<Descriptor>>,
+    /// Only indexes have these.
+    #[serde(default, deserialize_with = "present")]
+    manifests: Option<Vec<Descriptor>>,
+    /// Only manifests of schema 1 have these.
+    fs_layers: Option<IgnoredAny>,
+}
+
+/// A list that is there; `null` is an empty one, as written by Go programs.
+fn present<'de, D: Deserializer<'de>>(list: D) -> Result<Option<Vec<Descriptor>>, D::Error> {
+    Option::deserialize(list).map(|list| Some(list.unwrap_or_default()))
 }
 
 #[derive(Deserialize)]
@@ -44,10 +53,27 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
+/// A manifest's reference to its configuration.
+#[derive(Deserialize)]
+struct Configured {
+    config: Option<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    platform: Option<Platform>,
+}
+
 impl Descriptor {
     fn is_called(&self, name: &str) -> bool {
         self.digest == name
             || NAMES.iter().any(|key| self.annotations.get(*key).is_some_and(|has| has == name))
+    }
+
+    /// Whether its type is that of an index.
+    fn is_index(&self) -> bool {
+        self.media_type.contains(".index.") || self.media_type.contains(".manifest.list.")
     }
 
     /// Name the image can be selected by, for messages.
@@ -68,56 +94,114 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
     image.file("oci-layout")?;
     let index = image.file("index.json")?;
     let index: Index = image.json(&index, "index.json")?;
-    let mut candidates = index.manifests;
+    let mut candidates = images_of(index.manifests);
     let mut wanted = options.image;
+    let missing = wanted.map(|wanted| missing(image, &candidates, &format!("{wanted:?}")));
     for _ in 0..MAX_DEPTH {
-        let chosen = choose(image, candidates, wanted.take(), options.platform)?;
-        let blob = blob(image, &chosen)?;
-        digest::verify(&blob, &chosen.digest).map_err(|problem| image.bad(problem))?;
-        let manifest: Manifest = image.json(&blob, &chosen.digest)?;
-        if manifest.manifests.is_empty() {
-            return manifest.layers.iter().map(|of| layer(image, of)).collect();
+        if let Some(name) = wanted {
+            if candidates.iter().any(|image| image.is_called(name)) {
+                candidates.retain(|image| image.is_called(name));
+                wanted = None;
+            } else {
+                candidates = nested(image, &candidates)?;
+                if candidates.is_empty() {
+                    break;
+                }
+                continue;
+            }
         }
-        candidates = manifest.manifests;
+        let chosen = choose(image, candidates, options.platform)?;
+        let manifest: Manifest = json(image, &chosen)?;
+        let what = match (manifest.layers, manifest.manifests) {
+            (Some(layers), None) => return layers.iter().map(|of| layer(image, of)).collect(),
+            (None, Some(manifests)) if !manifests.is_empty() => {
+                candidates = images_of(manifests);
+                continue;
+            }
+            (None, Some(_)) => "an index that lists no image",
+            (Some(_), Some(_)) => "both a manifest and an index",
+            (None, None) if manifest.fs_layers.is_some() => {
+                "a manifest of Docker's schema 1, which is not read; pull or copy the image again with a newer tool"
+            }
+            (None, None) => "neither a manifest nor an index: it lists neither layers nor manifests",
+        };
+        return Err(image.bad(format!("{} is {what}", chosen.digest)));
     }
-    Err(image.bad("its indexes are nested too deep"))
+    match (wanted, missing) {
+        (Some(_), Some(missing)) => Err(missing),
+        _ => Err(image.bad("its indexes are nested too deep")),
+    }
+}
+
+fn missing(image: &Image<'_>, images: &[Descriptor], wanted: &str) -> BuildError {
+    let names = images.iter().map(Descriptor::name).collect::<Vec<_>>().join(", ");
+    image.bad(format!("it has no image {wanted}; it has {names}"))
+}
+
+/// Descriptors of images; attestations are stored as manifests for the platform "unknown".
+fn images_of(mut all: Vec<Descriptor>) -> Vec<Descriptor> {
+    all.retain(|of| of.platform.as_ref().is_none_or(|platform| platform.os != "unknown"));
+    all
+}
+
+/// Images in the indexes among these.
+fn nested(image: &Image<'_>, images: &[Descriptor]) -> Result<Vec<Descriptor>, BuildError> {
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    for index in images.iter().filter(|of| of.is_index()) {
+        if seen.insert(&index.digest) {
+            let index: Index = json(image, index)?;
+            found.extend(images_of(index.manifests));
+        }
+    }
+    Ok(found)
+}
+
+/// Reads and verifies a JSON blob.
+fn json<T: for<'de> Deserialize<'de>>(image: &Image<'_>, of: &Descriptor) -> Result<T, BuildError> {
+    let blob = blob(image, of)?;
+    digest::verify(&blob, &of.digest).map_err(|problem| image.bad(problem))?;
+    image.json(&blob, &of.digest)
+}
+
+/// The platform in the configuration of a manifest; `None` if nothing tells it.
+fn configured(image: &Image<'_>, of: &Descriptor) -> Result<Option<Platform>, BuildError> {
+    if of.is_index() {
+        return Ok(None);
+    }
+    let Configured { config } = json(image, of)?;
+    // Configurations of other types need not be JSON.
+    let is_image =
+        |config: &Descriptor| config.media_type.contains(".image.") || config.media_type.is_empty();
+    let Some(config) = config.filter(is_image) else { return Ok(None) };
+    let Config { platform } = json(image, &config)?;
+    Ok(platform.filter(|platform| !platform.os.is_empty() && !platform.architecture.is_empty()))
 }
 
 fn choose(
     image: &Image<'_>,
-    all: Vec<Descriptor>,
-    wanted: Option<&str>,
+    mut images: Vec<Descriptor>,
     platform: Option<&str>,
 ) -> Result<Descriptor, BuildError> {
-    // Attestations are stored as manifests for the platform "unknown".
-    let is_image = |d: &Descriptor| d.platform.as_ref().is_none_or(|p| p.os != "unknown");
-    let mut images: Vec<_> = all.into_iter().filter(is_image).collect();
-    let names = |images: &[Descriptor]| images.iter().map(Descriptor::name).collect::<Vec<_>>().join(", ");
-    let missing = |images: &[Descriptor], wanted: &str| {
-        image.bad(format!("it has no image {wanted}; it has {}", names(images)))
-    };
-    if let Some(wanted) = wanted {
-        let called = images.iter().any(|image| image.is_called(wanted));
-        if !called {
-            return Err(missing(&images, &format!("{wanted:?}")));
-        }
-        images.retain(|image| image.is_called(wanted));
-    }
-    // A single manifest need not state its platform; if it does, the platform must match.
     if let Some(wanted) = platform
-        && images.iter().any(|image| image.platform.is_some())
+        && !images.is_empty()
     {
+        for of in images.iter_mut().filter(|of| of.platform.is_none()) {
+            of.platform = configured(image, of)?;
+        }
         let platform_of = |image: &Descriptor| image.platform.as_ref().map(Platform::name);
-        let found = images.iter().find(|image| image.platform.as_ref().is_some_and(|has| has.is(wanted)));
-        let Some(found) = found.map(platform_of) else {
-            return Err(missing(&images, &format!("for {wanted}")));
-        };
+        let fits = images.iter().find(|image| image.platform.as_ref().is_some_and(|has| has.is(wanted)));
+        // If nothing tells an image's platform, it may be for any.
+        let found = fits.and_then(platform_of);
+        if !images.iter().any(|image| platform_of(image) == found) {
+            return Err(missing(image, &images, &format!("for {wanted}")));
+        }
         images.retain(|image| platform_of(image) == found);
     }
     // One image may have several names.
     let mut seen = BTreeSet::new();
     images.retain(|image| seen.insert(image.digest.clone()));
-    image.only(images, Descriptor::name)
+    image.only(images, Descriptor::name, |of| of.digest.clone())
 }
 
 fn layer(image: &Image<'_>, of: &Descriptor) -> Result<Layer, BuildError> {

@@ -2,9 +2,11 @@
 
 use super::super::Stores;
 use super::super::decode::Stream;
+use super::super::lost::Lost;
 use super::super::store::SpoolError;
 use super::behind::{Behind, is_zero};
 use super::header::{BLOCK, Header};
+use crate::tree::{Kind, NodeId, Tree};
 use crate::{BuildError, Note, quoted};
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,6 +33,10 @@ pub(crate) struct Input {
     lone_zeros: Option<(u64, u64)>,
     /// Path of the first whiteout, and the number of whiteouts.
     whiteouts: Option<(Vec<u8>, u64)>,
+    /// Flags and path of the first entry with file flags, and the number of such entries.
+    flags: Option<(Vec<u8>, Vec<u8>, u64)>,
+    /// Entries in directories that later entries replace.
+    lost: Lost,
 }
 
 enum Bytes {
@@ -62,6 +68,8 @@ impl Input {
             behind: Behind::default(),
             lone_zeros: None,
             whiteouts: None,
+            flags: None,
+            lost: Lost::default(),
         }
     }
 
@@ -104,6 +112,21 @@ impl Input {
     pub(super) fn count_whiteout(&mut self) {
         let path = self.entry.clone().unwrap_or_default();
         self.whiteouts.get_or_insert((path, 0)).1 += 1;
+    }
+
+    /// Counts the current entry as one whose file flags are left out.
+    pub(super) fn count_flags(&mut self, flags: &[u8]) {
+        let first = || (flags.to_vec(), self.entry.clone().unwrap_or_default(), 0);
+        self.flags.get_or_insert_with(first).2 += 1;
+    }
+
+    /// Counts what is lost when something other than a directory is put at `dir`/`name`. `tree` has
+    /// only entries of this archive.
+    pub(super) fn count_lost(&mut self, tree: &Tree, dir: NodeId, name: &[u8]) {
+        let there = tree.lookup(dir, name).map(|entry| tree.entry_node(entry));
+        if let Some(there) = there.filter(|&there| tree.node(there).kind == Kind::Directory) {
+            self.lost.count_below(tree, there, NodeId::ROOT);
+        }
     }
 
     /// A note about the whiteouts that were not applied.
@@ -197,8 +220,8 @@ impl Input {
     pub(crate) fn finish(&mut self, is_checked: bool) -> Result<Vec<Note>, BuildError> {
         match (self.ended, self.at) {
             (true, _) => self.look_behind()?,
-            (false, _) if is_checked => {}
             (false, 0) => return Err(self.bad("the archive is empty")),
+            (false, _) if is_checked => {}
             (false, _) => {
                 return Err(self.bad(
                     "the archive is cut short: the zero blocks that end one are missing (if it never had them, append \
@@ -208,7 +231,15 @@ impl Input {
         }
         let mut buf = vec![0; CHUNK];
         while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}
-        let mut notes = Vec::new();
+        let mut notes: Vec<Note> = self.lost.note(&self.name).into_iter().collect();
+        if let Some((flags, path, files)) = &self.flags {
+            notes.push(Note::FlagsLeftOut {
+                archive: self.name.clone(),
+                flags: quoted(flags),
+                path: quoted(path),
+                files: *files,
+            });
+        }
         if let Some((at, blocks)) = self.lone_zeros {
             notes.push(Note::LoneZeros { archive: self.name.clone(), at, blocks });
         }

@@ -6,6 +6,7 @@
 mod behind;
 mod header;
 mod input;
+mod merged;
 
 pub(crate) use input::Input;
 
@@ -18,6 +19,7 @@ use crate::tree::{DataRange, Kind, Meta, Node, NodeId, Payload, Tree, XattrSetId
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
 use header::{BLOCK, Header};
+use merged::{Aliases, Found};
 use std::collections::BTreeSet;
 
 /// Largest extended header or long name that is read, in bytes.
@@ -53,6 +55,7 @@ fn read_entries(
     private: &mut BTreeSet<Vec<u8>>,
 ) -> Result<(), BuildError> {
     let mut global = Pax::default();
+    let mut aliases = Aliases::default();
     loop {
         let mut pax = global.clone();
         let mut long_name = None;
@@ -105,7 +108,7 @@ fn read_entries(
                 Some(Mark::Private(path)) => drop(private.insert(path)),
             }
         }
-        entry.add(tree, below, stores, input)?;
+        entry.add(tree, below, &mut aliases, stores, input)?;
     }
 }
 
@@ -141,6 +144,7 @@ impl Entry<'_> {
         mut self,
         tree: &mut Tree,
         below: Option<&Tree>,
+        aliases: &mut Aliases,
         stores: &mut Stores,
         input: &mut Input,
     ) -> Result<(), BuildError> {
@@ -149,6 +153,9 @@ impl Entry<'_> {
             flag = b'5'; // v7 marks directories like this
         }
         let meta = self.meta(tree, input)?;
+        if let Some(flags) = &self.pax.flags {
+            input.count_flags(flags);
+        }
         let (user, group) = self.header.owner_names();
         stores.owners.note(NameOf::User, self.pax.user_name.as_deref().unwrap_or(user), meta.uid);
         stores.owners.note(NameOf::Group, self.pax.group_name.as_deref().unwrap_or(group), meta.gid);
@@ -159,12 +166,19 @@ impl Entry<'_> {
             }
             return Err(input.bad("an entry other than a directory has no name"));
         };
+        let before = tree.node_slots();
         let dir = place::directory_or_make(tree, &parent)?;
+        if let Some(below) = below {
+            aliases.add(tree, below, before);
+        }
         if below.is_none() && marks::is_mark(&name) {
             input.count_whiteout();
         }
+        if !matches!(flag, b'5' | b'D') {
+            input.count_lost(tree, dir, &name);
+        }
         match flag {
-            b'1' => self.hard_link(tree, below, input, dir, &name),
+            b'1' => self.hard_link(tree, below, aliases, input, dir, &name),
             b'2' => tree.put_symlink(dir, &name, meta, &self.link).map(drop),
             b'3' | b'4' => {
                 let kind = if flag == b'3' { Kind::CharDevice } else { Kind::BlockDevice };
@@ -225,13 +239,19 @@ impl Entry<'_> {
         &self,
         tree: &mut Tree,
         below: Option<&Tree>,
+        aliases: &Aliases,
         input: &Input,
         dir: NodeId,
         name: &[u8],
     ) -> Result<(), BuildError> {
         let what = quoted(&self.link);
         let bad_kind = || input.bad(format!("hard link to the directory {what}"));
-        if let Some(target) = place::find(tree, &self.link)? {
+        let found = match (place::find(tree, &self.link)?, below) {
+            (Some(target), _) => Some(Found::Upper(target)),
+            (None, Some(below)) => aliases.find(tree, below, &self.link)?,
+            (None, None) => None,
+        };
+        if let Some(Found::Upper(target)) = found {
             if tree.node(target).kind == Kind::Directory {
                 return Err(bad_kind());
             }
@@ -239,9 +259,11 @@ impl Entry<'_> {
         }
         // A whiteout hides a name of lower layers; the file itself stays if this layer gives it
         // another name.
-        let target = match below {
-            Some(below) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
-            None => None,
+        let target = match (found, below) {
+            (Some(Found::Below(target)), Some(below)) => Some((target, below.node(target))),
+            // The layer may have replaced a directory on the way.
+            (_, Some(below)) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
+            (_, None) => None,
         };
         let (target, node) =
             target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;

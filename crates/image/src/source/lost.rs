@@ -1,0 +1,41 @@
+//! Entries of an archive that a later entry of the same archive removes.
+
+use crate::tree::{Kind, NodeId, Tree};
+use crate::{Note, quoted};
+
+/// The first path lost, and the number of entries.
+#[derive(Default)]
+pub(super) struct Lost(Option<(Vec<u8>, u64)>);
+
+impl Lost {
+    /// Counts one entry; `path` is only called for the first one.
+    pub(super) fn count(&mut self, path: impl FnOnce() -> Vec<u8>) {
+        self.0.get_or_insert_with(|| (path(), 0)).1 += 1;
+    }
+
+    /// Counts the entries below a directory that are at least `from`; earlier ones belong to other
+    /// sources.
+    pub(super) fn count_below(&mut self, tree: &Tree, dir: NodeId, from: NodeId) {
+        let mut pending = vec![dir];
+        while let Some(dir) = pending.pop() {
+            let mut dirs = Vec::new();
+            for entry in tree.sorted_children(dir) {
+                let id = tree.entry_node(entry);
+                let node = tree.node(id);
+                if id >= from && !node.implied {
+                    self.count(|| tree.entry_path(entry));
+                }
+                if node.kind == Kind::Directory {
+                    dirs.push(id);
+                }
+            }
+            pending.extend(dirs.into_iter().rev());
+        }
+    }
+
+    /// A note about them.
+    pub(super) fn note(&self, archive: &str) -> Option<Note> {
+        let (path, entries) = self.0.as_ref()?;
+        Some(Note::Replaced { archive: archive.to_owned(), path: quoted(path), entries: *entries })
+    }
+}
