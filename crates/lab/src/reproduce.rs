@@ -20,7 +20,7 @@ pub enum Format {
     /// Aligned columns.
     #[default]
     Text,
-    /// Markdown tables.
+    /// Markdown tables, as GitHub and most other renderers accept them.
     Markdown,
     /// One JSON object with unrounded values.
     Json,
@@ -58,9 +58,9 @@ struct MissingFile {
     missing: Vec<Missing>,
 }
 
-/// Largest relative error of a near prediction.
+/// A prediction is near if its relative error is at most this.
 const NEAR: f64 = 0.20;
-/// Largest relative error of a near prediction of a count.
+/// A prediction of a count is near if its relative error is at most this.
 const NEAR_COUNT: f64 = 0.15;
 
 /// Returns the subfolders that have an `experiment.toml`, sorted by name, and the list of missing

@@ -20,7 +20,8 @@ fn each_allocator_makes_longer_extents_than_the_one_before_and_they_read_faster(
     for layout in [ext2, ext3, mballoc] {
         assert_eq!((layout.files, layout.bytes), (32, 64 << 20));
     }
-    // Extents of eight blocks; windows of 8 to 256 blocks; one extent.
+    // ext2 makes extents of eight blocks, ext3 has windows of 8 to 256 blocks, and mballoc makes
+    // one extent.
     assert!(ext2.extents >= 32 * 512 / 8 / 2, "{ext2:?}");
     assert!((33..=32 * 8).contains(&ext3.extents), "{ext3:?}");
     assert_eq!(mballoc.extents, 32);

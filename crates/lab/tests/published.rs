@@ -158,7 +158,7 @@ fn a_synchronous_write_is_durable_when_it_ends() {
     assert!((synced / rate("--sync=dsync") - 1.0).abs() < 0.1);
 }
 
-/// The same log over and over: its last block is rewritten until it is full, as fast as a stream.
+/// A log whose last block is rewritten until it is full is written as fast as a stream.
 #[test]
 fn a_block_that_is_rewritten_is_as_fast_as_a_stream() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/nvme-2017.toml");

@@ -195,8 +195,8 @@ pub struct Measured {
     /// From the start of measurement to the end of the last think time; the longest over all
     /// processes.
     pub runtime: Nanos,
-    /// I/Os by queue depth at submission, including themselves: 1, from 2, 4, 8, 16, 32, and from
-    /// 64.
+    /// I/Os by the queue depth at submission, which includes the new I/O: 1, from 2, 4, 8, 16, 32,
+    /// and from 64.
     pub depths: [u64; 7],
     /// Processor use of the processes; `None` in the real world, where it is not counted.
     pub used: Option<TaskUsage>,

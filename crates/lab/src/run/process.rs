@@ -336,8 +336,7 @@ impl Running {
         if is_over {
             return;
         }
-        // The rest runs in the background. What it submits later affects the queue that the next
-        // call finds.
+        // The rest runs in the background. If it fills the queue later, the next call sleeps.
         drop(self.p.rt.spawn("sync_file_range", Class::Normal, writing));
         if let Some(queue) = &self.p.place.queue {
             self.p.rt.waits_on(|| WaitsOn::Other("a request for stream", self.p.stream.0));

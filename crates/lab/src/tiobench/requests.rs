@@ -112,7 +112,9 @@ impl Load {
         self.waiting[place.disk][place.kind].push_back(waker);
     }
 
-    /// Adds a task to those waiting for congestion to end. When it is woken, its ticket is gone.
+    /// Adds a task to those waiting for congestion to end.
+    ///
+    /// Returns its ticket, which is removed when the task is woken.
     pub(super) fn wait_uncongested(&mut self, waker: Waker) -> u64 {
         self.arrivals += 1;
         self.uncongested.insert(self.arrivals, waker);

@@ -98,7 +98,7 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
     .unwrap();
 }
 
-/// Number of these device blocks with a valid buffer.
+/// How many of these device blocks have a valid buffer.
 fn cached(host: &Host, blocks: &BTreeSet<u64>) -> usize {
     let cache = host.cache.lock();
     let pages = host.shape.page_blocks();

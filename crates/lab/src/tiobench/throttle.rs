@@ -8,8 +8,9 @@ use extant_rt::{Class, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Write calls on a processor between checks of the limits: as many as there are pages in 4 MiB, or
-/// `RATELIMIT_EXCEEDED` once the limit is exceeded (kernel: `ratelimit_pages`, at most 4 MiB).
+/// A processor checks the limits once per this many bytes of pages, counting one page per write
+/// (kernel: `ratelimit_pages`, at most 4 MiB). While the limit is exceeded, it checks after
+/// `RATELIMIT_EXCEEDED` writes.
 const RATELIMIT_BYTES: u64 = 4 << 20;
 const RATELIMIT_EXCEEDED: u64 = 8;
 

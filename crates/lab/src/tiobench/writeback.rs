@@ -180,7 +180,7 @@ impl Host {
             self.submit(bio.take(), submitter).await;
         }
         if is_boundary {
-            // Write the pointer block that follows along with the data blocks (kernel:
+            // Also write the pointer block that comes next on the volume (kernel:
             // `write_boundary_block`).
             let block = places[places.len() - 1] + 1;
             let pages = self.shape.page_blocks();

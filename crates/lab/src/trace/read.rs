@@ -22,7 +22,7 @@ pub struct Trace {
 /// Amounts of dirty memory at one moment, in pages of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
-    /// The time.
+    /// When they were measured.
     pub at: Nanos,
     /// The device whose levels changed.
     pub device: u32,
