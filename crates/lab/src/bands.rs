@@ -1,9 +1,13 @@
-//! Every published figure beside the interval of the reproduced ones: `extant lab reproduce --bands`.
+//! Compares every published figure with an interval of reproduced ones:
+//! `extant lab reproduce --bands`.
 //!
-//! Each experiment's file names the ranges of what its source does not state (`[ranges]`). Its rows run at the nominal point, with
-//! other seeds, and at each value of each range by itself; the interval of a figure is that of all these runs. A run depends on
-//! its inputs alone, so runs share the processors, and each result is kept in a file named by the digest of the program and of
-//! the run's inputs: a stopped sweep resumes where it was, and a changed run is run again.
+//! Each experiment file lists ranges for what its source leaves unstated (`[ranges]`). Every row
+//! runs at the nominal point, with other seeds, and with each value of each range, changing one
+//! value at a time. A figure's interval spans all these runs.
+//!
+//! A run depends only on its inputs, so runs execute in parallel. Each result is stored in a file
+//! named by the digest of the program and the run's inputs: a stopped sweep resumes where it left
+//! off, and a run whose inputs changed runs again.
 
 use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Figures, Part, Run, side_by_side};
 use crate::reproduce::{self, Format, Missing};
@@ -13,12 +17,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The intervals of every experiment of a folder.
+/// The intervals of every experiment in a folder.
 #[derive(Clone, Debug)]
 pub struct Bands {
     experiments: Vec<Banded>,
     missing: Vec<Missing>,
-    /// Runs, and how many of them were there already.
+    /// Number of runs; `found` of them were already stored.
     runs: usize,
     found: usize,
 }
@@ -32,12 +36,12 @@ struct Banded {
     lines: Vec<Interval>,
 }
 
-/// A published figure with the reproduced ones of all points that have it.
+/// A published figure and the reproduced values at every point that has it.
 #[derive(Clone, Debug)]
 struct Interval {
     published: Compared,
     nominal: Option<f64>,
-    /// Least and most, and the point that is farthest from the nominal one.
+    /// Least and greatest value, and the point farthest from the nominal one.
     range: Option<([f64; 2], usize)>,
 }
 
@@ -52,13 +56,13 @@ impl Interval {
         Self { published, nominal, range }
     }
 
-    /// Whether the published figure lies in the interval.
+    /// Whether the interval contains the published figure; `None` without an interval.
     fn holds(&self) -> Option<bool> {
         self.range.map(|([least, most], _)| (least..=most).contains(&self.published.published))
     }
 }
 
-/// The figures of a run, and whether they were there already.
+/// Returns a run's figures, and whether they were already stored.
 fn figures(store: &Store, run: &Run) -> Result<(Figures, bool), ExperimentError> {
     let digest = store.digest(&run.contents());
     if let Some(figures) = store.find(&digest).and_then(|kept| parse(&kept)) {
@@ -81,11 +85,13 @@ fn parse(value: &Value) -> Option<Figures> {
     value["figures"].as_object()?.iter().map(|(name, all)| Some((name.clone(), of(all)?))).collect()
 }
 
-/// Runs every experiment of a folder over its ranges, or those of these names. Results are kept in `results` and taken from there.
+/// Runs the experiments of a folder over their ranges: all, or those named in `only`.
+///
+/// Results are stored in `results` and reused from there.
 ///
 /// # Errors
-/// The first file that was refused, before anything runs; the first run that did not come to its end; results that cannot be
-/// kept.
+/// Fails before any run if a file is refused; otherwise with the first run that fails, or if
+/// results cannot be stored.
 pub fn bands(root: &Path, only: &[String], results: &Path) -> Result<Bands, ExperimentError> {
     let (folders, missing) = reproduce::folders(root, only)?;
     let load = |folder: &PathBuf| Experiment::load(folder).map(Experiment::nominal);
@@ -196,14 +202,14 @@ impl Bands {
         json!({"experiments": self.experiments.iter().map(one).collect::<Vec<_>>(), "missing": missing})
     }
 
-    /// How many runs there were, and how many of them had been kept.
+    /// The number of runs, and how many of them were already stored.
     pub fn runs(&self) -> (usize, usize) {
         (self.runs, self.found)
     }
 }
 
 impl Banded {
-    /// Predictions whose interval has the published figure, and all predictions.
+    /// Predictions whose interval contains the published figure, and all predictions.
     fn score(&self) -> [usize; 2] {
         let predictions = self.lines.iter().filter(|line| line.published.part == Part::Prediction);
         let inside = predictions.clone().filter(|line| line.holds() == Some(true)).count();

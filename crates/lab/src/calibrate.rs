@@ -1,20 +1,24 @@
-//! Fitting constants of a machine to rows that may be seen: `extant lab calibrate`.
+//! Fits a machine's constants to published rows: `extant lab calibrate`.
 //!
-//! An experiment's file names the constants, their ranges, and the published figures that each may see: those of the rows before
-//! the change, and none else. Each is fitted alone, in the order of the file, by a search that needs no derivative: a grid in
-//! equal ratios, then golden sections around its best point. The fit says how far a constant may move before its figures tell,
-//! which is its range; where that is wide, the optimum is a valley, and the constant's value is a choice.
+//! An experiment file names the constants, their ranges, and the published figures that each may be
+//! fitted to. Only rows from before the change are allowed. Constants are fitted one at a time, in
+//! the order of the file, by a search without derivatives: a grid in equal ratios, then
+//! golden-section search around the best point.
+//!
+//! The fit also reports how far a constant can move before its figures change noticeably: its
+//! range. If the range is wide, the optimum is a valley, and the value chosen is arbitrary.
 
 use crate::experiment::{Constant, Experiment, ExperimentError};
 use crate::fit::Fit;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Fits every constant of an experiment and says how well; with `write`, the machine's file has the values afterwards, each with
-/// its source and range.
+/// Fits every constant of an experiment and reports how well each fits.
+///
+/// With `write`, stores the values in the machine's file, each with its source and range.
 ///
 /// # Errors
-/// As those of the experiment's runs, an experiment without constants, and a file that could not be written.
+/// Fails if a run fails, if the experiment has no constants, or if the file cannot be written.
 pub fn calibrate(path: &Path, write: bool) -> Result<String, ExperimentError> {
     let mut experiment = Experiment::load(path)?.nominal();
     let constants = experiment.constants().to_vec();

@@ -1,4 +1,5 @@
-//! The commands of `extant lab` with plain values: what the command line asks for, done and printed.
+//! The commands of `extant lab`, taking plain values: runs what the command line asks for and
+//! prints the result.
 
 use crate::compare::{Column, CompareError, Figure, compare as compare_columns};
 use crate::experiment::{Axis, Experiment, ExperimentError};
@@ -20,51 +21,53 @@ use std::sync::Arc;
 /// fio jobs to run.
 #[derive(Clone, Debug)]
 pub struct Jobs {
-    /// Job files and options as fio takes them.
+    /// Job files and options, in fio's syntax.
     pub words: Vec<String>,
-    /// The modelled machine's file; without it the jobs run on real files.
+    /// The file of the modelled machine; if `None`, the jobs run on real files.
     pub machine: Option<PathBuf>,
-    /// Elevator and requests, which apply to a modelled machine only, and the page cache.
+    /// Elevator and request limit (modelled machines only), and page cache settings.
     pub policy: Policy,
     /// Seed of the modelled world.
     pub seed: u64,
-    /// Other values for keys of the machine's file.
+    /// Values that override keys of the machine's file.
     pub settings: Vec<Setting>,
-    /// Where the trace goes: every event as Chrome's JSON if it ends in `.json`, else the page cache's in our own format.
+    /// Where to write the trace. A name ending in `.json` gets all events as Chrome's JSON; any
+    /// other name gets the page cache's events in our own format.
     pub trace: Option<PathBuf>,
 }
 
-/// An experiment to run, or a part of it.
+/// An experiment to run, in whole or in part.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// The experiment: its folder, or the file in it.
+    /// The experiment's folder, or its file.
     pub path: PathBuf,
     /// Names of the workloads to run; empty for all.
     pub workloads: Vec<String>,
     /// Names of the rows to run; empty for all.
     pub rows: Vec<String>,
-    /// How long each workload runs, without warm-up, instead of as its jobs say.
+    /// How long each workload runs, without warm-up; overrides its jobs.
     pub span: Option<Nanos>,
-    /// Other values for keys of the machine's file.
+    /// Values that override keys of the machine's file.
     pub settings: Vec<Setting>,
-    /// The folder that gets a report with drawings.
+    /// The folder for a report with drawings.
     pub report: Option<PathBuf>,
-    /// Where each disk's blktrace goes: `BASE.DISK.blktrace.0`.
+    /// Base name of each disk's blktrace: `BASE.DISK.blktrace.0`.
     pub blktrace: Option<PathBuf>,
 }
 
-/// The experiments that are to be reproduced, and the shape of the report.
+/// Experiments to reproduce, and the format of the report.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// The folder of the experiments.
     pub root: PathBuf,
-    /// Names of those to run; empty for all.
+    /// Names of the experiments to run; empty for all.
     pub only: Vec<String>,
-    /// The shape of the report.
+    /// The format of the report.
     pub format: Format,
-    /// The folder that keeps the results of runs over the ranges; without it, the nominal point alone is run.
+    /// The folder that stores results of runs over the ranges; if `None`, only the nominal point
+    /// runs.
     pub results: Option<PathBuf>,
-    /// The folder that gets reports with drawings, one for each experiment.
+    /// The folder for reports with drawings, one per experiment.
     pub report: Option<PathBuf>,
 }
 
@@ -79,7 +82,7 @@ pub struct TraceReport {
     pub pauses: bool,
 }
 
-/// Why a command did not do what it was told.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Jobs were refused.
@@ -88,10 +91,10 @@ pub enum LabError {
     /// A machine was refused.
     #[error(transparent)]
     Machine(#[from] ModelError),
-    /// A run did not come to its end.
+    /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// An experiment did not.
+    /// An experiment failed.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
     /// A trace was refused.
@@ -100,7 +103,7 @@ pub enum LabError {
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
-    /// A time for an experiment that ends when its work is done.
+    /// A time limit for an experiment that ends when its work is done.
     #[error(
         "{0}: tiobench ends when its work is done; leave --seconds out, or change its threads, MiB and operations in the file"
     )]
@@ -114,18 +117,18 @@ pub enum LabError {
     /// A file could not be read or written.
     #[error("{0}: {1}")]
     File(String, String),
-    /// An experiment's table is not the expected one.
+    /// An experiment's table differs from the expected one.
     #[error(
         "{file}:{line}: expected \"{expected}\", got \"{got}\"; if that is intended, run it again with --update and commit it"
     )]
     Differs {
-        /// The file with the expected table.
+        /// The file that holds the expected table.
         file: String,
         /// The first line that differs.
         line: usize,
-        /// That line.
+        /// The expected line.
         expected: String,
-        /// The line that came out instead.
+        /// The line that was produced instead.
         got: String,
     },
 }
@@ -133,7 +136,7 @@ pub enum LabError {
 /// Runs an experiment and prints its table.
 ///
 /// # Errors
-/// Names the file, row or workload, and what is wrong.
+/// Names the file, row or workload, and the problem.
 pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabError> {
     let experiment = select(selection)?;
     let cells = match &selection.report {
@@ -157,17 +160,22 @@ fn select(selection: &Selection) -> Result<Experiment, LabError> {
     })
 }
 
-/// Runs an experiment, or a part of it, with its first seed at every combination of values for some keys of its machine's file,
-/// and prints what comes out, with the least and the greatest of each figure.
+/// Runs an experiment, or part of it, over other values of the machine's keys and prints the
+/// results.
+///
+/// Runs its first seed at every combination of values, and prints the least and greatest of each
+/// figure.
 ///
 /// # Errors
-/// As [`experiment`], and names a setting that the machine does not take.
+/// As [`experiment`], or names a setting that the machine rejects.
 pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Result<(), LabError> {
     let experiment = select(selection)?.over(axes, Vec::new())?;
     print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
 }
 
-/// The runs of an experiment, or a part of it, at every combination of the axes' values, with these seeds or its own.
+/// Returns the runs of an experiment, or part of it, at every combination of the axes' values.
+///
+/// Uses `seeds`, or the experiment's own if empty.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -179,19 +187,22 @@ pub fn sweep_of_experiment(
     Ok(crate::sweep::Sweep::of_experiment(&select(selection)?, axes, seeds)?)
 }
 
-/// The jobs of a fio command line.
+/// Parses the jobs of a fio command line.
 ///
 /// # Errors
-/// Names the word that is not understood.
+/// Names the word that was not understood.
 pub fn jobs_of(words: &[String]) -> Result<Vec<fio::Job>, LabError> {
     Ok(fio::command_line(words, |path| text::read(path, Kind::Jobs))?.jobs)
 }
 
-/// Runs the experiments of a folder at their nominal points, or over their ranges, and prints each published figure beside the
-/// reproduced one or its interval.
+/// Reproduces the experiments of a folder and prints each published figure next to the model's.
+///
+/// The experiments run at their nominal points, or over their ranges. The model's side is a figure
+/// in the first case and an interval in the second.
 ///
 /// # Errors
-/// As [`reproduce::reproduce`](crate::reproduce::reproduce) and [`bands::bands`](crate::bands::bands).
+/// As [`reproduce::reproduce`](crate::reproduce::reproduce) and
+/// [`bands::bands`](crate::bands::bands).
 pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabError> {
     let Reproduction { root, only, format, results, report } = request;
     match results {
@@ -211,8 +222,9 @@ pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabE
     }
 }
 
-/// Fits the constants of an experiment's machine to the rows before the change, and says how well; with `write`, the machine's file
-/// has them afterwards.
+/// Fits the constants of an experiment's machine to the rows before the change.
+///
+/// Prints how well they fit; with `write`, stores them in the machine's file.
 ///
 /// # Errors
 /// As [`calibrate`](crate::calibrate::calibrate).
@@ -220,11 +232,14 @@ pub fn calibrate(path: &Path, write: bool, out: &mut dyn Write) -> Result<(), La
     print(out, &crate::calibrate::calibrate(path, write)?)
 }
 
-/// Runs the checked part of experiments, each given as its folder, and compares its table with `expected.txt` there, or
-/// writes it there if `update`.
+/// Runs the checked part of each experiment and compares its table with `expected.txt`.
+///
+/// `folders` are the experiments' folders. With `update`, writes `expected.txt` instead of
+/// comparing.
 ///
 /// # Errors
-/// [`LabError::Differs`] for the first table that differs; else names the file, row or workload, and what is wrong.
+/// [`LabError::Differs`] for the first table that differs; otherwise names the file, row or
+/// workload, and the problem.
 pub fn check(folders: &[PathBuf], update: bool, out: &mut dyn Write) -> Result<(), LabError> {
     for folder in folders {
         let experiment = Experiment::load(folder)?.checked_part()?;
@@ -256,20 +271,22 @@ fn same_lines(file: &Path, expected: &str, got: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Compares results, the first of which is the base, and prints a table of changes in per cent. Each is a file of fio's
-/// JSON, or several runs of the same as `A.json,B.json`.
+/// Compares results and prints a table of changes in per cent.
+///
+/// The first result is the base. Each is a file of fio's JSON, or several runs of the same jobs as
+/// `A.json,B.json`.
 ///
 /// # Errors
-/// Names the file that could not be read, or what keeps the results from being compared.
+/// Names the file that could not be read, or says why the results cannot be compared.
 pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> {
     let columns: Vec<Column> = results.iter().map(|word| column(word)).collect::<Result<_, _>>()?;
     print(out, &compare_columns(&columns, &Figure::ALL)?)
 }
 
-/// Prints the machines of a folder, the policies, and all keys and options.
+/// Prints the machines in a folder, the policies, and all keys and options.
 ///
 /// # Errors
-/// A machine of the folder was refused.
+/// A machine in the folder was refused.
 pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
     print(out, &crate::list::list(machines)?)
 }
@@ -277,7 +294,7 @@ pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
 /// Prints a summary of a trace, and draws it if asked.
 ///
 /// # Errors
-/// Names the trace and the line that is wrong in it, or the file that could not be written.
+/// Names the trace and the bad line in it, or the file that could not be written.
 pub fn report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError> {
     let trace = Trace::load(&request.trace)?;
     if let Some(path) = &request.drawing {
@@ -343,8 +360,10 @@ impl Recorder {
     }
 }
 
-/// Whether a recording may go to `path`: over an older one, but not over what a slip in a name would cost, such as the disk
-/// image of a job. Devices like `/dev/null` take everything.
+/// Whether a recording may overwrite `path`.
+///
+/// An older recording may be replaced, but not a file named by mistake, such as a job's disk image.
+/// Devices such as `/dev/null` accept anything.
 fn is_ours(path: &Path) -> std::io::Result<bool> {
     if !path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Ok(true);
@@ -357,7 +376,8 @@ fn is_ours(path: &Path) -> std::io::Result<bool> {
 /// Runs fio jobs and prints the report.
 ///
 /// # Errors
-/// Names the job, option or file, and what is wrong; [`LabError::Failed`] after the report if jobs met I/O errors.
+/// Names the job, option or file, and the problem. Returns [`LabError::Failed`] after printing the
+/// report if jobs met I/O errors.
 pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     let Jobs { words, machine, policy, seed, settings, trace } = request;
     let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
@@ -388,7 +408,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
             std::fs::write(path, text).map_err(problem)?;
         }
     }
-    // The results of a long run are not lost to a full disk.
+    // Report this only now, so that a full disk does not lose the results of a long run.
     if let (Some(path), Err(error)) = (trace, recorded) {
         return Err(in_file(path, &error));
     }
@@ -403,7 +423,7 @@ fn column(word: &str) -> Result<Column, LabError> {
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
         let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
-        // fio prints its warnings before its result.
+        // fio prints warnings before its result.
         let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
         let (warnings, json) = text.split_at(json);
         let run = serde_json::from_str(json).map_err(|error| {

@@ -1,9 +1,10 @@
-//! Two or more results side by side.
+//! Compares two or more results.
 //!
-//! As the script in the write-back thread of 2011 did (`compare.rb`): one line for each case, the first column is the
-//! base, every other has its change in per cent. Beyond that, each change says whether it can be chance: where a column
-//! has several runs, by Welch's test of their means; where it has one, by the spread of that run's latencies if the
-//! figure is a mean of them, and otherwise not at all.
+//! Follows the script in the write-back thread of 2011 (`compare.rb`): one line per case; the first
+//! column is the base, and every other column shows its change in per cent. In addition, each
+//! change says whether it could be chance. Columns with several runs use Welch's test of the means.
+//! Columns with one run use the spread of that run's latencies if the figure is a mean of them; for
+//! other figures nothing is said.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,28 +13,28 @@ use std::fmt::Write;
 /// A figure of a result that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// I/Os a second, reads and writes together.
+    /// I/Os per second, reads and writes together.
     Iops,
-    /// Bytes a second, in KiB.
+    /// Bandwidth in KiB per second.
     Bandwidth,
     /// Mean completion latency in µs.
     Mean,
-    /// 99th percentile of it.
+    /// 99th percentile of completion latency in µs.
     P99,
-    /// Longest.
+    /// Longest completion latency in µs.
     Max,
-    /// Mean time of a sync in µs.
+    /// Mean sync latency in µs.
     Sync,
-    /// 99th percentile of it.
+    /// 99th percentile of sync latency in µs.
     SyncP99,
 }
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 7] =
         [Self::Iops, Self::Bandwidth, Self::Mean, Self::P99, Self::Max, Self::Sync, Self::SyncP99];
 
-    /// As the table names it.
+    /// The figure's name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Iops => "iops",
@@ -46,8 +47,9 @@ impl Figure {
         }
     }
 
-    /// The figure of a job in one run, and the error of it that the run itself tells, if any. Without `group_reporting`
-    /// a job has an entry for each of its processes.
+    /// A job's figure in one run, and its standard error if the run provides one.
+    ///
+    /// Without `group_reporting`, a job has one entry per process.
     fn of(self, entries: &[&Value]) -> Option<(f64, Option<f64>)> {
         let sides: Vec<&Value> = entries
             .iter()
@@ -99,7 +101,7 @@ impl Figure {
 pub struct Column {
     /// Its title.
     pub title: String,
-    /// fio's JSON, one or more runs.
+    /// One or more runs, each as fio's JSON.
     pub runs: Vec<Value>,
 }
 
@@ -117,7 +119,7 @@ pub enum CompareError {
     NothingInCommon,
 }
 
-/// Mean of some runs, its standard error, and how many there are.
+/// The mean of some runs and its standard error, if known.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     mean: f64,
@@ -137,7 +139,7 @@ impl Estimate {
         Self { mean, error }
     }
 
-    /// By how many standard errors it differs from another; `None` where nobody knows the errors.
+    /// Distance from another estimate in standard errors; `None` if an error is unknown.
     fn sigmas(&self, other: &Self) -> Option<f64> {
         let error = (self.error?.powi(2) + other.error?.powi(2)).sqrt();
         let difference = (self.mean - other.mean).abs();
@@ -145,8 +147,8 @@ impl Estimate {
     }
 }
 
-/// How sure a change is: `***` beyond three standard errors (one in 370 by chance), `**` beyond two, `~` within two, and
-/// nothing where single runs do not tell.
+/// How significant a change is: `***` beyond three standard errors (1 in 370 by chance), `**`
+/// beyond two, `~` within two, and empty if single runs cannot tell.
 fn confidence(sigmas: Option<f64>) -> &'static str {
     match sigmas {
         Some(s) if s > 3.0 => "***",
@@ -156,8 +158,10 @@ fn confidence(sigmas: Option<f64>) -> &'static str {
     }
 }
 
-/// The table. Jobs are matched by name; those that a column lacks are left out. Jobs that failed or did nothing are named
-/// below it.
+/// Returns the comparison as a table.
+///
+/// Jobs are matched by name. A job that some column lacks is left out. Jobs that failed or did
+/// nothing are listed below the table.
 ///
 /// # Errors
 /// Says what cannot be compared, and why.
@@ -165,7 +169,7 @@ pub fn compare(columns: &[Column], figures: &[Figure]) -> Result<String, Compare
     if columns.len() < 2 {
         return Err(CompareError::TooFew);
     }
-    // By job, in order of the first column: its entries in every run of every column.
+    // For each job, in the order of the first column: its entries in every run of every column.
     let mut order: Vec<&str> = Vec::new();
     let mut by_column: Vec<BTreeMap<&str, Vec<Vec<&Value>>>> = Vec::new();
     let mut notes = String::new();
@@ -258,7 +262,7 @@ mod tests {
             "one run says nothing of its rate"
         );
         assert_eq!(cells(lines[2])[..4], ["2000.0", "-50.0%", "***", "1000.0"]);
-        // Several runs speak for themselves.
+        // With several runs, their own spread decides.
         let runs = |rates: [f64; 3]| rates.map(|iops| result(iops, 1e6, 0.0)).to_vec();
         let [one, two, far] = [[100.0, 110.0, 90.0], [104.0, 95.0, 108.0], [200.0, 201.0, 199.0]];
         let columns = [column("x", runs(one)), column("y", runs(two)), column("z", runs(far))];

@@ -1,38 +1,38 @@
-//! A search for the value of one constant that fits best, without derivatives: a grid in equal ratios, then golden sections around
+//! Fits one constant without derivatives: a grid in equal ratios, then golden-section search around
 //! its best point.
 
-/// Points of the grid.
+/// Number of grid points.
 const GRID: usize = 6;
-/// Golden sections behind it.
+/// Evaluations in the golden-section search that follows.
 const SECTIONS: usize = 4;
-/// Values whose error is larger than the best by less than this are as good: a hundredth.
+/// Values are as good as the best if their error is at most this much larger.
 const AS_GOOD: f64 = 0.01;
 /// A range wider than this ratio is a valley.
 const NARROW: f64 = 1.25;
 
-/// A constant with the value that fits.
+/// A constant and its fitted value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {
-    /// Its key in the machine's file; the first, where several are scaled together.
+    /// Its key in the machine's file; the first key if several are scaled together.
     pub(crate) key: String,
-    /// The value.
+    /// The fitted value.
     pub(crate) value: f64,
-    /// Root of the mean square of the logarithms of reproduced by published, at the value.
+    /// Root mean square of ln(reproduced / published) at the fitted value.
     pub(crate) error: f64,
-    /// Least and greatest value tried that are as good.
+    /// Least and greatest of the tried values that are as good.
     pub(crate) range: [f64; 2],
-    /// Whether values at an end of the searched range are as good.
+    /// Whether values at an end of the search range are as good.
     pub(crate) at_end: bool,
 }
 
 impl Fit {
-    /// Whether the figures tell the value from others by less than a quarter.
+    /// Whether values more than 25 % apart fit equally well, or an end of the search range does.
     pub(crate) fn is_valley(&self) -> bool {
         self.at_end || self.range[1] > self.range[0] * NARROW
     }
 }
 
-/// The least of `error` between two values above 0, or among some values.
+/// Minimizes `error` between two values above 0, or among the given values.
 ///
 /// # Errors
 /// The first error of `error`.

@@ -1,14 +1,15 @@
-//! The lab: fio's jobs on modelled machines and on real files, and comparisons of what came out.
+//! The lab: runs fio jobs on modelled machines and on real files, and compares the results.
 //!
-//! A job that was written for `fio(1)` runs here on a machine that nobody has to own, under a policy of choice, and twice
-//! the same. Results have fio's shape. Production code never needs this crate.
+//! A job written for `fio(1)` runs on a modelled machine, under any policy, deterministically.
+//! Results have fio's format. Production code never needs this crate.
 //!
 //! ```
 //! use extant_lab::{Policy, fio, on_machine};
 //! use extant_sim::Machine;
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/sata-7200-2013.toml");
 //!
-//! let jobs = fio::job_file("reader.fio", "[reader]\nrw=randread\nsize=1g\nruntime=2\ndirect=1\n").unwrap();
+//! let text = "[reader]\nrw=randread\nsize=1g\nruntime=2\ndirect=1\n";
+//! let jobs = fio::job_file("reader.fio", text).unwrap();
 //! let machine = Machine::load(path.as_ref()).unwrap();
 //! let outcome = on_machine(&jobs, machine, &Policy::default(), 1, None).unwrap();
 //! let read = &outcome.reports[0].measured.read;

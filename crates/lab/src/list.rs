@@ -1,4 +1,4 @@
-//! The names and keys that runs are described by.
+//! Lists the names and keys that describe a run.
 
 use crate::fio;
 use extant_rt::CostTable;
@@ -7,7 +7,7 @@ use extant_sim::{Machine, ModelError};
 use std::fmt::Write;
 use std::path::Path;
 
-/// The layers whose work a machine's file gives prices for.
+/// The layers whose costs are priced in a machine's file.
 pub(crate) fn cost_tables() -> [&'static CostTable; 8] {
     [
         extant_rt::Cost::table(),
@@ -21,10 +21,11 @@ pub(crate) fn cost_tables() -> [&'static CostTable; 8] {
     ]
 }
 
-/// The machines of a folder, the policies by kind, the keys of a machine's file, and fio's options.
+/// Lists a folder's machines, the policies by kind, the keys of a machine's file, and fio's
+/// options.
 ///
 /// # Errors
-/// A machine of the folder was refused.
+/// If a machine in the folder is refused.
 pub(crate) fn list(machines: &Path) -> Result<String, ModelError> {
     let mut out = String::new();
     let mut files: Vec<_> = std::fs::read_dir(machines)
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// The bounds are those that the reader has.
+    /// The listed bounds are those that the parser enforces.
     #[test]
     fn a_value_beyond_its_bounds_is_refused() {
         for (file, tables) in [
@@ -165,7 +166,7 @@ mod tests {
                     let error = load(value).expect_err(&format!("{}.{} = {value}", key.table, key.key));
                     assert!(error.to_string().contains(key.key), "{error}");
                 }
-                // Those of a disk depend on each other.
+                // The bounds of a disk's keys depend on each other.
                 if key.table == "kernel" {
                     load(least).unwrap();
                     load(most).unwrap();

@@ -4,15 +4,17 @@ use extant_rt::CostTable;
 use extant_sim::{Machine, ModelError, Setting};
 use std::path::Path;
 
-/// Reads a machine's model, with other values for some of its keys. It must have a price for all work that a run charges.
+/// Reads a machine's model, overriding some of its keys.
+///
+/// The model must price all work that a run charges for.
 ///
 /// # Errors
-/// Names file, line and key of the first thing that is missing or wrong.
+/// Names the file, line and key of the first problem.
 pub(crate) fn load(path: &Path, settings: &[Setting]) -> Result<Machine, ModelError> {
     load_for(path, settings, &[])
 }
 
-/// The same for a run that charges for more.
+/// Like [`load`], for a run that charges for more kinds of work.
 ///
 /// # Errors
 /// As [`load`].

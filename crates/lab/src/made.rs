@@ -1,4 +1,4 @@
-//! Empty volumes of our mkfs, and what their own structures say.
+//! Empty volumes made by our mkfs, and what their on-disk structures say.
 
 use extant_format::{BlockSize, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, bit};
 use extant_history::alloc::Geometry;
@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes of a block.
+/// Block size in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// A new volume, in a file that is gone with its handle.
+/// Makes a new volume in a temporary file that disappears when its handle is dropped.
 pub(crate) fn made(options: &VolumeOptions) -> Result<File, String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = dir.path().join("volume");
@@ -22,23 +22,24 @@ pub(crate) fn made(options: &VolumeOptions) -> Result<File, String> {
     File::open(&path).map_err(|error| error.to_string())
 }
 
-/// An empty volume with block maps, as a model of a file system needs it.
+/// The layout of an empty volume with block maps, for models of a file system.
 pub(crate) struct Ext2Layout {
     /// Its free blocks.
     pub(crate) free: Vec<Range<u64>>,
-    /// Its shape.
+    /// Its geometry.
     pub(crate) geometry: Geometry,
-    /// The blocks of each group's block bitmap and inode bitmap, and the first of its inode table.
+    /// For each group: block bitmap, inode bitmap, and first block of the inode table.
     pub(crate) groups: Vec<[u64; 3]>,
-    /// Inodes of a group.
+    /// Inodes per group.
     pub(crate) group_inodes: u64,
-    /// Inodes of a block.
+    /// Inodes per block.
     pub(crate) block_inodes: u64,
-    /// Inodes of the first group that are not free.
+    /// Inodes in use in the first group.
     pub(crate) reserved_inodes: u64,
 }
 
-/// Makes an ext2 as mke2fs did in 2004: inodes of 128 bytes, one for each 8 KiB, and no blocks kept for growth.
+/// Makes an ext2 like mke2fs of 2004: inodes of 128 bytes, one per 8 KiB, and no blocks reserved
+/// for growth.
 pub(crate) fn ext2_of_2004(bytes: u64) -> Result<Ext2Layout, String> {
     let options = VolumeOptions {
         fs_type: FsType::Ext2,
@@ -88,7 +89,9 @@ pub(crate) fn from_file(file: &File) -> impl Fn(u64, usize) -> Result<Vec<u8>, S
     }
 }
 
-/// The free space, by the volume's own bitmaps, and the volume's shape. `read` gives bytes of it.
+/// Returns the free space according to the volume's bitmaps, and its geometry.
+///
+/// `read` returns bytes of the volume, given their offset and number.
 pub(crate) fn free_of(
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>, String>,
 ) -> Result<(Vec<Range<u64>>, Geometry), String> {
@@ -98,7 +101,8 @@ pub(crate) fn free_of(
         let group = Group(number);
         let descriptor = descriptor(&sb, number, read)?;
         if sb.has_group_csum() && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            // Its own metadata lie elsewhere on a volume with flexible groups, or count as used for this purpose.
+            // The bitmap is not initialized. With flexible groups the group's metadata lies
+            // elsewhere; otherwise it counts as used, at the start of the group.
             let first = sb.group_first_block(group).0;
             let end = first + u64::from(sb.group_blocks(group));
             free.push(end - u64::from(descriptor.free_blocks)..end);

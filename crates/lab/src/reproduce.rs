@@ -1,8 +1,9 @@
-//! Every published figure beside the reproduced one: `extant lab reproduce`.
+//! Compares every published figure with the reproduced one: `extant lab reproduce`.
 //!
-//! Each experiment of a folder runs at its nominal point, with its first seed. A row of the comparison is one published figure
-//! with the reproduced one, the null prediction (the figure of the first published row of the workload, as if nothing changed), and
-//! ours. The files of the experiments name what they leave out, the folder's `missing.toml` those that do not exist.
+//! Each experiment in a folder runs at its nominal point with its first seed. A row of the
+//! comparison holds a published figure, the reproduced one, the null prediction (the figure of the
+//! workload's first published row, as if nothing had changed), and ours. Experiment files say what
+//! they leave out; the folder's `missing.toml` lists experiments that do not exist.
 
 use crate::experiment::{
     Compared, EachRow, Experiment, ExperimentError, Figure, Headline, Part, Run, side_by_side,
@@ -13,19 +14,19 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The shape of the report.
+/// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Aligned columns.
     #[default]
     Text,
-    /// Tables as GitHub and most others read them.
+    /// Markdown tables, as GitHub and most other renderers accept them.
     Markdown,
-    /// One object, with all digits.
+    /// One JSON object with unrounded values.
     Json,
 }
 
-/// The results of all experiments of a folder.
+/// The results of all experiments in a folder.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     experiments: Vec<Reproduced>,
@@ -43,7 +44,7 @@ struct Reproduced {
     repeats: Option<String>,
 }
 
-/// Something that should be reproduced and is not.
+/// An experiment that should be reproduced but is not.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Missing {
@@ -57,12 +58,15 @@ struct MissingFile {
     missing: Vec<Missing>,
 }
 
-/// A prediction counts as near within this part.
+/// A prediction is near if its relative error is at most this.
 const NEAR: f64 = 0.20;
-/// That of a count within this.
+/// A prediction of a count is near if its relative error is at most this.
 const NEAR_COUNT: f64 = 0.15;
 
-/// The folders in a folder that have an `experiment.toml`, in order of names, or those of these names; and what is listed as missing.
+/// Returns the subfolders that have an `experiment.toml`, sorted by name, and the list of missing
+/// experiments.
+///
+/// With names in `only`, returns only those folders.
 pub(crate) fn folders(root: &Path, only: &[String]) -> Result<(Vec<PathBuf>, Vec<Missing>), ExperimentError> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
         ExperimentError::File(path.display().to_string(), error.to_string())
@@ -95,11 +99,13 @@ pub(crate) fn folders(root: &Path, only: &[String]) -> Result<(Vec<PathBuf>, Vec
     Ok((folders, missing))
 }
 
-/// Runs every experiment of a folder, each in a folder of its own with an `experiment.toml`, in order of names; or those of these
-/// names. With `report`, each has a report with drawings in a folder of its name there.
+/// Runs the experiments in a folder: all in order of their names, or those named in `only`.
+///
+/// Each is a subfolder with an `experiment.toml`. With `report`, each gets a report with drawings
+/// in a folder of the same name there.
 ///
 /// # Errors
-/// The first file that was refused, before anything runs, or the first run that did not come to its end.
+/// Fails before any run if a file is refused; otherwise with the first run that fails.
 pub fn reproduce(
     root: &Path,
     only: &[String],
@@ -109,7 +115,7 @@ pub fn reproduce(
     let load = |folder: &PathBuf| Experiment::load(folder).map(Experiment::nominal);
     let loaded = folders.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let mut experiments = Vec::new();
-    // Of all experiments at once, so that no processor waits for the last run of each.
+    // Run all experiments together, so that processors do not idle at the end of each.
     let of_each: Vec<Vec<Run>> = loaded
         .iter()
         .map(|experiment| if report.is_some() { Vec::new() } else { experiment.runs() })
@@ -135,7 +141,8 @@ pub fn reproduce(
     Ok(Reproduction { experiments, missing })
 }
 
-/// How many predictions count, how many of them are near, how many halve the error of "nothing changes", and how many are both.
+/// How many predictions there are; how many are near, how many halve the error of "nothing
+/// changes", and how many do both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Score {
     predictions: usize,
@@ -144,13 +151,14 @@ struct Score {
     both: usize,
     unchanged: usize,
     unchanged_near: usize,
-    /// Figures that are not scored, by name.
+    /// Figures contradicted by their source, which are listed but not scored.
     contradicted: usize,
-    /// Of those that count, the ones that measure something of their own: two measures of one run are one.
+    /// Scored predictions that are independent: two measures of the same run count once.
     independent: usize,
-    /// Of those that count, the ones whose change goes the other way in the model.
+    /// Scored predictions whose change has the wrong sign in the model.
     wrong_way: usize,
-    /// By the strict rule: with the figures that were declared not derivable and those that their source contradicts.
+    /// By the strict rule, which also counts figures declared not derivable and figures
+    /// contradicted by their source.
     strict: usize,
     strict_near: usize,
     strict_both: usize,
@@ -236,7 +244,8 @@ impl Score {
     }
 }
 
-/// The rates of disks that nothing was fitted to: how many there are, and how many within 20 % and within 10 %.
+/// Rates of disks that were not used for fitting: how many, how many within 20 %, and how many
+/// within 10 %.
 fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<[usize; 3]> {
     let is_one = |one: &&Compared| {
         one.figure == Figure::WrittenMibS && matches!(one.part, Part::Before | Part::Prediction)
@@ -262,7 +271,7 @@ const COLUMNS: [&str; 11] = [
     "change",
 ];
 
-/// Columns of the summary.
+/// Columns of the summary table.
 const SUMMARY: [&str; 10] = [
     "experiment",
     "workload",
@@ -322,7 +331,7 @@ fn cells(one: &Compared) -> Line {
     ]
 }
 
-/// A table of figures of every row of an experiment.
+/// Appends a table of figures for every row of an experiment.
 fn every_row(out: &mut String, markdown: bool, shown: &EachRow) {
     let title = |n: usize| shown.figures.get(n).map_or("", |figure| figure.title());
     let columns: [&str; 10] = std::array::from_fn(|n| match n {
@@ -361,13 +370,13 @@ fn every_row_json(shown: &EachRow) -> Value {
 }
 
 impl Reproduction {
-    /// The published figures, each once.
+    /// All published figures, each counted once.
     fn all(&self) -> impl Iterator<Item = &Compared> {
         let counted = self.experiments.iter().filter(|experiment| experiment.repeats.is_none());
         counted.flat_map(|experiment| &experiment.compared)
     }
 
-    /// The report.
+    /// Formats the report.
     pub fn report(&self, format: Format) -> String {
         match format {
             Format::Text => self.tables(false),
@@ -540,14 +549,14 @@ mod tests {
         let all = [
             compared(Part::Before, 100.0, 10.0, 100.0),
             compared(Part::Calibrated, 100.0, 100.0, 100.0),
-            // From 100 to 200: half-way is 150.
+            // From 100 to 200; halfway is 150.
             compared(Part::Prediction, 200.0, 210.0, 100.0),
             compared(Part::Prediction, 200.0, 130.0, 100.0),
             compared(Part::Prediction, 103.0, 100.0, 100.0),
             compared(Part::Contradicted, 900.0, 500.0, 500.0),
-            // Within 20 %, and not within the 15 % of a count.
+            // Within 20 %, but not within the 15 % required of a count.
             Compared { figure: Figure::IdleK, ..compared(Part::Prediction, 200.0, 236.0, 100.0) },
-            // Near, and no better than nothing.
+            // Near, but no better than predicting no change.
             compared(Part::Prediction, 110.0, 117.0, 100.0),
         ];
         let score = Score {
@@ -570,7 +579,8 @@ mod tests {
             sentence.contains("not derivable and what is contradicted: 2 of 5 near, 1 both"),
             "{sentence}"
         );
-        // Two measures of one run are one, and a model that falls where the source rises goes the wrong way.
+        // Two measures of one run count once, and a model that falls where the source rises goes
+        // the wrong way.
         let rate = Compared { figure: Figure::WrittenMibS, ..compared(Part::Prediction, 200.0, 90.0, 100.0) };
         let pages = Compared { figure: Figure::WrittenMpages, ..rate.clone() };
         let score = Score::of([&rate, &pages].into_iter());

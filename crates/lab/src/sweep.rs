@@ -1,8 +1,9 @@
-//! Sweeps: one run for each combination of values, seeds and policies, each with a result that is kept under the digest of all that
-//! it depends on.
+//! Sweeps: one run for each combination of values, seeds and policies.
 //!
-//! The runs depend on nothing but what they are given. So any number of commands may share a folder of results, each with a part of
-//! the runs (`--shard K/N`), on this machine or on others; one that is killed loses the runs that it had in hand, and no other.
+//! Each result is stored under the digest of everything it depends on. Runs depend only on their
+//! inputs, so any number of commands may share a folder of results and each take a part of the runs
+//! (`--shard K/N`), on this machine or on others. A command that is killed loses only the runs in
+//! progress.
 
 use crate::experiment::{Axis, Experiment, ExperimentError, Figure, Run, side_by_side};
 use crate::fio::{self, Job};
@@ -16,12 +17,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The runs to make of a sweep, and where their results are.
+/// Which runs of a sweep to execute, and where to store results.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// The folder that keeps results; none are kept without one.
+    /// The folder that stores results; if `None`, nothing is stored.
     pub results: Option<PathBuf>,
-    /// The part of the runs to make: which of how many, counted from 1; all if not given.
+    /// The part of the runs to execute: which one, counted from 1, of how many; all if not given.
     pub shard: Option<(usize, usize)>,
 }
 
@@ -32,15 +33,15 @@ pub struct SweptJobs {
     pub jobs: Vec<Job>,
     /// The machine's file.
     pub machine: PathBuf,
-    /// The policy, where no axis has another.
+    /// The policy; axes override parts of it.
     pub policy: Policy,
     /// Values for keys of the machine's file.
     pub axes: Vec<Axis>,
     /// Values for options of the jobs.
     pub options: Vec<(String, Vec<String>)>,
-    /// Elevators; that of the policy if there is none.
+    /// Elevators; the policy's if empty.
     pub elevators: Vec<String>,
-    /// Controllers of dirty memory; likewise.
+    /// Dirty memory controllers; the policy's if empty.
     pub controls: Vec<String>,
     /// Seeds.
     pub seeds: Vec<u64>,
@@ -49,7 +50,7 @@ pub struct SweptJobs {
 /// One run of a sweep.
 #[derive(Clone, Debug)]
 struct Task {
-    /// Names and values that tell it from others.
+    /// Names and values that distinguish it from other runs.
     label: Vec<(String, String)>,
     work: Work,
 }
@@ -69,15 +70,15 @@ pub struct Sweep {
 /// A finished run.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// The digest of all that it depends on.
+    /// The digest of everything it depends on.
     pub digest: String,
-    /// Names and values that tell it from others.
+    /// Names and values that distinguish it from other runs.
     pub label: Vec<(String, String)>,
     /// Its figures.
     pub result: Value,
 }
 
-/// A progress report: runs that are over, how many of these were kept already, and all.
+/// Reports progress: finished runs, how many of these were already stored, and the total.
 pub type Progress = Arc<dyn Fn(usize, usize, usize) + Send + Sync>;
 
 impl Work {
@@ -107,7 +108,7 @@ impl Work {
                         ExperimentError::Run { row, workload, error }
                     })?;
                 let mut json = crate::report::json(&outcome);
-                // The only part that is not the run's own.
+                // Only these fields differ between identical runs.
                 for key in ["timestamp", "timestamp_ms"] {
                     json.as_object_mut().and_then(|all| all.remove(key));
                 }
@@ -118,10 +119,11 @@ impl Work {
 }
 
 impl Sweep {
-    /// Every row of an experiment on every workload with every seed, at every combination of the axes' values.
+    /// Every row of an experiment on every workload with every seed, at every combination of the
+    /// axes' values.
     ///
     /// # Errors
-    /// A value that the machine does not take.
+    /// If the machine rejects a value.
     pub fn of_experiment(
         experiment: &Experiment,
         axes: &[Axis],
@@ -135,10 +137,10 @@ impl Sweep {
         Ok(Self { tasks: tasks.collect() })
     }
 
-    /// Jobs under every combination.
+    /// Jobs under every combination of values, policies and seeds.
     ///
     /// # Errors
-    /// A value that the machine or a job does not take.
+    /// If the machine or a job rejects a value.
     pub fn of_jobs(swept: &SweptJobs) -> Result<Self, crate::command::LabError> {
         let mut tasks = Vec::new();
         let or_own = |list: &[String], own: String| if list.is_empty() { vec![own] } else { list.to_vec() };
@@ -176,20 +178,20 @@ impl Sweep {
         Ok(Self { tasks })
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no runs.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Makes the runs of a plan that are not kept yet, as many at a time as there are processors.
+    /// Executes the plan's runs in parallel, one per processor, skipping those already stored.
     ///
     /// # Errors
-    /// The first run that did not come to its end, or results that cannot be kept.
+    /// The first run that fails, or if results cannot be stored.
     pub fn run(&self, plan: &Plan, progress: Progress) -> Result<Vec<Done>, ExperimentError> {
         let mine = |n: usize| plan.shard.is_none_or(|(which, of)| n % of == which - 1);
         let tasks: Vec<Task> =
@@ -243,7 +245,7 @@ fn combinations(options: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>>
     all
 }
 
-/// The results as one JSON object.
+/// Formats the results as one JSON object.
 pub fn json(done: &[Done]) -> Value {
     let one = |done: &Done| {
         let label: Map<String, Value> =
@@ -253,7 +255,8 @@ pub fn json(done: &[Done]) -> Value {
     json!({"runs": done.iter().map(one).collect::<Vec<_>>()})
 }
 
-/// The results as a table: a line for each run, and of an experiment one for each of its workloads.
+/// Formats the results as a table, with a line for each job, or each workload of an experiment, of
+/// every run.
 pub fn table(done: &[Done]) -> String {
     let mut out = String::new();
     for Done { label, result, .. } in done {

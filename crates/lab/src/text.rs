@@ -1,12 +1,12 @@
-//! Files that users name.
+//! Reads text files that the user names.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// The expected contents of a file.
+/// What a file should contain.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Jobs, as fio takes them.
+    /// fio jobs.
     Jobs,
     /// An experiment.
     Experiment,
@@ -23,20 +23,20 @@ impl Kind {
         }
     }
 
-    /// A longer file is a disk image given by mistake, or has no end.
+    /// Size limit. A longer file is a disk image given by mistake, or endless.
     fn most_bytes(self) -> u64 {
         match self {
             Self::Jobs | Self::Experiment => 16 << 20,
-            // fio's of a thousand jobs have some 10 MiB.
+            // fio's result for a thousand jobs is about 10 MiB.
             Self::Result => 256 << 20,
         }
     }
 }
 
-/// Reads a file of text.
+/// Reads a text file.
 ///
 /// # Errors
-/// Says what is wrong with it, without its name.
+/// Describes the problem without the file's name.
 pub(crate) fn read(path: &Path, kind: Kind) -> Result<String, String> {
     let (what, most_bytes) = (kind.name(), kind.most_bytes());
     let problem = |error: std::io::Error| match error.kind() {
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(refused(&dir.path().join("g")), "No such file; look for a slip in its name");
         std::fs::write(&file, "text").unwrap();
         assert_eq!(read(&file, Kind::Jobs).unwrap(), "text");
-        // A result may be longer than what a person writes.
+        // A result may be longer than hand-written files.
         std::fs::write(&file, vec![b' '; (16 << 20) + 1]).unwrap();
         assert_eq!(refused(&file), "is longer than 16 MiB, so not a job file; give another file");
         assert!(read(&file, Kind::Result).is_ok());

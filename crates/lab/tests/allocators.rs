@@ -1,4 +1,4 @@
-//! Files that grow at once, under the allocators of history and ours.
+//! Files that grow concurrently, under the historical allocators and ours.
 
 use extant_lab::experiment::Experiment;
 use std::path::Path;
@@ -20,12 +20,14 @@ fn each_allocator_makes_longer_extents_than_the_one_before_and_they_read_faster(
     for layout in [ext2, ext3, mballoc] {
         assert_eq!((layout.files, layout.bytes), (32, 64 << 20));
     }
-    // Pieces of eight blocks, windows of 8 to 256 blocks, and one run.
+    // ext2 makes extents of eight blocks, ext3 has windows of 8 to 256 blocks, and mballoc makes
+    // one extent.
     assert!(ext2.extents >= 32 * 512 / 8 / 2, "{ext2:?}");
     assert!((33..=32 * 8).contains(&ext3.extents), "{ext3:?}");
     assert_eq!(mballoc.extents, 32);
     assert!(ext2.reread > ext3.reread && ext3.reread > mballoc.reread, "{ext2:?} {ext3:?} {mballoc:?}");
-    // Ours is one run for each file, too; with a sync every 64 KiB all but ext2 keep more than that together.
+    // Ours also writes one extent per file. With a sync every 64 KiB, all except ext2 keep more
+    // than that contiguous.
     assert_eq!(layout("extant", "32 files").extents, 32);
     for row in ["linux-2.6.11-ext3", "linux-2.6.33", "extant"] {
         let logs = layout(row, "8 logs");

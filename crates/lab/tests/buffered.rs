@@ -1,4 +1,4 @@
-//! Jobs without direct=1: through the page cache, on a modelled disk and on real files.
+//! Jobs without direct=1: through the page cache, on a modelled disk and on host files.
 
 use extant_history::DIRTY_CONTROLS;
 use extant_lab::{Measured, Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
@@ -16,7 +16,7 @@ fn on_a_disk_with(memory: Memory, jobs: &str) -> Result<Outcome, RunError> {
     on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(), &policy, 1, None)
 }
 
-/// With 64 MiB for pages, half of which may be dirty.
+/// Runs jobs with 64 MiB for pages, half of which may be dirty.
 fn on_a_disk(jobs: &str) -> Vec<Measured> {
     let memory =
         Memory { cache_bytes: Some(64 * MIB), dirty_limit_bytes: Some(32 * MIB), ..Memory::default() };
@@ -38,7 +38,7 @@ fn files_that_fit_are_written_at_the_speed_of_memory_and_fsync_pays() {
     assert!(write_rate(lazy) > 1e9 && lazy.write.completion.max_ns < 1_000_000, "{} B/s", write_rate(lazy));
     let [eager] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\nend_fsync=1\n")[..] else { panic!("one job") };
     let disk_s = 8.0 * MIB as f64 / 180e6;
-    // As in fio, it is part of the runtime, but not one of the syncs that are counted.
+    // As in fio, the final fsync counts towards the runtime, but is not one of the counted syncs.
     let sync_s = (eager.runtime.0 - lazy.runtime.0) as f64 / 1e9;
     assert_eq!(eager.sync.count, 0);
     assert!((disk_s..disk_s * 3.0).contains(&sync_s), "fsync of 8 MiB took {sync_s} s");
@@ -46,7 +46,7 @@ fn files_that_fit_are_written_at_the_speed_of_memory_and_fsync_pays() {
         let [often] = &on_a_disk(&format!("[a]\nrw=write\nbs=64k\nsize=8m\n{key}\n"))[..] else {
             panic!("one job")
         };
-        // Before the next write, of which there is none after the last.
+        // A sync comes before the next write, so none follows the last one.
         assert_eq!((often.sync.count, often.write.ios), (7, 128), "{key}");
         assert!(often.sync.min_ns > 1_000_000, "{key}: 1 MiB in {} ns", often.sync.min_ns);
     }
@@ -56,8 +56,8 @@ fn files_that_fit_are_written_at_the_speed_of_memory_and_fsync_pays() {
     assert!(begun.sync.max_ns < 1_000_000, "only begun, not waited for");
 }
 
-/// On Linux the caller of sync_file_range sleeps for requests, so that no more of its file is queued than the queue has room for,
-/// and a log beside it waits for less than without it.
+/// On Linux the caller of sync_file_range sleeps for requests. So no more of its file is queued
+/// than the queue can hold, and a log next to it waits no longer than without the call.
 #[test]
 fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
     let longest = |key: &str| {
@@ -112,7 +112,7 @@ fn reads_are_read_ahead_and_read_once() {
     assert!(warm.read.completion.min_ns > 300, "a call and a copy are not free");
     let ratio = read_rate(forgotten) / read_rate(cold);
     assert!((0.9..1.1).contains(&ratio), "invalidate=1, fio's default, makes it cold again: {ratio}");
-    // Random reads have no read-ahead.
+    // Random reads get no read-ahead.
     let [random] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\n")[..] else { panic!("one job") };
     let [bare] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\ndirect=1\n")[..] else {
         panic!("one job")
@@ -136,7 +136,7 @@ fn the_machine_s_file_says_how_much_memory_there_is() {
 
 #[test]
 fn direct_io_sees_what_the_cache_holds() {
-    // A second, direct, reader of what was just written must not pass what is dirty.
+    // A second job reads directly what was just written; dirty data must be written back first.
     let jobs = "[w]\nrw=write\nbs=64k\nsize=4m\nfilename=f\n[r]\nstonewall\nrw=read\nbs=64k\nsize=4m\nfilename=f\ndirect=1\n";
     let all = on_a_disk(jobs);
     assert!(all[0].write.completion.max_ns < 1_000_000);
@@ -168,7 +168,8 @@ fn processor_time_and_samples_are_told() {
     let (mean, all) = (number(&job["read"]["iops_mean"]), number(&job["read"]["iops"]));
     assert!((mean / all - 1.0).abs() < 0.1, "{mean} {all}");
     assert!(number(&job["read"]["bw_min"]) <= number(&job["read"]["bw_mean"]));
-    // A read costs a few microseconds of processor time in several milliseconds, and a switch to and fro.
+    // A read costs a few microseconds of processor time in several milliseconds, and two context
+    // switches.
     assert!((0.01..2.0).contains(&number(&job["sys_cpu"])), "{}", job["sys_cpu"]);
     let switches = number(&job["ctx"]) / number(&job["read"]["total_ios"]);
     assert!((0.5..3.0).contains(&switches), "{switches} a read");

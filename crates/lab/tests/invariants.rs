@@ -1,4 +1,4 @@
-//! Random machines and jobs: whatever they are, physics holds.
+//! Random machines and jobs must obey physics.
 
 use extant_lab::{Direction, Policy, fio, on_machine};
 use extant_rt::Rng;
@@ -6,7 +6,7 @@ use extant_sim::disk::DiskKind;
 use extant_sim::{Machine, Setting};
 use std::path::Path;
 
-/// The most that a disk's link or medium moves, in bytes a second.
+/// Highest rate of the disks' links or media, in bytes per second.
 fn most_bytes_s(machine: &Machine) -> f64 {
     let of_one = |kind: &DiskKind| match kind {
         DiskKind::Rotating(spec) => spec.interface_bytes_s,
@@ -75,7 +75,7 @@ fn physics_holds_on_random_machines_under_random_jobs() {
         for side in [&measured.read, &measured.write] {
             holds(side, block, elapsed_ns, &about);
             if direct == "1" {
-                // I/O that was in flight at the end was counted when it ended.
+                // I/O in flight at the end was counted when it completed.
                 let rate = side.bytes as f64 / measured.runtime.as_secs_f64();
                 assert!(rate <= most * 1.001, "{rate} bytes a second of {most}: {about}");
             }

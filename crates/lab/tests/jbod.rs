@@ -1,5 +1,7 @@
-//! The write-back thread's experiment: what its file says and what its table has, and, on two of its ten disks, what it shows
-//! of our dirty controller. The whole of it takes minutes: `extant lab run experiments/jbod`.
+//! The write-back thread's experiment.
+//!
+//! Checks its file and its table and, on two of its ten disks, the behaviour of our dirty
+//! controller. The whole experiment takes minutes: `extant lab run experiments/jbod`.
 
 use extant_cache::Event;
 use extant_lab::experiment::Experiment;
@@ -13,21 +15,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-/// Of the experiment's disks, each with its tenth of the link and of the memory.
+/// Number of the experiment's disks used here; each comes with a tenth of the link and of the
+/// memory.
 const DISKS: u64 = 2;
 const RAMP: Nanos = Nanos::from_secs(3);
 
-/// Sums over the trace; amounts, of this time.
+/// Totals over a trace; pages dirtied and written count only within this period.
 #[derive(Debug)]
 struct Watch(std::ops::Range<Nanos>, Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Pages, by inode.
+    /// Pages dirtied, by inode.
     dirtied: BTreeMap<u64, u64>,
     written_pages: u64,
     most_dirty: u64,
-    /// The longest, by rule.
+    /// The longest pause, by rule.
     pauses: BTreeMap<&'static str, Nanos>,
 }
 
@@ -53,14 +56,15 @@ impl Sink for Watch {
     }
 }
 
-/// The experiment's machine with some of its disks, and the file of its jobs for them.
+/// Runs the experiment's jobs on its machine with only some of its disks.
 fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64, Nanos) {
     let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
     let text = std::fs::read_to_string(machine).unwrap();
     let link = format!("bytes_s = {}", 69_180_000 * DISKS);
     let text =
         text.replace("bytes_s = 691_800_000", &link).replace("count = 10", &format!("count = {DISKS}"));
-    // With a write cache; without one, as the machine has it, the longest write of a hundred exceeds its bound by 2 %.
+    // With a write cache. Without one, as in the machine's file, the longest write of a hundred
+    // writers exceeds its bound by 2 %.
     let text = text.replace("write_cache_bytes = 0", "write_cache_bytes = 16_777_216");
     let machine = Machine::parse("some.toml", &text).unwrap();
     let (ramp, size) = (RAMP.0 / 1_000_000_000, 20_000 / writers);
@@ -99,10 +103,10 @@ fn ours_loses_nothing_where_memory_is_short_and_delays_no_writer() {
             assert!(rate >= 0.95 * large, "{rate} MiB/s, with memory enough {large}");
             assert!(seen.most_dirty <= limit_mib * 256 * DISKS / 10, "{} pages dirty", seen.most_dirty);
             for (rule, pause) in &seen.pauses {
-                // And a moment until the woken task has a processor.
+                // The bound includes the time until the woken task gets a processor.
                 assert!(*pause <= Nanos::from_millis(201), "{rule}: {pause:?}");
             }
-            // Turns are of 4 MiB or come round in 3 s, whichever is less; and a pause more.
+            // Turns are 4 MiB or come round within 3 s, whichever is less; add one pause.
             let fair_s = (writers * DISKS) as f64 / rate;
             let longest_s = longest.0 as f64 / 1e9;
             let most_s = 2.0 * (4.0 * fair_s).min(3.0) + 0.2;
@@ -116,7 +120,7 @@ fn ours_loses_nothing_where_memory_is_short_and_delays_no_writer() {
             for disk in 0..DISKS {
                 let each = || of_disk(disk).map(|inode| seen.dirtied[&inode]);
                 let (least, most) = (each().min().unwrap(), each().max().unwrap());
-                // The next writer has had two turns of 4 MiB less at most.
+                // The next writer is at most two turns of 4 MiB behind.
                 assert!(most <= least + 2 * 1024, "of disk {disk} equal writers got {least} to {most} pages");
             }
         }
@@ -158,7 +162,8 @@ fn every_row_has_what_was_published_beside_what_is_predicted() {
     for cell in &cells {
         let [report] = &cell.outcome.reports[..] else { panic!("ten jobs, one report") };
         assert_eq!((report.processes, report.measured.error.is_none()), (10, true));
-        // Ten files on ten disks: far more than one disk writes; no more than the link carries, which the run asserts.
+        // Ten files on ten disks write far more than one disk could, and no more than the link
+        // carries, which the run asserts.
         let written = cell.outcome.written.expect("the jobs write through the page cache");
         let mib_s = written.bytes_s() / f64::from(1 << 20);
         assert!(mib_s > 150.0 && written.over == Nanos::from_secs(1), "{}: {mib_s} MiB/s", cell.row);

@@ -1,4 +1,4 @@
-//! Jobs and experiments on modelled machines and on files, with fio itself as the oracle where it is installed.
+//! Jobs and experiments on modelled machines and on files, compared with fio where it is installed.
 
 use extant_lab::experiment::Experiment;
 use extant_lab::{Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
@@ -24,14 +24,14 @@ fn on(name: &str, jobs: &str, elevator: &str) -> Result<Outcome, RunError> {
 #[test]
 fn jobs_do_what_they_say() {
     let seconds = |outcome: &Outcome, n: usize| outcome.reports[n].measured.runtime.as_secs_f64();
-    // A stonewall: the second job begins when the first has ended; both are reported alone.
+    // A stonewall: the second job starts when the first has ended, and each has its own report.
     let text = "[a]\nrw=write\nbs=64k\nsize=64m\ndirect=1\nfsync=16\n[b]\nstonewall\nrw=read\nbs=64k\nsize=32m\ndirect=1\n";
     let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
     let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
-    // The last write is not followed by another, which a flush would come before.
+    // No write follows the last one, so no flush does either.
     assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 63));
     assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
-    // A job without writes may come first and read what the next one writes.
+    // A job without writes may come first and read what a later job writes.
     let dir = tempfile::tempdir().unwrap();
     let text = format!(
         "[global]\nfilename=shared\ndirectory={}\nsize=1m\nbs=64k\n[a]\nrw=read\n[b]\nstonewall\nrw=write\n",
@@ -41,13 +41,13 @@ fn jobs_do_what_they_say() {
     assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
     assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
     assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
-    // A rate is kept, to the block.
+    // A job keeps to its rate, within a block.
     let outcome =
         on("sata-7200-2013.toml", "[a]\nrw=read\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n", "none")
             .unwrap();
     let rate = outcome.reports[0].measured.read.bytes_s(outcome.reports[0].measured.runtime);
     assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
-    // Each side of a mix has the rate, and no I/O waits for its turn beyond the runtime.
+    // The rate applies to each side of a mix, and no I/O waits for its turn past the runtime.
     let text = "[a]\nrw=rw\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     let measured = &outcome.reports[0].measured;
@@ -59,20 +59,20 @@ fn jobs_do_what_they_say() {
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert_eq!(outcome.reports[0].measured.read.ios, 1);
     assert!((2.0..2.001).contains(&seconds(&outcome, 0)), "{}", seconds(&outcome, 0));
-    // A latency ends with the I/O, though its process sleeps for its rate.
+    // A latency ends with the I/O, even if its process then sleeps to keep its rate.
     let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nrate=40k\nruntime=4\nioengine=libaio\niodepth=4\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     let longest = outcome.reports[0].measured.read.completion.max_ns;
     assert!(longest < 50_000_000, "{longest} ns");
-    // The ramp does not count; the runtime comes after it.
+    // The ramp does not count; the runtime starts after it.
     let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nramp_time=2\nruntime=3\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!((3.0..3.1).contains(&seconds(&outcome, 0)), "{}", seconds(&outcome, 0));
-    // time_based goes round and round.
+    // time_based starts over until the time is up.
     let text = "[a]\nrw=read\nbs=1m\nsize=16m\ndirect=1\ntime_based\nruntime=1\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(outcome.reports[0].measured.read.bytes > 64 << 20 && seconds(&outcome, 0) < 1.1);
-    // Depth is depth for asynchronous engines only, and it pays.
+    // Queue depth applies only to asynchronous engines, and it pays off.
     let rate = |engine: &str| {
         let text =
             format!("[a]\nrw=randread\nsize=100g\ndirect=1\nruntime=5\niodepth=32\nioengine={engine}\n");
@@ -82,24 +82,25 @@ fn jobs_do_what_they_say() {
         report.measured.read.iops(report.measured.runtime)
     };
     assert!(rate("libaio") > rate("psync") * 2.0);
-    // Thinking is between I/Os.
+    // Think time falls between I/Os.
     let text =
         "[a]\nrw=randread\nsize=1g\ndirect=1\nthinktime=100000\nruntime=2\nnumjobs=3\ngroup_reporting\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     let report = &outcome.reports[0];
     assert_eq!(report.processes, 3);
     assert!((50..=60).contains(&report.measured.read.ios), "{}", report.measured.read.ios);
-    // A mix has its share of reads, and random offsets do not repeat before all were visited.
+    // A mix has its share of reads, and random offsets do not repeat before every block was
+    // visited.
     let text = "[a]\nrw=randrw\nrwmixread=70\nsize=16m\ndirect=1\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     let measured = &outcome.reports[0].measured;
     assert_eq!(measured.read.ios + measured.write.ios, 4096);
     assert!((2700..3050).contains(&measured.read.ios), "{}", measured.read.ios);
-    // Read twice through the page cache, the second time it is there.
+    // The second pass through the page cache finds everything cached.
     let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\ninvalidate=0\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
-    // A process that finds all in memory goes on for as long as it is told.
+    // A process that finds everything cached still stops when its runtime is over.
     let text = "[global]\nbs=1m\nsize=1m\nruntime=12\n[a]\nrw=read\ntime_based\n[b]\nrw=read\ntime_based\nruntime=12\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(seconds(&outcome, 0) < 12.1 && seconds(&outcome, 1) < 12.1);
@@ -113,14 +114,14 @@ fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
     assert!((1.95..2.05).contains(&mean_ms), "{mean_ms} ms");
 }
 
-/// Limits are those of the kind of device, and a result names them.
+/// Queue limits depend on the kind of device, and results name them.
 #[test]
 fn a_queue_has_as_many_requests_as_linux_gives_it() {
     let deep = "[a]\nrw=randread\nbs=4k\nsize=100g\ndirect=1\nruntime=1\nioengine=libaio\niodepth=256\n";
     let outcome = on("nvme-2017.toml", deep, "none").unwrap();
     let measured = &outcome.reports[0].measured;
     let iops = measured.read.iops(measured.runtime);
-    // The data sheet: 645,000.
+    // The data sheet says 645,000.
     assert!((iops / 645_000.0 - 1.0).abs() < 0.05, "{iops} reads a second at depth 256");
     let shown = report::human(&outcome);
     let limits =
@@ -147,7 +148,7 @@ fn a_queue_has_as_many_requests_as_linux_gives_it() {
     assert_eq!(run("noop").unwrap().queues[0].requests, 128);
 }
 
-/// The shares of fio's latency classes are all of a job's I/O, and no I/O is in two of them.
+/// fio's latency classes add up to all of a job's I/O, and no I/O is in two of them.
 #[test]
 fn latency_classes_add_up() {
     for text in [
@@ -165,7 +166,7 @@ fn latency_classes_add_up() {
     }
 }
 
-/// Every path of keys in a JSON value.
+/// Collects every path of keys in a JSON value.
 fn keys(value: &Value, at: &str, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
@@ -231,7 +232,8 @@ fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
     let experiment = Experiment::load(&path).unwrap();
     let cells = experiment.run().unwrap();
     println!("{}", experiment.table(&cells));
-    // Requests a second, mean and longest latency in ms, and MB/s, of a job of a workload under a policy.
+    // Requests per second, mean and longest latency in ms, and MB/s of a workload's job under a
+    // policy.
     let got = |row: &str, workload: &str, report: usize| -> [f64; 4] {
         let cells: Vec<_> =
             cells.iter().filter(|cell| cell.row == row && cell.workload == workload).collect();
@@ -263,7 +265,7 @@ fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
     }
 }
 
-/// Nothing is calibrated here, so that nothing follows from the published rows.
+/// No constant is fitted here, so nothing depends on the published rows.
 #[test]
 fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
     let experiment = Experiment::load(&root().join("experiments/cfq-idle-data-sheet")).unwrap();

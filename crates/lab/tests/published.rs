@@ -1,13 +1,13 @@
-//! fio command lines as they were published start as they stand, on the modelled NVMe disk.
+//! Published fio command lines must run unchanged on the modelled NVMe disk.
 //!
-//! Names of files are put on that disk; nothing else is changed but the time that a job runs, so that the test is short.
+//! Only file names are moved to that disk, and run times are shortened for the test.
 
 use extant_lab::{Policy, fio, on_machine, report};
 use extant_rt::Nanos;
 use extant_sim::Machine;
 use std::path::Path;
 
-/// Where each is found, and its options.
+/// The source of each command line, and its options.
 const LINES: [(&str, &str); 19] = [
     (
         "etcd: IBM, \"Using fio to tell whether your storage is fast enough for etcd\"",
@@ -137,7 +137,8 @@ fn every_published_line_starts() {
     }
 }
 
-/// A write with O_SYNC or O_DSYNC pays for a flush where the drive's buffer is volatile, as one with fdatasync after it does.
+/// A write with O_SYNC or O_DSYNC pays for a flush if the drive's buffer is volatile, like a write
+/// followed by fdatasync.
 #[test]
 fn a_synchronous_write_is_durable_when_it_ends() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/nvme-2017.toml");
@@ -157,7 +158,7 @@ fn a_synchronous_write_is_durable_when_it_ends() {
     assert!((synced / rate("--sync=dsync") - 1.0).abs() < 0.1);
 }
 
-/// The same log again and again: its last block is rewritten until it is full, and that is as fast as a stream.
+/// A log whose last block is rewritten until it is full is written as fast as a stream.
 #[test]
 fn a_block_that_is_rewritten_is_as_fast_as_a_stream() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/nvme-2017.toml");

@@ -1,4 +1,4 @@
-//! tiobench under each wait discipline, small enough for a test.
+//! tiobench under each wait discipline, scaled down for a test.
 
 use extant_lab::Setting;
 use extant_lab::experiment::Experiment;
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// With so little memory that files do not stay in it.
+/// The experiment with so little memory that files do not stay cached.
 fn small() -> Experiment {
     let settings = ["cache_bytes=33554432", "dirty_limit_bytes=8388608", "dirty_background_bytes=4194304"];
     let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
@@ -31,15 +31,16 @@ fn filters_end_spurious_wakes_and_ours_looks_at_those_alone_that_it_wakes() {
         let filtered = of("filtered", phase).sleeps;
         let ours = of("extant", phase).sleeps;
         assert_eq!(ours.examined, ours.woken, "{phase:?}");
-        // A writer and the background may want the lock of one page, and fsyncs that of a block with the inodes of all their files.
+        // A writer and background write-back may want the same page's lock, and fsyncs the lock of
+        // a block that holds all their files' inodes.
         let most = if matches!(phase, Phase::Write | Phase::RandomWrite) { filtered.woken / 2 } else { 0 };
         assert!(filtered.spurious <= most && ours.spurious <= most, "{phase:?}: {filtered:?}, {ours:?}");
-        // All move the same bytes, in about the same time: the bus decides.
+        // All move the same bytes in about the same time, since the bus is the bottleneck.
         let (before, after) = (of("before", phase), of("filtered", phase));
         assert_eq!(before.bytes, after.bytes);
         let ratio = after.took.as_secs_f64() / before.took.as_secs_f64();
         assert!((0.7..1.4).contains(&ratio), "{phase:?}: {ratio}");
-        // Nothing costs more time than the processors have, and a part no more than the whole.
+        // No processor time exceeds what the processors have, and no part exceeds the whole.
         for outcome in [before, after] {
             let spent: u64 = outcome.spent.iter().map(|spent| spent.time.0).sum();
             assert!(outcome.busy.0 <= outcome.took.0 * 6 + 1_000_000 && outcome.user < outcome.busy);
@@ -50,23 +51,26 @@ fn filters_end_spurious_wakes_and_ours_looks_at_those_alone_that_it_wakes() {
             );
         }
     }
-    // An idle processor is given a task once for each sleep, or a little more often: the program's other sleeps are few, and the
-    // elevator's timers, kupdate and the write-back of metadata add some. The source
-    // counts 3,985,424 calls of schedule() by cpu_idle after the patches, and 2,860,598 by the nine callers behind it: many of the
-    // former must have found nothing to run, which is no task given to a processor.
+    // An idle processor receives one task per sleep, or slightly more. The program sleeps little
+    // otherwise, and the elevator's timers, kupdate and metadata write-back add some.
+    //
+    // The source counts 3,985,424 calls of schedule() by cpu_idle after the patches, and 2,860,598
+    // by the next nine callers. Many of the former must have found nothing to run, which gives no
+    // task to a processor.
     for phase in [Phase::Read, Phase::RandomRead] {
         let sleeps = of("filtered", phase).sleeps;
         let slept = (sleeps.page + sleeps.lock + sleeps.buffer) as f64;
         let each = sleeps.idle as f64 / slept;
         assert!((0.8..1.5).contains(&each), "{phase:?}: {each} for each of {slept} sleeps");
     }
-    // The crowd: some 2,000/128 in each bucket of the old table, 2,000/256 in today's, and one to be woken.
+    // The crowd: about 2,000/128 waiters per bucket of the old table, 2,000/256 in today's, one of
+    // which must be woken.
     let crowd = |row| of(row, Phase::Waiters).sleeps;
     let per_wake = |row| crowd(row).examined as f64 / 1000.0;
     assert!((5.0..17.0).contains(&per_wake("before")), "{}", per_wake("before"));
     assert!((3.0..9.0).contains(&per_wake("linux-6")), "{}", per_wake("linux-6"));
     assert_eq!((crowd("extant").examined, crowd("extant").spurious), (1000, 0));
-    // The same again gives the same.
+    // Repeating the run gives the same result.
     let again = experiment.only(&["random read".into()], &["before".into()]).unwrap().run().unwrap();
     assert_eq!(again[0].outcome.phase.as_ref(), Some(of("before", Phase::RandomRead)));
 }
@@ -109,7 +113,8 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(refused("threads = 512", "threads = 0").contains("threads: 0 is not between 1 and 65536"));
     let error = refused("[tiobench]", "[[workload]]\nname = \"w\"\njobs = \"j\"\n[tiobench]");
     assert!(error.contains("No such file") || error.contains("leave [[workload]] out"), "{error}");
-    // A constant sees what is listed as calibrated, and that is of the row before.
+    // A constant may only be fitted to figures listed as calibrated, from the row before the
+    // change.
     let error = refused("sees.write = [\"seconds\"]", "sees.write = [\"cpu_mib_s\"]");
     assert!(error.contains("does not list as calibrated"), "{error}");
     let error = refused(

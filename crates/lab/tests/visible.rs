@@ -1,12 +1,13 @@
-//! The figures that constants of the experiments may be fitted to.
+//! The figures that an experiment's constants may be fitted to.
 
 use extant_lab::experiment::{Compared, Experiment, Part};
 use std::path::Path;
 
-/// Of each experiment that fits constants: the row before the change, and whether a workload of it may be seen.
+/// An experiment that fits constants, its row from before the change, and which workloads may be
+/// used.
 type Visible = (&'static str, &'static str, fn(&str) -> bool);
 
-/// The JBOD rows may be seen with plenty of memory, 2 GiB to be dirty in at least, and on two disks.
+/// The JBOD rows may be used with ample memory (a dirty limit of at least 2 GiB), and on two disks.
 const VISIBLE: [Visible; 6] = [
     ("cfq-idle", "before", |workload| workload == "500 readers"),
     ("delalloc-latency", "released", |workload| workload == "dd"),
@@ -35,7 +36,7 @@ fn constants_see_rows_before_the_change_alone() {
         }
     }
     assert!(seen > 10, "the experiments name their constants");
-    // No other experiment of these threads fits any.
+    // No other experiment of these threads fits constants.
     for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()) {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let is_known = VISIBLE.iter().any(|(known, ..)| *known == name);
@@ -46,7 +47,8 @@ fn constants_see_rows_before_the_change_alone() {
     }
 }
 
-/// Every published figure of every experiment, as "experiment, workload, row, figure", without any run.
+/// Every published figure of every experiment, as "experiment, workload, row, figure"; nothing is
+/// run.
 fn published() -> Vec<(String, Compared)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let mut folders: Vec<_> = std::fs::read_dir(&root)
@@ -69,8 +71,10 @@ fn named(wanted: impl Fn(&Compared) -> bool) -> Vec<String> {
     published().into_iter().filter(|(_, one)| wanted(one)).map(|(name, _)| name).collect()
 }
 
-/// Declared before anything was predicted: the patched mean and maximum of cyclictest, what fio gains by the patch, 715 MiB/s, the
-/// system time of pl-bd, the processor time of tiobench's write. They are not scored, whether they hit or miss.
+/// Figures declared not derivable before any prediction. They are not scored, hit or miss.
+///
+/// They are cyclictest's mean and maximum with the patch, fio's gain from the patch, 715 MiB/s, the
+/// system time of pl-bd, and the processor time of tiobench's write.
 #[test]
 fn declared_figures_are_not_scored() {
     let declared = [
@@ -87,7 +91,7 @@ fn declared_figures_are_not_scored() {
         "tiobench, write, filtered, cpu_mib_s",
     ];
     assert_eq!(named(|one| one.part == Part::NotDerivable), declared);
-    // The kernel with placeholders may be seen, so that nothing of it is a prediction.
+    // The kernel with placeholders may be used for fitting, so none of its figures is a prediction.
     let of_pl = named(|one| one.row == "pl" && one.part == Part::Prediction);
     assert!(of_pl.is_empty(), "{of_pl:?}");
 }
@@ -110,7 +114,7 @@ fn contradicted_figures_are_named_and_not_scored() {
     assert_eq!(named, contradicted);
 }
 
-/// More than 5 % apart as published, and less than their error.
+/// Published values more than 5 % apart, but within their error.
 #[test]
 fn a_change_within_its_published_error_is_a_control() {
     let within = named(|one| {
@@ -125,8 +129,8 @@ fn a_change_within_its_published_error_is_a_control() {
     assert_eq!(within, expected);
 }
 
-/// The miss of direct-boundary: I/Os a second under the patch are as much too many as the rate, which was declared not derivable, is
-/// too high; the size of an I/O is predicted.
+/// The miss of direct-boundary: with the patch, I/Os per second are too high by the same factor as
+/// the rate, which was declared not derivable. The size of an I/O is predicted.
 #[test]
 fn the_patch_of_direct_io_sends_ios_of_the_published_size() {
     let experiment =

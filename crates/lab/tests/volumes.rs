@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Pages of data whose write ended within a time.
+/// Counts data pages whose write completed within a period.
 #[derive(Debug)]
 struct Data(Range<Nanos>, Mutex<u64>);
 
@@ -40,7 +40,7 @@ fn each_disk() -> VolumeSpec {
     }
 }
 
-/// Jobs on two of the write-back thread's disks.
+/// Runs jobs on two of the write-back thread's disks.
 fn run(jobs: &str, control: &str, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
     let text = std::fs::read_to_string(path).unwrap().replace("count = 10", "count = 2");
@@ -56,7 +56,7 @@ fn run(jobs: &str, control: &str, sink: Option<Arc<dyn Sink>>) -> Result<Outcome
     on_machine(&jobs, machine, &policy, 1, sink)
 }
 
-/// Two dd on each disk, which are counted after a second.
+/// Two dd per disk, measured after one second.
 const JOBS: &str = "[global]\nrw=write\nbs=1m\nsize=500m\nramp_time=1\nruntime=6\nnumjobs=2\n\
     [disk0]\ndirectory=/mnt/sd0\n[disk1]\ndirectory=/mnt/sd1\n";
 
@@ -70,7 +70,8 @@ fn the_disks_write_the_data_of_all_files_and_little_more_in_the_time_that_counts
         let pages = *data.1.lock();
         println!("{control}: {written:?}, {pages} pages of data");
         assert_eq!(written.over, Nanos::from_secs(6));
-        // Commits are in it; what is in flight at either end of the time may be on another side of it.
+        // Journal commits are included; I/O in flight at either end of the period may count in only
+        // one of the two numbers.
         let (bytes, in_flight) = (pages * 4096, 32 << 20);
         assert!(written.bytes + in_flight >= bytes, "{control}: {written:?}, and {bytes} of data");
         assert!(written.bytes <= bytes + bytes / 50 + in_flight, "{control}: {written:?}, {bytes} of data");
@@ -79,7 +80,7 @@ fn the_disks_write_the_data_of_all_files_and_little_more_in_the_time_that_counts
     }
 }
 
-/// A writer that has ended keeps its file open on a volume: what is left of its turn holds up nobody.
+/// A finished writer's file stays open on a volume; the rest of its turn must not delay anyone.
 #[test]
 fn a_hundred_dd_on_each_disk_that_begin_at_once_and_end_at_once_wait_for_no_more_than_three_rounds() {
     let jobs =
@@ -121,7 +122,7 @@ fn a_path_that_names_no_disk_of_a_volume_is_refused() {
     );
 }
 
-/// The error of an experiment whose volume and first row have these settings.
+/// Returns the error of an experiment whose volume and first row have these settings.
 fn refused(volume: &str, row: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let machine = root.join("machines/jbod10-2011.toml");

@@ -208,9 +208,6 @@ impl<'a> ClosedLoop<'a> {
                     Decision::Dispatch(id) => {
                         let pending = self.slots[id.0 as usize].expect("dispatched once, after it was added");
                         let stream = &self.streams[pending.stream];
-                        if std::env::var("DBG").is_ok() && stream.random_in.is_none() {
-                            println!("{} dispatch", now.0 / 1000);
-                        }
                         let write = stream.op != Op::Read;
                         self.disk.submit(id.0, pending.start, stream.sectors, write, now);
                     }
@@ -268,9 +265,6 @@ impl<'a> ClosedLoop<'a> {
             priority: s.priority,
             ..Request::new(RequestId(id), s.op, Sector(pending.start), s.sectors)
         };
-        if std::env::var("DBG").is_ok() && s.random_in.is_none() {
-            println!("{now:?} {} add {:?}", now.0 / 1000, request.start);
-        }
         self.elevator.add(request, now);
     }
 
@@ -279,9 +273,6 @@ impl<'a> ClosedLoop<'a> {
         let pending = self.slots[tag as usize].take().expect("completed once");
         self.free.push(tag);
         let s = &self.streams[pending.stream];
-        if std::env::var("DBG").is_ok() && s.random_in.is_none() {
-            println!("{} done ", now.0 / 1000);
-        }
         let side = usize::from(s.sync);
         self.in_use[side] -= 1;
         let got = &mut self.got[pending.stream];

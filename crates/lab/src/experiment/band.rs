@@ -1,4 +1,4 @@
-//! Bands: an experiment's rows at every value of what its source does not state.
+//! Bands: an experiment's rows over the values that its source leaves unstated.
 
 use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, Run, side_by_side, table};
 use extant_sim::{Machine, Setting};
@@ -11,35 +11,35 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Band {
-    /// All if not given.
+    /// Workloads to run; all if empty.
     #[serde(default)]
     workloads: Vec<String>,
     #[serde(default)]
     rows: Vec<String>,
-    /// Machines beside the experiment's own.
+    /// Machines in addition to the experiment's own.
     #[serde(default)]
     pub(super) machines: Vec<PathBuf>,
-    /// Values by key of the machine's file.
+    /// Values for each key of the machine's file.
     #[serde(default)]
     set: BTreeMap<String, Vec<toml::Value>>,
 }
 
-/// A key of a machine's file with some values.
+/// A key of the machine's file and the values it takes.
 #[derive(Clone, Debug)]
 pub struct Axis(Vec<Setting>);
 
 impl Axis {
-    /// A key with its values, as `--set` takes them.
+    /// Creates an axis from a key and its values, as `--set` takes them.
     ///
     /// # Errors
-    /// Says how a setting is written.
+    /// Describes the syntax of a setting.
     pub fn new(key: &str, values: &[String]) -> Result<Self, String> {
         values.iter().map(|value| format!("{key}={value}").parse()).collect::<Result<_, _>>().map(Self)
     }
 }
 
 impl Axis {
-    /// Every combination of the values of some axes.
+    /// Every combination of the axes' values.
     pub(crate) fn combinations(axes: &[Self]) -> Vec<Vec<Setting>> {
         let mut all: Vec<Vec<Setting>> = vec![Vec::new()];
         for Self(values) in axes {
@@ -55,7 +55,7 @@ impl Axis {
 impl std::str::FromStr for Axis {
     type Err = String;
 
-    /// From `key=value,value,…`.
+    /// Parses `key=value,value,…`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((key, values)) => Self::new(key, &values.split(',').map(str::to_owned).collect::<Vec<_>>()),
@@ -84,10 +84,11 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The same over every combination of the axes' values, on its machine, and on others.
+    /// Replaces the band's points with every combination of the axes' values, on the experiment's
+    /// machine and on `others`.
     ///
     /// # Errors
-    /// A machine that is refused, with its file and the setting.
+    /// If a machine is refused; names its file and the setting.
     pub fn over(mut self, axes: &[Axis], others: Vec<PathBuf>) -> Result<Self, ExperimentError> {
         let combinations = Axis::combinations(axes);
         let named = !others.is_empty();
@@ -108,7 +109,9 @@ impl Experiment {
         Ok(self)
     }
 
-    /// Its runs at every combination of the axes' values with these seeds, its own if there are none, each with the values.
+    /// Returns the runs at every combination of the axes' values, each with its settings.
+    ///
+    /// Uses `seeds`, or the experiment's own if empty.
     pub(crate) fn sweep_runs(
         &self,
         axes: &[Axis],
@@ -127,10 +130,10 @@ impl Experiment {
         Ok(all)
     }
 
-    /// Runs the band, with the first seed, and gives it as a table; nothing without one.
+    /// Runs the band with the first seed and returns it as a table; empty if there is no band.
     ///
     /// # Errors
-    /// The first run that did not come to its end.
+    /// The first run that fails.
     pub fn band(&self) -> Result<String, ExperimentError> {
         let mut out = String::new();
         if self.points.is_empty() {

@@ -1,25 +1,26 @@
-//! Published figures beside the reproduced ones.
+//! Published figures next to the reproduced ones.
 
 use super::{Cell, Experiment, Figure, Row};
 use std::collections::BTreeMap;
 
-/// How a published figure is related to the model.
+/// How a published figure relates to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Of the row before the change; a calibration may see it, and none did.
+    /// From the row before the change. Calibration may use it, but did not.
     Before,
     /// A constant of the machine was fitted to it.
     Calibrated,
-    /// Nothing of it is in the model.
+    /// The model contains no information from it.
     Prediction,
-    /// It was said beforehand that the model cannot have it.
+    /// Declared in advance as something the model cannot predict.
     NotDerivable,
-    /// It, or the figure before the change, is more than the disks and their link ever carried by the same source's own account.
+    /// This figure, or the one before the change, exceeds what the disks and their link ever
+    /// carried according to the same source.
     Contradicted,
 }
 
 impl Part {
-    /// For a table.
+    /// The name for a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -31,66 +32,67 @@ impl Part {
     }
 }
 
-/// A published figure, and what the model gives for it.
+/// A published figure and the model's value for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
     /// The workload.
     pub workload: String,
     /// The row.
     pub row: String,
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
     /// See [`Part`].
     pub part: Part,
-    /// As published.
+    /// The published value.
     pub published: f64,
-    /// By how much the change to it may be off, in its unit, by what was published with it and with the figure before.
+    /// Error of the published change, in the figure's unit, derived from what was published with
+    /// this figure and the one before.
     pub margin: f64,
-    /// As the model has it; `None` where it has no such figure.
+    /// The model's value; `None` if the model has no such figure.
     pub reproduced: Option<f64>,
-    /// As it would be if the change changed nothing: as published for the first row of the workload.
+    /// The value if the change had no effect: that of the workload's first published row.
     pub null: Option<f64>,
-    /// The row before the change, as the model has it.
+    /// The model's value for the row before the change.
     pub reproduced_before: Option<f64>,
-    /// The row "extant" of the same workload.
+    /// The model's value for the row "extant" on the same workload.
     pub ours: Option<f64>,
 }
 
 impl Compared {
-    /// Whether it is a prediction, and was published as changed by no more than the error of that: a negative control.
+    /// Whether this is a negative control: a prediction whose published change is within its error.
     pub fn is_control(&self) -> bool {
         self.part == Part::Prediction && self.null.is_some() && !self.has_changed()
     }
 
-    /// Whether it was published as changed by more than the error of that.
+    /// Whether the published change exceeds its error.
     pub fn has_changed(&self) -> bool {
         self.null.is_some_and(|null| (self.published - null).abs() > self.margin)
     }
 
-    /// Whether the model's change from the row before goes the way of the published one; `None` where nothing changed, or a figure
-    /// is missing.
+    /// Whether the model's change from the row before has the same sign as the published one;
+    /// `None` if nothing changed or a figure is missing.
     pub fn goes_its_way(&self) -> Option<bool> {
         let published = self.null.filter(|_| self.has_changed()).map(|null| self.published - null)?;
         let model = self.reproduced? - self.reproduced_before?;
         Some(published * model > 0.0)
     }
 
-    /// Whether it measures the same thing of the same run as another.
+    /// Whether this figure and the other measure the same thing in the same run.
     pub fn is_twin_of(&self, other: &Self) -> bool {
         (&self.workload, &self.row) == (&other.workload, &other.row)
             && self.figure.twin().is_some_and(|(twin, _)| twin == other.figure)
     }
 
-    /// By which part the reproduced figure is off.
+    /// Relative error of the reproduced figure.
     pub fn error(&self) -> Option<f64> {
         self.reproduced.map(|got| got / self.published - 1.0)
     }
 }
 
-/// A change of less than this part is one that a measurement may not tell from none, where the source states no error.
+/// Relative change too small for a measurement to detect, if the source states no error.
 pub(crate) const SMALL: f64 = 0.05;
 
-/// Figures of one row on one workload, and the errors that were published with them.
+/// Figures of one row on one workload, and the errors published with them.
 struct Source<'a> {
     figures: &'a BTreeMap<Figure, f64>,
     margins: Option<&'a BTreeMap<Figure, f64>>,
@@ -101,8 +103,8 @@ impl<'a> Source<'a> {
         Self { figures: &row.published[workload], margins: row.margin.get(workload) }
     }
 
-    /// The error of a figure by what its source says: the margin stated with it, or its distance from another measure of the
-    /// same thing.
+    /// The figure's error according to its source: the stated margin, or the distance from another
+    /// measure of the same thing.
     fn stated(&self, figure: Figure) -> Option<f64> {
         let margin = self.margins.and_then(|margins| margins.get(&figure)).copied();
         margin.or_else(|| {
@@ -111,46 +113,48 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// One unit of a figure that was printed in whole units; below that nothing can be told apart.
+    /// The resolution of a printed figure: 1 if it was printed in whole units, otherwise 0.
     fn resolution(&self, figure: Figure) -> f64 {
         self.figures.get(&figure).map_or(0.0, |value| if value.fract() == 0.0 { 1.0 } else { 0.0 })
     }
 }
 
-/// The error of a change from one figure to another, in its unit: the larger of the two figures' own, as published; 5 % where
-/// nothing was; and never less than what they were printed in.
+/// Error of a change from one figure to another, in the figure's unit.
+///
+/// The larger of the two published errors, or 5 % of the first figure if neither has one; never
+/// less than the resolution at which they were printed.
 fn error_of_change(figure: Figure, before: &Source<'_>, after: &Source<'_>) -> f64 {
     let stated = [before, after].into_iter().filter_map(|one| one.stated(figure)).reduce(f64::max);
     let error = stated.unwrap_or_else(|| SMALL * before.figures.get(&figure).copied().unwrap_or(0.0));
     error.max(before.resolution(figure)).max(after.resolution(figure))
 }
 
-/// Whether a figure is more, by over 5 %, than the disks and their link were ever measured at by the source, in this figure or
-/// in another of the same thing.
+/// Whether a figure exceeds by over 5 % the most that the source ever measured for the disks and
+/// their link, in this figure or in another that measures the same thing.
 fn is_contradicted(figure: Figure, value: f64, carried: &BTreeMap<Figure, f64>) -> bool {
     let of_twin = || figure.twin().and_then(|(twin, unit)| Some(carried.get(&twin)? * unit));
     let most = carried.get(&figure).copied().or_else(of_twin);
     most.is_some_and(|most| value > most * (1.0 + SMALL))
 }
 
-/// A headline figure of a workload: what was measured before and after, and what the model has.
+/// A headline figure of a workload: measured and modelled, before and after the change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Headline {
     /// The workload.
     pub workload: String,
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
-    /// As published before the change, and after it.
+    /// The published values before and after the change.
     pub published: [Option<f64>; 2],
-    /// As the model has them.
+    /// The model's values for the same rows.
     pub reproduced: [Option<f64>; 2],
-    /// Under the rule that Linux has today.
+    /// The model's value under the rule that Linux uses today.
     pub today: Option<f64>,
-    /// Ours.
+    /// The model's value under our policy.
     pub ours: Option<f64>,
 }
 
-/// Figures that a table of all rows has at most.
+/// Maximum number of figures in a table of all rows.
 pub(crate) const EACH_ROW: usize = 6;
 
 /// Figures of every row on a workload, published or not.
@@ -158,12 +162,12 @@ pub(crate) const EACH_ROW: usize = 6;
 pub(crate) struct EachRow {
     pub(crate) workload: String,
     pub(crate) figures: Vec<Figure>,
-    /// By name.
+    /// Rows by name.
     pub(crate) rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
 impl Experiment {
-    /// The figures of every row that its file asks for.
+    /// For every row, the figures that the experiment file asks to show.
     pub(crate) fn each_row(&self, cells: &[Cell]) -> Vec<EachRow> {
         let of = |(workload, figures): (&String, &Vec<Figure>)| {
             let values = |row: &Row| {
@@ -177,7 +181,7 @@ impl Experiment {
         self.all_rows.iter().map(of).collect()
     }
 
-    /// The headline figures of these results, those that were published.
+    /// The published headline figures next to these results.
     pub fn headlines(&self, cells: &[Cell]) -> Vec<Headline> {
         let mut all = Vec::new();
         for load in &self.workloads {
@@ -207,7 +211,7 @@ impl Experiment {
         all
     }
 
-    /// Every published figure of these results.
+    /// Every published figure next to these results.
     pub fn compare(&self, cells: &[Cell]) -> Vec<Compared> {
         let mut all = Vec::new();
         for load in &self.workloads {
@@ -266,7 +270,7 @@ mod tests {
         BTreeMap::from(all)
     }
 
-    /// The published figures of a row, without margins.
+    /// A row's published figures without margins.
     fn bare(figures: &BTreeMap<Figure, f64>) -> Source<'_> {
         Source { figures, margins: None }
     }
@@ -279,12 +283,12 @@ mod tests {
     #[test]
     fn a_step_of_one_printed_unit_is_no_change() {
         let row = |value| figures([(Figure::LatencyMinUs, value)]);
-        // 8 % more, of which nothing can be known.
+        // 8 % more, but within the resolution.
         assert!(is_control(Figure::LatencyMinUs, &bare(&row(12.0)), &bare(&row(13.0))));
         assert!(!is_control(Figure::LatencyMinUs, &bare(&row(12.0)), &bare(&row(14.0))));
-        // Printed with a digit behind the point, the same step is a change.
+        // Printed with one decimal, the same step is a change.
         assert!(!is_control(Figure::LatencyMinUs, &bare(&row(12.1)), &bare(&row(13.2))));
-        // Large numbers are not made sharper by being printed to the unit: 5 % remain.
+        // Printing large numbers to the unit does not make them more precise: 5 % still applies.
         assert!(is_control(Figure::LatencyMinUs, &bare(&row(1200.0)), &bare(&row(1203.0))));
     }
 
@@ -296,7 +300,7 @@ mod tests {
             [0, 1, 2].map(|n| Source { figures: &values[n], margins: Some(&margins[n]) });
         assert!(is_control(Figure::MibS, &before, &within), "5 % less, of 10 % that it may be off");
         assert!(!is_control(Figure::MibS, &before, &beyond), "22 less, of 11 that the row before may be off");
-        // A margin below 5 % makes a small change one: both directions.
+        // A margin below 5 % turns a small change into a real one, in either direction.
         let sharp = figures([(Figure::MibS, 0.5)]);
         let other = figures([(Figure::MibS, 150.3)]);
         let [first, second] = [&values[0], &other].map(|figures| Source { figures, margins: Some(&sharp) });
@@ -308,15 +312,16 @@ mod tests {
     fn two_measures_of_one_run_have_the_error_of_their_distance() {
         let (rate, pages) = (Figure::WrittenMibS, Figure::WrittenMpages);
         let row = |mib_s, mpages| figures([(rate, mib_s), (pages, mpages)]);
-        // 785 MiB/s by its pages beside 665: neither a change of 18 MiB/s nor one of 108 exceeds 120.
+        // Its pages give 785 MiB/s, its rate 665: neither a change of 18 MiB/s nor one of 108
+        // exceeds the distance of 120.
         let (before, after) = (row(646.96, 51.979), row(664.74, 60.298));
         assert!(is_control(rate, &bare(&before), &bare(&after)));
         assert!(is_control(pages, &bare(&before), &bare(&after)));
-        // Where they agree within 8 MiB/s, a change of 3 % counts.
+        // Where the two agree within 8 MiB/s, a change of 3 % counts.
         let (before, after) = (row(502.51, 38.677), row(517.6, 39.84));
         assert!(!is_control(rate, &bare(&before), &bare(&after)));
         assert!(!is_control(pages, &bare(&before), &bare(&after)));
-        // With one measure alone 5 % hold.
+        // With one measure alone, 5 % applies.
         let [before, after] = [502.51, 517.6].map(|mib_s| figures([(rate, mib_s)]));
         assert!(is_control(rate, &bare(&before), &bare(&after)));
     }

@@ -1,4 +1,4 @@
-//! Constants of the machine that an experiment fits, and what each may see.
+//! Machine constants that an experiment fits, and the figures each may be fitted to.
 
 use super::{Experiment, ExperimentError, Figure, Load, Row, Run, load_machine, side_by_side};
 use crate::fit::{Fit, search};
@@ -10,23 +10,24 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// Keys of the machine's file; those behind the first keep their ratio to it.
+    /// Keys of the machine's file; those after the first keep their ratio to it.
     pub(super) keys: Vec<String>,
-    /// The range of the first, from what is known beforehand.
+    /// The range of the first key, from what was known in advance.
     #[serde(default)]
     least: f64,
     #[serde(default)]
     most: f64,
-    /// Or the values that it may have.
+    /// Alternatively, the values to choose from.
     #[serde(default)]
     values: Vec<f64>,
-    /// Seeds of the runs over which each figure is averaged (geometric mean) before it is compared: the experiment's first where it
-    /// names none. A model whose figures differ from seed to seed by more than the fit is to tell apart needs several.
+    /// Seeds over which each figure is averaged (geometric mean) before it is compared; the
+    /// experiment's first seed if empty. Use several if the figures vary between seeds by more than
+    /// the fit has to resolve.
     #[serde(default)]
     seeds: Vec<u64>,
-    /// The row that it is fitted to: one before the change.
+    /// The row to fit to, from before the change.
     pub(super) row: String,
-    /// The figures of that row that it may see, by workload.
+    /// The figures of that row that it may be fitted to, by workload.
     pub(super) sees: BTreeMap<String, Vec<Figure>>,
 }
 
@@ -36,17 +37,17 @@ impl Constant {
         &self.keys
     }
 
-    /// The row that it is fitted to.
+    /// The row it is fitted to.
     pub fn row(&self) -> &str {
         &self.row
     }
 
-    /// The workloads of that row that it sees.
+    /// The workloads of that row that it is fitted to.
     pub fn workloads(&self) -> impl Iterator<Item = &str> {
         self.sees.keys().map(String::as_str)
     }
 
-    /// Its row and figures, for a sentence.
+    /// The row, figures and seeds, formatted for a sentence.
     pub(crate) fn seen(&self) -> String {
         let of = |(workload, figures): (&String, &Vec<Figure>)| {
             format!(
@@ -59,12 +60,12 @@ impl Constant {
         format!("\"{}\": {}{seeds}", self.row, self.sees.iter().map(of).collect::<Vec<_>>().join(", "))
     }
 
-    /// The keys behind the first.
+    /// The keys after the first.
     pub(crate) fn others(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().skip(1).map(String::as_str)
     }
 
-    /// The first thing that makes no sense about it.
+    /// The first inconsistency in the definition, if any.
     pub(super) fn fault(&self, rows: &[Row]) -> Option<String> {
         let name = self.keys.first().map_or("(none)", String::as_str);
         let problem = |text: String| Some(format!("constant {name}: {text}"));
@@ -98,12 +99,13 @@ impl Constant {
 }
 
 impl Experiment {
-    /// The constants that it fits, in order.
+    /// The constants to fit, in order.
     pub fn constants(&self) -> &[Constant] {
         &self.constants
     }
 
-    /// Whether each constant gives a machine at both ends of its range, or with each of its values: before a search stops half way.
+    /// Checks that each constant's machine is valid at both ends of its range, or for each of its
+    /// values, so that a search does not fail halfway.
     pub(super) fn check_constants(&self) -> Result<(), String> {
         for constant in &self.constants {
             let ends = [constant.least, constant.most];
@@ -115,13 +117,13 @@ impl Experiment {
         Ok(())
     }
 
-    /// The machine with a constant's value.
+    /// Returns the machine with a constant set to a value.
     fn machine_with(&self, constant: &Constant, value: f64) -> Result<Machine, ExperimentError> {
         let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
         Ok(load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?)
     }
 
-    /// The settings that give a constant a value.
+    /// Returns the settings that give a constant a value.
     fn settings_of(&self, constant: &Constant, value: f64) -> Result<Vec<Setting>, ExperimentError> {
         let refused =
             |problem: String| ExperimentError::File(self.machine_file.display().to_string(), problem);
@@ -146,20 +148,20 @@ impl Experiment {
         Ok(settings)
     }
 
-    /// The same with a constant's value.
+    /// Sets a constant to a value.
     ///
     /// # Errors
-    /// A machine that is refused.
+    /// If the machine is refused.
     pub(crate) fn with_constant(mut self, constant: &Constant, value: f64) -> Result<Self, ExperimentError> {
         self.machine = self.machine_with(constant, value)?;
         self.settings.extend(self.settings_of(constant, value)?);
         Ok(self)
     }
 
-    /// Fits a constant to what it may see.
+    /// Fits a constant to the figures it may be fitted to.
     ///
     /// # Errors
-    /// The first run that did not come to its end, and a machine that is refused.
+    /// The first run that fails, or a machine that is refused.
     pub(crate) fn fit(&self, constant: &Constant) -> Result<Fit, ExperimentError> {
         let row = self.rows.iter().find(|row| row.name == constant.row).expect("checked when it was loaded");
         let loads: Vec<Load> =
@@ -176,7 +178,7 @@ impl Experiment {
                 tiobench: self.tiobench,
             };
             let cells = side_by_side(seeds.iter().map(run).collect(), Run::cells)?;
-            // The logarithm of reproduced by published, of each figure, over all seeds.
+            // The logarithm of reproduced / published for each figure, summed over all seeds.
             let mut logarithms = BTreeMap::<_, f64>::new();
             for cell in cells.iter().flatten() {
                 for (n, figure) in constant.sees[&cell.workload].iter().enumerate() {
@@ -190,10 +192,10 @@ impl Experiment {
         })
     }
 
-    /// Writes a constant's value into the machine's file, with a note behind it.
+    /// Writes a constant's value into the machine's file, followed by a note.
     ///
     /// # Errors
-    /// The file could not be read or written.
+    /// If the file cannot be read or written.
     pub(crate) fn write_constant(
         &self,
         constant: &Constant,
@@ -218,7 +220,7 @@ impl Experiment {
     }
 }
 
-/// The first line that gives a key a value, and the value.
+/// The first line that assigns a key, and the value it assigns.
 fn line_of<'a>(text: &'a str, key: &str) -> Option<(usize, &'a str)> {
     text.lines().enumerate().find_map(|(n, line)| {
         let (name, rest) = line.split_once('=')?;

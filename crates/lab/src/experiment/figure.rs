@@ -7,49 +7,51 @@ use extant_rt::Nanos;
 use extant_sim::Spent;
 use serde::Deserialize;
 
-/// A figure of the first report of a run; its name in an experiment's file is that of the variant, in small letters.
+/// A figure of a run's first report. Its name in an experiment file is the variant's, in snake
+/// case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// I/Os a second.
+    /// I/Os per second.
     Iops,
     /// Mean completion latency.
     MeanMs,
-    /// Longest.
+    /// Longest completion latency.
     MaxMs,
-    /// Its standard deviation.
+    /// Standard deviation of completion latency.
     DeviationMs,
-    /// Mean time of a sync.
+    /// Mean sync latency.
     SyncMeanMs,
-    /// Longest.
+    /// Longest sync latency.
     SyncMaxMs,
-    /// MiB a second, as the processes saw them.
+    /// MiB per second as the processes saw them.
     MibS,
-    /// MiB a second that the disks wrote.
+    /// MiB per second written by the disks.
     WrittenMibS,
-    /// Pages of 4 KiB that the disks wrote, in millions, in a run of 300 s.
+    /// Pages of 4 KiB written by the disks in a run of 300 s, in millions.
     WrittenMpages,
-    /// Bios a second that came to the disks' queues of a volume; for a striped device, pieces of those above it.
+    /// Bios per second that reach the queues of a volume's disks; for a striped device, pieces of
+    /// the bios above it.
     PiecesS,
-    /// Commands a second that the queues made of them.
+    /// Commands per second that the queues made of them.
     CommandsS,
-    /// Bios that direct I/O of Linux sent at boundaries, for each GiB written.
+    /// Bios that Linux's direct I/O sent at boundaries, per GiB written.
     FlushesGib,
     /// Processor time of tasks, in per cent of one processor.
     SystemPercent,
     /// Processor time of interrupts, in per cent of one processor.
     InterruptPercent,
-    /// Shortest scheduling latency beside the jobs.
+    /// Shortest scheduling latency while the jobs run.
     LatencyMinUs,
-    /// Its mean.
+    /// Mean scheduling latency.
     LatencyMeanUs,
-    /// Its longest.
+    /// Longest scheduling latency.
     LatencyMaxUs,
-    /// Time that a phase of tiobench took.
+    /// Duration of a tiobench phase, or of a run until everything is durable.
     Seconds,
-    /// MiB that it moved for each second of processor time, the program's and the kernel's.
+    /// MiB moved per second of processor time, program and kernel together.
     CpuMibS,
-    /// The kernel's processor time in it, in per cent of one processor.
+    /// The kernel's processor time in the phase, in per cent of one processor.
     KernelPercent,
     /// Sleeps for pages' bits, in thousands (kernel: `wait_on_page_bit`).
     PageSleepsK,
@@ -57,41 +59,43 @@ pub enum Figure {
     LockSleepsK,
     /// Sleeps for buffers, in thousands (kernel: `__wait_on_buffer`).
     BufferSleepsK,
-    /// Times that an idle processor was given a task, in thousands (kernel: calls of `schedule()` by `cpu_idle`).
+    /// Times that an idle processor received a task, in thousands (kernel: calls of `schedule()` by
+    /// `cpu_idle`).
     IdleK,
-    /// Share of switches in the processor time of switches, wake-ups and copies.
+    /// Context switches' share of the processor time of switches, wake-ups and copies.
     SwitchPercent,
-    /// Share of wake-ups in the same.
+    /// Wake-ups' share of the same time.
     WakePercent,
-    /// Waiters for pages and buffers that were woken spuriously, in thousands.
+    /// Waiters for pages and buffers woken spuriously, in thousands.
     SpuriousK,
-    /// All that were woken, in thousands.
+    /// All waiters for pages and buffers that were woken, in thousands.
     WokenK,
-    /// Waiters that wake-ups looked at, for each that was to be woken.
+    /// Waiters examined per waiter that had to be woken.
     ExaminedPerWake,
     /// Processor time of tasks, in seconds.
     SystemSeconds,
-    /// Groups that an allocator of Linux searched, for each search.
+    /// Groups searched per search by a Linux allocator.
     GroupsPerSearch,
-    /// Processor time of such a search, in microseconds for each group of the volume.
+    /// Processor time of such a search, in microseconds per group of the volume.
     SearchUsPerGroup,
-    /// Runs of a file on its volume, the mean over all files.
+    /// Extents of a file on its volume, averaged over all files.
     ExtentsPerFile,
-    /// KiB of such a run, on average.
+    /// Average length of such an extent in KiB.
     ExtentKib,
-    /// MiB a second at which all files are read again, from beginning to end.
+    /// MiB per second when all files are reread from beginning to end.
     RereadMibS,
-    /// Bios that came to the disks' queues of a volume, for each GiB that was written.
+    /// Bios that reach the queues of a volume's disks, per GiB written.
     BiosGib,
-    /// Processor time of tasks and interrupts, in seconds for each GiB that was written.
+    /// Processor time of tasks and interrupts, in seconds per GiB written.
     CpuGib,
 }
 
-/// The nominal run of the write-back thread, whose figures are pages written in a run.
+/// Duration of the write-back thread's nominal run in seconds; its figures count pages written per
+/// run.
 const RUN_S: f64 = 300.0;
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 37] = [
         Self::Iops,
         Self::MeanMs,
@@ -175,7 +179,7 @@ impl Figure {
         }
     }
 
-    /// Name and unit, for a table.
+    /// The name and unit for a table.
     pub fn title(self) -> &'static str {
         match self {
             Self::Iops => "iops",
@@ -218,7 +222,7 @@ impl Figure {
         }
     }
 
-    /// Digits after the point, in a table.
+    /// Decimals in a table.
     pub fn digits(self) -> usize {
         match self {
             Self::MeanMs
@@ -247,7 +251,8 @@ impl Figure {
         }
     }
 
-    /// Whether it counts events, of which a prediction is to be nearer than a rate or a time.
+    /// Whether the figure counts events; predictions of counts must be closer than those of rates
+    /// or times.
     pub(crate) fn is_count(self) -> bool {
         matches!(
             self,
@@ -261,7 +266,8 @@ impl Figure {
         )
     }
 
-    /// Another figure that measures the same thing, and what one unit of that is in units of this one.
+    /// Another figure that measures the same thing, and the value of one of its units in this
+    /// figure's unit.
     pub(crate) fn twin(self) -> Option<(Self, f64)> {
         const MPAGES: f64 = 256.0 * RUN_S / 1e6;
         match self {
@@ -271,7 +277,7 @@ impl Figure {
         }
     }
 
-    /// Of one run, of its report of this number; `None` where the run does not have it.
+    /// The figure in one report of a run; `None` if the run does not have it.
     pub(super) fn of(self, cell: &Cell, report: usize) -> Option<f64> {
         const MIB: f64 = (1 << 20) as f64;
         if let Some(phase) = &cell.outcome.phase {
@@ -287,7 +293,7 @@ impl Figure {
         let layout = cell.outcome.layout.filter(|layout| layout.extents > 0);
         let used = cell.outcome.processors.filter(|_| counted.is_some());
         let a_second = |count: u64| used.map(|used| count as f64 / used.over.as_secs_f64());
-        // The bytes that the disks wrote, where those were counted: pages that are dirty at the end had no bio.
+        // Prefer the bytes that the disks wrote: pages still dirty at the end had no bio.
         let written_bytes = cell.outcome.written.map_or(measured.write.bytes, |written| written.bytes);
         let a_gib = |amount: f64| (written_bytes > 0).then(|| amount / (written_bytes as f64 / MIB / 1024.0));
         let percent = |time: Nanos, used: ProcessorUse| 100.0 * time.as_secs_f64() / used.over.as_secs_f64();
@@ -354,7 +360,7 @@ impl Figure {
             Self::WakePercent => Some(100.0 * phase.share("page_wake_ns")),
             Self::SpuriousK => thousands(sleeps.spurious),
             Self::WokenK => thousands(sleeps.woken),
-            // Those that were woken spuriously were not to be woken.
+            // Spurious wake-ups are not counted: those waiters did not have to be woken.
             Self::ExaminedPerWake => {
                 let wanted = sleeps.woken.saturating_sub(sleeps.spurious);
                 (wanted > 0).then(|| sleeps.examined as f64 / wanted as f64)
@@ -363,7 +369,7 @@ impl Figure {
         }
     }
 
-    /// The mean over some runs.
+    /// The mean over some runs; `None` unless every run has the figure.
     pub(super) fn mean(self, cells: &[&Cell], report: usize) -> Option<f64> {
         let each: Option<Vec<f64>> = cells.iter().map(|cell| self.of(cell, report)).collect();
         each.filter(|each| !each.is_empty()).map(|each| each.iter().sum::<f64>() / each.len() as f64)

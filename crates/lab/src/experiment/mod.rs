@@ -1,8 +1,8 @@
 //! Experiments: a machine, workloads and policies, and published measurements to compare with.
 //!
-//! An experiment is a folder like `experiments/cfq-idle`: `experiment.toml` names machine, workloads and policies, `jobs/`
-//! holds the workloads, and `expected.txt` the table that comes out. Every policy runs every workload; where a row was
-//! published, the table says how far the model is from it.
+//! An experiment is a folder such as `experiments/cfq-idle`. `experiment.toml` names the machine,
+//! workloads and policies; `jobs/` holds the workloads; `expected.txt` holds the resulting table.
+//! Every policy runs every workload. Where a row was published, the table shows the model's error.
 
 mod band;
 mod compared;
@@ -37,9 +37,9 @@ use std::path::{Path, PathBuf};
 pub struct Experiment {
     /// Its name.
     pub name: String,
-    /// A description of the model and the source of the published numbers.
+    /// Describes the model and the source of the published numbers.
     pub source: String,
-    /// Parts of the source's set-up that the model leaves out.
+    /// Parts of the source's setup that the model leaves out.
     pub leaves_out: Vec<String>,
     machine_file: PathBuf,
     settings: Vec<Setting>,
@@ -52,20 +52,22 @@ pub struct Experiment {
     points: Vec<Point>,
     tiobench: Option<Tiobench>,
     constants: Vec<Constant>,
-    /// The figures of it that a summary shows.
+    /// Figures to show in a summary.
     headline: Vec<Figure>,
-    /// By workload: figures that a report shows of every row.
+    /// By workload: figures to show in a report for every row.
     all_rows: BTreeMap<String, Vec<Figure>>,
-    /// The largest of a figure that its disks and their link were measured at, in any row of the source.
+    /// The largest value of a figure that the source measured for its disks and their link, in any
+    /// row.
     carried: BTreeMap<Figure, f64>,
-    /// The experiment, by its folder, whose published figures these are, too: they count there.
+    /// Folder of another experiment with the same published figures; they are counted there.
     pub(crate) repeats: Option<String>,
     ranges: Ranges,
     range_points: Vec<RangePoint>,
     blktrace: Option<PathBuf>,
 }
 
-/// The part of an experiment whose table `expected.txt` holds: all of it, unless that takes long.
+/// The part of an experiment whose table is in `expected.txt`: all of it, unless that takes too
+/// long.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Checked {
@@ -73,7 +75,7 @@ struct Checked {
     rows: Vec<String>,
     /// How long each workload runs, without warm-up.
     seconds: Option<u64>,
-    /// Other options for tiobench.
+    /// Options of tiobench that replace the experiment's.
     tiobench: Option<Tiobench>,
 }
 
@@ -85,13 +87,13 @@ struct File {
     #[serde(default)]
     leaves_out: Vec<String>,
     machine: PathBuf,
-    /// Other values for keys of the machine's file, as `--set` takes them.
+    /// Values that override keys of the machine's file, as `--set` takes them.
     #[serde(default)]
     set: Vec<String>,
     seeds: Vec<u64>,
     #[serde(default)]
     workload: Vec<Workload>,
-    /// Runs tiobench instead of jobs: its phases are the workloads.
+    /// Runs tiobench instead of jobs; its phases are the workloads.
     tiobench: Option<Tiobench>,
     row: Vec<Row>,
     #[serde(default)]
@@ -115,20 +117,22 @@ struct File {
 struct Workload {
     name: String,
     jobs: PathBuf,
-    /// The page cache, where it is not as the machine's file says.
+    /// Page cache settings that override the machine's file.
     cache_bytes: Option<u64>,
     dirty_limit_bytes: Option<u64>,
     dirty_background_bytes: Option<u64>,
-    /// Pages of so many bytes in a row leave write-back together; those of a bio if not given.
+    /// Contiguous pages leave write-back together in runs of this many bytes; if not given, those
+    /// of one bio do.
     run_bytes: Option<u64>,
-    /// Scheduling latency is measured beside the jobs.
+    /// Measures scheduling latency while the jobs run.
     cyclictest: Option<Cyclictest>,
-    /// The volume that the jobs' files are on, or the volumes; if not given, each file is one run of its disk.
+    /// The volume, or volumes, that hold the jobs' files; without one, each file is a single extent
+    /// of its disk.
     volume: Option<VolumeSpec>,
-    /// It ends when all that was written is durable.
+    /// The run ends when everything written is durable.
     #[serde(default)]
     drains: bool,
-    /// The files that the jobs have left on the volume are read again after the run.
+    /// After the run, the jobs' files on the volume are read again.
     #[serde(default)]
     rereads: bool,
 }
@@ -143,7 +147,7 @@ struct Load {
     volume: Option<VolumeSpec>,
     drains: bool,
     rereads: bool,
-    /// A phase of tiobench, which has no jobs.
+    /// The tiobench phase, which has no jobs; `None` for other workloads.
     phase: Option<Phase>,
 }
 
@@ -163,7 +167,7 @@ impl Load {
     }
 }
 
-/// A policy under a name.
+/// A named policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -172,46 +176,49 @@ struct Row {
     requests: usize,
     /// Controller of dirty memory; ours if not given.
     dirty_control: Option<String>,
-    /// Pass of write-back; ours if not given.
+    /// Write-back pass; ours if not given.
     write_back_pass: Option<String>,
-    /// Pages of so many bytes in a row leave write-back together, where that is not as the workload has it.
+    /// Overrides the workload's setting: contiguous pages leave write-back together in runs of this
+    /// many bytes.
     run_bytes: Option<u64>,
     /// Policy of direct I/O on a volume; ours if not given.
     direct_io: Option<String>,
     /// Allocator of a volume's blocks; ours if not given.
     allocator: Option<String>,
-    /// The workloads that it runs; all if not given.
+    /// The workloads to run it on; all if empty.
     #[serde(default)]
     workloads: Vec<String>,
     /// How tiobench's waiters for pages are woken; ours if not given.
     page_waits: Option<String>,
-    /// How its waiters for buffers are.
+    /// How tiobench's waiters for buffers are woken; ours if not given.
     buffer_waits: Option<String>,
     /// Whether this is what Linux does today.
     #[serde(default)]
     today: bool,
-    /// When tasks are preempted, where it is not as the machine's file says.
+    /// When tasks are preempted; overrides the machine's file.
     #[serde(default, deserialize_with = "preemption")]
     preemption: Option<Preemption>,
     /// Published measurements, by workload.
     #[serde(default)]
     published: BTreeMap<String, BTreeMap<Figure, f64>>,
-    /// The errors that the source states with them, in their units, by workload.
+    /// Errors that the source states for the published figures, in their units, by workload.
     #[serde(default)]
     margin: BTreeMap<String, BTreeMap<Figure, f64>>,
-    /// Whether it is after a change and may be seen all the same: nothing of it is a prediction.
+    /// Whether the row may be fitted to although it is from after a change; none of its figures is
+    /// a prediction.
     #[serde(default)]
     visible: bool,
-    /// The figures among them that the machine's constants were fitted to, by workload.
+    /// The published figures that the machine's constants were fitted to, by workload.
     #[serde(default)]
     calibrated: BTreeMap<String, Vec<Figure>>,
-    /// The figures among them of which it was said beforehand that the model cannot have them, by workload.
+    /// The published figures declared in advance as not derivable from the model, by workload.
     #[serde(default)]
     not_derivable: BTreeMap<String, Vec<Figure>>,
 }
 
 impl Row {
-    /// The requests of its queues, `None` where these are the disks' tags because the row asks for more without an elevator.
+    /// Requests of its queues. `None` means the disks' tags: the row has no elevator and asks for
+    /// more than there are.
     fn requests_on(&self, machine: &Machine) -> Option<usize> {
         let too_many = || machine.disks.iter().any(|disk| disk.queue_depth() < self.requests);
         (!extant_history::uses_tags(&self.elevator) || !too_many()).then_some(self.requests)
@@ -226,18 +233,18 @@ fn preemption<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Preemption>, 
     String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
 }
 
-/// Why an experiment was not run.
+/// Why an experiment failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExperimentError {
     /// A file could not be read.
     #[error("{0}: {1}")]
     File(String, String),
-    /// The experiment's file does not say what is expected.
+    /// The experiment file is malformed.
     #[error("{file}: {problem}")]
     Syntax {
         /// The file.
         file: String,
-        /// Line, key and what is wrong with it.
+        /// Line, key and problem.
         problem: String,
     },
     /// The machine's file was refused.
@@ -246,39 +253,39 @@ pub enum ExperimentError {
     /// A job file was refused.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// A row or workload was asked for that the experiment does not have.
+    /// The experiment has no row or workload of the requested name.
     #[error("the experiment has no {kind} \"{name}\"; it has: {known}")]
     Unknown {
-        /// A row, or a workload.
+        /// "row" or "workload".
         kind: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The known names.
         known: String,
     },
-    /// A run did not come to its end.
+    /// A run failed.
     #[error("row \"{row}\", workload \"{workload}\": {error}")]
     Run {
         /// The row.
         row: String,
         /// The workload.
         workload: String,
-        /// Why.
+        /// The error.
         error: RunError,
     },
 }
 
-/// The name of the row with our policies.
+/// Name of the row with our policies.
 const OURS: &str = "extant";
 
-/// One run of a workload under a policy.
+/// The result of one workload under one policy.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The policy's row.
     pub row: String,
     /// The workload.
     pub workload: String,
-    /// The seed of its world.
+    /// The seed of the run.
     pub seed: u64,
     /// The outcome.
     pub outcome: Outcome,
@@ -289,16 +296,18 @@ fn text(path: &Path, kind: Kind) -> Result<String, ExperimentError> {
 }
 
 impl Experiment {
-    /// Reads an experiment, from its file or from `experiment.toml` in its folder, with its machine and jobs, whose paths
-    /// are relative to the file's.
+    /// Reads an experiment with its machine and jobs.
+    ///
+    /// `path` is the experiment file, or a folder that contains `experiment.toml`. Paths in the
+    /// file are relative to the file.
     ///
     /// # Errors
-    /// Names the file and what is wrong in it.
+    /// Names the file and the problem in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         Self::load_with(path, &[])
     }
 
-    /// The same, with other values for some keys of its machine's file.
+    /// Reads an experiment and overrides some keys of its machine's file.
     ///
     /// # Errors
     /// As [`Experiment::load`].
@@ -366,7 +375,8 @@ impl Experiment {
         if let Some(problem) = row.iter().find_map(|row| fault(row, &workloads)) {
             return Err(syntax(problem));
         }
-        // Where a source has several rows before the change, the file names no constants, and a reader has to judge.
+        // If a source has several rows from before the change, the file defines no constants, and
+        // the reader has to judge.
         let fitted = (!constant.is_empty()).then(|| before_only(&row)).flatten();
         if let Some(problem) = fitted.or_else(|| constant.iter().find_map(|one| one.fault(&row))) {
             return Err(syntax(problem));
@@ -427,18 +437,20 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The same with these workloads and these rows only; an empty list is all of them.
+    /// Keeps only these workloads and rows; an empty list keeps all.
     ///
     /// # Errors
-    /// [`ExperimentError::Unknown`], with the names that there are.
+    /// [`ExperimentError::Unknown`], with the known names.
     pub fn only(mut self, workloads: &[String], rows: &[String]) -> Result<Self, ExperimentError> {
         keep("workload", &mut self.workloads, workloads, |load| &load.name)?;
         keep("row", &mut self.rows, rows, |row| &row.name)?;
         Ok(self)
     }
 
-    /// The same with its first seed, without its band, and without rows that nothing is compared with, unless the experiment has
-    /// the figures of all rows shown.
+    /// Keeps only the first seed and the rows that take part in a comparison, and drops the band.
+    ///
+    /// Those rows are the published ones, today's and ours. All rows are kept if the experiment
+    /// shows the figures of every row.
     pub fn nominal(mut self) -> Self {
         self.seeds.truncate(1);
         let all = !self.all_rows.is_empty();
@@ -447,7 +459,7 @@ impl Experiment {
         self
     }
 
-    /// The same for this long only, and without what its jobs have as warm-up: for a look, or a test.
+    /// Limits the run to `span` and skips the jobs' warm-up, for a quick look or a test.
     pub fn for_only(mut self, span: Nanos) -> Self {
         for job in self.workloads.iter_mut().flat_map(|load| &mut load.jobs) {
             (job.ramp, job.runtime) = (Nanos::ZERO, Some(span));
@@ -455,23 +467,24 @@ impl Experiment {
         self
     }
 
-    /// The same with a blktrace of each disk, `BASE.DISK.blktrace.0`; of the last run, if there are several.
+    /// Writes a blktrace of each disk to `BASE.DISK.blktrace.0`; of several runs, the last one's is
+    /// kept.
     #[must_use]
     pub fn with_blktrace(mut self, base: Option<PathBuf>) -> Self {
         self.blktrace = base;
         self
     }
 
-    /// The part whose table `expected.txt` in the experiment's folder holds.
+    /// Keeps the part whose table is in the folder's `expected.txt`.
     ///
     /// # Errors
-    /// [`ExperimentError::Unknown`] if the part names what the experiment does not have.
+    /// [`ExperimentError::Unknown`] if the part names something that the experiment does not have.
     pub fn checked_part(self) -> Result<Self, ExperimentError> {
         let Checked { workloads, rows, seconds, tiobench } = self.check.clone();
         let mut part = self.only(&workloads, &rows)?;
         if tiobench.is_some() {
             part.tiobench = tiobench;
-            // The published figures are of the whole.
+            // The published figures belong to the full run.
             part.rows.iter_mut().for_each(|row| row.published.clear());
         }
         Ok(match seconds {
@@ -480,7 +493,7 @@ impl Experiment {
         })
     }
 
-    /// Its workloads, in order.
+    /// The names of its workloads, in order.
     pub(crate) fn workload_names(&self) -> impl Iterator<Item = &str> {
         self.workloads.iter().map(|load| load.name.as_str())
     }
@@ -500,7 +513,7 @@ fn load_machine(
     crate::machine::load_for(file, settings, if tiobench.is_some() { &tables } else { &[] })
 }
 
-/// The first thing about a row's published figures that makes no sense.
+/// The first inconsistency in a row's published figures, if any.
 fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
     let names = row.published.keys().chain(row.calibrated.keys()).chain(row.not_derivable.keys());
     let names = names.chain(row.margin.keys());
@@ -541,7 +554,7 @@ fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
     })
 }
 
-/// The first workload whose volume contradicts itself or a row.
+/// The first workload whose volume is inconsistent, by itself or with a row.
 fn volume_fault(workloads: &[Load], rows: &[Row]) -> Option<String> {
     workloads.iter().find_map(|load| {
         let volume = load.volume.as_ref()?;
@@ -556,9 +569,9 @@ fn volume_fault(workloads: &[Load], rows: &[Row]) -> Option<String> {
     })
 }
 
-/// The first problem with the size of a workload's files on a machine's disks.
+/// The first file of a workload that does not fit on the machine's disks, if any.
 fn too_large(load: &Load, machine: &Machine) -> Option<String> {
-    // A volume is made as large as its files need, over as many disks as it has.
+    // Files on a volume must fit that volume instead, which may span several disks.
     if load.volume.is_some() {
         return None;
     }
@@ -585,7 +598,8 @@ fn too_large(load: &Load, machine: &Machine) -> Option<String> {
     })
 }
 
-/// A calibrated figure that is not of the first row that was published for its workload: the one before the change.
+/// The first calibrated figure that is not from its workload's first published row, the one before
+/// the change.
 fn before_only(rows: &[Row]) -> Option<String> {
     rows.iter().enumerate().find_map(|(n, row)| {
         let earlier = |workload: &String| rows[..n].iter().find(|row| row.published.contains_key(workload));

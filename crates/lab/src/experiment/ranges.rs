@@ -1,4 +1,4 @@
-//! Ranges: the values of what a source does not state, each by itself beside the nominal point.
+//! Ranges: values that a source leaves unstated, each varied alone around the nominal point.
 
 use super::runs::Run;
 use super::{Experiment, ExperimentError, Load, OURS, load_machine};
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Ranges {
-    /// The workloads that they are run for; all if empty.
+    /// Workloads to run over the ranges; all if empty.
     workloads: Vec<String>,
-    /// Seeds beside the experiment's first.
+    /// Seeds in addition to the experiment's first.
     seeds: Vec<u64>,
-    /// Values by key of the machine's file.
+    /// Values for each key of the machine's file.
     set: BTreeMap<String, Vec<toml::Value>>,
-    /// Elevators of all rows but ours.
+    /// Elevators for all rows except ours.
     elevators: Vec<String>,
-    /// Machines beside the experiment's own.
+    /// Machines in addition to the experiment's own.
     machines: Vec<PathBuf>,
 }
 
-/// The nominal point, or one that differs from it in one value.
+/// The nominal point, or a point that differs from it in one value.
 #[derive(Clone, Debug)]
 pub(super) struct RangePoint {
     label: String,
@@ -33,7 +33,7 @@ pub(super) struct RangePoint {
 }
 
 impl Experiment {
-    /// The points of the ranges: the nominal one, and the others one value at a time.
+    /// The nominal point, followed by the points that change one value each.
     pub(super) fn points_of(
         &self,
         ranges: &Ranges,
@@ -67,12 +67,12 @@ impl Experiment {
         Ok(points)
     }
 
-    /// The points of the ranges, by name; the first is the nominal one.
+    /// Names of the points; the first is the nominal one.
     pub(crate) fn range_labels(&self) -> Vec<String> {
         self.range_points.iter().map(|point| point.label.clone()).collect()
     }
 
-    /// Every run over the ranges.
+    /// All runs over the ranges.
     pub(crate) fn range_runs(&self) -> Vec<Run> {
         let wanted = &self.ranges.workloads;
         let mut runs = Vec::new();
@@ -95,7 +95,7 @@ impl Experiment {
                     tiobench: self.tiobench,
                 };
                 match self.tiobench {
-                    // Its phases follow each other in one run.
+                    // tiobench's phases follow each other in one run.
                     Some(_) if !loads.is_empty() => runs.push(run(loads)),
                     Some(_) => {}
                     None => runs.extend(loads.into_iter().map(|load| run(vec![load]))),

@@ -1,4 +1,5 @@
-//! Runs of an experiment, each of which depends on nothing but what it is given, so that they share the processors of the host.
+//! Runs of an experiment. Each depends only on its inputs, so they execute in parallel on the
+//! host's processors.
 
 use super::{Cell, Experiment, ExperimentError, Figure, Load, Row};
 use crate::run::{Memory, Outcome, Policy, Seen, Watch, on_machine};
@@ -12,10 +13,11 @@ use std::sync::Arc;
 /// The figures of one run, by workload.
 pub(crate) type Figures = BTreeMap<String, BTreeMap<Figure, f64>>;
 
-/// A row on a workload with a seed; of tiobench, whose phases follow each other, on all of them.
+/// A row on one workload with one seed; for tiobench, on all workloads, since its phases follow
+/// each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    /// The point of the ranges, by its place in [`Experiment::range_labels`]; the first is the nominal one.
+    /// Index of the point in [`Experiment::range_labels`]; 0 is the nominal one.
     pub(crate) point: usize,
     pub(super) machine: Machine,
     pub(super) loads: Vec<Load>,
@@ -25,12 +27,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The row that it is of.
+    /// The name of its row.
     pub(crate) fn row(&self) -> &str {
         &self.row.name
     }
 
-    /// Row, workload and seed, by what each is called.
+    /// Row, workload and seed as pairs of name and value.
     pub(crate) fn names(&self) -> Vec<(String, String)> {
         let mut names = vec![("row".to_owned(), self.row.name.clone())];
         if let [load] = &self.loads[..] {
@@ -40,7 +42,7 @@ impl Run {
         names
     }
 
-    /// All that its outcome depends on, beside the program.
+    /// Everything its outcome depends on, apart from the program.
     pub(crate) fn contents(&self) -> String {
         let mut row = self.row.clone();
         (row.published, row.calibrated) = (BTreeMap::new(), BTreeMap::new());
@@ -52,7 +54,7 @@ impl Run {
     /// Runs it.
     ///
     /// # Errors
-    /// It did not come to its end.
+    /// If the run fails.
     pub(crate) fn cells(&self) -> Result<Vec<Cell>, ExperimentError> {
         self.watched(Watched::default())
     }
@@ -65,17 +67,17 @@ impl Run {
         }
     }
 
-    /// Runs it, and gives what drawings need beside each cell.
+    /// Runs it and returns, for each cell, the data needed for drawings.
     fn seen(&self) -> Result<Vec<(Cell, Seen)>, ExperimentError> {
         let watch = Arc::new(Watch::default());
         let cells = self.watched(Watched { sink: Some(watch.clone()), blktrace: None })?;
         Ok(cells.into_iter().map(|cell| (cell, watch.take())).collect())
     }
 
-    /// Runs it for its figures.
+    /// Runs it and returns its figures.
     ///
     /// # Errors
-    /// It did not come to its end.
+    /// If the run fails.
     pub(crate) fn figures(&self) -> Result<Figures, ExperimentError> {
         let of = |cell: &Cell| {
             let each = Figure::ALL.into_iter().filter_map(|figure| Some((figure, figure.of(cell, 0)?)));
@@ -108,14 +110,14 @@ impl Experiment {
         runs
     }
 
-    /// Runs every policy on every workload with every seed, each in a world of its own.
+    /// Runs every policy on every workload with every seed, each in its own world.
     ///
     /// # Errors
-    /// The first run that did not come to its end.
+    /// The first run that fails.
     pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
         let cells = match &self.blktrace {
             None => side_by_side(self.runs(), Run::cells)?,
-            // One after the other: the traces are those of the last.
+            // One at a time, so that the blktraces left are those of the last run.
             Some(_) => {
                 let blktrace = self.blktrace.as_deref();
                 let run = |run: Run| run.watched(Watched { sink: None, blktrace });
@@ -125,7 +127,7 @@ impl Experiment {
         Ok(cells.into_iter().flatten().collect())
     }
 
-    /// The same, and what drawings need of each run.
+    /// Like [`Experiment::run`], but also returns the data needed for drawings of each run.
     ///
     /// # Errors
     /// As [`Experiment::run`].
@@ -133,14 +135,14 @@ impl Experiment {
         Ok(side_by_side(self.runs(), Run::seen)?.into_iter().flatten().collect())
     }
 
-    /// A row on one workload with the first seed, on another machine.
+    /// A run of one row on one workload with the first seed, on another machine.
     pub(super) fn run_on(&self, machine: &Machine, load: &Load, row: &Row) -> Run {
         let (machine, loads, row) = (machine.clone(), vec![load.clone()], row.clone());
         Run { point: 0, machine, loads, row, seed: self.seeds[0], tiobench: self.tiobench }
     }
 }
 
-/// The results of all runs in their order, as many at a time as there are processors.
+/// Executes runs in parallel on all processors, and returns their results in order.
 pub(crate) fn side_by_side<T: Send + 'static, R: Send + 'static>(
     runs: Vec<T>,
     each: impl Fn(&T) -> Result<R, ExperimentError> + Send + Sync + 'static,
@@ -166,7 +168,7 @@ pub(crate) fn side_by_side<T: Send + 'static, R: Send + 'static>(
     rt.block_on(all).map_err(|error| stopped(&error))?
 }
 
-/// One run of tiobench: a cell for each of the workloads that are wanted of it.
+/// Runs tiobench once and returns a cell for each requested workload.
 fn run_phases(
     machine: &Machine,
     options: Tiobench,
@@ -200,7 +202,6 @@ struct Watched<'a> {
     blktrace: Option<&'a Path>,
 }
 
-/// One run.
 fn run_one(
     machine: &Machine,
     load: &Load,

@@ -1,11 +1,11 @@
-//! An experiment's results as a table of text.
+//! An experiment's results as a text table.
 
 use super::{Cell, Experiment, Figure, Load, Row};
 use crate::tiobench::Phase;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Columns of every workload.
+/// Default columns of a workload.
 const SPEEDS: [Figure; 5] = [Figure::Iops, Figure::MeanMs, Figure::MaxMs, Figure::DeviationMs, Figure::MibS];
 /// Columns of direct I/O on a volume.
 const DIRECT: [Figure; 6] = [
@@ -16,7 +16,7 @@ const DIRECT: [Figure; 6] = [
     Figure::CommandsS,
     Figure::FlushesGib,
 ];
-/// Columns of a run that ends when all is durable.
+/// Columns of a run that ends when everything is durable.
 const DRAINED: [Figure; 5] = [
     Figure::Seconds,
     Figure::SystemSeconds,
@@ -24,7 +24,7 @@ const DRAINED: [Figure; 5] = [
     Figure::SearchUsPerGroup,
     Figure::CommandsS,
 ];
-/// Columns of a phase of tiobench.
+/// Columns of a tiobench phase.
 pub(super) const PHASES: [Figure; 9] = [
     Figure::Seconds,
     Figure::CpuMibS,
@@ -36,16 +36,17 @@ pub(super) const PHASES: [Figure; 9] = [
     Figure::SwitchPercent,
     Figure::WakePercent,
 ];
-/// Columns of the wake-ups in a phase of tiobench.
+/// Columns of the wake-ups in a tiobench phase.
 const WAKES: [Figure; 3] = [Figure::SpuriousK, Figure::WokenK, Figure::ExaminedPerWake];
-/// Columns of files that are read again.
+/// Columns of a workload whose files are reread.
 const LAYOUTS: [Figure; 4] = [Figure::Seconds, Figure::ExtentsPerFile, Figure::ExtentKib, Figure::RereadMibS];
 /// Columns of scheduling latency.
 const LATENCIES: [Figure; 3] = [Figure::LatencyMinUs, Figure::LatencyMeanUs, Figure::LatencyMaxUs];
 
 impl Experiment {
-    /// The results as a table, means over the seeds, with the published figures and the model's error under those that
-    /// have them.
+    /// Formats the results as a table of means over the seeds.
+    ///
+    /// Published figures and the model's error follow below the rows that have them.
     pub fn table(&self, cells: &[Cell]) -> String {
         let mut out = format!("{}\n{}\n", self.name, self.source.trim());
         if !self.settings.is_empty() {
@@ -136,7 +137,7 @@ fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell], columns: 
         let job = report.map_or("", |report| report.job.name.as_str());
         let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
         let label = if job.is_empty() { format!("  {name:<26}") } else { format!("  {name:<16}{job:<10}") };
-        // The disks' figures are of all jobs together.
+        // The disks' figures are totals over all jobs.
         let of_all = |figure: Figure| matches!(figure, Figure::WrittenMibS | Figure::WrittenMpages);
         line(out, &label, columns, &|n| {
             got[n].filter(|_| number == 0 || !of_all(columns[n])).map(|got| shown(columns[n], got))

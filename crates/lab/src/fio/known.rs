@@ -1,7 +1,7 @@
-//! Options of fio that a job here may have without effect, and how options stand on a command line.
+//! fio options that have no effect here, and which options take the next word of a command line.
 
-/// Options that are a flag and never take the next word of a command line (fio's source: `FIO_OPT_STR_SET`, and the flags among its
-/// own options).
+/// Options that are flags and never take the next word of a command line (fio's source:
+/// `FIO_OPT_STR_SET`, and the flags among its own options).
 const FLAGS: [&str; 21] = [
     "bs_unaligned",
     "create_only",
@@ -26,13 +26,15 @@ const FLAGS: [&str; 21] = [
     "zero_buffers",
 ];
 
-/// Whether an option takes the next word of a command line as its value, where it has none of its own.
+/// Whether an option without a value of its own takes the next word of a command line.
 pub(super) fn takes_a_word(key: &str) -> bool {
     !FLAGS.contains(&key)
 }
 
-/// Options that say how fio generates, checks, counts or reports, or how a host places memory and threads: nothing of that is
-/// modelled, and nothing of it is between a job and its device here.
+/// Options about how fio generates, verifies, counts or reports data, or how a host places memory
+/// and threads.
+///
+/// None of this is modelled, and none of it lies between a job and its device here.
 pub const WITHOUT_EFFECT: [&str; 93] = [
     "alloc-size",
     "allow_file_create",
@@ -129,7 +131,7 @@ pub const WITHOUT_EFFECT: [&str; 93] = [
     "zero_buffers",
 ];
 
-/// Options that have no effect with one value, and another meaning, which is not understood, with others.
+/// Options that have no effect with some values and an unsupported meaning with all others.
 pub(super) fn has_no_effect(key: &str, value: &str) -> Option<bool> {
     let harmless: &[&str] = match key {
         "verify" => &["0", "none", "null"],

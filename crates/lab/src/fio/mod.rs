@@ -1,8 +1,8 @@
-//! fio's job files and command lines: a subset, read strictly.
+//! Reads a subset of fio's job files and command lines, strictly.
 //!
-//! Every key that is understood has the meaning of `fio(1)` 3.33. Those that cannot change a result here are taken and named in the
-//! report ([`WITHOUT_EFFECT`]); any other is refused by name and place, because a key that is silently ignored makes another
-//! experiment of a job.
+//! Every supported key has the meaning of `fio(1)` 3.33. Keys that cannot change a result here are
+//! accepted and listed in the report ([`WITHOUT_EFFECT`]). Any other key is refused with its name
+//! and place, because silently ignoring a key would turn a job into a different experiment.
 
 mod known;
 mod options;
@@ -13,10 +13,10 @@ pub use known::WITHOUT_EFFECT;
 pub use options::{Durability, Engine, Job, KEYS, Pattern, Size, SyncCall};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};
 
-/// Jobs with other values for some options.
+/// Returns the jobs with other values for some options.
 ///
 /// # Errors
-/// Names the option that is not understood.
+/// Names the option that was not understood.
 pub fn changed(jobs: &[Job], options: &[(String, String)]) -> Result<Vec<Job>, JobError> {
     let with = |job: &Job| {
         let mut job = job.clone();
@@ -29,12 +29,12 @@ pub fn changed(jobs: &[Job], options: &[(String, String)]) -> Result<Vec<Job>, J
     jobs.iter().map(with).collect()
 }
 
-/// Why a job was refused: where it stands, and what is wrong with it.
+/// Why a job was refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct JobError {
-    /// File and line, or the word of the command line.
+    /// File and line, or the word on the command line.
     pub place: String,
-    /// The mistake, and the expected form.
+    /// The mistake, and what is expected instead.
     pub problem: String,
 }

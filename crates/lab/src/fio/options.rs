@@ -7,16 +7,16 @@ use extant_rt::Nanos;
 /// Direction and order of a job's I/O (`rw`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
-    /// Reads take part.
+    /// Includes reads.
     pub reads: bool,
-    /// Writes take part.
+    /// Includes writes.
     pub writes: bool,
     /// Offsets are random.
     pub random: bool,
 }
 
 impl Pattern {
-    /// As fio writes it.
+    /// The name in fio's syntax.
     pub fn name(self) -> &'static str {
         match (self.random, self.reads, self.writes) {
             (false, _, false) => "read",
@@ -45,7 +45,8 @@ impl Pattern {
     }
 }
 
-/// How a process submits (`ioengine`). Engines differ here in how many requests they may have in flight.
+/// How a process submits I/O (`ioengine`). Here, engines differ only in how many requests they may
+/// have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// One at a time, whatever `iodepth` says: `sync`, `psync`, `vsync`, `pvsync`, `pvsync2`.
@@ -72,31 +73,32 @@ impl Engine {
     }
 }
 
-/// The extent of a job's files as it was given (`size`).
+/// The size of a job's files as given (`size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bytes; 0 if not given.
+    /// A size in bytes; 0 if not given.
     Bytes(u64),
-    /// So much of the file or device, in per cent.
+    /// A percentage of the file or device.
     Percent(u8),
 }
 
-/// Whether each write is durable when it ends (`sync`).
+/// Whether each write is durable when it completes (`sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// No.
+    /// Not durable.
     #[default]
     None,
-    /// `O_SYNC` or `O_DSYNC`, which are the same for a file whose size and place do not change.
+    /// `O_SYNC` or `O_DSYNC`; the two are equivalent for a file whose size and location do not
+    /// change.
     Each,
 }
 
-/// Why a key was not taken.
+/// Why a key was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Nobody knows it.
+    /// The key is unknown.
     Unknown,
-    /// Its value, or the key itself, is not understood.
+    /// The value is invalid, or the key is not supported.
     Because(String),
 }
 
@@ -106,84 +108,86 @@ impl From<String> for Refused {
     }
 }
 
-/// A job: what one section of a job file says, the global section included.
+/// A job: one section of a job file, including the options of the global section.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Section name.
     pub name: String,
     /// Direction and order.
     pub pattern: Pattern,
-    /// Length of one I/O in bytes.
+    /// Size of one I/O in bytes.
     pub block_bytes: u64,
-    /// How much each process transfers, and the span of the file that it does it in.
+    /// Amount that each process transfers, and the span of the file in which it does so.
     pub size: Size,
-    /// How much it transfers, where that is not its span; 0 if not given.
+    /// Amount to transfer, if it differs from the span; 0 if not given.
     pub io_bytes: u64,
-    /// How often it does all of that.
+    /// How many times to repeat the whole transfer.
     pub loops: u64,
-    /// Where in the file that span begins.
+    /// Offset of the span in the file.
     pub offset_bytes: u64,
-    /// I/Os that an asynchronous engine keeps under way.
+    /// I/Os that an asynchronous engine keeps in flight.
     pub depth: u32,
-    /// How many equal processes.
+    /// Number of identical processes.
     pub processes: u32,
     /// Pause after every [`Job::think_blocks`] I/Os.
     pub think: Nanos,
     /// See [`Job::think`].
     pub think_blocks: u64,
-    /// No I/O is begun after so long.
+    /// No I/O starts after this time.
     pub runtime: Option<Nanos>,
-    /// I/O in this time is not counted.
+    /// I/O during this time is not counted.
     pub ramp: Nanos,
-    /// Go on until the runtime is over, from the start again if need be.
+    /// Keep going until the runtime ends, starting over if necessary.
     pub time_based: bool,
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Flush before the next I/O after so many writes; 0 never.
+    /// Flush before the next I/O after this many writes; 0 for never.
     pub fsync: u64,
-    /// Likewise with `fdatasync(2)`, which is the same for a file whose size and place do not change.
+    /// Likewise with `fdatasync(2)`, which is equivalent for a file whose size and location do not
+    /// change.
     pub fdatasync: u64,
-    /// Likewise write back what was written since the last time (`sync_file_range(2)`); 0 never.
+    /// After this many writes, write back the range written since the last time
+    /// (`sync_file_range(2)`); 0 for never.
     pub sync_range: u64,
-    /// Whether that waits for what it writes back.
+    /// Whether `sync_file_range` waits for the write-back.
     pub sync_range_waits: bool,
-    /// Forget the file's pages before the process begins.
+    /// Drop the file's cached pages before the process starts.
     pub invalidate: bool,
     /// Flush at the end.
     pub end_fsync: bool,
-    /// Each write is durable when it ends.
+    /// Whether each write is durable when it completes.
     pub durability: Durability,
-    /// Bytes a second that a process does not exceed, reads and writes each; 0 for no limit.
+    /// Limit per process in bytes per second, for reads and writes separately; 0 for none.
     pub rate_bytes_s: u64,
-    /// The same in I/Os.
+    /// The same limit in I/Os per second.
     pub rate_iops: u64,
     /// Percentage of reads in a mix.
     pub read_percent: u64,
-    /// The file to read and write; made up from the job's name if not given.
+    /// The file to use; if not given, a name derived from the job's.
     pub filename: Option<String>,
-    /// Where files without a directory are.
+    /// Directory of files whose names do not include one.
     pub directory: Option<String>,
     /// One report for all processes of a group.
     pub group_reporting: bool,
-    /// Begins once all jobs before it have ended, and begins a group.
+    /// Starts when all earlier jobs have ended, and starts a new group.
     pub stonewall: bool,
-    /// Begins a group.
+    /// Starts a new group.
     pub new_group: bool,
     /// Pause before the first I/O.
     pub start_delay: Nanos,
-    /// Random offsets may repeat before all were visited.
+    /// Random offsets may repeat before every block has been visited.
     pub repeats: bool,
     /// I/O priority level, 0 to 7.
     pub priority: u8,
-    /// I/O class: 0 for none, 1 real time, 2 best effort, 3 idle.
+    /// I/O class: 0 for none, 1 for real time, 2 for best effort, 3 for idle.
     pub priority_class: u8,
-    /// Seed of this job's randomness, beside the run's.
+    /// Seed of this job's randomness, combined with the run's.
     pub seed: u64,
-    /// How it submits.
+    /// The I/O engine.
     pub engine: Engine,
-    /// Keys that were given and have no effect here.
+    /// Keys that were given but have no effect here.
     pub without_effect: Vec<String>,
-    /// Keys and values as they were given, for the report.
+    /// Keys and values as given, for the report.
     pub given: Vec<(String, String)>,
 }
 
@@ -232,14 +236,14 @@ impl Default for Job {
     }
 }
 
-/// The keys that are known, for the message that one is not.
+/// The known keys, listed in the error message for an unknown one.
 pub const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fdatasync, filename, fsync, group_reporting, \
     invalidate, io_size, iodepth, ioengine, loops, name, \
     new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, rate_iops, runtime, rw, rwmixread, \
     rwmixwrite, size, startdelay, stonewall, sync, sync_file_range, thinktime, thinktime_blocks, time_based";
 
 impl Job {
-    /// Takes one key in.
+    /// Applies one key.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match has_no_effect(key, value) {
             None => self.set_known(key, value)?,
@@ -261,7 +265,7 @@ impl Job {
         Ok(())
     }
 
-    /// Gives a key another value; says why not if it or what it leads to is not understood.
+    /// Changes a key's value, and returns an error if the key or the resulting job is invalid.
     pub(super) fn change(&mut self, key: &str, value: &str) -> Result<(), String> {
         match self.set(key, value) {
             Ok(()) => self.contradiction().map_or(Ok(()), Err),
@@ -324,7 +328,7 @@ impl Job {
         Ok(())
     }
 
-    /// Finds keys that contradict each other.
+    /// Describes the first conflict between keys, if any.
     pub(super) fn contradiction(&self) -> Option<String> {
         if self.time_based && self.runtime.is_none() {
             return Some("time_based without a runtime never ends; add runtime=".into());
@@ -347,7 +351,8 @@ impl Job {
         None
     }
 
-    /// How long a file it asks for, from the offset on; 0 where it takes a file, or a share of it, as it is.
+    /// File length requested from the offset on, in bytes; 0 if the job takes the file, or a
+    /// percentage of it, as it is.
     pub fn size_bytes(&self) -> u64 {
         match self.size {
             Size::Bytes(bytes) => bytes,
@@ -355,14 +360,14 @@ impl Job {
         }
     }
 
-    /// Bytes a second that a process does not exceed, reads and writes each, if there is a limit.
+    /// Limit per process in bytes per second, for reads and writes separately, if there is one.
     pub fn limit_bytes_s(&self) -> Option<u64> {
         let by_ios = Some(self.rate_iops.saturating_mul(self.block_bytes)).filter(|limit| *limit > 0);
         let by_bytes = Some(self.rate_bytes_s).filter(|limit| *limit > 0);
         by_ios.into_iter().chain(by_bytes).min()
     }
 
-    /// Whether its I/Os are under way while it goes on: those of Linux's `libaio` are so only past the page cache.
+    /// Whether I/Os run while the process goes on. Linux's `libaio` does this only for direct I/O.
     pub fn is_asynchronous(&self) -> bool {
         match self.engine {
             Engine::Sync(_) => false,
@@ -370,7 +375,7 @@ impl Job {
         }
     }
 
-    /// I/Os that a process has under way at most.
+    /// Maximum number of I/Os that a process keeps in flight.
     pub fn effective_depth(&self) -> u32 {
         match self.engine {
             Engine::Sync(_) => 1,
@@ -378,7 +383,7 @@ impl Job {
         }
     }
 
-    /// How much of the `rest_bytes` that its file has from the offset on the job works in.
+    /// Length of the job's span, given that its file has `rest_bytes` from the offset on.
     pub fn span_bytes(&self, rest_bytes: u64) -> u64 {
         match self.size_bytes() {
             0 => match self.size {
@@ -386,12 +391,12 @@ impl Job {
                 Size::Bytes(_) => rest_bytes,
             },
             size if self.pattern.random => size.min(rest_bytes),
-            // The last block may reach beyond the size, but not beyond the file.
+            // The last block may extend past the size, but not past the end of the file.
             size => size.next_multiple_of(self.block_bytes).min(rest_bytes),
         }
     }
 
-    /// How many blocks a process transfers whose span is so long.
+    /// Number of blocks that a process transfers if its span has this length.
     pub fn wanted_blocks(&self, span_bytes: u64) -> u64 {
         let blocks = span_bytes / self.block_bytes;
         let once = match (self.io_bytes, self.size_bytes()) {
@@ -403,12 +408,13 @@ impl Job {
         once.saturating_mul(self.loops)
     }
 
-    /// Whether it syncs between its writes.
+    /// Whether it syncs between writes.
     pub fn syncs(&self) -> bool {
         self.pattern.writes && (self.fsync, self.fdatasync, self.sync_range) != (0, 0, 0)
     }
 
-    /// The call that is due before the next I/O after so many writes; if several are, the strongest, as in fio.
+    /// The sync call due before the next I/O, after `writes` writes. If several are due, the
+    /// strongest, as in fio.
     pub fn sync_due(&self, writes: u64) -> Option<SyncCall> {
         let due = |every: u64| every > 0 && writes > 0 && writes.is_multiple_of(every);
         if due(self.fsync) || due(self.fdatasync) {
@@ -418,7 +424,7 @@ impl Job {
         }
     }
 
-    /// The file of the process with this number, as fio names it.
+    /// The file of a process, as fio names it.
     pub fn file_of(&self, process: u32) -> String {
         let name = match &self.filename {
             Some(name) => name.clone(),
@@ -431,16 +437,16 @@ impl Job {
     }
 }
 
-/// How a job makes what it wrote durable, or begins to.
+/// How a job makes its writes durable, or starts their write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncCall {
     /// `fsync(2)` or `fdatasync(2)`.
     Whole,
-    /// `sync_file_range(2)` of what was written since the last such call.
+    /// `sync_file_range(2)` of what was written since the last call.
     Range,
 }
 
-/// `sync_file_range=FLAGS:N`: whether it waits, and after how many writes it is called.
+/// Parses `sync_file_range=FLAGS:N`: whether to wait, and after how many writes to call it.
 fn range_sync(text: &str) -> Result<(bool, u64), String> {
     let wrong = || {
         format!(
@@ -462,7 +468,7 @@ fn range_sync(text: &str) -> Result<(bool, u64), String> {
     Ok((waits, count(writes)?))
 }
 
-/// `size=BYTES` or `size=N%`.
+/// Parses `size=BYTES` or `size=N%`.
 fn size(text: &str) -> Result<Size, String> {
     match text.strip_suffix('%') {
         None => Ok(Size::Bytes(bytes(text)?)),
@@ -470,7 +476,7 @@ fn size(text: &str) -> Result<Size, String> {
     }
 }
 
-/// `sync=none`, `sync`, `dsync`, or 0 and 1.
+/// Parses `sync=none`, `sync`, `dsync`, or 0 and 1.
 fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "0" | "none" => Ok(Durability::None),
@@ -479,9 +485,9 @@ fn durability(text: &str) -> Result<Durability, String> {
     }
 }
 
-/// The largest offset of a file (`off_t`).
+/// The largest file offset (`off_t`).
 const MOST_FILE_BYTES: u64 = i64::MAX as u64;
-/// More memory than this is asked for by mistake.
+/// A request for more memory than this is a mistake.
 const MOST_BUFFER_BYTES: u64 = 16 << 30;
 
 fn above_zero<T: Default + PartialEq>(value: T) -> Result<T, String> {

@@ -1,4 +1,4 @@
-//! Sections and words.
+//! Parses job files and command lines.
 
 use super::known::takes_a_word;
 use super::options::Refused;
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// fio's report for people.
+    /// fio's human-readable report.
     #[default]
     Normal,
     /// fio's JSON.
     Json,
-    /// fio's line for programs (version 3).
+    /// fio's semicolon-separated line (version 3).
     Terse,
 }
 
 /// A fio command line.
 #[derive(Clone, Debug, Default)]
 pub struct CommandLine {
-    /// The jobs, those of job files included, in order.
+    /// All jobs in order, including those from job files.
     pub jobs: Vec<Job>,
     /// `--output-format`.
     pub format: OutputFormat,
@@ -28,7 +28,7 @@ pub struct CommandLine {
     pub output: Option<PathBuf>,
 }
 
-/// What was refused so far: keys that nobody knows are all named at once.
+/// The mistakes found so far. Unknown keys are collected, so that all are reported at once.
 #[derive(Default)]
 struct Refusals {
     unknown: Vec<(String, String)>,
@@ -36,7 +36,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Notes the outcome of a key.
+    /// Records the outcome of a key.
     fn note(&mut self, place: &str, key: &str, what: &str, result: Result<(), Refused>) {
         match result {
             Ok(()) => {}
@@ -45,12 +45,12 @@ impl Refusals {
         }
     }
 
-    /// Notes another mistake.
+    /// Records any other mistake.
     fn refuse(&mut self, place: &str, problem: String) {
         self.first.get_or_insert_with(|| JobError { place: place.to_owned(), problem });
     }
 
-    /// The error, if there is one.
+    /// Returns the error, if there is one.
     fn end(self, in_file: bool) -> Result<(), JobError> {
         let Some((place, key)) = self.unknown.first() else {
             return self.first.map_or(Ok(()), Err);
@@ -71,10 +71,10 @@ impl Refusals {
     }
 }
 
-/// Reads a job file; `file` is named in errors.
+/// Parses a job file; `file` is its name in errors.
 ///
 /// # Errors
-/// Names file, line and key of what is not understood: of keys that nobody knows all, and the first of other mistakes.
+/// Names the file, line and key of all unknown keys and of the first other mistake.
 pub fn job_file(file: &str, text: &str) -> Result<Vec<Job>, JobError> {
     sections(file, text, &Job::default())
 }
@@ -87,7 +87,7 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
     let error = |line: usize, problem: String| JobError { place: format!("{file}:{line}"), problem };
     for (index, raw) in text.lines().enumerate() {
         let number = index + 1;
-        // A comment may also follow something.
+        // A comment may also follow other text.
         let line = raw.split(['#', ';']).next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
@@ -121,18 +121,21 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
     Ok(jobs.into_iter().map(|(_, job)| job).collect())
 }
 
-/// Reads the words of a fio command line: `--key=value`, `-key=value`, or `--key value` of a key that is no flag. `--name` begins
-/// a job, and what stands before the first one holds for all; other words are job files, which `read` reads.
+/// Parses the words of a fio command line.
+///
+/// Options are `--key=value`, `-key=value`, or `--key value` unless the key is a flag. `--name`
+/// starts a job; options before the first `--name` apply to all jobs. Other words are job files,
+/// read with `read`.
 ///
 /// # Errors
-/// Names the words that are not understood, or what [`job_file`] names.
+/// Names the words that were not understood, or as [`job_file`].
 pub fn command_line(
     words: &[String],
     read: impl Fn(&Path) -> Result<String, String>,
 ) -> Result<CommandLine, JobError> {
     let mut line = CommandLine::default();
     let mut global = Job::default();
-    // The job that the words are about, if one has begun; its place is that of its name.
+    // The job that the current words apply to, if one has started, with the place of its name.
     let mut current: Option<(String, Job)> = None;
     let mut jobs: Vec<(String, Job)> = Vec::new();
     let mut files = Vec::new();
@@ -291,7 +294,7 @@ mod tests {
         let [job] = &line.jobs[..] else { panic!("{:?}", line.jobs) };
         assert_eq!((job.name.as_str(), job.depth, job.block_bytes, job.direct), ("x", 4, 8192, true));
         assert_eq!(job.without_effect, ["thread"]);
-        // A flag takes no word: that is a job file.
+        // A flag takes no value, so the next word is a job file.
         assert!(parse("--thread jobs.fio").unwrap_err().to_string().starts_with("jobs.fio: "));
         assert_eq!(parse("--minimal --name=x --size=1m").unwrap().format, OutputFormat::Terse);
     }

@@ -1,9 +1,11 @@
-//! Numbers with units, as fio writes them.
+//! Numbers with units in fio's syntax.
 
 use extant_rt::Nanos;
 
-/// A size in bytes: `4096`, `4k`, `5G`. As fio reads them by default (`kb_base=1024`), `4k` and `4kB` are 4096 bytes, and
-/// `4KiB`, the other way round from the standard, is 4000.
+/// Parses a size in bytes: `4096`, `4k`, `5G`.
+///
+/// Like fio by default (`kb_base=1024`), `4k` and `4kB` are 4096 bytes, and `4KiB` is 4000, the
+/// reverse of the standard.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let unit = unit.to_ascii_lowercase();
@@ -23,7 +25,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(base.pow(power)).ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
-/// A span of time; without a unit in `default_unit`.
+/// Parses a duration; a number without a unit is in `default_unit`.
 pub(crate) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
     let (number, unit) = split(text)?;
     let unit = if unit.is_empty() { default_unit } else { unit };
@@ -40,12 +42,12 @@ pub(crate) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
     number.checked_mul(ns).map(Nanos).ok_or_else(|| format!("\"{text}\" is too long"))
 }
 
-/// A count.
+/// Parses a count.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a whole number"))
 }
 
-/// Yes or no; a key without a value says yes.
+/// Parses a boolean; a key without a value means yes.
 pub(crate) fn flag(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" | "true" | "yes" => Ok(true),

@@ -1,4 +1,4 @@
-//! The drawing of a workload: one colour for each row.
+//! Draws a workload, with one colour per row.
 
 use crate::experiment::Cell;
 use crate::run::{Latency, STEP, Seen};
@@ -14,9 +14,9 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 34;
 const PANEL_HEIGHT: u32 = 300;
-/// Spans of time in which the bytes of a rate are added up.
+/// Number of time slices over which the bytes of a rate are summed.
 const SPANS: u64 = 200;
-/// Causes of processor time that have a colour of their own; the others are one.
+/// Causes of processor time with their own colour; the rest share one.
 const MOST_CAUSES: usize = 9;
 
 const COLOURS: [RGBColor; 10] = [
@@ -32,22 +32,21 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(23, 190, 207),
 ];
 
-/// A line of a panel: its row, the number of its colour, and its points.
+/// A line in a panel: its row, its colour's index, and its points.
 type Line = (String, usize, Vec<(f64, f64)>);
 
-/// A panel of lines.
 struct Panel {
     title: &'static str,
     x: &'static str,
     y: &'static str,
-    /// The first axis has powers of this.
+    /// The x axis is logarithmic with this base.
     powers_of: Option<f64>,
     lines: Vec<Line>,
 }
 
-/// Draws the runs of a workload; nothing where there is nothing to draw. The same runs give the same bytes.
+/// Draws the runs of a workload; `None` if there is nothing to draw. The output is deterministic.
 pub(super) fn draw(workload: &str, runs: &[(&Cell, &Seen)]) -> Option<String> {
-    // One seed is enough to look at.
+    // One seed is enough for a drawing.
     let seed = runs.first()?.0.seed;
     let runs: Vec<_> = runs.iter().filter(|(cell, _)| cell.seed == seed).copied().collect();
     let panels: Vec<Panel> = [completions(&runs), scheduling(&runs), dirty(&runs), rate(&runs), sizes(&runs)]
@@ -95,7 +94,8 @@ fn named<'a>(runs: &'a [(&'a Cell, &'a Seen)]) -> impl Iterator<Item = (usize, &
     runs.iter().enumerate().map(|(number, (cell, seen))| (number % COLOURS.len(), *cell, *seen))
 }
 
-/// Which share of the samples is as short as that, in per cent, over powers of ten of milliseconds.
+/// Cumulative distribution: percentage of samples up to each latency, given as log10 of
+/// milliseconds.
 fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
     if latency.count == 0 {
         return Vec::new();
@@ -225,7 +225,8 @@ fn labels<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), Failure> {
         .draw()
 }
 
-/// Processor time by cause, in per cent of one processor, for each run; the greatest causes first, the rest together.
+/// Processor time by cause for each run, in per cent of one processor. The largest causes come
+/// first; the rest are combined.
 fn causes(runs: &[(&Cell, &Seen)]) -> Vec<(String, Vec<f64>)> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (number, (cell, _)) in runs.iter().enumerate() {
@@ -248,14 +249,14 @@ fn causes(runs: &[(&Cell, &Seen)]) -> Vec<(String, Vec<f64>)> {
     all
 }
 
-/// A bar for each row, of the causes one after the other.
+/// Draws one stacked bar per row, split by cause.
 fn stacked(causes: &[(String, Vec<f64>)], runs: &[(&Cell, &Seen)], area: &Area<'_>) -> Result<(), Failure> {
     let total = |run: usize| causes.iter().map(|(_, shares)| shares[run]).sum::<f64>();
     let most = (0..runs.len()).map(total).fold(0.0, f64::max);
     let rows: Vec<String> = runs.iter().map(|(cell, _)| cell.row.clone()).collect();
     let count = rows.len();
     let label = |y: &f64| {
-        // Rows stand from the top down, each in the middle of its place.
+        // Rows are listed from the top, each label in the middle of its row.
         let place = count as f64 - y;
         let is_middle = (place.fract() - 0.5).abs() < 1e-6 && place > 0.0;
         is_middle.then(|| rows.get(place as usize).cloned()).flatten().unwrap_or_default()

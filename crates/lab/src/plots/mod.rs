@@ -1,8 +1,9 @@
 //! Reports of an experiment with drawings: `extant lab run EXPERIMENT --report FOLDER`.
 //!
-//! A folder gets `report.md`, with the tables and the command that repeats each row, and a drawing (SVG) for each workload: latencies,
-//! scheduling latencies, dirty pages and bandwidth over time, the sizes of commands, and processor time by cause. The same runs
-//! give the same bytes.
+//! The folder gets `report.md`, with the tables and a command to repeat each row, and an SVG
+//! drawing per workload. The drawings show latencies, scheduling latencies, dirty pages and
+//! bandwidth over time, command sizes, and processor time by cause. The same runs produce the same
+//! bytes.
 
 mod draw;
 
@@ -11,10 +12,10 @@ use crate::run::Seen;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Runs an experiment and writes the report into a folder; gives the results.
+/// Runs an experiment, writes the report into a folder, and returns the results.
 ///
 /// # Errors
-/// The first run that did not come to its end, or a file that could not be written.
+/// The first run that fails, or a file that cannot be written.
 pub(crate) fn report(
     experiment: &Experiment,
     path: &Path,

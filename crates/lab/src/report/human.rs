@@ -1,4 +1,4 @@
-//! fio's report for people.
+//! fio's human-readable report.
 
 use super::{PERCENTILES, classes};
 use crate::fio::Job;
@@ -6,7 +6,7 @@ use crate::run::{Chosen, Direction, Latency, Measured, Outcome, QueueBounds, Rep
 use extant_rt::Nanos;
 use std::fmt::Write;
 
-/// The outcome as `fio` prints it, as far as it is measured here.
+/// Formats the outcome as `fio` prints it, as far as it is measured here.
 pub fn human(outcome: &Outcome) -> String {
     let mut out = String::new();
     for report in &outcome.reports {
@@ -31,7 +31,7 @@ pub fn human(outcome: &Outcome) -> String {
     out
 }
 
-/// The bounds of a queue, which a result depends on.
+/// Prints the bounds of a queue, since the result depends on them.
 fn queue(out: &mut String, bounds: &QueueBounds) -> std::fmt::Result {
     let QueueBounds { disk, elevator, requests, chosen, tags } = bounds;
     let kinds = if extant_history::uses_tags(elevator) { "in all" } else { "of each kind" };
@@ -133,7 +133,7 @@ fn samples(out: &mut String, name: &str, samples: &Samples, unit: f64) -> std::f
     )
 }
 
-/// The unit in which fio prints a spread of latencies: its name, and nanoseconds.
+/// The unit in which fio prints a range of latencies: its name and length in nanoseconds.
 fn unit(latency: &Latency) -> (&'static str, u64) {
     let spread = latency.deviation_ns() > 1_000.0;
     match (latency.min_ns, latency.max_ns) {
@@ -229,8 +229,8 @@ fn status<'a>(out: &mut String, group: usize, reports: &[&'a Report]) -> std::fm
     writeln!(out)
 }
 
-/// A number as fio writes it (`num2str` in its lib/num2str.c): scaled until no more than so many digits stand before the
-/// point, with as many decimals as then make the width.
+/// Formats a number like fio (`num2str` in its lib/num2str.c): scaled until at most `digits` digits
+/// precede the point, with decimals to fill the width.
 fn scaled(value: f64, digits: usize, base: f64, units: &[&str]) -> String {
     let too_long = 10_f64.powi(digits as i32);
     let (mut value, mut unit) = (value, 0);
@@ -243,7 +243,7 @@ fn scaled(value: f64, digits: usize, base: f64, units: &[&str]) -> String {
     format!("{value:.decimals$}{}", units[unit])
 }
 
-/// A latency's bound, in its unit.
+/// Formats a latency's bound, in its unit.
 fn count(value: f64) -> String {
     scaled(value, 6, 1000.0, &["", "k", "M", "G"])
 }
@@ -272,7 +272,7 @@ fn decimal_rate(bytes_s: f64) -> String {
 mod tests {
     use super::*;
 
-    /// As fio 3.33 printed them.
+    /// Compares with the output of fio 3.33.
     #[test]
     fn numbers_are_as_wide_as_fio_s() {
         for (ours, fio) in [

@@ -1,4 +1,4 @@
-//! fio's JSON (`--output-format=json`, version 3.33), so that tools which read that read this.
+//! fio's JSON (`--output-format=json`, version 3.33), readable by tools for fio.
 
 use super::{PERCENTILES, classes};
 use crate::run::{Direction, Latency, Outcome, QueueBounds, Report};
@@ -6,8 +6,11 @@ use extant_block::{IoError, IoErrorKind};
 use extant_rt::Nanos;
 use serde_json::{Map, Value, json};
 
-/// The outcome as fio would print it. Zero is what nobody measures here: page faults; time in user mode, which a model does
-/// not know; and on real files processor time and context switches, because processes are tasks that share threads.
+/// Formats the outcome as fio's JSON.
+///
+/// Fields that are not measured here are zero: page faults; user time, which a model does not have;
+/// and on real files processor time and context switches, because processes are tasks that share
+/// threads.
 pub fn json(outcome: &Outcome) -> Value {
     let jobs: Vec<Value> = outcome.reports.iter().map(job).collect();
     let queue = |bounds: &QueueBounds| {
@@ -91,12 +94,13 @@ fn job(report: &Report) -> Value {
     })
 }
 
-/// How many were submitted, or picked up, at once: all of them one by one, which fio counts as "up to 4".
+/// Distribution of requests submitted or completed at once: all one at a time, which fio counts as
+/// "up to 4".
 fn one_by_one() -> Value {
     json!({"0": 0.0, "4": 100.0, "8": 0.0, "16": 0.0, "32": 0.0, "64": 0.0, ">=64": 0.0})
 }
 
-/// The error number that fio would have seen.
+/// The errno that fio would have reported.
 fn errno(error: &extant_cache::CacheError) -> i32 {
     match error {
         extant_cache::CacheError::Io(IoError { kind: IoErrorKind::Os(number), .. }) => *number,
@@ -155,7 +159,7 @@ fn with_percentiles(latency: &Latency) -> Value {
     value
 }
 
-/// Six decimals, as fio prints.
+/// Rounds to six decimals, like fio.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

@@ -1,11 +1,11 @@
-//! fio's line for programs (`--minimal`, terse version 3), one for each report.
+//! fio's semicolon-separated line (`--minimal`, terse version 3), one per report.
 
 use super::{PERCENTILES, classes};
 use crate::run::{Direction, Latency, Outcome, Report};
 use extant_rt::Nanos;
 use std::fmt::Write;
 
-/// The outcome as `fio --minimal` prints it. Where fio has a field that nobody measures here there is a zero.
+/// Formats the outcome as `fio --minimal` prints it. Fields that are not measured here are zero.
 pub fn terse(outcome: &Outcome) -> String {
     outcome.reports.iter().map(|report| line(report) + "\n").collect()
 }
@@ -57,7 +57,7 @@ fn direction(out: &mut String, direction: &Direction, over: Nanos) {
             if direction.completion.count == 0 { 0 } else { direction.completion.percentile_ns(percentile) };
         let _ = write!(out, ";{percentile:.6}%={}", ns / 1_000);
     }
-    // fio has room for twenty percentiles.
+    // fio's format has twenty percentile fields.
     (PERCENTILES.len()..20).for_each(|_| out.push_str(";0%=0"));
     latency(out, &direction.total);
     let rate = &direction.rate;
@@ -72,7 +72,7 @@ fn direction(out: &mut String, direction: &Direction, over: Nanos) {
     );
 }
 
-/// In microseconds.
+/// Appends minimum, maximum, mean and deviation in microseconds.
 fn latency(out: &mut String, latency: &Latency) {
     let [mean, deviation] = [latency.mean_ns, latency.deviation_ns()].map(|ns| ns / 1e3);
     let _ = write!(out, ";{};{};{mean:.6};{deviation:.6}", latency.min_ns / 1_000, latency.max_ns / 1_000);

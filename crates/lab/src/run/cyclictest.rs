@@ -6,21 +6,22 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// The task's settings, as the options of `cyclictest` (rt-tests).
+/// The task's settings, corresponding to options of `cyclictest` (rt-tests).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cyclictest {
-    /// Time from alarm to alarm, in microseconds (`-i`).
+    /// Interval between alarms in microseconds (`-i`).
     pub interval_us: u64,
     /// Real-time priority (`-p`).
     pub priority: u8,
 }
 
-/// Latencies so far, from the alarm to the task's running.
+/// Latencies so far, from each alarm until the task runs.
 pub(super) type Seen = Arc<Mutex<Latency>>;
 
 impl Cyclictest {
-    /// Starts the task, which ends with the world. Alarms that it misses go off at once, each as late as it is.
+    /// Starts the task, which ends with the world. Missed alarms fire at once, each counted with
+    /// its own delay.
     pub(super) fn start(self, rt: &Rt) -> Seen {
         let seen = Seen::default();
         let (rt_inside, latencies) = (rt.clone(), seen.clone());

@@ -1,4 +1,4 @@
-//! Where a process does its I/O.
+//! The part of a file that a process works on.
 
 use super::volume::OnVolume;
 use extant_block::Device;
@@ -6,28 +6,29 @@ use extant_cache::{FlatFile, Mapping};
 use extant_iosched::Queue;
 use std::sync::Arc;
 
-/// A part of a file, past the page cache or through it.
+/// A span of a file, accessed directly or through the page cache.
 #[derive(Clone)]
 pub(super) struct FileSpan {
-    /// The device of direct I/O.
+    /// The device for direct I/O.
     pub(super) device: Arc<dyn Device>,
-    /// The same as a queue of a modelled disk, whose requests a task may have to wait for.
+    /// The same device as the queue of a modelled disk; a task may have to wait for one of its
+    /// requests.
     pub(super) queue: Option<Arc<Queue>>,
-    /// Where the file begins on it.
+    /// Offset of the file on the device.
     pub(super) file_byte: u64,
-    /// Where in the file the process's span begins.
+    /// Offset of the span in the file.
     pub(super) offset_bytes: u64,
-    /// How long that is.
+    /// Length of the span.
     pub(super) span_bytes: u64,
-    /// Past the page cache.
+    /// Bypasses the page cache.
     pub(super) direct: bool,
-    /// The file's pages; `None` where nobody uses the cache.
+    /// The file's pages; `None` if the cache is not used.
     pub(super) pages: Option<Mapping>,
-    /// The file, where it is one of a volume; the device and the pages are then the volume's.
+    /// The file, if it is on a volume; device and pages are then the volume's.
     pub(super) on_volume: Option<OnVolume>,
 }
 
-/// Pages for a file that is one run of its device; whole blocks of it.
+/// Creates the mapping of a file that is a single extent of its device; covers whole blocks only.
 pub(super) fn pages(
     disk: &extant_cache::Disk,
     start_byte: u64,

@@ -4,12 +4,12 @@ use extant_cache::CacheError;
 use extant_rt::{Nanos, TaskUsage};
 use hdrhistogram::Histogram;
 
-/// Latencies, in nanoseconds.
+/// Latency distribution in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Latency {
-    /// How many.
+    /// Number of samples.
     pub count: u64,
-    /// Shortest; 0 if there are none.
+    /// Shortest; 0 if there are no samples.
     pub min_ns: u64,
     /// Longest.
     pub max_ns: u64,
@@ -22,7 +22,7 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        // Two significant digits: 1 % is finer than fio's own buckets.
+        // Two significant digits (1 %) are finer than fio's own buckets.
         let histogram = Histogram::new(2).expect("two digits are possible");
         Self { count: 0, min_ns: 0, max_ns: 0, mean_ns: 0.0, squares: 0.0, histogram }
     }
@@ -33,14 +33,14 @@ impl Latency {
         self.count += 1;
         self.min_ns = if self.count == 1 { took.0 } else { self.min_ns.min(took.0) };
         self.max_ns = self.max_ns.max(took.0);
-        // Welford's recurrence: the plain sum of squares loses its digits.
+        // Welford's algorithm; a plain sum of squares would lose precision.
         let delta = took.0 as f64 - self.mean_ns;
         self.mean_ns += delta / self.count as f64;
         self.squares += delta * (took.0 as f64 - self.mean_ns);
         self.histogram.record(took.0).expect("a histogram that resizes takes all values");
     }
 
-    /// Takes in what another process saw.
+    /// Adds another process's samples.
     pub(crate) fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -59,34 +59,35 @@ impl Latency {
         self.histogram.add(&other.histogram).expect("histograms that resize take all values");
     }
 
-    /// Standard deviation, of the sample.
+    /// Sample standard deviation.
     pub fn deviation_ns(&self) -> f64 {
         if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
     }
 
-    /// The latency that so many per cent do not exceed, within 1 %.
+    /// The latency that `percent` per cent of the samples do not exceed, within 1 %.
     pub fn percentile_ns(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent).min(self.max_ns)
     }
 
-    /// How many lie in `above..=up_to`, both as the histogram rounds: a latency is in one of two spans that meet, never in
-    /// both.
+    /// Number of samples in `above..=up_to`, with both bounds rounded as in the histogram.
+    ///
+    /// A latency falls into exactly one of two adjacent spans.
     pub fn between(&self, above_ns: u64, up_to_ns: u64) -> u64 {
         let up_to = |ns: u64| if ns == 0 { 0 } else { self.histogram.count_between(0, ns) };
         if self.count == 0 { 0 } else { up_to(up_to_ns).saturating_sub(up_to(above_ns)) }
     }
 }
 
-/// A rate over time, sampled: its least, greatest and mean value.
+/// A rate sampled over time: minimum, maximum and mean.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Samples {
-    /// How many.
+    /// Number of samples.
     pub count: u64,
     /// Least.
     pub min: f64,
     /// Greatest.
     pub max: f64,
-    /// Mean; of several processes, the sum of theirs.
+    /// Mean; for several processes, the sum of their means.
     pub mean: f64,
     squares: f64,
 }
@@ -101,7 +102,8 @@ impl Samples {
         self.squares += delta * (value - self.mean);
     }
 
-    /// As fio puts the samples of a group together (`sum_stat`, "pure sum"): extremes of all, sums of means.
+    /// Merges the samples of a group as fio does (`sum_stat`, "pure sum"): overall extremes, sum of
+    /// means.
     fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -113,49 +115,49 @@ impl Samples {
         self.count += other.count;
     }
 
-    /// Standard deviation, of the sample.
+    /// Sample standard deviation.
     pub fn deviation(&self) -> f64 {
         if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
     }
 }
 
-/// Rates are sampled this far apart (fio: `bwavgtime`).
+/// Interval between rate samples (fio: `bwavgtime`).
 const SAMPLED_EVERY: Nanos = Nanos::from_millis(500);
 
-/// One direction of a job.
+/// Measurements of one direction of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
-    /// I/Os that ended.
+    /// I/Os completed.
     pub ios: u64,
     /// Bytes transferred.
     pub bytes: u64,
-    /// From the decision to the submission; of asynchronous engines only.
+    /// From the decision to the submission; only for asynchronous engines.
     pub submission: Latency,
-    /// From the submission to the end.
+    /// From submission to completion.
     pub completion: Latency,
-    /// Both together.
+    /// From the decision to completion.
     pub total: Latency,
-    /// Bytes a second, every half a second.
+    /// Bytes per second, sampled every half second.
     pub rate: Samples,
-    /// I/Os a second, likewise.
+    /// I/Os per second, sampled likewise.
     pub io_rate: Samples,
-    /// Since the last sample: when that was, and what came since.
+    /// Time of the last sample; `since` counts bytes and I/Os after it.
     sampled_at: Nanos,
     since: [u64; 2],
 }
 
 impl Direction {
-    /// I/Os a second over a time.
+    /// I/Os per second over a period.
     pub fn iops(&self, over: Nanos) -> f64 {
         if over == Nanos::ZERO { 0.0 } else { self.ios as f64 / over.as_secs_f64() }
     }
 
-    /// Bytes a second over a time.
+    /// Bytes per second over a period.
     pub fn bytes_s(&self, over: Nanos) -> f64 {
         if over == Nanos::ZERO { 0.0 } else { self.bytes as f64 / over.as_secs_f64() }
     }
 
-    /// An I/O has ended.
+    /// Records a completed I/O.
     pub(super) fn ended(&mut self, now: Nanos, bytes: u64) {
         self.ios += 1;
         self.bytes += bytes;
@@ -181,7 +183,7 @@ impl Direction {
     }
 }
 
-/// Measurements of one process, or of several together.
+/// Measurements of one process, or of several combined.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Reads.
@@ -190,33 +192,35 @@ pub struct Measured {
     pub write: Direction,
     /// Flushes.
     pub sync: Latency,
-    /// From the beginning of what is counted to the end of the last think time: the longest of the processes'.
+    /// From the start of measurement to the end of the last think time; the longest over all
+    /// processes.
     pub runtime: Nanos,
-    /// By how many were under way when an I/O was submitted, itself included: 1, from 2, 4, 8, 16, 32, and from 64 on.
+    /// I/Os by the queue depth at submission, which includes the new I/O: 1, from 2, 4, 8, 16, 32,
+    /// and from 64.
     pub depths: [u64; 7],
-    /// The processes' use of the processors; `None` in the real world, which does not count it.
+    /// Processor use of the processes; `None` in the real world, where it is not counted.
     pub used: Option<TaskUsage>,
-    /// Their runtimes, added up.
+    /// Sum of the processes' runtimes.
     pub run_total: Nanos,
     /// Why a process stopped early.
     pub error: Option<CacheError>,
 }
 
 impl Measured {
-    /// Counts from `at` on.
+    /// Starts measuring at `at`.
     pub(super) fn from(at: Nanos) -> Self {
         let side = || Direction { sampled_at: at, ..Direction::default() };
         Self { read: side(), write: side(), ..Self::default() }
     }
 
-    /// Notes what a task used.
+    /// Adds what a task used.
     pub(super) fn used(&mut self, used: Option<TaskUsage>) {
         if let Some(used) = used {
             *self.used.get_or_insert_default() += used;
         }
     }
 
-    /// Share of the processes' time that they spent on a processor, in per cent.
+    /// Share of their runtime that the processes spent on a processor, in per cent.
     pub fn cpu_percent(&self) -> f64 {
         match self.used {
             Some(used) if self.run_total > Nanos::ZERO => {

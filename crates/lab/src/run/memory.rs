@@ -1,24 +1,25 @@
-//! The page cache of a run: its settings and their defaults.
+//! A run's page cache: settings and defaults.
 
 use super::RunError;
 use extant_cache::{CacheConfig, PageCache};
 use extant_rt::{Nanos, Rt};
 use extant_sim::{Knobs, MemorySpec};
 
-/// Memory for pages where neither the machine's file nor an option says how much.
+/// Memory for pages if neither the machine's file nor an option sets it.
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// Settings of a run's page cache; those not given are the machine's, or the defaults.
+/// Page cache settings of a run; missing ones come from the machine or are defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Memory for cached pages, in bytes.
     pub cache_bytes: Option<u64>,
-    /// Most that may be dirty or under write-back, in bytes.
+    /// Limit on dirty bytes, including those under write-back.
     pub dirty_limit_bytes: Option<u64>,
-    /// Flushers work while more than this is dirty, in bytes.
+    /// Flushers run while more than this many bytes are dirty.
     pub dirty_background_bytes: Option<u64>,
-    /// Pages of so many bytes in a row leave write-back together, as file systems do it that end a whole mapped run at once
-    /// (xfs: an `ioend`); those of a bio if not given.
+    /// Contiguous pages leave write-back together in runs of this many bytes, like file systems
+    /// that end a whole mapped run at once (xfs: an `ioend`). If not given, the pages of one bio
+    /// do.
     pub run_bytes: Option<u64>,
     /// One of [`extant_history::DIRTY_CONTROLS`]; ours if not given.
     pub control: Option<String>,
@@ -26,21 +27,21 @@ pub struct Memory {
     pub pass: Option<String>,
 }
 
-/// Properties of the kernel that dirty controllers run in.
+/// Properties of the kernel that dirty controllers depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
-    /// Processors.
+    /// Number of processors.
     pub(super) cpus: u32,
     /// Ticks per second.
     pub(super) hz: u32,
 }
 
 impl Memory {
-    /// The settings in effect. The default limits are Linux's 20 % and 10 % (kernel: `vm.dirty_ratio`,
-    /// `vm.dirty_background_ratio`).
+    /// The settings in effect. The default limits are Linux's 20 % and 10 % (kernel:
+    /// `vm.dirty_ratio`, `vm.dirty_background_ratio`).
     fn spec(&self, machine: Option<MemorySpec>, knobs: &Knobs) -> Result<MemorySpec, RunError> {
         let cache_bytes = self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(CACHE_BYTES);
-        // A cache of another size has limits of its own.
+        // The machine's limits apply only to a cache of the machine's size.
         let machine = machine.filter(|spec| spec.cache_bytes == cache_bytes);
         let share = |ratio: Option<u32>| ratio.map(|ratio| cache_bytes / 100 * u64::from(ratio));
         let set_limit = self.dirty_limit_bytes.or(knobs.dirty_bytes).or(share(knobs.dirty_ratio));
@@ -58,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// Sets the cache up.
+    /// Creates the page cache.
     pub(super) fn cache(
         &self,
         rt: &Rt,
@@ -68,7 +69,7 @@ impl Memory {
         self.cache_with(rt, machine, kernel, &Knobs::default())
     }
 
-    /// The same as an administrator has set it.
+    /// Like [`Memory::cache`], with an administrator's settings.
     pub(super) fn cache_with(
         &self,
         rt: &Rt,
@@ -85,7 +86,7 @@ impl Memory {
         let pass = self.pass.as_deref().unwrap_or(extant_history::OUR_PASS);
         let config = CacheConfig {
             pass: extant_history::pass(pass)?,
-            // A modelled disk holds no user's data.
+            // A modelled disk holds no user data.
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(of(&limit, machine), [100 * MIB, 8 * MIB, 4 * MIB]);
         let cache = Memory { cache_bytes: Some(10 * MIB), ..Memory::default() };
         assert_eq!(of(&cache, machine), [10 * MIB, 2 * MIB, MIB]);
-        // Knobs are between options and the machine.
+        // Knobs take precedence over the machine, and options over knobs.
         let knobs = Knobs { dirty_ratio: Some(40), dirty_background_ratio: Some(5), ..Knobs::default() };
         let spec = none.spec(machine, &knobs).unwrap();
         assert_eq!([spec.dirty_limit_bytes, spec.dirty_background_bytes], [40 * MIB, 5 * MIB]);

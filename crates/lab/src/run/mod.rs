@@ -1,4 +1,4 @@
-//! Running jobs.
+//! Runs jobs.
 
 mod cyclictest;
 mod file_span;
@@ -32,24 +32,24 @@ use process::Process;
 use std::sync::Arc;
 use target::{Modelled, Real};
 
-/// Why jobs were not run, or not to their end.
+/// Why jobs were not run, or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A name that no elevator has.
+    /// No elevator or other policy has this name.
     #[error(transparent)]
     Elevator(#[from] UnknownPolicy),
-    /// A machine without `[[disk]]`.
+    /// The machine has no `[[disk]]`.
     #[error("the machine \"{0}\" has no disks; add a [[disk]] to its file")]
     NoDisks(String),
-    /// A page cache that cannot be.
+    /// The page cache's settings are invalid.
     #[error("{key}: {problem}")]
     Memory {
-        /// The setting, by its name in a machine's file.
+        /// The setting's name in a machine's file.
         key: &'static str,
-        /// The mistake in it.
+        /// What is wrong with it.
         problem: String,
     },
-    /// More requests than the disk has tags, without an elevator.
+    /// Without an elevator, more requests were asked for than the disk has tags.
     #[error(
         "{disk}: \"none\" has the disk's {tags} tags for requests, not {requests} (Linux refuses that since 5.0); leave --requests out, \
          or choose \"noop\", which had requests of its own"
@@ -57,18 +57,18 @@ pub enum RunError {
     BeyondTags {
         /// The disk.
         disk: String,
-        /// The number that was asked for.
+        /// The number requested.
         requests: usize,
-        /// Its tags.
+        /// The disk's number of tags.
         tags: usize,
     },
-    /// Pages that the jobs left dirty could not be written.
+    /// Pages that the jobs left dirty could not be written back.
     #[error("writing back what the jobs left in the page cache: {0}")]
     WriteBack(String),
-    /// A file of unknown length on a modelled machine.
+    /// A job on a modelled machine gives no file size.
     #[error("[{0}]: size= is missing, and a modelled disk has no file to take it from")]
     NoSize(String),
-    /// A file that does not fit the disk.
+    /// A file does not fit on the disk.
     #[error("[{job}]: {file} of {length} bytes does not fit on the disk")]
     Full {
         /// The job.
@@ -78,7 +78,7 @@ pub enum RunError {
         /// Its length in bytes.
         length: u64,
     },
-    /// Not a block of the file lies in the job's span.
+    /// The job's span contains no whole block of the file.
     #[error("[{job}]: {file} has {length} bytes, less than a block from where the job begins")]
     TooSmall {
         /// The job.
@@ -88,7 +88,7 @@ pub enum RunError {
         /// Its length in bytes.
         length: u64,
     },
-    /// A key that only a modelled machine honours.
+    /// A key takes effect only on a modelled machine.
     #[error("[{job}]: {key}= has no effect on real files here; leave it out, or give a machine to run on")]
     NotOnFiles {
         /// The job.
@@ -96,16 +96,16 @@ pub enum RunError {
         /// The key.
         key: String,
     },
-    /// A file of the host that could not be used.
+    /// A host file could not be used.
     #[error("{0}: {1}")]
     File(String, String),
-    /// The volume of the jobs could not be made or used.
+    /// The jobs' volume could not be made or used.
     #[error("the volume: {0}")]
     Volume(String),
-    /// tiobench did not run to its end.
+    /// tiobench failed.
     #[error("tiobench: {0}")]
     Tiobench(#[from] TiobenchError),
-    /// The world could not go on.
+    /// The world stopped early.
     #[error("{0}")]
     World(String),
 }
@@ -122,57 +122,57 @@ impl From<RtError> for RunError {
     }
 }
 
-/// Measurements of a job, or with `group_reporting` of a group of jobs.
+/// Measurements of a job, or with `group_reporting`, of a group of jobs.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The job; the first of a group.
+    /// The job; for a group, its first job.
     pub job: Arc<Job>,
-    /// Which group, counted from 0.
+    /// The group's number, from 0.
     pub group: usize,
-    /// How many processes are in it.
+    /// Number of processes.
     pub processes: u32,
     /// The measurements.
     pub measured: Measured,
 }
 
-/// The outcome of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// In order of the jobs.
+    /// The reports, in the order of the jobs.
     pub reports: Vec<Report>,
-    /// Scheduling latency beside the jobs, where [`Policy::cyclictest`] asked for it.
+    /// Scheduling latency while the jobs ran, if requested by [`Policy::cyclictest`].
     pub latency: Option<Latency>,
-    /// The amount that the disks of a modelled machine wrote; `None` where no job writes through the page cache, or the jobs
-    /// are not counted over one and the same time.
+    /// The amount written by the disks of a modelled machine. `None` if no job writes through the
+    /// page cache, or the jobs are not all measured over the same interval.
     pub written: Option<Written>,
-    /// Counts of a run on volumes.
+    /// Counters of a run on volumes.
     pub on_device: Option<OnDevice>,
-    /// The time until all was durable, where [`Policy::drains`] asked for it.
+    /// Time until everything was durable, if requested by [`Policy::drains`].
     pub drained: Option<Nanos>,
-    /// The layout of the files, where [`Policy::rereads`] asked for it.
+    /// Layout of the files, if requested by [`Policy::rereads`].
     pub layout: Option<Layout>,
-    /// Use of the processors of a modelled machine while the jobs ran.
+    /// Processor use of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
-    /// The same by the kind of work that was charged for.
+    /// The same processor time by kind of work.
     pub spent: Vec<Spent>,
-    /// The bounds of a modelled machine's queues, for each kind of disk.
+    /// Queue limits of a modelled machine, one entry per kind of disk.
     pub queues: Vec<QueueBounds>,
-    /// A phase of tiobench, of which there are no reports.
+    /// A phase of tiobench; such a run has no reports.
     pub phase: Option<PhaseOutcome>,
-    /// Seconds since 1970 at the end, in the world that it ran in.
+    /// Seconds since 1970 at the end, in the run's world.
     pub wall_clock: i64,
-    /// Whether that world was a virtual one.
+    /// Whether that world was virtual.
     pub is_virtual: bool,
 }
 
-/// Use of the processors over a time, all of them together.
+/// Use of all processors together over a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorUse {
-    /// Time of tasks and switches.
+    /// Time of tasks and context switches.
     pub system: Nanos,
     /// Time of interrupts.
     pub interrupts: Nanos,
-    /// The time that it is counted over.
+    /// Length of the period.
     pub over: Nanos,
 }
 
@@ -194,7 +194,7 @@ impl ProcessorUse {
 }
 
 impl Outcome {
-    /// That of a phase of tiobench.
+    /// The outcome of a tiobench phase.
     pub(crate) fn of_phase(phase: PhaseOutcome) -> Self {
         let reports = Vec::new();
         Self {
@@ -214,12 +214,13 @@ impl Outcome {
     }
 }
 
-/// Runs jobs on a modelled machine. The same machine, jobs, policy and seed give the same outcome, to the last digit.
-/// Events go to `sink`.
+/// Runs jobs on a modelled machine, and sends its events to `sink`.
+///
+/// The outcome is deterministic: the same machine, jobs, policy and seed produce identical results.
 ///
 /// # Errors
-/// What does not fit together, before anything is run; what stops the world, at once. I/O errors stop their process only
-/// and are in its report.
+/// Inconsistent inputs are reported before anything runs; whatever stops the world is reported at
+/// once. An I/O error only stops its process, and is in that process's report.
 pub fn on_machine(
     jobs: &[Job],
     machine: Machine,
@@ -230,7 +231,7 @@ pub fn on_machine(
     on_target(jobs, machine, policy, seed, sink, |_| ())
 }
 
-/// The same; `begun` sees what it runs on.
+/// Like [`on_machine`]; calls `begun` with the target before the jobs start.
 fn on_target(
     jobs: &[Job],
     machine: Machine,
@@ -274,7 +275,7 @@ fn on_target(
     Ok(outcome)
 }
 
-/// The work that came to that which had been done before.
+/// Work done since `before`.
 fn since(mut now: Vec<Spent>, before: &[Spent]) -> Vec<Spent> {
     for spent in &mut now {
         let same =
@@ -287,10 +288,10 @@ fn since(mut now: Vec<Spent>, before: &[Spent]) -> Vec<Spent> {
     now
 }
 
-/// Runs jobs on files of the host; what a job reads is made first if it is missing or too short.
+/// Runs jobs on host files. Files to be read are created or extended if missing or too short.
 ///
 /// # Errors
-/// As [`on_machine`], and files that cannot be made or opened.
+/// As [`on_machine`], and if a file cannot be created or opened.
 pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
     let mut target = Real::new(jobs, memory, sink)?;
     let rt = target.rt.clone();
@@ -300,10 +301,11 @@ pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> R
     Ok(outcome)
 }
 
-/// Processes that a shell starts together begin within so much of each other.
+/// Processes that a shell starts together begin within this time of each other.
 const ARRIVALS: Nanos = Nanos::from_millis(10);
 
-/// When a process begins, of those that begin together: at once in the real world, and with the seed of the nominal point.
+/// Start delay of a process among those started together; zero in the real world and with the
+/// nominal seed.
 fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
     if !rt.is_virtual() || rt.seed() == NOMINAL_SEED {
         return Nanos::ZERO;
@@ -311,13 +313,13 @@ fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
     Nanos(Rng::labelled(rt.seed(), &format!("arrival of {job}.{process}")).below(ARRIVALS.0))
 }
 
-/// A process with the report that it counts towards.
+/// A process and the index of its report.
 struct Planned {
     process: Process,
     report: usize,
 }
 
-/// Processes by wave: one wave ends before the next begins.
+/// Processes in waves; each wave ends before the next begins.
 struct Plan {
     waves: Vec<Vec<Planned>>,
     reports: Vec<Report>,

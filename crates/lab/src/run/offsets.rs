@@ -1,10 +1,12 @@
-//! Where the next I/O goes.
+//! Chooses the offset of the next I/O.
 
 use extant_rt::Rng;
 
-/// Block numbers below a bound in random order, each once before any twice: a permutation without memory, by a Feistel
-/// network over the next power of four and walking until inside (Black and Rogaway, "Ciphers with arbitrary finite
-/// domains", CT-RSA 2002).
+/// Block numbers below a bound in random order; none repeats before all have been returned.
+///
+/// A permutation without memory: a Feistel network over the next power of four, walked until the
+/// result is below the bound (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+/// 2002).
 #[derive(Debug)]
 pub(super) struct Permutation {
     count: u64,
@@ -19,7 +21,7 @@ impl Permutation {
         Self { count, half_bits: bits.div_ceil(2), keys: std::array::from_fn(|_| rng.next_u64()), next: 0 }
     }
 
-    /// The next block; after the last, a new order begins.
+    /// Returns the next block; after the last, starts a new order.
     pub(super) fn next(&mut self, rng: &mut Rng) -> u64 {
         if self.next == self.count {
             *self = Self::new(self.count, rng);

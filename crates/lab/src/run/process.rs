@@ -15,18 +15,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// The parameters of a process.
+/// The inputs of a process.
 pub(super) struct Process {
     pub(super) rt: Rt,
     pub(super) job: Arc<Job>,
     pub(super) stream: StreamId,
     pub(super) place: FileSpan,
     pub(super) rng: Rng,
-    /// How long it takes the shell that starts it to come to it.
+    /// Delay until the shell has started it.
     pub(super) arrives_after: Nanos,
 }
 
-/// Ends of I/Os, for their process to pick up.
+/// Completed I/Os, waiting for their process to collect them.
 #[derive(Default)]
 struct Port {
     state: Mutex<(VecDeque<Ended>, Option<Waker>)>,
@@ -36,11 +36,11 @@ struct Ended {
     slot: usize,
     buffer: Buf,
     result: Result<(), CacheError>,
-    /// Processor use of the task that did it.
+    /// Processor use of the task that performed the I/O.
     used: Option<TaskUsage>,
 }
 
-/// An I/O under way.
+/// An I/O in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     op: Op,
@@ -50,22 +50,22 @@ struct Flight {
 
 struct Running {
     p: Process,
-    /// The file, opened by this process; `None` for direct I/O.
+    /// The file as opened by this process; `None` for direct I/O.
     file: Option<Arc<OpenFile>>,
     port: Arc<Port>,
-    /// By slot; as many as were under way at a time so far.
+    /// I/Os in flight by slot; one slot for each I/O of the deepest queue so far.
     flights: Vec<Option<Flight>>,
-    /// Slots that are free, each with its memory.
+    /// Free slots, each with its buffer.
     free: Vec<(usize, Buf)>,
     under_way: usize,
-    /// The range written since the last `sync_file_range`.
+    /// Range written since the last `sync_file_range`.
     unsynced: Option<Range<u64>>,
     counted_from: Nanos,
     measured: Measured,
 }
 
 impl Process {
-    /// Does what the job says.
+    /// Runs the job and returns its measurements.
     pub(super) async fn run(self) -> Measured {
         self.rt.sleep(self.job.start_delay.saturating_add(self.arrives_after)).await;
         let counted_from = self.rt.now().saturating_add(self.job.ramp);
@@ -138,7 +138,8 @@ impl Running {
                     op = other;
                 }
                 if self.p.rt.now() < due(op) {
-                    // Nothing may end unseen while the process sleeps: its latency would be the sleep's.
+                    // Collect all completions first; otherwise the sleep would count towards their
+                    // latency.
                     self.quiesce().await?;
                     self.p.rt.sleep_until(due(op).min(ends)).await;
                     if due(op) >= ends {
@@ -169,10 +170,10 @@ impl Running {
                 self.quiesce().await?;
             }
             if self.file.is_some() || self.p.place.on_volume.is_some() {
-                // If all was cached, nothing had to be waited for: others get their turn on the way back from the
-                // system call.
+                // If everything was cached, the call never waited: yield on return, as a system
+                // call does.
                 self.p.rt.resched().await;
-                // In the real world nobody knows who waits.
+                // The real world does not know whether other tasks wait, so yield by time.
                 turn.resched().await;
             }
         }
@@ -183,7 +184,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts an I/O; through the page cache it may be done already.
+    /// Starts an I/O. Through the page cache it may complete immediately.
     async fn issue(&mut self, op: Op, offset: u64) -> Result<(), CacheError> {
         let bytes = self.p.job.block_bytes;
         let at = self.p.place.offset_bytes + offset;
@@ -250,7 +251,8 @@ impl Running {
         Ok(())
     }
 
-    /// As Linux does before direct I/O on a file that is also used through the page cache.
+    /// Makes the cache coherent, as Linux does before direct I/O on a file that also has cached
+    /// pages.
     async fn make_coherent(&self, op: Op, bytes: Range<u64>) -> Result<(), CacheError> {
         match &self.p.place.pages {
             Some(pages) if pages.cached_pages() > 0 && op == Op::Read => pages.write_back(bytes).await,
@@ -259,7 +261,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end of one I/O.
+    /// Waits for one I/O to complete.
     async fn reap(&mut self) -> Result<(), CacheError> {
         let Ended { slot, buffer, result, used } = self.port.next(&self.p.rt, self.p.stream).await;
         let flight = self.flights[slot].take().expect("ends once");
@@ -288,7 +290,8 @@ impl Running {
         Ok(())
     }
 
-    /// Makes what was written durable, or begins to, as the job wants it; how long that took, if it counts.
+    /// Makes the job's writes durable, or starts their write-back. Returns how long it took, if
+    /// that counts.
     async fn sync(&mut self, call: SyncCall) -> Result<Option<Nanos>, CacheError> {
         self.quiesce().await?;
         let before = self.p.rt.now();
@@ -317,8 +320,11 @@ impl Running {
 }
 
 impl Running {
-    /// Begins the write-back of a range, and sleeps as long as a request for it is missing, as a task of Linux does: without that a
-    /// writer that asks often queues all that it writes. Errors are in the file's log, as those of the flusher.
+    /// Starts the write-back of a range, and sleeps until each of its bios has a request, as a
+    /// Linux task does.
+    ///
+    /// Without the sleep, a writer that calls this often would queue everything it writes. Errors
+    /// go to the file's error log, like those of the flusher.
     async fn begin_write_back(&self, file: Arc<OpenFile>, bytes: Range<u64>) {
         let mut writing = Box::pin(async move { drop(file.mapping().write_back(bytes).await) });
         let mut is_over = false;
@@ -330,7 +336,7 @@ impl Running {
         if is_over {
             return;
         }
-        // It goes on by itself from here; what it submits later finds the queue as the next call does.
+        // The rest runs in the background. If it fills the queue later, the next call sleeps.
         drop(self.p.rt.spawn("sync_file_range", Class::Normal, writing));
         if let Some(queue) = &self.p.place.queue {
             self.p.rt.waits_on(|| WaitsOn::Other("a request for stream", self.p.stream.0));
@@ -347,7 +353,7 @@ async fn transfer(
     is_durable: bool,
 ) -> Result<(), CacheError> {
     match op {
-        // The end of a file that no job lays out, because none reads it, is met by nobody.
+        // No short reads: every file that a job reads has its full length.
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
         _ => {
             file.write(at, &buffer[..]).await?;
@@ -356,7 +362,7 @@ async fn transfer(
     }
 }
 
-/// Reads and writes are counted apart.
+/// Index of the counters for reads or writes.
 fn side(op: Op) -> usize {
     usize::from(op == Op::Write)
 }

@@ -1,4 +1,4 @@
-//! Targets of jobs: a modelled machine, or files of the host.
+//! What jobs run on: a modelled machine, or host files.
 
 use super::RunError;
 use super::cyclictest::Cyclictest;
@@ -20,29 +20,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How requests are ordered on a modelled machine, the settings of its page cache, and the task that samples latency.
+/// Policies of a modelled machine: I/O scheduling, page cache, volumes, and the task that samples
+/// latency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// One of [`extant_history::ELEVATORS`].
     pub elevator: String,
-    /// Requests that the queue has (`nr_requests`); if not given, as many as Linux gives a disk of this kind
+    /// Requests of the queue (`nr_requests`); if not given, Linux's default for this kind of disk
     /// ([`extant_history::default_requests`]).
     pub requests: Option<usize>,
     /// The page cache.
     pub memory: Memory,
-    /// A task that measures scheduling latency as long as the jobs run.
+    /// A task that measures scheduling latency while the jobs run.
     pub cyclictest: Option<Cyclictest>,
-    /// The volume that the jobs' files are on, or the volumes; if not given, each file is one run of its disk.
+    /// The volume, or volumes, that hold the jobs' files; without one, each file is a single extent
+    /// of its disk.
     pub volume: Option<VolumeSpec>,
     /// One of [`extant_history::DIRECT_IO`], on a volume; ours if not given.
     pub direct_io: Option<String>,
-    /// One of [`extant_history::ALLOCATORS`], on a volume of ext4; ours if not given.
+    /// One of [`extant_history::ALLOCATORS`], on an ext4 volume; ours if not given.
     pub allocator: Option<String>,
-    /// The run ends when all that the jobs have written through the cache of a volume is durable.
+    /// The run ends when everything written through the cache of a volume is durable.
     pub drains: bool,
-    /// The files that the jobs have left on a volume are read again after the run, and their layout is counted.
+    /// After the run, the jobs' files on a volume are read again, and their layout is measured.
     pub rereads: bool,
-    /// Where the request queue of each disk writes a blktrace: `BASE.DISK.blktrace.0`, for blkparse and btt.
+    /// Base name of a blktrace of each disk's request queue, `BASE.DISK.blktrace.0`, for blkparse
+    /// and btt.
     pub blktrace: Option<PathBuf>,
 }
 
@@ -63,29 +66,29 @@ impl Default for Policy {
     }
 }
 
-/// The bounds of the queue of a kind of disk, for the report.
+/// The limits of the queue of a kind of disk, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
-    /// The name of the disk; of several alike, what their names have in common.
+    /// The disk's name; for several alike, the common part of their names.
     pub disk: String,
     /// The elevator.
     pub elevator: String,
-    /// Requests of the queue: of each kind, unless they are tags.
+    /// Requests of the queue: per kind, unless they are tags.
     pub requests: usize,
-    /// Who has chosen that number.
+    /// Where that number comes from.
     pub chosen: Chosen,
-    /// Commands that the disk takes at once.
+    /// Commands that the disk accepts at once.
     pub tags: usize,
 }
 
-/// Who has chosen a queue's number of requests.
+/// Where a queue's number of requests comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
     /// Linux's default for the elevator and the disk.
     Default,
-    /// The machine's file, or what was set in it.
+    /// The machine's file, or an override of it.
     Machine,
-    /// The disk, whose tags are fewer than the machine's file has requests.
+    /// The disk, which has fewer tags than the machine's file asks for.
     Tags,
     /// The policy.
     Policy,
@@ -106,7 +109,7 @@ impl QueueBounds {
         };
         let disk = model.name.clone();
         let is_too_many = extant_history::uses_tags(elevator) && requests > tags;
-        // A machine's own number is of all its elevators.
+        // The machine's number applies to all elevators.
         let (requests, chosen) = match (is_too_many, chosen) {
             (true, Chosen::Machine) => (tags, Chosen::Tags),
             (true, _) => return Err(RunError::BeyondTags { disk, requests, tags }),
@@ -115,7 +118,7 @@ impl QueueBounds {
         Ok(Self { disk, elevator: elevator.to_owned(), requests, chosen, tags })
     }
 
-    /// Those of every kind of disk of a machine.
+    /// The limits of every kind of disk of a machine.
     pub(super) fn of(machine: &Machine, policy: &Policy) -> Result<Vec<Self>, RunError> {
         let set = machine.kernel.nr_requests;
         let each = |model| Self::new(&policy.elevator, policy.requests, set, model);
@@ -123,7 +126,7 @@ impl QueueBounds {
     }
 }
 
-/// mq-deadline as an administrator has set it.
+/// mq-deadline's parameters as set by an administrator.
 fn deadline(knobs: &Knobs) -> DeadlineTunables {
     let default = DeadlineTunables::default();
     let ms = |set: Option<u32>, default| set.map_or(default, |ms| Nanos::from_millis(ms.into()));
@@ -136,13 +139,13 @@ fn deadline(knobs: &Knobs) -> DeadlineTunables {
     }
 }
 
-/// The files that some of the jobs read, or write.
+/// Files of the jobs that `takes_part` selects.
 fn files_of(jobs: &[Job], takes_part: impl Fn(&Job) -> bool) -> BTreeSet<String> {
     let jobs = jobs.iter().filter(|job| takes_part(job));
     jobs.flat_map(|job| (0..job.processes).map(|process| job.file_of(process))).collect()
 }
 
-/// The part of a file that a process is to use.
+/// Length of the part of a file that a process uses.
 fn span(job: &Job, file: String, length: u64) -> Result<u64, RunError> {
     let rest = length.saturating_sub(job.offset_bytes);
     let span_bytes = job.span_bytes(rest);
@@ -152,26 +155,26 @@ fn span(job: &Job, file: String, length: u64) -> Result<u64, RunError> {
     Ok(span_bytes)
 }
 
-/// A modelled machine with a queue before each of its disks, and a page cache if a job wants one.
+/// A modelled machine with a queue in front of each disk, and a page cache if a job needs one.
 pub(super) struct Modelled {
     pub(super) sim: Sim,
     queues: Vec<Arc<Queue>>,
     names: Vec<String>,
     cache: Option<(PageCache, Vec<Disk>)>,
     files: BTreeMap<String, ModelledFile>,
-    /// Files that exist before the run, because a job reads them.
+    /// Files that exist before the run because a job reads them.
     read: BTreeSet<String>,
-    /// Where the next file goes on each disk.
+    /// Offset of the next file on each disk.
     free_bytes: Vec<u64>,
     volumes: Option<Volumes>,
-    /// Bios and merged ones among them, of streams that have ended.
+    /// Bios of streams that have ended, and how many of them were merged.
     dismissed: Mutex<(u64, u64)>,
     blktraces: Vec<Blktrace>,
 }
 
 #[derive(Clone)]
 struct ModelledFile {
-    /// Of a file on a volume, that among the volumes.
+    /// Index of the disk, or of the volume for a file on one.
     disk: usize,
     start_byte: u64,
     length: u64,
@@ -179,7 +182,7 @@ struct ModelledFile {
     on_volume: Option<OnVolume>,
 }
 
-/// The major number of modelled disks in blktraces: that of SCSI disks.
+/// Major device number of modelled disks in blktraces: that of SCSI disks.
 const BLKTRACE_MAJOR: u32 = 8;
 
 fn blktrace(base: &Path, disk: &str, minor: u32) -> Result<Blktrace, RunError> {
@@ -188,10 +191,10 @@ fn blktrace(base: &Path, disk: &str, minor: u32) -> Result<Blktrace, RunError> {
         .map_err(|error| RunError::file(&path.display().to_string(), &error))
 }
 
-/// Files take whole pages.
+/// Files occupy whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
+/// Files start at multiples of this: an ext4 block group with 4 KiB blocks.
 const FILE_ALIGN: u64 = 128 << 20;
 
 impl Modelled {
@@ -251,8 +254,9 @@ impl Modelled {
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
             let cache = policy.memory.cache_with(sim.rt(), sim.machine().memory, host, &kernel.knobs)?;
-            // Volumes have devices of their own in the cache. Beside one volume the disks stay in it: their flushers have part in
-            // the tables of experiments that are older than several volumes.
+            // With a volume on each disk, the volumes attach their own devices to the cache. With a
+            // single volume the disks are attached as well: their flushers affect the tables of
+            // experiments that predate several volumes.
             let has_volumes = policy.volume.as_ref().is_some_and(|spec| spec.each_disk);
             let flat: &[Arc<Queue>] = if has_volumes { &[] } else { &queues };
             let disks = flat.iter().map(|queue| cache.attach(queue.clone())).collect();
@@ -270,8 +274,10 @@ impl Modelled {
         Ok(Self { sim, queues, names, cache, files, read, free_bytes, volumes, dismissed, blktraces })
     }
 
-    /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
-    /// that its path names (`/mnt/sda/file`), or else on the first.
+    /// Returns where a process does its I/O.
+    ///
+    /// A file named like a disk (`/dev/sda`) is that whole disk. Any other file is on the disk that
+    /// its path names (`/mnt/sda/file`), or else on the first.
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<FileSpan, RunError> {
         let name = job.file_of(process);
         let file = match self.files.get(&name) {
@@ -323,7 +329,7 @@ impl Modelled {
             Some(disk) => (0, self.queues[disk].limits().capacity_bytes),
             None => self.room(job, name, disk)?,
         };
-        // The last page of a file may hold less of it than a block of the device.
+        // The last page may hold less than a block of the device.
         let room = if whole.is_some() { length } else { length.next_multiple_of(PAGE_BYTES) };
         let inode = self.files.len() as u64 + 1;
         let size = if whole.is_some() || self.read.contains(name) { length } else { 0 };
@@ -344,7 +350,7 @@ impl Modelled {
         Ok((start_byte, length))
     }
 
-    /// Tells the elevators about a process.
+    /// Registers a process with the elevators.
     pub(super) fn introduce(&self, stream: StreamId, program: u64, job: &Job) {
         let class = match job.priority_class {
             1 => IoClass::RealTime,
@@ -361,8 +367,10 @@ impl Modelled {
         &self.queues
     }
 
-    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. Volumes end as by a loss of power. All
-    /// that the run had in memory is given back.
+    /// Discards dirty pages and frees the run's memory.
+    ///
+    /// The run has ended, and later I/O must not affect its figures. Volumes end as if power had
+    /// failed.
     pub(super) fn close(self) -> Result<(), RunError> {
         let Self { sim, cache, files, volumes, blktraces, .. } = self;
         sim.rt().set_sink(None);
@@ -372,7 +380,8 @@ impl Modelled {
         let Some((cache, _)) = cache else { return Ok(()) };
         if let Some(volumes) = volumes {
             drop((files, volumes));
-            // The devices refuse what is dirty, so that it is given up: an error that is meant.
+            // The devices now refuse writes, so dirty data is dropped; the resulting error is
+            // expected.
             let _ = sim.rt().block_on(cache.close())?;
             return Ok(());
         }
@@ -386,7 +395,7 @@ impl Modelled {
         sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
     }
 
-    /// The process has ended.
+    /// Removes a process that has ended.
     pub(super) fn dismiss(&self, stream: StreamId) {
         for stats in self.queues.iter().filter_map(|queue| queue.end_stream(stream)) {
             let mut dismissed = self.dismissed.lock();
@@ -395,19 +404,20 @@ impl Modelled {
         }
     }
 
-    /// Has all that is in the cache of volumes written back.
+    /// Writes back everything in the cache of the volumes.
     pub(super) fn drain(&self) -> Result<(), RunError> {
         self.volumes.as_ref().map_or(Ok(()), |volumes| volumes.drain(&self.sim))
     }
 
-    /// The layout of the volumes' files once all is on it, and the time to read them.
+    /// Writes everything back, then returns the layout of the volumes' files and the time to read
+    /// them.
     pub(super) fn reread(&self) -> Result<Option<Layout>, RunError> {
         self.drain()?;
         let files = self.files.values().filter_map(|file| Some((file.disk, file.on_volume.as_ref()?)));
         self.volumes.as_ref().map(|volumes| volumes.reread(&self.sim, files)).transpose()
     }
 
-    /// Counts of a run on volumes, so far.
+    /// Counters of a run on volumes, so far.
     pub(super) fn counts(&self) -> Option<OnDevice> {
         let counts = self.volumes.as_ref()?.counts();
         let (mut bios, mut merged) = *self.dismissed.lock();
@@ -419,13 +429,13 @@ impl Modelled {
     }
 }
 
-/// Files of the host.
+/// Host files as the target of jobs.
 pub(super) struct Real {
     pub(super) rt: Rt,
     cache: Option<PageCache>,
     direct: BTreeMap<String, Arc<FileDevice>>,
     cached: BTreeMap<String, Mapping>,
-    /// Files that some job writes to.
+    /// Files that a job writes to.
     written: BTreeSet<String>,
 }
 
@@ -474,7 +484,8 @@ impl Real {
         })
     }
 
-    /// Past the host's page cache, whatever the job says: a job that wants one has ours.
+    /// Opens a file for direct I/O, whatever the job says: a job that wants a page cache uses ours,
+    /// not the host's.
     fn open(&self, job: &Job, file: &str) -> std::io::Result<Arc<FileDevice>> {
         let path = Path::new(file);
         lay_out(path, job)?;
@@ -490,11 +501,12 @@ impl Real {
     }
 }
 
-/// Makes the file as long as the job wants it, and fills what is missing: holes would read faster than data.
+/// Extends the file to the length that the job needs. Fills it with data, because holes would read
+/// faster.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     let wanted = job.offset_bytes.saturating_add(job.size_bytes());
-    // Without a size the job takes the file as it is.
+    // Without a size the job uses the file as it is.
     if job.size_bytes() == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }

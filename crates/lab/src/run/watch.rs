@@ -1,30 +1,30 @@
-//! The events of a run that drawings need.
+//! Collects the events of a run that drawings need.
 
 use extant_rt::trace::Record;
 use extant_rt::{Nanos, Sink};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Amounts are kept this far apart, and bytes are added up over so long.
+/// Interval between samples of amounts, and period over which bytes are summed.
 pub(crate) const STEP: Nanos = Nanos::from_millis(10);
 
-/// The amounts that were seen of a run.
+/// What was seen of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Pages that were dirty or under write-back, from time to time.
+    /// Pages dirty or under write-back, over time.
     pub(crate) dirty_pages: Vec<(Nanos, u64)>,
-    /// Bytes that the disks moved, by the number of the step of time in which they ended.
+    /// Bytes that the disks moved, by the number of the step in which the transfer completed.
     pub(crate) moved_bytes: BTreeMap<u64, u64>,
     /// Commands by their size in bytes, rounded up to a power of two.
     pub(crate) commands: BTreeMap<u64, u64>,
 }
 
-/// Watches a run.
+/// Collects events of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Seen>);
 
 impl Watch {
-    /// The amounts that were seen so far; nothing is left here.
+    /// Returns what was seen so far, and starts over.
     pub(crate) fn take(&self) -> Seen {
         std::mem::take(&mut self.0.lock())
     }

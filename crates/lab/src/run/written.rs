@@ -1,4 +1,5 @@
-//! The amount that the disks of a modelled machine write while its jobs are counted (kernel: `nr_written`).
+//! Measures how much a modelled machine's disks write while its jobs are measured (kernel:
+//! `nr_written`).
 
 use super::target::Modelled;
 use crate::fio::Job;
@@ -9,24 +10,28 @@ use extant_sim::disk::{DiskKind, DiskModel};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Bytes whose write ended within a time.
+/// Bytes whose write completed within a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The bytes; a volatile cache of a disk counts as the disk. On a volume its metadata and journal count, too, though Linux's
-    /// `nr_written` has only what leaves write-back in pages: where large files are written, the two differed by 0.2 % (two disks, measured once; a test allows 2 %).
+    /// The bytes written; a disk's volatile cache counts as the disk.
+    ///
+    /// On a volume, metadata and journal count too, although Linux's `nr_written` covers only pages
+    /// that leave write-back. With large files the two differed by 0.2 % (two disks, measured once;
+    /// a test allows 2 %).
     pub bytes: u64,
-    /// The time.
+    /// Length of the period.
     pub over: Nanos,
 }
 
 impl Written {
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn bytes_s(&self) -> f64 {
         if self.over == Nanos::ZERO { 0.0 } else { self.bytes as f64 / self.over.as_secs_f64() }
     }
 }
 
-/// Totals at the beginning and the end of the time that counts, in interrupts: the count costs the machine nothing.
+/// Totals at the start and end of the measured interval, taken in interrupts so that counting costs
+/// the machine nothing.
 pub(super) struct Counter {
     from: Nanos,
     until: Nanos,
@@ -38,7 +43,8 @@ fn total(queues: &[Arc<Queue>]) -> u64 {
 }
 
 impl Counter {
-    /// Counts over the time that all jobs are counted, if that is one.
+    /// Starts counting if all jobs are measured over the same interval and one of them writes
+    /// through the page cache.
     pub(super) fn start(target: &Modelled, jobs: &[Job]) -> Option<Self> {
         let first = jobs.first()?;
         let alike = |job: &Job| {
@@ -63,19 +69,19 @@ impl Counter {
         Some(Self { from, until, totals })
     }
 
-    /// The outcome.
+    /// Ends the count.
     ///
     /// # Panics
-    /// More was written than the link and the disks can carry: the model would be wrong.
+    /// If more was written than the link and the disks can carry: the model would be wrong.
     pub(super) fn end(self, target: &Modelled) -> Option<Written> {
         let [before, after] = *self.totals.lock();
         let now = target.sim.rt().now();
         let (after, until) = match after {
             Some(after) => (after, self.until),
-            // The jobs have ended before their time.
+            // The jobs ended early.
             None => (total(target.queues()), now.min(self.until)),
         };
-        // The accounts of direct writers that have ended are closed, and their bytes are no longer in the total.
+        // The total excludes direct writers whose stream has ended, so it may have decreased.
         let bytes = after.saturating_sub(before?);
         let written = Written { bytes, over: until.saturating_sub(self.from) };
         let most = most_bytes(target.sim.machine(), written.over);
@@ -84,14 +90,15 @@ impl Counter {
     }
 }
 
-/// The most that a machine's disks can acknowledge within a time: as much as the link and the interfaces carry, and media without a cache take, with
-/// the contents of their queues at its beginning.
+/// The most bytes that a machine's disks can acknowledge within a period: what the link, the
+/// interfaces and media without a cache can carry, plus the contents of the queues at its start.
 fn most_bytes(machine: &Machine, over: Nanos) -> u64 {
     let carried = |bytes_s: u64| (u128::from(bytes_s) * u128::from(over.0) / 1_000_000_000) as u64;
     let of_one = |model: &DiskModel| {
         let held = model.queue_depth() as u64 * model.max_command_bytes;
         held + match &model.kind {
-            // Sectors that are written again while they are in the disk's cache go to the medium once.
+            // A sector rewritten while in the disk's cache reaches the medium once, so only the
+            // interface is a limit.
             DiskKind::Rotating(spec) if spec.write_cache_bytes > 0 => carried(spec.interface_bytes_s),
             DiskKind::Rotating(spec) => carried(spec.interface_bytes_s).min(carried(spec.outer_bytes_s)),
             DiskKind::Ssd(spec) => carried(spec.interface_bytes_s),

@@ -1,4 +1,5 @@
-//! Buffers of the block device's page cache: bitmaps, blocks of inodes and of pointers (kernel: fs/buffer.c).
+//! Buffers in the block device's page cache: bitmaps, inode blocks and pointer blocks (kernel:
+//! fs/buffer.c).
 
 use super::disks::Submitter;
 use super::{BLOCK_BYTES, Caller, Host};
@@ -11,12 +12,12 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Buffer {
     pub(super) block: u64,
     pub(super) frame: u32,
-    /// Its place in the page.
+    /// Its bit within the page.
     bit: u16,
 }
 
 impl Host {
-    /// The page of the device that has a block, and the block's place there.
+    /// The device page that contains a block, and the block's bit in it.
     fn place_of(&self, block: u64) -> (u64, u16) {
         (block / self.shape.page_blocks(), 1 << (block % self.shape.page_blocks()))
     }
@@ -25,7 +26,7 @@ impl Host {
         Buffer { block, frame, bit: self.place_of(block).1 }
     }
 
-    /// A block's buffer, with whatever it holds (kernel: `sb_getblk`).
+    /// Returns a block's buffer without reading it (kernel: `sb_getblk`).
     pub(super) async fn getblk(&self, block: u64) -> Buffer {
         let (page, device) = (self.place_of(block).0, self.shape.device());
         loop {
@@ -39,7 +40,7 @@ impl Host {
         }
     }
 
-    /// A block's buffer with the block in it, which is read if it is not (kernel: `sb_bread`).
+    /// Returns a block's buffer, and reads the block if necessary (kernel: `sb_bread`).
     pub(super) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> Buffer {
         let buffer = self.getblk(block).await;
         let is_read = || {
@@ -80,7 +81,8 @@ impl Host {
         self.sleep(&self.buffers, Caller::Buffer, buffer.block, ready).await;
     }
 
-    /// Reads or writes a locked buffer; in the interrupt of its end it is unlocked, after `ended`.
+    /// Reads or writes a locked buffer. The completion interrupt calls `ended`, then unlocks the
+    /// buffer.
     pub(super) async fn submit_buffer(
         self: &Arc<Self>,
         buffer: Buffer,
@@ -114,12 +116,12 @@ impl Host {
         self.cache.lock().frames[buffer.frame as usize].dirty & buffer.bit != 0
     }
 
-    /// Marks a buffer clean that is about to be written; false if it is clean.
+    /// Marks a buffer that is about to be written clean; false if it was clean already.
     pub(super) fn clean_buffer(&self, buffer: Buffer) -> bool {
         self.cache.lock().clean_block(buffer.frame, buffer.bit)
     }
 
-    /// Starts to write a buffer that is dirty and not locked (kernel: `ll_rw_block`).
+    /// Starts writing a buffer if it is dirty and not locked (kernel: `ll_rw_block`).
     pub(super) async fn write_buffer(self: &Arc<Self>, buffer: Buffer, submitter: Submitter) {
         if !self.try_lock_buffer(buffer) {
             return;
@@ -131,7 +133,7 @@ impl Host {
         }
     }
 
-    /// Writes the blocks of pointers of a file that are dirty, and waits for each (kernel: `fsync_buffers_list`).
+    /// Writes the dirty pointer blocks of a file and waits for them (kernel: `fsync_buffers_list`).
     pub(super) async fn write_associated(self: &Arc<Self>, file: u32) {
         let thread = Submitter::waiting(file);
         let mut written = Vec::new();
@@ -152,7 +154,8 @@ impl Host {
         }
     }
 
-    /// Copies an inode to its block, and writes that if it is to be durable (kernel: `ext2_update_inode`).
+    /// Copies an inode to its block; with `is_durable`, also writes the block and waits (kernel:
+    /// `ext2_update_inode`).
     pub(super) async fn write_inode(self: &Arc<Self>, file: u32, submitter: Submitter, is_durable: bool) {
         let block = self.volume.lock().inode_block(file);
         let buffer = self.bread(block, submitter).await;

@@ -4,10 +4,10 @@ use super::{BLOCK_BYTES, Tiobench};
 use extant_sim::MemorySpec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// No frame, or no place on the volume.
+/// No frame, or no location on the volume.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Sizes of things.
+/// Sizes of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) files: u64,
@@ -25,12 +25,12 @@ impl Shape {
         self.file_pages * self.page_blocks()
     }
 
-    /// Blocks in a page.
+    /// Blocks per page.
     pub(super) fn page_blocks(self) -> u64 {
         self.page_bytes / BLOCK_BYTES
     }
 
-    /// The number of the block device among the files.
+    /// The block device's number; it follows those of the files.
     pub(super) fn device(self) -> u32 {
         self.files as u32
     }
@@ -39,14 +39,16 @@ impl Shape {
 /// A page frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
-    /// The page in it, as file × pages of a file + index, with the block device behind the files; [`NONE`] if it is free.
+    /// The page in it: file × pages per file + index, where the block device follows the files.
+    /// [`NONE`] if free.
     pub(super) slot: u32,
-    /// Tasks that hold it while they wait or use it.
+    /// Tasks that hold the frame while they wait or use it.
     pub(super) pins: u32,
-    /// Blocks in it that are as the file has them, and those that the disk has not, a bit each.
+    /// Bit masks of blocks: `valid` ones have the file's contents, `dirty` ones are newer than on
+    /// disk.
     pub(super) valid: u16,
     pub(super) dirty: u16,
-    /// Blocks whose buffers are locked.
+    /// Bit mask of blocks whose buffers are locked.
     pub(super) locked_buffers: u16,
     pub(super) locked: bool,
     pub(super) writeback: bool,
@@ -61,23 +63,25 @@ pub(super) struct Cache {
     device: BTreeMap<u32, u32>,
     pub(super) frames: Vec<Frame>,
     free: Vec<u32>,
-    /// In order of arrival.
+    /// Frames in use, in order of insertion.
     inactive: VecDeque<u32>,
-    /// Dirty pages by file, in order, with those that are about to be under write-back (kernel: `PAGECACHE_TAG_DIRTY`).
+    /// Dirty pages by file, in order. A page stays here until its write-back starts (kernel:
+    /// `PAGECACHE_TAG_DIRTY`).
     pub(super) dirty: Vec<BTreeSet<u32>>,
-    /// Page of each file behind the last that was written back.
+    /// For each file, the page after the last one written back.
     pub(super) writeback_index: Vec<u32>,
     pub(super) dirty_pages: u64,
     pub(super) writeback_pages: u64,
-    /// Pages that may be dirty or under write-back, and those from which on they are written in the background.
+    /// `limit` bounds dirty pages, including those under write-back; background write-back starts
+    /// at `background` dirty pages.
     pub(super) limit: u64,
     pub(super) background: u64,
     pub(super) background_runs: bool,
-    /// The last writer that looked found too much dirty.
+    /// The last writer that checked found the limit exceeded.
     pub(super) dirty_exceeded: bool,
 }
 
-/// Frames that a search for a free one looks at before it gives up for now.
+/// Frames that a search for a free one examines before it fails.
 const LOOKS: usize = 4096;
 
 impl Cache {
@@ -106,7 +110,7 @@ impl Cache {
         (u64::from(file) * self.shape.file_pages + page) as usize
     }
 
-    /// The frame of a page, if it is cached.
+    /// The frame of a page, if cached.
     pub(super) fn find(&self, file: u32, page: u64) -> Option<u32> {
         let slot = self.slot(file, page);
         match self.slots.get(slot) {
@@ -115,7 +119,7 @@ impl Cache {
         }
     }
 
-    /// A frame for a page, locked; `None` if there is none to be had now.
+    /// Inserts a page and returns its frame, locked; `None` if no frame can be freed now.
     pub(super) fn add(&mut self, file: u32, page: u64) -> Option<u32> {
         let frame = self.free.pop().or_else(|| self.reclaim())?;
         let slot = self.slot(file, page);
@@ -148,19 +152,19 @@ impl Cache {
         None
     }
 
-    /// Whether all of a page is as the file has it.
+    /// Whether all blocks of a page are valid.
     pub(super) fn is_uptodate(&self, frame: u32) -> bool {
         u32::from(self.frames[frame as usize].valid).count_ones() as u64 == self.shape.page_blocks()
     }
 
-    /// File and page of a frame.
+    /// The file and page in a frame.
     pub(super) fn owner(&self, frame: u32) -> (u32, u64) {
         let slot = u64::from(self.frames[frame as usize].slot);
         let file = (slot / self.shape.file_pages).min(self.shape.files);
         (file as u32, slot - file * self.shape.file_pages)
     }
 
-    /// Marks blocks of a page dirty, which is locked if it is a file's.
+    /// Marks blocks of a page dirty. A file's page must be locked.
     pub(super) fn dirtied(&mut self, frame: u32, blocks: u16) {
         let (file, page) = self.owner(frame);
         let state = &mut self.frames[frame as usize];
@@ -173,7 +177,7 @@ impl Cache {
         }
     }
 
-    /// The next dirty pages of a file, with their frames, which are pinned.
+    /// Returns the next dirty pages of a file with their frames, and pins those.
     pub(super) fn pin_dirty(&mut self, file: u32, from: u32, most: usize) -> Vec<(u32, u32)> {
         let pages = self.dirty[file as usize].range(from..).take(most);
         let found: Vec<(u32, u32)> =
@@ -182,7 +186,7 @@ impl Cache {
         found
     }
 
-    /// The frames of a file's pages under write-back, pinned.
+    /// Returns and pins the frames of a file's pages under write-back.
     pub(super) fn pin_writeback(&mut self, file: u32) -> Vec<u32> {
         let cached = (0..self.shape.file_pages).filter_map(|page| self.find(file, page));
         let found: Vec<u32> = cached.filter(|frame| self.frames[*frame as usize].writeback).collect();
@@ -190,8 +194,10 @@ impl Cache {
         found
     }
 
-    /// Takes a locked page from the dirty ones and tells its dirty blocks; `None` if it is not, or is under write-back still. Of the
-    /// block device's pages each block is taken by itself.
+    /// Marks a locked page clean and returns its dirty blocks; `None` if it is clean or still under
+    /// write-back.
+    ///
+    /// Blocks of the block device's pages stay dirty: each is cleaned by itself.
     pub(super) fn clear_dirty(&mut self, frame: u32, is_device: bool) -> Option<u16> {
         let state = &mut self.frames[frame as usize];
         if state.dirty == 0 || state.writeback {
@@ -219,7 +225,7 @@ impl Cache {
         self.free.extend(held);
     }
 
-    /// Takes one of a page's blocks from the dirty ones; false if it is not.
+    /// Marks one block of a page clean; false if it was clean already.
     pub(super) fn clean_block(&mut self, frame: u32, block: u16) -> bool {
         let dirty = &mut self.frames[frame as usize].dirty;
         let was_dirty = *dirty & block != 0;
@@ -232,7 +238,7 @@ impl Cache {
         was_dirty
     }
 
-    /// A locked page is under write-back from now on.
+    /// Puts a locked page under write-back.
     pub(super) fn begin_writeback(&mut self, file: u32, page: u32, frame: u32) {
         self.frames[frame as usize].writeback = true;
         self.writeback_pages += 1;
@@ -246,7 +252,7 @@ impl Cache {
         self.writeback_pages -= 1;
     }
 
-    /// Whether more is dirty or under write-back than may be.
+    /// Checks whether too many pages are dirty or under write-back.
     pub(super) fn check_limit(&mut self) -> bool {
         self.dirty_exceeded = self.dirty_pages + self.writeback_pages > self.limit;
         self.dirty_exceeded

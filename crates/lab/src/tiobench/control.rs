@@ -1,24 +1,24 @@
-//! How much of which files a task is to write back.
+//! Which files a task writes back, and how much of them.
 
 use super::disks::Submitter;
 
-/// A task's orders to write back (kernel: `struct writeback_control`).
+/// Parameters of a write-back (kernel: `struct writeback_control`).
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) submitter: Submitter,
-    /// Pages to write still; the last look-up may go past it.
+    /// Pages left to write; the last lookup may exceed it.
     pub(super) left: i64,
-    /// The task passes a congested queue by, instead of waiting for requests.
+    /// Skip a congested queue instead of waiting for requests.
     pub(super) nonblocking: bool,
     pub(super) encountered_congestion: bool,
-    /// Only inodes that were dirtied up to this tick.
+    /// Only inodes that were dirty by this tick.
     pub(super) older_than: Option<u64>,
-    /// Pages under write-back already are waited for, and written again (kernel: `WB_SYNC_ALL`).
+    /// Wait for pages already under write-back and write them again (kernel: `WB_SYNC_ALL`).
     pub(super) waits: bool,
 }
 
 impl Control {
-    /// Of a writer that is held up. Linux 2.6.6 does not make it `nonblocking`: it waits for requests.
+    /// For a throttled writer. Linux 2.6.6 does not set `nonblocking`, so it waits for requests.
     pub(super) fn throttled(submitter: Submitter, left: i64) -> Self {
         Self {
             submitter,
@@ -38,7 +38,7 @@ impl Control {
         Self { older_than: Some(older_than), ..Self::background(left) }
     }
 
-    /// Of an fsync.
+    /// For an fsync.
     pub(super) fn integrity(file: u32) -> Self {
         Self { waits: true, ..Self::throttled(Submitter::waiting(file), i64::MAX) }
     }

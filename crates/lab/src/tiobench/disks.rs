@@ -1,4 +1,4 @@
-//! The volume: disks striped in chunks (dm-stripe), with a request queue before each.
+//! The volume's disks, striped in chunks (dm-stripe), each with a request queue.
 
 use super::TiobenchError;
 use super::requests::{Load, Place};
@@ -15,36 +15,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 
-/// A chunk of the stripe (dm-stripe: 64 sectors).
+/// Chunk size of the stripe (dm-stripe: 64 sectors).
 pub(super) const CHUNK_BYTES: u64 = 32 << 10;
 
-/// How long a task waits at most for a queue to be less busy (kernel: `HZ / 10` in `blk_congestion_wait`).
+/// The longest that a task waits for congestion to end (kernel: `HZ / 10` in
+/// `blk_congestion_wait`).
 const CONGESTION_WAIT: Nanos = Nanos::from_millis(100);
 
 /// The task that submits a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Submitter {
-    /// 0 for pdflush, and the threads from 1.
+    /// 0 for pdflush; threads count from 1.
     task: u64,
-    /// Whether it will wait for the transfer: reads, and the writes of fsync (kernel: `PF_SYNCWRITE`).
+    /// Whether the task will wait for the transfer: reads, and writes of an fsync (kernel:
+    /// `PF_SYNCWRITE`).
     waits: bool,
 }
 
 impl Submitter {
     pub(super) const PDFLUSH: Self = Self { task: 0, waits: false };
 
-    /// A thread that waits for what it submits.
+    /// A thread that will wait for what it submits.
     pub(super) fn waiting(thread: u32) -> Self {
         Self { task: u64::from(thread) + 1, waits: true }
     }
 
-    /// A thread that is held up, and writes back meanwhile.
+    /// A throttled thread, which writes back in the meantime.
     pub(super) fn throttled(thread: u32) -> Self {
         Self { task: u64::from(thread) + 1, waits: false }
     }
 }
 
-/// The disks.
+/// The striped disks.
 pub(super) struct Stripe {
     rt: Rt,
     queues: Vec<Arc<Queue>>,
@@ -52,7 +54,7 @@ pub(super) struct Stripe {
     load: Arc<Mutex<Load>>,
 }
 
-/// A piece of a transfer: on one disk.
+/// The part of a transfer on one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) disk: usize,
@@ -73,7 +75,7 @@ impl Stripe {
                 ..BlockHost::default()
             };
             let elevator = extant_history::elevator_beside(elevator, &host, &tasks)?;
-            // The tasks have taken their requests here before they submit.
+            // Tasks get their requests from `Load` before they submit, so the queue needs no limit.
             let config =
                 QueueConfig { requests: usize::MAX, depth: model.queue_depth(), ..QueueConfig::default() };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
@@ -85,7 +87,7 @@ impl Stripe {
         Ok(Self { rt: sim.rt().clone(), queues, phase: AtomicU64::new(0), load })
     }
 
-    /// Cuts a run of the volume at the chunks.
+    /// Splits a byte range of the volume at chunk boundaries.
     pub(super) fn pieces(&self, byte: u64, bytes: u64) -> Vec<Piece> {
         let (mut at, end, disks) = (byte, byte + bytes, self.queues.len() as u64);
         let mut pieces = Vec::new();
@@ -99,18 +101,18 @@ impl Stripe {
         pieces
     }
 
-    /// Whether a disk has so many reads queued that read-ahead is to leave it alone (kernel: `dm_any_congested`).
+    /// Whether any disk is congested with requests of this kind (kernel: `dm_any_congested`).
     pub(super) fn is_congested(&self, write: bool) -> bool {
         self.load.lock().is_congested(usize::from(write))
     }
 
-    /// Bios that the queues were given so far.
+    /// Number of bios submitted to the queues so far.
     #[cfg(test)]
     pub(super) fn sent(&self) -> u64 {
         self.queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.bios).sum()
     }
 
-    /// The threads of a phase are others than those of the phase before.
+    /// Starts a phase, whose threads count as new ones.
     pub(super) fn begin_phase(&self) {
         self.phase.fetch_add(1, Relaxed);
     }
@@ -122,7 +124,7 @@ impl Stripe {
         }
     }
 
-    /// A thread has ended.
+    /// Called when a thread has ended.
     pub(super) fn exited(&self, thread: u32) {
         let stream = self.stream(Submitter::waiting(thread));
         self.load.lock().exited(stream.0);
@@ -131,8 +133,10 @@ impl Stripe {
         }
     }
 
-    /// Submits a piece: it joins a queued request next to it, or takes a request, for which the task waits its turn where the queue is
-    /// full (kernel: `__make_request`). `ended` is called in the interrupt of its end.
+    /// Submits a piece: merges it with an adjacent queued request, or takes a request first.
+    ///
+    /// The task waits its turn for a request if the queue is full (kernel: `__make_request`). The
+    /// completion interrupt calls `ended`.
     pub(super) async fn submit(
         &self,
         piece: Piece,
@@ -144,7 +148,7 @@ impl Stripe {
             return;
         };
         let has_waited = self.request(piece.disk, write, submitter).await;
-        // While the task waited, others may have queued what lies beside it.
+        // While the task waited, others may have queued adjacent requests.
         let left = if has_waited { self.queues[piece.disk].join(bio) } else { Some(bio) };
         let (load, disk) = (self.load.clone(), piece.disk);
         match left {
@@ -156,7 +160,7 @@ impl Stripe {
         }
     }
 
-    /// Takes a request of a disk's queue; says whether the task waited for it.
+    /// Takes a request of a disk's queue, and returns whether the task had to wait for it.
     async fn request(&self, disk: usize, write: bool, submitter: Submitter) -> bool {
         let kind = usize::from(write);
         let task = self.stream(submitter).0;
@@ -191,7 +195,8 @@ impl Stripe {
             bio.flags = BioFlags::SYNC;
         }
         bio.on_end(Box::new(move |bio, result| {
-            // A modelled disk does not fail; what is given back unsubmitted is that of a world which ends early.
+            // A modelled disk does not fail; a bio comes back unsubmitted only if the world ends
+            // early.
             if result.is_ok() {
                 ended();
             }
@@ -200,7 +205,8 @@ impl Stripe {
         bio
     }
 
-    /// Waits until a write has ended on a queue that is not congested, or 100 ms (kernel: `blk_congestion_wait`).
+    /// Waits until a write completes on an uncongested queue, at most 100 ms (kernel:
+    /// `blk_congestion_wait`).
     pub(super) async fn congestion_wait(&self) {
         let mut sleep = pin!(self.rt.sleep(CONGESTION_WAIT));
         let mut ticket = None;

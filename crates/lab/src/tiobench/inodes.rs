@@ -1,4 +1,5 @@
-//! Dirty inodes of the file system and the order of their turns (kernel: `s_dirty`, `s_io`, `I_LOCK`).
+//! Dirty inodes of a superblock, and the order in which they are written back (kernel: `s_dirty`,
+//! `s_io`, `I_LOCK`).
 
 use super::control::Control;
 use std::collections::VecDeque;
@@ -10,13 +11,13 @@ use std::task::Waker;
 struct Inode {
     /// Dirtied since the last write-back began (kernel: `I_DIRTY`).
     is_dirty: bool,
-    /// So was the inode itself (kernel: `I_DIRTY_SYNC`).
+    /// The inode itself was changed since then (kernel: `I_DIRTY_SYNC`).
     is_changed: bool,
     /// Under write-back (kernel: `I_LOCK`).
     is_locked: bool,
-    /// In ticks.
+    /// When it was dirtied, in ticks.
     dirtied: u64,
-    /// Tasks that wait for the end of the write-back (kernel: `__wait_on_inode`).
+    /// Tasks waiting for the write-back to end (kernel: `__wait_on_inode`).
     waiting: Vec<Waker>,
 }
 
@@ -24,20 +25,21 @@ struct Inode {
 #[derive(Debug)]
 pub(super) struct Inodes {
     inodes: Vec<Inode>,
-    /// The latest to be dirtied comes first, and has its turn last.
+    /// Dirty inodes, most recent first; write-back starts at the back.
     dirty: VecDeque<u32>,
-    /// Those of the round under way, likewise.
+    /// Inodes of the current pass, in the same order.
     io: VecDeque<u32>,
-    /// One pdflush writes to a queue at a time (kernel: `BDI_pdflush`).
+    /// Only one pdflush writes to a queue at a time (kernel: `BDI_pdflush`).
     pdflush: Arc<AtomicBool>,
 }
 
-/// The next step of a task that writes back.
+/// What a task does next in a write-back pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// This inode is the task's, locked; whether it is to be written itself.
+    /// Write back this inode, which is now locked; the flag says whether the inode itself must be
+    /// written.
     Write(u32, bool),
-    /// Nothing more is to be written for now.
+    /// Stop: nothing more can be written now.
     End,
 }
 
@@ -51,7 +53,7 @@ impl Inodes {
         }
     }
 
-    /// An inode, or pages of it, are dirty from now on (kernel: `__mark_inode_dirty`).
+    /// Marks an inode, or pages of it, dirty (kernel: `__mark_inode_dirty`).
     pub(super) fn dirtied(&mut self, number: u32, tick: u64, is_changed: bool) {
         let inode = &mut self.inodes[number as usize];
         inode.is_changed |= is_changed;
@@ -71,14 +73,14 @@ impl Inodes {
         self.io.retain(|other| *other != number);
     }
 
-    /// A task begins a round (kernel: the head of `sync_sb_inodes`).
+    /// Starts a pass (kernel: the head of `sync_sb_inodes`).
     pub(super) fn begin(&mut self, control: &Control) {
         if !control.for_kupdate() || self.io.is_empty() {
             self.dirty.drain(..).rev().for_each(|number| self.io.push_front(number));
         }
     }
 
-    /// The inode whose turn it is, for a task that began at `began` and whose queue is congested or not.
+    /// Next inode to write back, for a pass started at `began` and a queue that may be congested.
     pub(super) fn next(&mut self, control: &mut Control, began: u64, is_congested: bool) -> Turn {
         while let Some(number) = self.io.back().copied() {
             if control.nonblocking && is_congested {
@@ -102,7 +104,8 @@ impl Inodes {
         Turn::End
     }
 
-    /// The write-back of an inode has ended; returns those that wait for that. `has_dirty_pages` tells what it left.
+    /// Ends the write-back of an inode and returns its waiters. `has_dirty_pages` says whether
+    /// dirty pages remain.
     #[must_use = "those that wait are to be woken"]
     pub(super) fn ended(
         &mut self,
@@ -129,8 +132,9 @@ impl Inodes {
         waiting
     }
 
-    /// Locks an inode for a task that waits for that (kernel: `WB_SYNC_ALL`), and tells whether it is to be written itself; `None` if the
-    /// task is woken for another try.
+    /// Locks an inode (kernel: `WB_SYNC_ALL`) and returns whether the inode itself must be written.
+    ///
+    /// `None` if it is locked; the task is woken to try again.
     pub(super) fn lock(&mut self, number: u32, waker: &Waker) -> Option<bool> {
         let inode = &mut self.inodes[number as usize];
         if inode.is_locked {
@@ -171,10 +175,11 @@ mod tests {
         assert_eq!(inodes.next(&mut writer, 1, false), Turn::End, "the round has not begun");
         inodes.begin(&writer);
         assert_eq!(inodes.next(&mut writer, 1, false), Turn::Write(2, false));
-        // The second writer passes over what the first has locked, and the third finds nothing.
+        // The second writer skips the inode that the first has locked, and the third finds nothing.
         assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(8), 100), 1), [0, 3]);
         assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(7), 100), 1), [0_u32; 0]);
-        // An inode that is left dirty has its turn behind the others, and not in the round that redirtied it.
+        // An inode left dirty goes behind the others, and is not written in the pass that redirtied
+        // it.
         assert!(inodes.ended(2, &writer, true, 5).is_empty());
         assert!(inodes.ended(0, &writer, false, 5).is_empty());
         inodes.dirtied(3, 6, false);

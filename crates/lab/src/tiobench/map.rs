@@ -1,11 +1,11 @@
-//! The way from a block of a file to its place (kernel: `ext2_get_block`), under the lock of its page.
+//! Maps a file's blocks to the volume (kernel: `ext2_get_block`), under the page lock.
 
 use super::Host;
 use super::disks::Submitter;
 use std::sync::Arc;
 
 impl Host {
-    /// Gives a file its inode.
+    /// Allocates a file's inode.
     pub(super) async fn create(self: &Arc<Self>, file: u32) {
         let bitmap = self.volume.lock().create(file);
         let buffer = self.bread(bitmap, Submitter::waiting(file)).await;
@@ -13,7 +13,7 @@ impl Host {
         self.unpin(buffer.frame);
     }
 
-    /// The place of a block that has one, after a look at each block of pointers on the way.
+    /// Returns the location of a mapped block, reading each pointer block on the way.
     pub(super) async fn find_block(self: &Arc<Self>, file: u32, block: u64) -> u64 {
         let branch = self.volume.lock().branch(file, block);
         for pointers in branch {
@@ -23,7 +23,7 @@ impl Host {
         self.volume.lock().place(file, block).expect("the file has the block")
     }
 
-    /// Sees to it that a block has a place; true if that changed the inode.
+    /// Allocates a block if none is mapped. Returns true if the inode changed.
     pub(super) async fn make_block(self: &Arc<Self>, file: u32, block: u64) -> bool {
         let has_place = self.volume.lock().place(file, block).is_some();
         if has_place {
@@ -47,7 +47,7 @@ impl Host {
         }
         let mut dirtied = Vec::from_iter(parent);
         for pointers in grown.pointers {
-            // Zeroed under its lock, and never read.
+            // A new pointer block is zeroed under its lock and not read.
             let buffer = self.getblk(pointers).await;
             self.lock_buffer(buffer).await;
             self.unlock_buffer(buffer);

@@ -1,9 +1,12 @@
-//! tiobench on the page cache of Linux 2.6.6: threads that write and read files of their own, in order and at random.
+//! tiobench on the page cache of Linux 2.6.6: threads write and read files of their own,
+//! sequentially and at random.
 //!
-//! The thread "[0/2] filtered wakeups" (linux-kernel, 2 May 2004) measured it. The page cache here is a model of that kernel's, not
-//! ours: pages of the machine's size that are locked and unlocked one by one, its read-ahead, its throttle of writers, the buffers of
-//! ext2's metadata. The volume is an ext2 that our mkfs makes, and its blocks are found by ext2's allocator. Request queues and disks
-//! are those of every other run, and so are the wait tables of `rt`, under the discipline of choice ([`extant_history::waits`]).
+//! The thread "[0/2] filtered wakeups" (linux-kernel, 2 May 2004) measured this. The page cache is
+//! a model of that kernel's, not ours: pages of the machine's size that are locked and unlocked one
+//! by one, its read-ahead, its throttling of writers, and the buffers of ext2's metadata. The
+//! volume is an ext2 made by our mkfs, and ext2's allocator places its blocks. Request queues,
+//! disks and `rt`'s wait tables are those of every other run; the discipline of the wait tables is
+//! selectable ([`extant_history::waits`]).
 
 mod buffers;
 mod cache;
@@ -42,11 +45,11 @@ use std::task::{Context, Poll};
 use volume::Volume;
 
 extant_rt::costs! {
-    /// Work of the page cache of Linux 2.6.6, beyond that which ours has too.
+    /// Costs of the Linux 2.6.6 page cache that ours does not have.
     pub enum Work of "tiobench" {
-        /// The program's own part of one call.
+        /// The program's own share of one call.
         User = "user_io_ns",
-        /// Locking or unlocking a page, and its place in the lists.
+        /// Locking or unlocking a page, and moving it between lists.
         PageState = "page_state_ns",
         /// Waking a task from an interrupt (kernel: `try_to_wake_up`).
         PageWake = "page_wake_ns",
@@ -57,27 +60,27 @@ extant_rt::costs! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiobench {
-    /// Threads, each with a file of its own.
+    /// Number of threads; each has its own file.
     pub threads: u32,
     /// Size of a file, in MiB.
     pub mib_per_thread: u32,
-    /// Random operations of each thread, each 4 KiB.
+    /// Random operations per thread, of 4 KiB each.
     pub random_ops: u32,
-    /// Waiters of the crowd that is looked at beside the phases; 0 for none.
+    /// Waiters in the separate crowd test; 0 to skip it.
     #[serde(default)]
     pub waiters: u32,
 }
 
-/// Why tiobench did not run to its end.
+/// Why tiobench failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TiobenchError {
-    /// Options that make no sense on the machine.
+    /// Options that are invalid on this machine.
     #[error("{0}")]
     Options(String),
-    /// A name that no policy has.
+    /// No policy has this name.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// The world could not go on.
+    /// The world stopped early.
     #[error("{0}")]
     World(String),
 }
@@ -88,11 +91,11 @@ impl From<RtError> for TiobenchError {
     }
 }
 
-/// Bytes of one call, and of a block of the file system.
+/// Bytes per call, and size of a file system block.
 const BLOCK_BYTES: u64 = 4096;
 
 impl Tiobench {
-    /// The first option that makes no sense on a machine.
+    /// Describes the first option that is invalid on a machine, if any.
     pub(crate) fn fault(&self, machine: &Machine) -> Option<String> {
         if !(1..=65_536).contains(&self.threads) {
             return Some(format!("threads: {} is not between 1 and 65536", self.threads));
@@ -112,11 +115,11 @@ impl Tiobench {
         if machine.disks.is_empty() {
             return Some(format!("machine \"{}\" has no disks; add a [[disk]] to its file", machine.name));
         }
-        // Blocks of pointers are a thousandth of the data, and a few for short files.
+        // Pointer blocks need a thousandth of the data, plus a few blocks for short files.
         let file = u64::from(self.mib_per_thread) << 20;
         let wanted = u64::from(self.threads) * (file + file / 1000 + (64 << 10));
         let room = capacity(machine);
-        // The volume's own metadata are a little less.
+        // The volume's own metadata need a little less than this reserve.
         (wanted > room - room / 32).then(|| {
             format!(
                 "{} files of {} MiB do not fit the volume of {room} bytes",
@@ -126,7 +129,7 @@ impl Tiobench {
     }
 }
 
-/// Bytes of the stripe over all disks.
+/// Size of the stripe over all disks in bytes.
 fn capacity(machine: &Machine) -> u64 {
     let count: u64 = machine.disks.iter().map(|model| u64::from(model.count)).sum();
     let least = machine.disks.iter().map(extant_sim::disk::DiskModel::capacity_bytes).min().unwrap_or(0);
@@ -142,7 +145,7 @@ pub(crate) struct Waits {
     pub(crate) requests: usize,
 }
 
-/// The parts of the machine that threads and interrupts share.
+/// State shared by threads and interrupts.
 struct Host {
     rt: Rt,
     options: Tiobench,
@@ -151,20 +154,20 @@ struct Host {
     cache: Mutex<Cache>,
     volume: Mutex<Volume>,
     inodes: Mutex<Inodes>,
-    /// The block device's own inode, which is the last of its superblock here.
+    /// The block device's own inode, in a separate list; write-back visits it last.
     device_inode: Mutex<Inodes>,
     pdflush: Arc<AtomicBool>,
     pages: WaitTable,
     buffers: WaitTable,
     stripe: Stripe,
     sleeps: [AtomicU64; 3],
-    /// Pages dirtied on each processor since the throttle looked (kernel: `ratelimits`).
+    /// Pages dirtied on each processor since the limits were last checked (kernel: `ratelimits`).
     dirtied: Box<[AtomicU64]>,
-    /// Second of the last write to each file, and one more; 0 for none.
+    /// Second of the last write to each file, plus one; 0 for none.
     written: Box<[AtomicU64]>,
 }
 
-/// Callers of `schedule()`.
+/// Callers of `schedule()` that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     PageBit = 0,
@@ -172,7 +175,7 @@ enum Caller {
     Buffer = 2,
 }
 
-/// Counts each time that a wait gives its processor away.
+/// Counts how often a wait gives up its processor.
 struct Counted<'a, F> {
     wait: F,
     sleeps: &'a AtomicU64,
@@ -191,7 +194,7 @@ impl<F: Future<Output = ()> + Unpin> Future for Counted<'_, F> {
 }
 
 impl Host {
-    /// Sleeps until `ready`, beside all other tasks that wait in the bucket.
+    /// Sleeps in the wait table until `ready`; waiters of other objects may share the bucket.
     async fn sleep(
         &self,
         table: &WaitTable,
@@ -203,7 +206,8 @@ impl Host {
         Counted { wait, sleeps: &self.sleeps[caller as usize] }.await;
     }
 
-    /// Wakes the waiters of a page or buffer, and pays for each. Not under the cache's lock.
+    /// Wakes the waiters of pages or buffers, and charges for each. Call it without the cache's
+    /// lock.
     fn wake(&self, table: &WaitTable, objects: impl Iterator<Item = u64>) {
         let mut batch = table.batch();
         objects.for_each(|object| batch.wake(WaitKey::new(object)));
@@ -214,10 +218,10 @@ impl Host {
     }
 }
 
-/// Runs the phases up to one, and adds their total where that is all of them.
+/// Runs the phases up to `until`. After all of them, adds their total.
 ///
 /// # Errors
-/// Options and policies that do not fit together, before anything is run.
+/// If options and policies do not fit together; reported before anything runs.
 pub(crate) fn run(
     options: Tiobench,
     machine: &Machine,
@@ -262,7 +266,7 @@ pub(crate) fn run(
     Ok(all)
 }
 
-/// A world with nothing in it yet.
+/// Creates a world in its initial state.
 fn world(
     options: Tiobench,
     machine: &Machine,
@@ -298,7 +302,7 @@ fn world(
     Ok((sim, Arc::new(host)))
 }
 
-/// The work of a thread in a phase.
+/// What a thread does in a phase.
 async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
     let blocks = host.shape.file_blocks();
     let mut rng = host.rt.rng(&format!("{phase:?} {file}"));
@@ -316,7 +320,7 @@ async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
         } else {
             host.read(&mut open, block).await;
         }
-        // On the way back to the program.
+        // On return from the system call.
         host.rt.resched().await;
     }
     if phase.writes() {

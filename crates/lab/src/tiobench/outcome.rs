@@ -1,4 +1,4 @@
-//! The outcome of a phase: time, processors, sleeps by caller.
+//! The results of a phase: time, processor use, and sleeps by caller.
 
 use super::Host;
 use extant_rt::Nanos;
@@ -9,22 +9,22 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A phase of tiobench, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Every thread writes its file.
+    /// Every thread writes its whole file.
     Write,
-    /// Every thread writes blocks of it at random.
+    /// Every thread writes random blocks of its file.
     RandomWrite,
-    /// Every thread reads its file.
+    /// Every thread reads its whole file.
     Read,
-    /// Every thread reads blocks of it at random.
+    /// Every thread reads random blocks of its file.
     RandomRead,
-    /// All four.
+    /// All four phases.
     Whole,
-    /// A crowd that waits for pages, some of which are woken; no part of tiobench.
+    /// A crowd waits for pages, and some of them are unlocked. Not part of tiobench.
     Waiters,
 }
 
 impl Phase {
-    /// In the order in which they run.
+    /// The phases in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Write, Self::RandomWrite, Self::Read, Self::RandomRead];
 
     /// The name of its workload in an experiment's file.
@@ -48,41 +48,41 @@ impl Phase {
     }
 }
 
-/// Calls of `schedule()` by caller, and the wake-ups behind them.
+/// Calls of `schedule()` by caller, and the wake-ups that ended them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sleeps {
-    /// For a page's bit (kernel: `wait_on_page_bit`).
+    /// Waiting for a page bit (kernel: `wait_on_page_bit`).
     pub page: u64,
-    /// For a page's lock (kernel: `__lock_page`).
+    /// Waiting for a page lock (kernel: `__lock_page`).
     pub lock: u64,
-    /// For a buffer (kernel: `__wait_on_buffer`).
+    /// Waiting for a buffer (kernel: `__wait_on_buffer`).
     pub buffer: u64,
-    /// By processors that were idle and were given a task (kernel: `cpu_idle`).
+    /// Calls by idle processors that then received a task (kernel: `cpu_idle`).
     pub idle: u64,
-    /// Waiters of pages and buffers that were woken spuriously.
+    /// Waiters for pages and buffers that were woken spuriously.
     pub spurious: u64,
-    /// Waiters of pages and buffers that wake-ups looked at.
+    /// Waiters for pages and buffers that wake-ups examined.
     pub examined: u64,
-    /// Waiters of pages and buffers that were woken.
+    /// Waiters for pages and buffers that were woken.
     pub woken: u64,
 }
 
-/// The outcome of a phase.
+/// The results of a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseOutcome {
-    /// Which.
+    /// The phase.
     pub phase: Phase,
-    /// How long it took.
+    /// Its duration.
     pub took: Nanos,
     /// Bytes that the threads read or wrote.
     pub bytes: u64,
-    /// Time of all processors, the program's part of it, and that of interrupts.
+    /// Busy time of all processors, including the program's part and interrupts.
     pub busy: Nanos,
-    /// The program's part.
+    /// The program's part of the busy time.
     pub user: Nanos,
     /// Sleeps and wake-ups.
     pub sleeps: Sleeps,
-    /// The kernel's time by the kind of work.
+    /// The kernel's time by kind of work.
     pub spent: Vec<Spent>,
 }
 
@@ -122,24 +122,26 @@ impl PhaseOutcome {
         }
     }
 
-    /// Time that went to a kind of work, by tasks and in interrupts.
+    /// Time spent on a kind of work, by tasks and in interrupts.
     pub fn spent_on(&self, key: &str) -> Nanos {
         Nanos(self.spent.iter().filter(|spent| spent.key == key).map(|spent| spent.time.0).sum())
     }
 
-    /// Time of the kernel.
+    /// The kernel's time.
     pub fn system(&self) -> Nanos {
         self.busy.saturating_sub(self.user)
     }
 
-    /// Time of all copies between the program and the cache.
+    /// Time spent copying between the program and the cache.
     fn copies(&self) -> Nanos {
         self.spent_on("page_copy_ns")
     }
 
-    /// The share of a kind of work in that of the functions of the profile that the model has: switches
-    /// (`finish_task_switch`), wake-ups from interrupts with the search for their waiters (`__wake_up`) and copies
-    /// (`file_read_actor`, `generic_file_aio_write_nolock`).
+    /// A kind of work's share of the profiled functions that the model has.
+    ///
+    /// These are context switches (`finish_task_switch`), wake-ups from interrupts including the
+    /// search for waiters (`__wake_up`), and copies (`file_read_actor`,
+    /// `generic_file_aio_write_nolock`).
     pub fn share(&self, key: &str) -> f64 {
         let of = |key: &str| match key {
             "page_wake_ns" => self.spent_on(key) + self.spent_on("wait_scan_ns"),
@@ -150,7 +152,7 @@ impl PhaseOutcome {
     }
 }
 
-/// Totals at the end of the phase before.
+/// Totals at the end of the previous phase.
 pub(super) struct Books {
     now: Nanos,
     busy: Nanos,
@@ -173,7 +175,7 @@ impl Books {
         }
     }
 
-    /// The outcome of the phase since; the next phase begins here.
+    /// Returns the results since the last call, and starts the next phase.
     pub(super) fn close(&mut self, phase: Phase, sim: &Sim, host: &Host) -> PhaseOutcome {
         let before = std::mem::replace(self, Self::open(sim, host));
         let earlier = |now: &Spent| {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The longest window of read-ahead (kernel: `VM_MAX_READAHEAD`).
+/// The longest read-ahead window (kernel: `VM_MAX_READAHEAD`).
 const WINDOW_BYTES: u64 = 128 << 10;
 
 /// An open file.
@@ -24,20 +24,22 @@ impl Open {
     }
 }
 
-/// Pages that are read by one bio of the file system, which the volume may cut: they end together, the last page first.
+/// Pages read by one bio of the file system. The volume may split it; the pages complete together,
+/// the last one first.
 struct Transfer {
     pages: Vec<(u32, u16)>,
     left: AtomicUsize,
 }
 
-/// A run of the volume: its first byte and its length, and its frames with the blocks that are read of each.
+/// A contiguous range of the volume: first byte, length, and its frames with the blocks to read
+/// into each.
 type Run = (u64, u64, Vec<(u32, u16)>);
 
 impl Host {
     /// Reads a block.
     pub(super) async fn read(self: &Arc<Self>, open: &mut Open, block: u64) {
         let (file, page) = (open.file, block / self.shape.page_blocks());
-        // The windows are submitted after the decision, since that may wait for a full queue.
+        // Submitting may wait for a full queue, so windows are only collected here.
         let mut windows: Vec<Range<u64>> = Vec::new();
         open.ahead.access(page, &mut |window| {
             if self.stripe.is_congested(false) {
@@ -81,13 +83,13 @@ impl Host {
         }
     }
 
-    /// Whether a page may be read: all of it has to be there, even if a block would do (kernel: `block_is_partially_uptodate` came
-    /// later).
+    /// Whether a page may be read. All its blocks must be valid, even if one would do (kernel:
+    /// `block_is_partially_uptodate` came later).
     fn is_uptodate(&self, frame: u32) -> bool {
         self.cache.lock().is_uptodate(frame)
     }
 
-    /// Starts to read the pages of a window that are not cached.
+    /// Starts reading the pages of a window that are not cached.
     async fn read_window(self: &Arc<Self>, file: u32, window: Range<u64>) {
         let mut pages = Vec::new();
         for page in window {
@@ -108,7 +110,8 @@ impl Host {
         }
     }
 
-    /// Reads locked pages: a bio for each run that is contiguous on the volume (kernel: `do_mpage_readpage`).
+    /// Reads locked pages with one bio per contiguous range of the volume (kernel:
+    /// `do_mpage_readpage`).
     async fn read_pages(self: &Arc<Self>, file: u32, pages: &[(u64, u32)]) {
         let (page_bytes, page_blocks) = (self.shape.page_bytes, self.shape.page_blocks());
         let whole = ((1_u32 << page_blocks) - 1) as u16;
@@ -122,7 +125,7 @@ impl Host {
             }
             let is_one_run = missing == whole && places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
             if !is_one_run {
-                // By buffers, each a bio of its own (kernel: `block_read_full_page`).
+                // Block by block, each with its own bio (kernel: `block_read_full_page`).
                 self.read_run(file, bio.take()).await;
                 let left = AtomicUsize::new(places.len());
                 let transfer = Arc::new(Transfer { pages: vec![(*frame, missing)], left });
@@ -151,7 +154,7 @@ impl Host {
         self.read_part(file, byte, bytes, &transfer).await;
     }
 
-    /// Reads a part of a transfer, cut at the chunks of the stripe. A thread reads its own file alone.
+    /// Reads part of a transfer, split at chunk boundaries. A thread reads only its own file.
     async fn read_part(self: &Arc<Self>, file: u32, byte: u64, bytes: u64, transfer: &Arc<Transfer>) {
         let pieces = self.stripe.pieces(byte, bytes);
         transfer.left.fetch_add(pieces.len() - 1, Relaxed);
@@ -162,7 +165,7 @@ impl Host {
         }
     }
 
-    /// In the interrupt.
+    /// Called in the completion interrupt.
     fn part_read(&self, transfer: &Transfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
@@ -173,7 +176,7 @@ impl Host {
         }
     }
 
-    /// A page that is cached, held against eviction.
+    /// Returns the frame of a cached page, pinned against eviction.
     pub(super) fn pinned(&self, file: u32, page: u64) -> Option<u32> {
         let mut cache = self.cache.lock();
         let frame = cache.find(file, page)?;
@@ -185,7 +188,8 @@ impl Host {
         self.cache.lock().frames[frame as usize].pins -= 1;
     }
 
-    /// A page that was not cached, locked and pinned; `None` if another added it meanwhile.
+    /// Inserts a page, locked and pinned; `None` if it is cached, or was inserted by another task
+    /// meanwhile.
     pub(super) async fn add(&self, file: u32, page: u64) -> Option<u32> {
         loop {
             {
@@ -215,7 +219,7 @@ impl Host {
         self.sleep(&self.pages, Caller::PageLock, u64::from(frame), ready).await;
     }
 
-    /// Unlocks a page and wakes as the table does (kernel: `unlock_page`).
+    /// Unlocks a page and wakes its waiters by the table's rule (kernel: `unlock_page`).
     pub(super) fn unlock_page(&self, frame: u32) {
         self.rt.charge(Work::PageState(1));
         self.cache.lock().frames[frame as usize].locked = false;

@@ -1,46 +1,51 @@
-//! The requests of each queue, counted: tasks wait for one where a queue is full (kernel: drivers/block/ll_rw_blk.c).
+//! Counts the requests of each queue; tasks wait for one if a queue is full (kernel:
+//! drivers/block/ll_rw_blk.c).
 
 use extant_rt::Nanos;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
-/// Requests of a kind from which on a queue of so many counts as congested, and below which it does not any more: 113 and 111 of 128
-/// (kernel: `queue_congestion_on_threshold`, `queue_congestion_off_threshold` of 2.6.6; later ones have 103 for the latter).
+/// Congestion on and off thresholds for a queue of `most` requests: 113 and 111 of 128.
+///
+/// Source: `queue_congestion_on_threshold` and `queue_congestion_off_threshold` of 2.6.6; later
+/// kernels have 103 for the latter.
 fn congested(most: usize) -> [usize; 2] {
     let all_but_eighth = most - most / 8;
     [(all_but_eighth + 1).min(most), all_but_eighth.saturating_sub(1).max(1)]
 }
 
-/// Requests that a task takes past the limit after it has waited for one, and for how long (kernel: `BLK_BATCH_REQ`,
-/// `BLK_BATCH_TIME` of `HZ / 50`).
+/// Requests that a task may take past the limit after waiting for one, and for how long (kernel:
+/// `BLK_BATCH_REQ`, `BLK_BATCH_TIME` of `HZ / 50`).
 const BATCH: (u32, Nanos) = (32, Nanos::from_millis(20));
 
-/// Requests in use, and the tasks that wait.
+/// Requests in use, and the tasks waiting for one.
 pub(super) struct Load {
-    /// Most requests of a kind in a queue.
+    /// Maximum number of requests of each kind in a queue.
     most: usize,
-    /// Requests in use, by disk: of reads, and of writes.
+    /// Requests in use by disk: reads, and writes.
     under_way: Vec<[usize; 2]>,
     congested: Vec<[bool; 2]>,
-    /// Queues that had no request left; the mark goes when the last waiting task is woken (kernel: `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
+    /// Queues that ran out of requests; cleared when the last waiting task is woken (kernel:
+    /// `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
     full: Vec<[bool; 2]>,
-    /// Tasks that wait for a request, in order of arrival (kernel: `get_request_wait`, exclusive).
+    /// Tasks waiting for a request, in order of arrival (kernel: `get_request_wait`, exclusive).
     waiting: Vec<[VecDeque<Waker>; 2]>,
-    /// Requests that a task may take past the limit, and until when (kernel: `nr_batch_requests`, `last_waited`).
+    /// Requests that each task may take past the limit, and until when (kernel:
+    /// `nr_batch_requests`, `last_waited`).
     batches: BTreeMap<u64, (u32, Nanos)>,
-    /// Tasks that wait until a queue is less busy, by the order of their arrival (kernel: `congestion_wqh`).
+    /// Tasks waiting for congestion to end, in order of arrival (kernel: `congestion_wqh`).
     pub(super) uncongested: BTreeMap<u64, Waker>,
     arrivals: u64,
 }
 
-/// Where a task wants a request.
+/// The queue from which a task wants a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) disk: usize,
-    /// 1 for writes.
+    /// 0 for reads, 1 for writes.
     pub(super) kind: usize,
-    /// The elevator keeps the disk idle for the task (kernel: `elv_may_queue`).
+    /// The elevator is keeping the disk idle for this task (kernel: `elv_may_queue`).
     pub(super) is_awaited: bool,
 }
 
@@ -58,26 +63,27 @@ impl Load {
         }
     }
 
-    /// Whether a queue has many requests of a kind.
+    /// Whether any disk is congested with requests of this kind.
     pub(super) fn is_congested(&self, kind: usize) -> bool {
         self.congested.iter().any(|disk| disk[kind])
     }
 
-    /// The rest of a task's batch (kernel: `ioc_batching`).
+    /// What is left of a task's batch (kernel: `ioc_batching`).
     fn batch_of(&mut self, task: u64, now: Nanos) -> Option<&mut u32> {
         let batch = self.batches.get_mut(&task);
         let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
         batch.map(|(left, _)| left)
     }
 
-    /// Gives a task that has none a batch (kernel: `ioc_set_batching`).
+    /// Starts a batch for a task that has none (kernel: `ioc_set_batching`).
     fn begin_batch(&mut self, task: u64, now: Nanos) {
         if self.batch_of(task, now).is_none() {
             self.batches.insert(task, (BATCH.0, now + BATCH.1));
         }
     }
 
-    /// Takes a request for a task, if it may have one (kernel: `get_request`); `has_waited` begins a batch.
+    /// Takes a request if the task may have one (kernel: `get_request`). With `has_waited`, starts
+    /// a batch.
     pub(super) fn take(&mut self, place: Place, now: Nanos, task: u64, has_waited: bool) -> bool {
         let most = self.most;
         let Place { disk, kind, is_awaited } = place;
@@ -101,12 +107,14 @@ impl Load {
         true
     }
 
-    /// The task waits its turn.
+    /// Adds a task to the queue's waiters.
     pub(super) fn wait(&mut self, place: Place, waker: Waker) {
         self.waiting[place.disk][place.kind].push_back(waker);
     }
 
-    /// The task waits until a queue is less busy; it was woken when its number is gone.
+    /// Adds a task to those waiting for congestion to end.
+    ///
+    /// Returns its ticket, which is removed when the task is woken.
     pub(super) fn wait_uncongested(&mut self, waker: Waker) -> u64 {
         self.arrivals += 1;
         self.uncongested.insert(self.arrivals, waker);
@@ -117,8 +125,10 @@ impl Load {
         self.batches.remove(&task);
     }
 
-    /// A request is free again: wakes the first that waits for one of its kind, and all that wait for a less busy queue if this is one
-    /// (kernel: `freed_request`).
+    /// Returns a request (kernel: `freed_request`).
+    ///
+    /// Wakes the first task waiting for one of its kind. If a write leaves its queue uncongested,
+    /// also wakes all tasks that wait for congestion to end.
     pub(super) fn put(load: &Mutex<Self>, disk: usize, write: bool) {
         let woken = load.lock().count_out(disk, usize::from(write));
         woken.into_iter().for_each(Waker::wake);
@@ -155,7 +165,8 @@ mod tests {
         for _ in 0..7 {
             assert!(load.take(writes(0), now, 1, false));
         }
-        // The eighth request fills the queue for task 2, which goes on past the limit with the rest of its batch.
+        // The eighth request fills the queue for task 2, which goes past the limit with the rest of
+        // its batch.
         let taken = (0..100).take_while(|_| load.take(writes(0), now, 2, false)).count();
         assert_eq!(taken, 32);
         assert!(!load.take(writes(0), now, 1, false), "the queue is full");
@@ -170,7 +181,7 @@ mod tests {
         let now = Nanos::ZERO;
         assert!(load.take(writes(0), now, 1, false));
         assert_eq!(load.batches[&1].0, 31);
-        // It fills the second disk's queue, too, with the same batch.
+        // The same batch also applies to the second disk's queue.
         assert!(load.take(writes(1), now, 1, false));
         assert_eq!(load.batches[&1].0, 30);
         assert!(!load.take(writes(0), now + BATCH.1, 1, false), "20 ms are over");
@@ -184,7 +195,7 @@ mod tests {
         }
         assert!(load.is_congested(1) && !load.is_congested(0));
         let tickets = [0, 1].map(|_| load.wait_uncongested(Waker::noop().clone()));
-        // Below 111 of 128 the queue is not congested any more.
+        // Below 111 of 128 requests the queue is no longer congested.
         let woken: Vec<usize> = (0..12).map(|_| load.count_out(0, 1).len()).collect();
         assert_eq!(woken, [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert!(!load.is_congested(1) && !load.uncongested.contains_key(&tickets[0]));

@@ -1,4 +1,4 @@
-//! The page cache of Linux 2.6.6, a few pages at a time.
+//! Tests the model of the Linux 2.6.6 page cache with a few pages.
 
 use super::control::Control;
 use super::disks::Submitter;
@@ -7,7 +7,7 @@ use extant_rt::Nanos;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A world with nothing in it yet, whose queues have so many requests.
+/// A world in its initial state, whose queues have this many requests.
 fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/e3000-2004.toml");
     let machine = Machine::load(&path).unwrap();
@@ -21,7 +21,7 @@ fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
     world(options, &machine, &policy, 1).unwrap()
 }
 
-/// A page's frame: whether it is locked, dirty, under write-back.
+/// Whether a page's frame is locked, dirty, and under write-back.
 fn state(host: &Host, file: u32, page: u64) -> (bool, bool, bool) {
     let cache = host.cache.lock();
     let frame = cache.frames[cache.find(file, page).unwrap() as usize];
@@ -33,8 +33,8 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
     let (sim, host) = small(17, 1);
     let rt = sim.rt();
     rt.block_on(async {
-        // Eight blocks of the one file, eight of another that begins at the same place, and again: a file's second eight do not continue
-        // its first.
+        // Interleave two files that start in the same place, eight blocks at a time, so that a
+        // file's second eight blocks do not continue its first.
         for file in [0, 16] {
             host.create(file).await;
         }
@@ -45,7 +45,8 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
                 }
             }
         }
-        // The batches that reads of bitmaps began are over, and the one request of the disk is another's.
+        // Let the batches started by reading bitmaps expire, and give the disk's only request to
+        // another write.
         rt.sleep(Nanos::from_millis(50)).await;
         let byte = host.volume.lock().place(0, 0).unwrap() * BLOCK_BYTES;
         let other = host.stripe.pieces(byte + (1 << 20) * 100, 4096)[0];
@@ -59,7 +60,7 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
         assert_eq!(state(&host, 0, 3), (false, false, true), "in the bio that waits");
         assert_eq!(state(&host, 0, 4), (true, false, false), "does not continue it");
         assert_eq!(state(&host, 0, 5), (false, true, false), "not looked at yet");
-        // The file's own thread writes to that page meanwhile, and waits for its lock.
+        // Meanwhile the file's own thread writes to that page, and waits for its lock.
         host.write(0, 8).await;
         assert_eq!(host.sleeps[Caller::PageLock as usize].load(Relaxed), 1);
         writer.await.unwrap();
@@ -89,7 +90,7 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
         assert!(rt.now() < before + Nanos::from_millis(1));
         let mut throttled = Control::throttled(Submitter::throttled(0), 100);
         host.write_inodes(&mut throttled).await;
-        // Four pages of the file, and those of the device that its blocks have dirtied.
+        // Four pages of the file, and the device pages that its blocks dirtied.
         assert!(throttled.left < 96 && !throttled.encountered_congestion);
         assert!(host.cache.lock().dirty.iter().all(|pages| pages.is_empty()));
         assert!(rt.now() > before + Nanos::from_millis(5));
@@ -97,7 +98,7 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
     .unwrap();
 }
 
-/// Buffers of the device that hold what the disk has, by block.
+/// How many of these device blocks have a valid buffer.
 fn cached(host: &Host, blocks: &BTreeSet<u64>) -> usize {
     let cache = host.cache.lock();
     let pages = host.shape.page_blocks();
@@ -128,11 +129,12 @@ fn a_block_of_pointers_is_dirtied_with_its_file_written_by_its_fsync_and_read_on
             let cache = host.cache.lock();
             (cache.dirty[0].len(), cache.dirty[host.shape.device() as usize].len())
         };
-        // A bitmap of inodes and one of blocks are dirty still: they are not the file's.
+        // A bitmap of inodes and one of blocks stay dirty: they do not belong to the file.
         assert_eq!((dirty, device), (0, 1), "the two share a page");
         assert!(host.sleeps[Caller::Buffer as usize].load(Relaxed) > buffers, "fsync waits for each");
 
-        // The file's pages and its block of pointers are gone; then two tasks look for blocks behind it.
+        // The file's pages and its pointer block are evicted; then two tasks look up blocks that
+        // need the pointer block.
         host.cache.lock().forget(0);
         host.cache.lock().forget(host.shape.device());
         assert_eq!(cached(&host, &pointers), 0);

@@ -1,4 +1,5 @@
-//! Limits on dirty pages, and write-back by pdflush (kernel: `balance_dirty_pages`, `background_writeout`, `wb_kupdate`).
+//! Limits on dirty pages, and write-back by pdflush (kernel: `balance_dirty_pages`,
+//! `background_writeout`, `wb_kupdate`).
 
 use super::Host;
 use super::control::Control;
@@ -7,21 +8,22 @@ use extant_rt::{Class, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Calls of the throttle by a processor before it looks at the limits: below them, and above (kernel: `ratelimit_pages`, of 4 MiB at
-/// most).
+/// A processor checks the limits once per this many bytes of pages, counting one page per write
+/// (kernel: `ratelimit_pages`, at most 4 MiB). While the limit is exceeded, it checks after
+/// `RATELIMIT_EXCEEDED` writes.
 const RATELIMIT_BYTES: u64 = 4 << 20;
 const RATELIMIT_EXCEEDED: u64 = 8;
 
-/// Pages that pdflush asks for at a time (kernel: `MAX_WRITEBACK_PAGES`).
+/// Pages that pdflush writes at a time (kernel: `MAX_WRITEBACK_PAGES`).
 const TURN: i64 = 1024;
 
-/// How often old pages are looked for, and the age at which they are written (kernel: `dirty_writeback_centisecs`,
-/// `dirty_expire_centisecs`).
+/// How often old pages are looked for, and the age at which they are written (kernel:
+/// `dirty_writeback_centisecs`, `dirty_expire_centisecs`).
 const KUPDATE_EVERY: Nanos = Nanos::from_secs(5);
 const KUPDATE_AGE: Nanos = Nanos::from_secs(30);
 
 impl Host {
-    /// Called for each call that writes (kernel: `balance_dirty_pages_ratelimited`).
+    /// Called after every write (kernel: `balance_dirty_pages_ratelimited`).
     pub(super) async fn balance(self: &Arc<Self>, file: u32) {
         let lane = self.rt.lane() as usize % self.dirtied.len();
         let ratelimit = RATELIMIT_BYTES / self.shape.page_bytes;
@@ -45,7 +47,7 @@ impl Host {
         }
     }
 
-    /// Holds a writer up while too much is dirty, until it has written its share.
+    /// Throttles a writer while the limit is exceeded, until it has written its share.
     async fn throttle(self: &Arc<Self>, file: u32, chunk: i64) {
         let mut written = 0;
         while self.cache.lock().check_limit() {
@@ -75,7 +77,7 @@ impl Host {
         self.cache.lock().background_runs = false;
     }
 
-    /// Writes pages of a certain age, for ever.
+    /// Periodically writes pages that have reached a certain age; never returns.
     pub(super) async fn write_old(self: Arc<Self>) {
         loop {
             let began = self.rt.now();

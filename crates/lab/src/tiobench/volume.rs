@@ -1,25 +1,27 @@
-//! The volume: an ext2 on which files have inodes, blocks and blocks of pointers (kernel: fs/ext2/inode.c, ialloc.c).
+//! An ext2 volume: inodes, data blocks and pointer blocks of files (kernel: fs/ext2/inode.c,
+//! ialloc.c).
 
 use super::cache::{NONE, Shape};
 use crate::made::{Ext2Layout, ext2_of_2004};
 use extant_history::alloc::{BlockAllocator, Ext2, FileId, FreeSpace, Request, Work};
 
-/// Blocks that the inode points to, and pointers of a block (kernel: `EXT2_NDIR_BLOCKS`, `EXT2_ADDR_PER_BLOCK`).
+/// Blocks that the inode points to directly, and pointers per block (kernel: `EXT2_NDIR_BLOCKS`,
+/// `EXT2_ADDR_PER_BLOCK`).
 const DIRECT: u64 = 12;
 const POINTERS: u64 = 1024;
 
-/// The number of the root directory, which has all files (kernel: `EXT2_ROOT_INO`).
+/// Inode number of the root directory, which holds all files (kernel: `EXT2_ROOT_INO`).
 const ROOT: u64 = 2;
 
 #[derive(Clone, Debug, Default)]
 struct File {
-    /// First block of the inode's group, from where the search for the file's first block begins.
+    /// First block of the inode's group, where the search for the file's first block starts.
     group_first: u64,
-    /// The block of the inode table that has the inode.
+    /// Block of the inode table that holds the inode.
     inode_block: u64,
-    /// Blocks of pointers: the indirect one, the double-indirect one, and those that it points to.
+    /// Pointer blocks: the indirect one, the double-indirect one, and those that it points to.
     pointers: Vec<u32>,
-    /// Those that were dirtied since the last fsync, in order (kernel: `private_list`).
+    /// Pointer blocks dirtied since the last fsync, in order (kernel: `private_list`).
     associated: Vec<u64>,
 }
 
@@ -31,21 +33,21 @@ pub(super) struct Volume {
     files: Vec<File>,
     /// Inodes in use, by group.
     inodes: Vec<u64>,
-    /// Place of each block of each file.
+    /// Location of each block of each file.
     places: Vec<u32>,
 }
 
-/// Changes that a new block of a file makes.
+/// What a new block of a file changes.
 #[derive(Debug, Default)]
 pub(super) struct Grown {
     pub(super) place: u64,
-    /// Bitmaps of blocks, which are read and dirtied.
+    /// Block bitmaps, which are read and dirtied.
     pub(super) bitmaps: Vec<u64>,
-    /// New blocks of pointers.
+    /// New pointer blocks.
     pub(super) pointers: Vec<u64>,
 }
 
-/// The blocks of pointers on the way to a block of a file (kernel: `ext2_block_to_path`).
+/// Indices of the pointer blocks on the path to a block (kernel: `ext2_block_to_path`).
 fn path(block: u64) -> impl Iterator<Item = usize> {
     let path = match block {
         0..DIRECT => [None, None],
@@ -55,7 +57,7 @@ fn path(block: u64) -> impl Iterator<Item = usize> {
     path.into_iter().flatten().map(|index| index as usize)
 }
 
-/// Whether another block of pointers leads to the next block (kernel: `BH_Boundary`).
+/// Whether the next block needs another pointer block (kernel: `BH_Boundary`).
 pub(super) fn is_boundary(block: u64) -> bool {
     block + 1 >= DIRECT && (block + 1 - DIRECT).is_multiple_of(POINTERS)
 }
@@ -79,8 +81,10 @@ impl Volume {
         })
     }
 
-    /// Gives a file its inode, in the directory's group or, where that is full, in one that the directory's number leads to (kernel:
-    /// `find_group_other`). Returns the bitmap of inodes, which is read and dirtied.
+    /// Allocates a file's inode and returns the inode bitmap, which is read and dirtied.
+    ///
+    /// It goes in the directory's group or, if that is full, in a group found by hashing the
+    /// directory's number (kernel: `find_group_other`).
     pub(super) fn create(&mut self, file: u32) -> u64 {
         let groups = self.layout.geometry.groups;
         let has_room = |group: &u64| {
@@ -111,21 +115,23 @@ impl Volume {
         (u64::from(file) * self.shape.file_blocks() + block) as usize
     }
 
-    /// A block's place on the volume.
+    /// A block's location on the volume.
     pub(super) fn place(&self, file: u32, block: u64) -> Option<u64> {
         Some(self.places[self.at(file, block)]).filter(|place| *place != NONE).map(u64::from)
     }
 
-    /// The places of the blocks of pointers on the way to a block, as far as there are any (kernel: `ext2_get_branch`).
+    /// Locations of the existing pointer blocks on the path to a block (kernel: `ext2_get_branch`).
     pub(super) fn branch(&self, file: u32, block: u64) -> Vec<u64> {
         let pointers = &self.files[file as usize].pointers;
         path(block).map(|index| pointers[index]).take_while(|place| *place != NONE).map(u64::from).collect()
     }
 
-    /// Gives a block its place, and blocks of pointers on the way to it theirs before (kernel: `ext2_alloc_branch`).
+    /// Allocates a block, after the missing pointer blocks on its path (kernel:
+    /// `ext2_alloc_branch`).
     pub(super) fn grow(&mut self, file: u32, block: u64) -> Grown {
         let mut grown = Grown::default();
-        // To the allocator a block of pointers is one of the file, before the first that it points to.
+        // The allocator sees a pointer block as a file block that precedes the first one it points
+        // to.
         let before = path(block).last().map_or(0, |last| last as u64 + 1);
         let missing: Vec<usize> =
             path(block).filter(|index| self.files[file as usize].pointers[*index] == NONE).collect();
@@ -143,7 +149,8 @@ impl Volume {
 
     fn allocate(&mut self, file: u32, number: u64, grown: &mut Grown) -> u64 {
         let geometry = self.layout.geometry;
-        // Files of threads that follow each other begin in different sixteenths of the group (kernel: `ext2_find_near`).
+        // Consecutive threads' files start in different sixteenths of the group (kernel:
+        // `ext2_find_near`).
         let colour = u64::from(file) % 16 * (geometry.group_blocks / 16);
         let goal = self.files[file as usize].group_first + colour;
         let request = Request::append(FileId(file.into()), number, goal);
@@ -155,7 +162,7 @@ impl Volume {
         found.start
     }
 
-    /// A block of pointers of a file was dirtied (kernel: `mark_buffer_dirty_inode`).
+    /// Records that a file's pointer block was dirtied (kernel: `mark_buffer_dirty_inode`).
     pub(super) fn associate(&mut self, file: u32, block: u64) {
         let associated = &mut self.files[file as usize].associated;
         if !associated.contains(&block) {
@@ -167,7 +174,7 @@ impl Volume {
         std::mem::take(&mut self.files[file as usize].associated)
     }
 
-    /// The last that had a file open for writing has closed it (kernel: `ext2_release_file`).
+    /// Called when the last writer closes the file (kernel: `ext2_release_file`).
     pub(super) fn close(&mut self, file: u32) {
         self.allocator.close(FileId(file.into()));
     }
@@ -188,7 +195,7 @@ mod tests {
             (bitmap, volume.inode_block(1)),
             "32 in a block"
         );
-        // The other file begins a sixteenth of a group behind.
+        // The other file starts a sixteenth of a group further on.
         assert_eq!(volume.grow(1, 0).place, 2048);
         let mut pointers = Vec::new();
         for block in 0..4096 {
@@ -203,7 +210,8 @@ mod tests {
                 assert!(block == 0 || is_boundary(block - 1));
             }
         }
-        // The indirect block; the double-indirect one with its first; and each next of these.
+        // The indirect block; the double-indirect one with its first child; then each further
+        // child.
         assert_eq!(pointers, [(12, 1), (1036, 2), (2060, 1), (3084, 1)]);
         assert!(volume.place(0, 0).unwrap() < 2048);
     }

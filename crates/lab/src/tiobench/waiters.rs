@@ -1,4 +1,4 @@
-//! A crowd of waiters, each for a page of its own, some of which are woken one after the other.
+//! A crowd of tasks, each waiting for a different page; some pages are unlocked, one at a time.
 
 use super::outcome::{Phase, PhaseOutcome, Sleeps};
 use super::{Caller, Host, TiobenchError};
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pages that are unlocked.
+/// Number of pages to unlock.
 const WAKES: u64 = 1000;
 
-/// Lets tasks wait, unlocks some of their pages at equal distances, and counts. Those that were woken spuriously have time to wait
-/// again before the next.
+/// Starts the waiters, unlocks evenly spaced pages, and counts.
+///
+/// Spuriously woken tasks have time to wait again before the next page is unlocked.
 ///
 /// # Errors
-/// The world could not go on.
+/// If the world stops early.
 pub(super) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
     let rt = sim.rt();
     let began = rt.now();

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 impl Host {
-    /// Writes a block.
+    /// Writes one block.
     pub(super) async fn write(self: &Arc<Self>, file: u32, block: u64) {
         let (page, bit) = (block / self.shape.page_blocks(), block % self.shape.page_blocks());
         self.rt.charge(Cost::PageLookup(1));
@@ -35,13 +35,15 @@ impl Host {
         self.balance(file).await;
     }
 
-    /// Whether a write changes the file's time, which has whole seconds (kernel: `inode_update_time`).
+    /// Whether a write changes the file's timestamp, which has a resolution of one second (kernel:
+    /// `inode_update_time`).
     fn changes_time(&self, file: u32) -> bool {
         let now = self.rt.now().0 / 1_000_000_000 + 1;
         self.written[file as usize].swap(now, Relaxed) != now
     }
 
-    /// Makes a file durable: starts its pages, writes its metadata and waits for that, then waits for each page.
+    /// Makes a file durable: starts writing its pages, writes its metadata and waits for that, then
+    /// waits for the pages.
     pub(super) async fn fsync(self: &Arc<Self>, file: u32) {
         self.rt.charge(crate::Cost::Syscall(1));
         self.write_pages(file, &mut Control::integrity(file)).await;
@@ -61,7 +63,7 @@ impl Host {
         self.wait_pages(file).await;
     }
 
-    /// Waits for all pages of a file that are under write-back (kernel: `filemap_fdatawait`).
+    /// Waits for all of a file's pages under write-back (kernel: `filemap_fdatawait`).
     async fn wait_pages(&self, file: u32) {
         let frames = self.cache.lock().pin_writeback(file);
         for frame in frames {

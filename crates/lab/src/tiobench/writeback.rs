@@ -1,4 +1,5 @@
-//! Write-back of files' pages (kernel: `writeback_inodes`, `mpage_writepages`, `block_write_full_page`).
+//! Write-back of files' pages (kernel: `writeback_inodes`, `mpage_writepages`,
+//! `block_write_full_page`).
 
 use super::control::Control;
 use super::disks::Submitter;
@@ -10,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 
-/// Dirty pages that are looked up at a time (kernel: `PAGEVEC_SIZE`).
+/// Dirty pages looked up at a time (kernel: `PAGEVEC_SIZE`).
 const PAGEVEC: usize = 16;
 
 /// The longest bio (kernel: `MAX_SECTORS` of 2.6).
 const BIO_BYTES: u64 = 255 * 512;
 
-/// Pages that are contiguous on the volume, to be written together (kernel: `struct bio`).
+/// Pages contiguous on the volume, to be written together (kernel: `struct bio`).
 pub(super) struct Run {
     byte: u64,
     bytes: u64,
     frames: Vec<u32>,
 }
 
-/// Bios of pages that leave write-back together, when the last has ended.
+/// Bios of pages that leave write-back together, when the last one completes.
 struct Transfer {
     frames: Vec<u32>,
     left: AtomicUsize,
@@ -34,7 +35,8 @@ impl Host {
         (u128::from(self.rt.now().0) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
-    /// Writes back dirty files in their order, then the block device (kernel: `writeback_inodes`, `sync_sb_inodes`).
+    /// Writes back dirty files in order, then the block device (kernel: `writeback_inodes`,
+    /// `sync_sb_inodes`).
     pub(super) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
         for inodes in [&self.inodes, &self.device_inode] {
             let began = self.tick();
@@ -64,7 +66,8 @@ impl Host {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Starts to write dirty pages of a file, in order, from where the last write-back ended (kernel: `mpage_writepages`).
+    /// Starts writing a file's dirty pages in order, from where the last write-back ended (kernel:
+    /// `mpage_writepages`).
     pub(super) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut Control) {
         if control.nonblocking && self.stripe.is_congested(true) {
             control.encountered_congestion = true;
@@ -86,14 +89,14 @@ impl Host {
             if found_any || done {
                 break;
             }
-            // Once from the beginning, if there was nothing behind.
+            // Wrap around once if there was nothing after the starting page.
             (index, found_any) = (0, true);
         }
         self.cache.lock().writeback_index[file as usize] = index;
         self.submit(bio, control.submitter).await;
     }
 
-    /// Writes a page that was found dirty, if it is still; true if that is to be the last.
+    /// Writes a page that was found dirty, if it still is. Returns true if the caller should stop.
     async fn write_page(
         self: &Arc<Self>,
         file: u32,
@@ -129,8 +132,10 @@ impl Host {
         control.left <= 0
     }
 
-    /// Adds a page to the bio that it continues, or to a new one. The bio before is submitted first, which may wait for a request, while
-    /// the page is locked (kernel: `mpage_writepage`).
+    /// Adds a page to the bio that it continues, or starts a new one.
+    ///
+    /// The old bio is submitted first. That may wait for a request while the page is locked
+    /// (kernel: `mpage_writepage`).
     async fn map_page(
         self: &Arc<Self>,
         file: u32,
@@ -152,7 +157,7 @@ impl Host {
             && u64::from(dirty.trailing_ones()) == blocks
             && places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         if !is_one_run {
-            // By buffers, each a bio of its own (kernel: `block_write_full_page`).
+            // Block by block, each with its own bio (kernel: `block_write_full_page`).
             self.submit(bio.take(), submitter).await;
             self.begin_writeback(file, page, frame);
             let transfer = Arc::new(Transfer { frames: vec![frame], left: AtomicUsize::new(places.len()) });
@@ -175,7 +180,8 @@ impl Host {
             self.submit(bio.take(), submitter).await;
         }
         if is_boundary {
-            // The block of pointers that lies behind goes with its blocks (kernel: `write_boundary_block`).
+            // Also write the pointer block that comes next on the volume (kernel:
+            // `write_boundary_block`).
             let block = places[places.len() - 1] + 1;
             let pages = self.shape.page_blocks();
             if let Some(frame) = self.pinned(self.shape.device(), block / pages) {
@@ -197,7 +203,7 @@ impl Host {
             if !control.nonblocking {
                 self.lock_buffer(buffer).await;
             } else if !self.try_lock_buffer(buffer) {
-                // It stays dirty.
+                // The buffer stays dirty.
                 continue;
             }
             if self.clean_buffer(buffer) {
@@ -233,7 +239,7 @@ impl Host {
         self.submit_part(byte, bytes, &transfer, submitter).await;
     }
 
-    /// Submits a part of a transfer, cut at the chunks of the stripe.
+    /// Submits part of a transfer, split at chunk boundaries.
     async fn submit_part(
         self: &Arc<Self>,
         byte: u64,
@@ -249,7 +255,7 @@ impl Host {
         }
     }
 
-    /// In the interrupt.
+    /// Called in the completion interrupt.
     fn part_written(&self, transfer: &Transfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;

@@ -1,4 +1,4 @@
-//! Dirty memory over time, and pauses, as SVG.
+//! Draws dirty memory and pauses over time as SVG.
 
 use super::{Levels, Trace};
 use plotters::coord::Shift;
@@ -8,15 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failure = DrawingAreaErrorKind<std::io::Error>;
 
-/// Width of the drawing in pixels; panels of devices stand in two columns.
+/// Width of the drawing in pixels; device panels are in two columns.
 const WIDTH: u32 = 1200;
 const OVERALL_HEIGHT: u32 = 320;
 const DEVICE_HEIGHT: u32 = 220;
 const PAUSES_HEIGHT: u32 = 320;
 const TITLE_HEIGHT: u32 = 36;
-/// Points of a line that a screen can show; of more, the first, least, greatest and last of each of so many spans.
+/// Time slices of a line that a screen can show. A longer line keeps the first, least, greatest and
+/// last point of each.
 const SPANS: usize = 400;
-/// Pauses in the panel; of more, the longest.
+/// Maximum number of pauses in the panel; if there are more, the longest are shown.
 const MOST_PAUSES: usize = 2_000;
 
 const DIRTY: RGBColor = RGBColor(31, 119, 180);
@@ -24,19 +25,21 @@ const WRITEBACK: RGBColor = RGBColor(255, 127, 14);
 const TOTAL: RGBColor = RGBColor(90, 90, 90);
 const LIMIT: RGBColor = RGBColor(214, 39, 40);
 const BACKGROUND: RGBColor = RGBColor(44, 160, 44);
-/// One for each cause, in order of their names, and again from the front.
+/// One colour per cause, in order of name; they repeat if there are more causes.
 const CAUSES: [RGBColor; 6] =
     [DIRTY, WRITEBACK, BACKGROUND, LIMIT, RGBColor(148, 103, 189), RGBColor(140, 86, 75)];
 
-/// A line: what it is, its colour, and its points in seconds and MiB.
+/// A line: its name, its colour, and its points in seconds and MiB.
 struct Line {
     name: &'static str,
     colour: RGBColor,
     points: Vec<(f64, f64)>,
 }
 
-/// Draws dirty pages, reclaimable and under write-back, of all devices and of each, and the pauses of writers, over time.
-/// The same trace gives the same bytes.
+/// Draws dirty pages and writers' pauses over time.
+///
+/// Reclaimable pages and pages under write-back are shown for all devices together and for each.
+/// The output is deterministic.
 pub fn draw(trace: &Trace) -> String {
     let mut devices: BTreeMap<u32, Vec<&Levels>> = BTreeMap::new();
     trace.levels.iter().for_each(|levels| devices.entry(levels.device).or_default().push(levels));
@@ -86,7 +89,7 @@ fn panels(
     waits(&pauses, trace, end_s)
 }
 
-/// Points over time, as few as show the same.
+/// Drops points that would not be visible.
 fn thinned(points: Vec<(f64, f64)>, end_s: f64) -> Vec<(f64, f64)> {
     if points.len() <= 4 * SPANS {
         return points;

@@ -1,8 +1,9 @@
-//! Events of a run's page cache, kept in a file, and reports from it.
+//! Events of a run's page cache recorded in a file, and reports made from it.
 //!
-//! The file is text, so that a mistake in it has a line: a head, then a line for each event. `kind` names an event's
-//! fields and `word` a word that occurs in them, both before their first use and counted from 0; an event is its kind,
-//! nanoseconds since the event before, and its fields.
+//! The file is text, so that errors can name a line. A header is followed by one line per event.
+//! `kind` lines list an event's fields, and `word` lines define words that occur in them; both come
+//! before their first use and are numbered from 0. An event is its kind's number, the nanoseconds
+//! since the previous event, and its fields.
 //!
 //! ```text
 //! extant-trace 1
@@ -28,7 +29,8 @@ pub use write::TraceFile;
 /// The first line.
 pub(crate) const MAGIC: &str = "extant-trace 1";
 
-/// A name that can stand in a line, in a terminal and in XML, which has no control characters: files may be called anything.
+/// Replaces control characters, since file names may contain anything. The result is safe in a
+/// line, in a terminal and in XML.
 fn plain(name: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
     name.chars().map(|c| if is_odd(c) { '\u{fffd}' } else { c }).collect()

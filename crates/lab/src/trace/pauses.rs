@@ -1,4 +1,4 @@
-//! Pauses in words.
+//! Reports of pauses as text.
 
 use super::{Levels, Pause, Trace};
 use extant_rt::Nanos;
@@ -6,17 +6,17 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Upper bounds of the histogram's classes in milliseconds; the last has none.
+/// Upper bounds of the histogram's bins in milliseconds; the last bin has none.
 const BOUNDS_MS: [u64; 11] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, u64::MAX];
 
-/// The longest bar of the histogram, in characters.
+/// Length of the histogram's longest bar in characters.
 const BAR: u64 = 40;
 
 fn ms(span: Nanos) -> f64 {
     span.0 as f64 / 1e6
 }
 
-/// Number and lengths of writers' pauses, by cause and device.
+/// Summarizes the number and lengths of writers' pauses by cause and device.
 pub fn summary(trace: &Trace) -> String {
     let mut out = String::new();
     let end_s = trace.end().as_secs_f64();
@@ -81,7 +81,8 @@ pub fn summary(trace: &Trace) -> String {
     out
 }
 
-/// Every pause in a line: when it began, how long it was, where, why, and the state of the controller that decided it.
+/// Lists every pause on a line: start, duration, device, rule, and the state of the controller that
+/// decided it.
 pub fn list(trace: &Trace) -> String {
     let mut out = String::new();
     for Pause { at, took, rule, device, state } in &trace.pauses {

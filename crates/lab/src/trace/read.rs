@@ -1,4 +1,4 @@
-//! Reading the file back.
+//! Reads a trace file.
 
 use super::{MAGIC, plain};
 use extant_rt::Nanos;
@@ -11,49 +11,49 @@ use std::path::Path;
 pub struct Trace {
     /// A description of the run.
     pub about: String,
-    /// Names of devices by their number in the cache.
+    /// Device names by their number in the cache.
     pub devices: BTreeMap<u32, String>,
-    /// How much was dirty, from time to time, in order of time.
+    /// Dirty memory over time, in order of time.
     pub levels: Vec<Levels>,
-    /// Waits of writers, in order of their beginning.
+    /// Writers' waits, in order of their start.
     pub pauses: Vec<Pause>,
 }
 
-/// Amounts of dirty memory at a moment, in pages of 4 KiB.
+/// Amounts of dirty memory at one moment, in pages of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
-    /// When.
+    /// When they were measured.
     pub at: Nanos,
     /// The device whose levels changed.
     pub device: u32,
-    /// Dirty on it and not under write-back.
+    /// Pages of the device that are dirty and not under write-back.
     pub device_reclaimable: u64,
-    /// Under write-back on it.
+    /// Pages of the device under write-back.
     pub device_writeback: u64,
-    /// Most that it may hold.
+    /// Limit on the device's dirty pages, including those under write-back.
     pub device_limit: u64,
-    /// Dirty on all devices and not under write-back.
+    /// Pages of all devices that are dirty and not under write-back.
     pub reclaimable: u64,
-    /// Under write-back on all devices.
+    /// Pages of all devices under write-back.
     pub writeback: u64,
-    /// Flushers work while more than this is dirty.
+    /// Flushers run while more pages than this are dirty.
     pub background: u64,
-    /// Most that may be dirty or under write-back.
+    /// Limit on dirty pages, including those under write-back.
     pub limit: u64,
 }
 
-/// A writer that waited.
+/// A writer's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// When it began.
+    /// When it started.
     pub at: Nanos,
-    /// How long it was.
+    /// Its duration.
     pub took: Nanos,
     /// The rule that decided it.
     pub rule: String,
-    /// The device that was written to.
+    /// The device being written.
     pub device: u32,
-    /// The other fields: the state of the controller that decided it.
+    /// The remaining fields: the state of the controller that decided it.
     pub state: Vec<(String, u64)>,
 }
 
@@ -63,21 +63,21 @@ pub struct Pause {
 pub struct TraceError {
     /// File and line.
     pub place: String,
-    /// The mistake, and the remedy.
+    /// The mistake, and how to fix it.
     pub problem: String,
 }
 
-/// No line of a trace is longer.
+/// No line of a trace is longer than this.
 const MOST_LINE_BYTES: u64 = 64 << 10;
 
-/// Names of a kind's fields, and which of them are words.
+/// An event kind: its name and its fields, each with a flag for words.
 struct Kind {
     name: String,
     fields: Vec<(String, bool)>,
 }
 
 impl Levels {
-    /// Dirty and under write-back, on all devices.
+    /// Pages of all devices that are dirty or under write-back.
     pub fn total(&self) -> u64 {
         self.reclaimable.saturating_add(self.writeback)
     }
@@ -87,7 +87,7 @@ impl Trace {
     /// Reads a trace from a file.
     ///
     /// # Errors
-    /// Names file and line of the first thing that is not as [`super::TraceFile`] writes it.
+    /// Names the file and line of the first deviation from what [`super::TraceFile`] writes.
     pub fn load(path: &Path) -> Result<Self, TraceError> {
         let file = path.display().to_string();
         let problem = |error: std::io::Error| {
@@ -141,12 +141,12 @@ impl Trace {
         Ok(trace)
     }
 
-    /// A device's name.
+    /// The name of a device.
     pub fn device(&self, number: u32) -> String {
         self.devices.get(&number).cloned().unwrap_or_else(|| format!("device {number}"))
     }
 
-    /// When the last thing happened.
+    /// The end of the last event.
     pub fn end(&self) -> Nanos {
         let pauses = self.pauses.iter().map(|pause| pause.at.saturating_add(pause.took));
         self.levels.iter().map(|levels| levels.at).chain(pauses).max().unwrap_or(Nanos::ZERO)

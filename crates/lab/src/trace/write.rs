@@ -1,4 +1,4 @@
-//! The sink that writes the file.
+//! Writes a trace file.
 
 use super::{MAGIC, plain};
 use extant_rt::trace::{Record, Value};
@@ -6,10 +6,10 @@ use extant_rt::{Nanos, Sink};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 
-/// The events to keep: those that a report is made from.
+/// The events to record: those that reports use.
 const KINDS: [&str; 2] = ["cache/pause", "cache/levels"];
 
-/// Writes the cache's events as they come. Call [`TraceFile::finish`] to learn whether all of them were written.
+/// Writes the cache's events as they occur. [`TraceFile::finish`] reports whether all were written.
 pub struct TraceFile<W>(Mutex<State<W>>);
 
 struct State<W> {
@@ -21,14 +21,14 @@ struct State<W> {
 }
 
 impl<W: Write + Send> TraceFile<W> {
-    /// Writes to `out`, which should be buffered; `about` describes the run in a line.
+    /// Writes to `out`, which should be buffered. `about` describes the run on one line.
     pub fn new(out: W, about: &str) -> Self {
         let mut state = State { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
         state.line(&format!("{MAGIC}\nabout {}", plain(about)));
         Self(Mutex::new(state))
     }
 
-    /// Writes what is still held; the first error that writing met comes out here.
+    /// Flushes the output, or returns the first error of an earlier write.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         match state.error.take() {
@@ -45,7 +45,7 @@ impl<W: Write> State<W> {
         }
     }
 
-    /// The number of a kind or a word, which is defined first if need be.
+    /// The number of the record's kind, which is defined first if it is new.
     fn kind(&mut self, record: &Record) -> usize {
         let kind = record.event.name();
         if let Some(number) = self.kinds.iter().position(|known| *known == kind) {
@@ -90,7 +90,7 @@ impl<W: Write + Send> Sink for TraceFile<W> {
         }
         let mut state = self.0.lock();
         let kind = state.kind(record);
-        // Processors of a virtual world report one after the other: time may go back a little.
+        // Processors of a virtual world report one after the other, so time may go back a little.
         let since = record.at.0 as i64 - state.at.0 as i64;
         state.at = record.at;
         let mut line = format!("{kind} {since}");

@@ -1,32 +1,34 @@
-//! Volumes that were in use for long: free space in pieces.
+//! Ages volumes, so that their free space is fragmented.
 
 use super::BLOCK_BYTES;
 use extant_fs::{Caller, Error, Fallocate, FileOptions, Volume};
 use extant_rt::Rng;
 use serde::Deserialize;
 
-/// Free space as a volume has it that was filled and emptied for years: one file has all of it but holes.
+/// Free space of a volume that was filled and emptied for years: one file occupies everything
+/// except holes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Aged {
-    /// The part of the volume that is free, in per cent.
+    /// Percentage of the volume that is free.
     pub free_percent: u64,
-    /// The shortest hole, in blocks.
+    /// Length of the shortest hole in blocks.
     pub least_blocks: u64,
-    /// The longest.
+    /// Length of the longest hole in blocks.
     pub most_blocks: u64,
 }
 
-/// Blocks that the map of the file may need before any hole is free.
+/// Blocks that the file's map may need before any hole is freed.
 const MAP_BLOCKS: u64 = 128;
 
 impl Aged {
-    /// Ages a volume that was just made; the same volume gives the same holes.
+    /// Ages a new volume. The same volume always gets the same holes.
     pub(super) async fn apply(&self, volume: &Volume) -> Result<(), Error> {
         let caller = Caller::root();
         let node = volume.root_node().await?.create(&caller, b"years", 0o600).await?;
         let file = node.open(&caller, FileOptions { reserved_blocks: true, ..FileOptions::default() })?;
-        // Until only what its map needs is left free: less than the shortest hole.
+        // Fill the volume, except for blocks that the file's map needs: fewer than the shortest
+        // hole.
         let mut blocks = 0;
         loop {
             let free = volume.space().blocks_free;
@@ -44,7 +46,7 @@ impl Aged {
         let mut at = 0;
         for hole_number in 1.. {
             let hole = self.least_blocks + rng.below(spread);
-            // Between holes lies on average what the free part leaves.
+            // The average distance between holes follows from the free percentage.
             let between = hole * used / (100 - used);
             let hole_at = at + between / 2 + rng.below(between.max(1));
             if hole_at + hole > blocks {
@@ -52,7 +54,7 @@ impl Aged {
             }
             file.fallocate(Fallocate::PunchHole, hole_at * BLOCK_BYTES, hole * BLOCK_BYTES).await?;
             at = hole_at + hole;
-            // Freed blocks can be allocated, for the map, once that is durable.
+            // Freed blocks become allocatable, for the map, once the transaction is durable.
             if hole_number % 500 == 0 {
                 volume.sync().await?;
             }

@@ -1,4 +1,4 @@
-//! The contents of a volume that was just made.
+//! The contents of a newly made volume.
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
 use crate::made::{free_of, from_file, made};
@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 
 /// An empty volume.
 pub(super) struct Made {
-    /// The parts of it that are not zero, of whole blocks.
+    /// Its non-zero parts, in whole blocks.
     pub(super) data: Vec<(Sector, Vec<u8>)>,
-    /// Its free space, in blocks; of a volume without extents.
+    /// Its free space in blocks; empty for ext4.
     pub(super) free: Vec<Range<u64>>,
 }
 
-/// Makes a volume of ext; nothing for other kinds.
+/// Makes an ext volume; `None` for other file systems.
 pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
     let fs_type = match spec.fs {
         FileSystem::Ext2 => FsType::Ext2,
@@ -31,7 +31,7 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         inode_size: spec.inode_bytes.unwrap_or(256),
         size: SizePolicy::Fixed(spec.bytes),
         bytes_per_inode: spec.bytes_per_inode,
-        // The same volume each time.
+        // Fixed, so that every run gets the same volume.
         uuid: Some([0x5a; 16]),
         hash_seed: Some([0xa5; 16]),
         ..VolumeOptions::default()
@@ -45,10 +45,10 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
     Ok(Some(Made { data, free }))
 }
 
-/// Bytes that are looked at together.
+/// Bytes examined at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The blocks that are not zero, those in a row together.
+/// Returns the non-zero blocks; contiguous ones are combined.
 fn data_of(file: &File, bytes: u64) -> std::io::Result<Vec<(Sector, Vec<u8>)>> {
     let mut data: Vec<(Sector, Vec<u8>)> = Vec::new();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -75,7 +75,7 @@ fn data_of(file: &File, bytes: u64) -> std::io::Result<Vec<(Sector, Vec<u8>)>> {
     Ok(data)
 }
 
-/// The first byte at or after `at` that is not in a hole.
+/// Offset of the first byte at or after `at` that is not in a hole.
 fn next_data(file: &File, at: u64) -> std::io::Result<Option<u64>> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
         Ok(from) => Ok(Some(from)),

@@ -10,20 +10,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bios that came to the disks' queues.
+/// Counts bios that reach the disks' queues.
 pub(super) type Pieces = Arc<AtomicU64>;
 
-/// The pages of direct I/O.
+/// How the pages of direct I/O are charged.
 #[derive(Clone, Copy)]
 pub(super) struct Pages {
-    /// Size of one.
+    /// Size of a page.
     pub(super) bytes: u64,
-    /// They come pinned, and that was charged for.
+    /// The pages are already pinned and charged for.
     pub(super) are_pinned: bool,
 }
 
-/// The disks as one device, or one of them, each with whether it is of memory. The pages of each bio, if given, are charged for
-/// when it comes and when it ends; a disk of memory copies on the processor that submits (kernel: brd).
+/// Returns all disks as one striped device, or one of them.
+///
+/// Each queue comes with a flag for a RAM disk, which copies on the submitting processor (kernel:
+/// brd). With `pages`, the pages of each bio are charged for on submission and on completion.
 pub(super) fn below(
     rt: &Rt,
     disks: &[(Arc<Queue>, bool)],
@@ -47,7 +49,7 @@ pub(super) fn below(
         .ok_or_else(|| format!("the machine has no disk \"{}\"", spec.disk.as_deref().unwrap_or("")))
 }
 
-/// A disk's queue, whose bios are counted.
+/// A disk's queue that counts its bios.
 struct Counted {
     below: Arc<Queue>,
     rt: Rt,

@@ -1,4 +1,4 @@
-//! The volumes of a run: one, on a disk or over all of them, or one on each disk.
+//! The volumes of a run: a single one, on one disk or striped over all, or one on each disk.
 
 use super::{Layout, OnDevice, OnMachine, OnVolume, Policies, VolumeSpec, contents};
 use crate::run::RunError;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// The volumes of a run.
 pub(in crate::run) struct Volumes {
     all: Vec<OnMachine>,
-    /// The disk of each, where each disk has one.
+    /// The disk of each volume, if each disk has one; otherwise empty.
     disks: Vec<String>,
 }
 
 impl Volumes {
-    /// Makes them on the machine's disks, all with the same contents, and opens them.
+    /// Makes the volumes on the machine's disks, all with the same contents, and opens them.
     pub(in crate::run) fn new(
         spec: VolumeSpec,
         policies: Policies<'_>,
@@ -39,7 +39,7 @@ impl Volumes {
         Ok(Self { all: disks.iter().map(on_disk).collect::<Result<_, _>>()?, disks })
     }
 
-    /// The volume that a file is on, by its place among them.
+    /// Index of the volume that holds a file.
     pub(in crate::run) fn place_of(&self, name: &str) -> Result<usize, RunError> {
         if self.disks.is_empty() {
             return Ok(0);
@@ -57,12 +57,13 @@ impl Volumes {
         })
     }
 
-    /// One of them.
+    /// The volume with this index.
     pub(in crate::run) fn at(&self, place: usize) -> &OnMachine {
         &self.all[place]
     }
 
-    /// Writes back all that their files have in the cache, and makes it durable, on all of them at the same time.
+    /// Writes back everything cached for the volumes' files and makes it durable, on all volumes in
+    /// parallel.
     pub(in crate::run) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
         let rt = sim.rt();
         let tasks: Vec<_> = self.all.iter().map(|volume| volume.start_drain(rt)).collect();
@@ -75,8 +76,10 @@ impl Volumes {
         rt.block_on(all)?.map_err(RunError::Volume)
     }
 
-    /// The layout of files that were written back, each with the place of its volume, and the time to read one after the other
-    /// past the cache.
+    /// Returns the layout of files that were written back, and the time to read them one after the
+    /// other past the cache.
+    ///
+    /// Each file comes with the index of its volume.
     pub(in crate::run) fn reread<'a>(
         &self,
         sim: &Sim,
@@ -95,14 +98,14 @@ impl Volumes {
         rt.block_on(all)?.map_err(RunError::Volume)
     }
 
-    /// Counts so far, apart from commands.
+    /// The counters so far, without commands.
     pub(in crate::run) fn counts(&self) -> OnDevice {
-        // Where there are several, no policy of history is at work on them.
+        // With several volumes, no historical policy runs on them, so all other counters are zero.
         let pieces = self.all.iter().map(|volume| volume.counts().pieces).sum();
         OnDevice { pieces, ..self.all.first().map(OnMachine::counts).unwrap_or_default() }
     }
 
-    /// Leaves them clean.
+    /// Closes the volumes, which leaves them clean.
     #[cfg(test)]
     pub(super) fn close(self, sim: &Sim) -> Result<(), RunError> {
         self.all.into_iter().try_for_each(|volume| volume.close(sim))

@@ -14,20 +14,20 @@ use std::sync::Arc;
 /// A file on a volume.
 #[derive(Clone)]
 pub(crate) enum OnVolume {
-    /// As a policy of history writes it, past the cache.
+    /// Written past the cache by a historical direct I/O policy.
     Linux(Arc<LinuxFile>),
-    /// Through the cache, its blocks where an allocator of history places them.
+    /// Cached, with blocks placed by a historical allocator.
     Placed(Arc<PlacedFile>),
-    /// Of a volume of ours.
+    /// A file on one of our volumes.
     Ours(Arc<OurFile>),
 }
 
-/// A file that direct I/O of Linux writes.
+/// A file written by Linux's direct I/O.
 pub(crate) struct LinuxFile {
     policy: Direct,
     device: Arc<dyn Device>,
     kernel: Kernel,
-    /// Taken by the request under way.
+    /// Taken by the request in flight.
     map: Mutex<Option<Box<dyn BlockMap>>>,
     sent: Arc<Mutex<Sent>>,
 }
@@ -46,7 +46,7 @@ impl LinuxFile {
     async fn write(&self, rt: &Rt, stream: StreamId, bytes: Range<u64>) -> Result<(), IoError> {
         let Some(mut map) = self.map.lock().take() else {
             let bio = extant_block::Bio::range(Op::Write, Sector(0), bytes.end - bytes.start);
-            // `i_mutex`: the experiments have one writer for each file.
+            // `i_mutex` would serialize writers, but the experiments have only one per file.
             return Err(bio.error(&self.device.limits().name, IoErrorKind::Unsupported));
         };
         let mut sent = Sent::default();
@@ -64,7 +64,7 @@ impl LinuxFile {
     }
 }
 
-/// A file of a volume that is open in the world.
+/// An open file on one of our volumes.
 pub(crate) struct OurFile {
     file: OpenFile,
     truncates: bool,
@@ -91,7 +91,7 @@ impl OurFile {
     }
 }
 
-/// The error as the processes of jobs tell of it.
+/// Converts an error to the form that jobs report.
 fn told(error: Error) -> CacheError {
     match error {
         Error::Io(error) => CacheError::Io(error),
@@ -100,7 +100,7 @@ fn told(error: Error) -> CacheError {
 }
 
 impl OnVolume {
-    /// Reads or writes, and gives the buffer back.
+    /// Reads or writes, and returns the buffer.
     pub(in crate::run) async fn transfer(
         &self,
         rt: &Rt,
@@ -127,7 +127,7 @@ impl OnVolume {
         }
     }
 
-    /// Makes it durable.
+    /// Makes the file durable.
     pub(in crate::run) async fn sync(&self, rt: &Rt) -> Result<(), CacheError> {
         match self {
             Self::Linux(file) => extant_block::flush(&*file.device).await.map_err(CacheError::Io),
@@ -136,7 +136,7 @@ impl OnVolume {
         }
     }
 
-    /// Writes what is dirty back.
+    /// Writes back dirty data.
     pub(in crate::run) async fn write_back(&self) -> Result<(), CacheError> {
         match self {
             Self::Linux(_) | Self::Placed(_) => Ok(()),
@@ -144,14 +144,14 @@ impl OnVolume {
         }
     }
 
-    /// Its process has closed it. Ours keeps it open, so that later passes find it.
+    /// Called when its process closes the file. Ours stays open, so that later passes find it.
     pub(in crate::run) fn close(&self) {
         if let Self::Placed(file) = self {
             file.close();
         }
     }
 
-    /// Its runs on the volume, in blocks; none of a file that direct I/O of Linux writes.
+    /// Its extents on the volume in blocks; empty for a file written by Linux's direct I/O.
     pub(super) async fn runs(&self) -> Result<Vec<Range<u64>>, CacheError> {
         match self {
             Self::Linux(_) => Ok(Vec::new()),
@@ -167,7 +167,7 @@ impl OnVolume {
         }
     }
 
-    /// A new pass over the file begins.
+    /// Starts a new pass over the file.
     pub(in crate::run) async fn begin_again(&self) -> Result<(), CacheError> {
         match self {
             Self::Ours(file) if file.truncates => {

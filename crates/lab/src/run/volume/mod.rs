@@ -1,5 +1,7 @@
-//! Volumes on modelled machines: real ones of ext, made, opened and closed by the code that does it on disks; and the maps of
-//! volumes that only policies of history have.
+//! Volumes on modelled machines.
+//!
+//! ext volumes are real: made, opened and closed by the same code as on disks. Other file systems
+//! exist only as the maps that historical policies need.
 
 mod aged;
 mod contents;
@@ -40,7 +42,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
-    /// None: a file is one run of the device.
+    /// None: each file is a single extent of the device.
     None,
     /// A real volume with block maps and without a journal.
     Ext2,
@@ -48,42 +50,44 @@ pub enum FileSystem {
     Ext3,
     /// A real volume with extents.
     Ext4,
-    /// A model of its layout, for policies of history alone.
+    /// A model of the layout, for historical policies only.
     Xfs,
 }
 
-/// The volume that the jobs of a workload have their files on.
+/// The volume that holds the files of a workload's jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeSpec {
-    /// Its kind.
+    /// The file system.
     pub fs: FileSystem,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Each of the machine's disks has such a volume, all under one page cache, and a file is on the volume of the disk that its
-    /// path names (`/mnt/sda/file`).
+    /// Puts such a volume on each of the machine's disks, under a shared page cache. A file is on
+    /// the volume of the disk that its path names (`/mnt/sda/file`).
     #[serde(default)]
     pub each_disk: bool,
-    /// All of the machine's disks are striped, so many bytes at a time; if not given, it lies on one disk.
+    /// Stripes the volume over all disks in chunks of this many bytes; if not given, it is on one
+    /// disk.
     pub chunk_bytes: Option<u64>,
-    /// That disk's name; the first if not given.
+    /// The name of that disk; the first if not given.
     pub disk: Option<String>,
-    /// Bytes for each inode, where not as mke2fs of today has it.
+    /// Bytes per inode, if different from today's mke2fs.
     pub bytes_per_inode: Option<u64>,
-    /// Size of an inode, 256 if not given.
+    /// Size of an inode in bytes; 256 if not given.
     pub inode_bytes: Option<u16>,
-    /// Each pass over a file begins with its truncation, as by a program that opens it with `O_TRUNC`, and that with its write-back:
-    /// ext4 begins it when a file that was truncated is closed (mount option `auto_da_alloc`).
+    /// Each pass over a file first writes it back, then truncates it, like a program that opens it
+    /// with `O_TRUNC`. ext4 starts this write-back when a truncated file is closed (mount option
+    /// `auto_da_alloc`).
     #[serde(default)]
     pub truncates: bool,
-    /// Its free space is in pieces; if not given, it is empty.
+    /// Fragments the free space; if not given, the volume starts empty.
     pub aged: Option<Aged>,
-    /// Blocks of a stripe, for allocators of history (`stripe=`); 0 if not given.
+    /// Stripe width in blocks for historical allocators (`stripe=`); 0 if not given.
     #[serde(default)]
     pub stripe_blocks: u64,
 }
 
-/// The policies of history that files of a volume are under; ours where none is given.
+/// Historical policies for a volume's files; ours where `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policies<'a> {
     /// One of [`extant_history::DIRECT_IO`].
@@ -93,7 +97,7 @@ pub(crate) struct Policies<'a> {
 }
 
 impl VolumeSpec {
-    /// The first setting that contradicts another, by name.
+    /// Describes the first inconsistent setting, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let problem = match self {
             Self { each_disk: true, chunk_bytes: Some(_), .. } => {
@@ -116,7 +120,7 @@ impl VolumeSpec {
         Some(problem.to_owned())
     }
 
-    /// The first of a row's policies that does not go with it, by name.
+    /// Describes the first of a row's policies that does not work with this volume.
     pub(crate) fn fault_with(&self, policies: Policies<'_>) -> Option<String> {
         let Policies { direct_io, allocator } = policies;
         let direct_io = direct_io.filter(|name| *name != extant_history::OUR_DIRECT_IO);
@@ -129,29 +133,29 @@ impl VolumeSpec {
     }
 }
 
-/// Allocation groups of an xfs volume (mkfs.xfs's default before 2.9).
+/// Allocation groups of an xfs volume (default of mkfs.xfs before 2.9).
 const XFS_GROUPS: u64 = 16;
 const BLOCK_BYTES: u64 = 4096;
 
-/// Counts of a run on a volume.
+/// Counters of a run on a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OnDevice {
-    /// Bios that direct I/O of Linux sent, by cause.
+    /// Bios sent by Linux's direct I/O, by cause.
     pub sent: Sent,
-    /// Bios that came to the disks' queues: for a striped device, pieces.
+    /// Bios that reached the disks' queues; for a striped device, pieces of the bios above it.
     pub pieces: u64,
     /// Commands that the queues made of them.
     pub commands: u64,
-    /// The work of searches by an allocator of history, and how many those were.
+    /// Work of searches by a historical allocator, and the number of searches.
     pub search: (Work, u64),
-    /// Groups of the volume that it searched.
+    /// Groups of the volume that the allocator searches.
     pub groups: u64,
 }
 
-/// A volume in a world.
+/// A volume of a modelled machine.
 pub(super) struct OnMachine {
     spec: VolumeSpec,
-    /// The device that it lies on.
+    /// The device under the volume.
     device: Arc<dyn Device>,
     pieces: Pieces,
     kernel: Kernel,
@@ -163,7 +167,7 @@ pub(super) struct OnMachine {
 }
 
 impl OnMachine {
-    /// Puts the volume that was made on the machine's disks and opens it.
+    /// Copies the new volume to the machine's disks and opens it.
     fn new(
         spec: VolumeSpec,
         made: Option<Arc<Made>>,
@@ -182,7 +186,8 @@ impl OnMachine {
             None | Some(extant_history::OUR_DIRECT_IO) => None,
             Some(name) => Some(extant_history::direct_io(name)?),
         };
-        // A request of Linux pins its pages as it goes through them, ours with the bio that they are in.
+        // Linux's direct I/O pins pages while it goes through a request; ours pins them with their
+        // bio.
         let pages = is_direct.then_some(Pages { bytes: page_bytes, are_pinned: linux.is_some() });
         let kinds = machine.disks.iter().flat_map(|model| vec![&model.kind; model.count as usize]);
         let disks: Vec<_> =
@@ -218,7 +223,7 @@ impl OnMachine {
         if let (Some(allocator), Some(volume)) = (allocator, ours.take_if(|_| allocator.is_some())) {
             rt.block_on(volume.close())?.map_err(|error| failed(error.to_string()))?;
             let read = |at: u64, len: usize| -> Result<Vec<u8>, String> {
-                // Whole sectors around what is wanted.
+                // Read whole sectors around the wanted bytes.
                 let (from, until) = (at / 512, (at + len as u64).div_ceil(512));
                 let bytes = read(&*device, Sector(from), ((until - from) * 512) as usize);
                 let bytes = rt.block_on(bytes).map_err(|error| error.to_string())?;
@@ -252,7 +257,7 @@ impl OnMachine {
         &self.device
     }
 
-    /// A file of this name, which does not exist yet; nothing on a device without a file system.
+    /// Creates a file of this name; `None` on a device without a file system.
     pub(super) fn make_file(&self, sim: &Sim, name: &str) -> Result<Option<OnVolume>, RunError> {
         if let Some(policy) = self.linux {
             let map: Box<dyn BlockMap> = match (self.made.as_deref(), self.spec.fs) {
@@ -289,7 +294,7 @@ impl OnMachine {
         Ok(Some(OnVolume::Ours(Arc::new(file))))
     }
 
-    /// Counts so far, apart from commands.
+    /// The counters so far, without commands.
     fn counts(&self) -> OnDevice {
         let placed = self.placed.as_ref();
         OnDevice {
@@ -301,7 +306,7 @@ impl OnMachine {
         }
     }
 
-    /// Writes back all that the files have in the cache, and makes it durable: a task, which this starts.
+    /// Starts a task that writes back everything cached for the files and makes it durable.
     fn start_drain(&self, rt: &Rt) -> Task<Result<(), String>> {
         let (placed, ours) = (self.placed.as_ref().map(|(files, _)| files.clone()), self.ours.clone());
         let inside = rt.clone();
@@ -314,7 +319,7 @@ impl OnMachine {
         })
     }
 
-    /// Leaves the volume clean.
+    /// Closes the volume, which leaves it clean.
     #[cfg(test)]
     fn close(self, sim: &Sim) -> Result<(), RunError> {
         match self.ours {
@@ -326,7 +331,7 @@ impl OnMachine {
     }
 }
 
-/// The longest command that all disks take.
+/// The longest command that all disks accept.
 fn command_bytes(machine: &Machine) -> u64 {
     machine.disks.iter().map(|disk| disk.max_command_bytes).min().unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! Files whose blocks are found as Linux found them: as their pages are written, or when these are written back.
+//! Files whose blocks are allocated as in Linux: when their pages are written, or when the pages
+//! are written back.
 
 use super::under_way::UnderWay;
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, StreamId, flush};
@@ -13,24 +14,24 @@ use std::sync::Arc;
 
 const BLOCK_BYTES: u64 = super::BLOCK_BYTES;
 
-/// The files of a volume, and its allocator.
+/// A volume's files and allocator.
 pub(super) struct PlacedFiles {
     space: Arc<Space>,
     files: Mutex<Vec<Arc<PlacedFile>>>,
 }
 
-/// The volume below files.
+/// The volume under the files.
 struct Space {
     allocator: Mutex<Box<dyn BlockAllocator>>,
     allocates_at: AllocatesAt,
     device: Arc<dyn Device>,
-    /// First block of the group that all inodes are in: that of the root directory.
+    /// First block of the group that holds all inodes, which is the root directory's.
     goal: u64,
-    /// The work of all searches, and how many those were.
+    /// Work of all searches, and their number.
     searched: Mutex<(Work, u64)>,
 }
 
-/// A file that is written through the page cache; one process has it open.
+/// A file written through the page cache; one process has it open.
 pub(crate) struct PlacedFile {
     space: Arc<Space>,
     id: FileId,
@@ -41,14 +42,14 @@ pub(crate) struct PlacedFile {
 struct State {
     /// Length in blocks.
     blocks: u64,
-    /// Place of each block that has one.
+    /// Location of each allocated block.
     map: BTreeMap<u64, u64>,
     dirty: BTreeSet<u64>,
 }
 
-/// Bios that the flusher has under way at most (`nr_requests`).
+/// Maximum number of bios that the flusher keeps in flight (`nr_requests`).
 const MOST_UNDER_WAY: usize = 128;
-/// Blocks of the longest bio of a page cache (`BIO_MAX_PAGES`).
+/// Length of the page cache's longest bio in blocks (`BIO_MAX_PAGES`).
 const BIO_BLOCKS: u64 = 256;
 
 impl Space {
@@ -64,7 +65,7 @@ impl Space {
 }
 
 impl PlacedFile {
-    /// Puts bytes into the page cache, which costs what it costs there.
+    /// Writes into the page cache, and charges what that costs.
     pub(super) fn write(&self, rt: &Rt, at: u64, len: u64) -> Result<(), CacheError> {
         let pages = len.div_ceil(BLOCK_BYTES);
         rt.charge(CacheCost::PageCopy(pages));
@@ -92,7 +93,7 @@ impl PlacedFile {
         Request { file, block, blocks, goal, file_blocks: state.blocks, process }
     }
 
-    /// Writes back what is dirty, run by run; the bios are under way then.
+    /// Writes back dirty blocks, extent by extent; returns while bios are still in flight.
     async fn write_back(&self, rt: &Rt, under_way: &Arc<UnderWay>) -> Result<(), String> {
         let mut dirty = std::mem::take(&mut self.state.lock().dirty);
         while let Some(first) = dirty.first().copied() {
@@ -122,7 +123,7 @@ impl PlacedFile {
         Ok(())
     }
 
-    /// A place for the first of some blocks.
+    /// Allocates blocks for the start of a range; may return fewer than asked for.
     async fn find(&self, rt: &Rt, blocks: Range<u64>) -> Result<Range<u64>, String> {
         let (found, work) = {
             let mut state = self.state.lock();
@@ -133,13 +134,13 @@ impl PlacedFile {
         };
         for cost in work.costs() {
             rt.charge(cost);
-            // The search yields at each group (`cond_resched()`).
+            // The search yields after each group (`cond_resched()`).
             rt.resched().await;
         }
         Ok(found)
     }
 
-    /// Makes it durable.
+    /// Makes the file durable.
     pub(super) async fn sync(&self, rt: &Rt) -> Result<(), CacheError> {
         let other = |problem: String| {
             let error = std::io::Error::other(problem);
@@ -154,12 +155,12 @@ impl PlacedFile {
         end.await.map_err(CacheError::Io)
     }
 
-    /// Its process has closed it.
+    /// Called when its process closes the file.
     pub(super) fn close(&self) {
         self.space.allocator.lock().close(self.id);
     }
 
-    /// Its runs on the volume, in blocks.
+    /// Its extents on the volume in blocks.
     pub(super) fn runs(&self) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let mut next = 0;
@@ -189,12 +190,12 @@ impl PlacedFiles {
         file
     }
 
-    /// The work of all searches, and how many those were.
+    /// Work of all searches, and their number.
     pub(super) fn work(&self) -> (Work, u64) {
         *self.space.searched.lock()
     }
 
-    /// Writes all files back, one after the other, as the flusher of the volume does.
+    /// Writes back all files one after the other, like the volume's flusher.
     pub(super) async fn write_back(&self, rt: &Rt) -> Result<(), String> {
         let failed = |error: IoError| error.to_string();
         let under_way = Arc::<UnderWay>::default();

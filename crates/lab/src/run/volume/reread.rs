@@ -1,4 +1,4 @@
-//! The layout of files, and the time to read them from beginning to end after another mount.
+//! Measures the layout of files, and the time to read them from beginning to end after a remount.
 
 use super::BLOCK_BYTES;
 use super::under_way::UnderWay;
@@ -11,23 +11,24 @@ use std::sync::Arc;
 /// The layout of a run's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Their runs on the volume.
+    /// Number of their extents on the volume.
     pub extents: u64,
-    /// Their bytes there.
+    /// Their size on the volume in bytes.
     pub bytes: u64,
-    /// The time to read all of them, one after the other.
+    /// Time to read all of them, one after the other.
     pub reread: Nanos,
 }
 
-/// Blocks of a window of read-ahead (`VM_MAX_READAHEAD`, 128 KiB in all kernels whose allocators are compared).
+/// Blocks in a read-ahead window (`VM_MAX_READAHEAD`: 128 KiB in all kernels whose allocators are
+/// compared).
 const WINDOW_BLOCKS: u64 = 32;
-/// Windows under way: the one that the reader waits for and the one ahead of it.
+/// Windows in flight: the one the reader waits for, and the one ahead of it.
 const WINDOWS: usize = 2;
 
 impl Layout {
-    /// Reads one file more.
+    /// Reads one more file.
     pub(super) async fn read(
         &mut self,
         rt: &Rt,

@@ -1,4 +1,4 @@
-//! Volumes in a world, looked at by e2fsck when the world has left them.
+//! Checks volumes with e2fsck after a run.
 
 use super::*;
 use extant_block::Buf;
@@ -9,7 +9,7 @@ use extant_sim::disk::{Disks, ModelDisk};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A volume of 128 MiB on the disk of memory.
+/// A volume of 128 MiB on the RAM disk.
 fn volume_on_ram(fs: FileSystem) -> VolumeSpec {
     VolumeSpec {
         fs,
@@ -25,7 +25,8 @@ fn volume_on_ram(fs: FileSystem) -> VolumeSpec {
     }
 }
 
-/// A machine with a disk of memory, and what a job leaves on it: written in these places, past the cache or through it.
+/// Returns the image that a job leaves on a RAM disk. Each write is an offset, a length, and
+/// whether it is direct.
 fn left_by(fs: FileSystem, writes: &[(u64, usize, bool)]) -> tempfile::NamedTempFile {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/turion-2010.toml");
     let settings = ["page_pin_ns", "page_unpin_ns"].map(|key| format!("{key} = 100\n")).concat();
@@ -56,7 +57,7 @@ fn left_by(fs: FileSystem, writes: &[(u64, usize, bool)]) -> tempfile::NamedTemp
     image_of(devices.last().unwrap())
 }
 
-/// The first 128 MiB of a disk, as a file.
+/// Copies the first 128 MiB of a disk to a file.
 fn image_of(disk: &ModelDisk) -> tempfile::NamedTempFile {
     let contents = disk.unload();
     let image = tempfile::NamedTempFile::new().unwrap();
@@ -71,8 +72,8 @@ fn image_of(disk: &ModelDisk) -> tempfile::NamedTempFile {
     image
 }
 
-/// Two disks with a volume each, and what is left on them when these files have been written, all at once and in pieces, under
-/// little memory to be dirty in.
+/// Returns the contents of two disks with a volume each after the files were written concurrently,
+/// in pieces, and with a low dirty limit.
 fn left_on_two_disks(files: &[(&str, u64)]) -> Vec<tempfile::NamedTempFile> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
     let text = std::fs::read_to_string(path).unwrap().replace("count = 10", "count = 2");
@@ -112,7 +113,7 @@ fn left_on_two_disks(files: &[(&str, u64)]) -> Vec<tempfile::NamedTempFile> {
     disks.iter().map(|disk| image_of(disk)).collect()
 }
 
-/// The files in the root of the volume in an image, with their sizes.
+/// The files in the root directory of a volume image, with their sizes.
 fn files_on(image: &Path) -> Vec<(String, u64)> {
     let rt = extant_rt::Rt::real(Default::default());
     let device = extant_block::FileDevice::open(image, extant_block::FileOptions::default()).unwrap();
@@ -157,7 +158,7 @@ fn each_disk_has_a_clean_volume_with_the_files_whose_paths_name_it() {
     assert!(bytes(&images) == bytes(&left_on_two_disks(&files)), "the same files leave the same bytes");
 }
 
-/// e2fsck finds nothing, if there is one.
+/// Checks that e2fsck, if installed, finds no errors.
 fn check(image: &Path, of: &str) {
     if !Path::new("/usr/sbin/e2fsck").exists() {
         println!("skipped: no e2fsck");
@@ -192,6 +193,6 @@ fn a_run_that_ends_with_dirty_files_on_volumes_gives_its_memory_back() {
     .unwrap();
     let queues = queues.into_inner();
     assert_eq!(queues.len(), 2);
-    // The cache and the volumes hold them.
+    // The cache and the volumes hold references to the queues.
     assert!(queues.iter().all(|queue| queue.strong_count() == 0), "something of the run is still there");
 }

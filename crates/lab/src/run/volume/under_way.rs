@@ -1,4 +1,4 @@
-//! Bios that a task has under way beside each other.
+//! Bios that a task has in flight concurrently.
 
 use extant_block::{Bio, Device, IoError};
 use extant_rt::{Rt, WaitsOn};
@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Bios under way.
+/// Bios in flight.
 #[derive(Default)]
 pub(super) struct UnderWay {
     state: Mutex<(usize, Option<Waker>, Option<IoError>)>,
@@ -29,7 +29,7 @@ impl UnderWay {
         device.submit(bio);
     }
 
-    /// Waits until no more than so many are under way.
+    /// Waits until at most `most` bios are in flight.
     pub(super) async fn at_most(&self, rt: &Rt, most: usize) -> Result<(), IoError> {
         poll_fn(|cx| {
             let mut state = self.state.lock();
