@@ -5,7 +5,7 @@ use crate::lab_args::{Emit, SweepArgs, names_experiment};
 use crate::progress::Progress;
 use crate::session::Session;
 use extant_lab::command::{self, Selection};
-use extant_lab::sweep::{Plan, SweptJobs};
+use extant_lab::sweep::{Plan, Sweep, SweptJobs};
 use extant_lab::{Memory, Policy};
 use extant_rt::Nanos;
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         return Ok(command::sweep(selection, &args.axes, session.out.as_write()?)?);
     }
     let sweep = match &selection {
-        Some(selection) => command::sweep_of_experiment(selection, &args.axes, &args.seeds())?,
+        Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds())?,
         None => {
             let requests = args.requests.map(|requests| requests as usize);
             let policy = Policy { requests, memory: Memory::default(), ..Policy::default() };
@@ -65,7 +65,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
                 controls: args.controls.clone(),
                 seeds: if seeds.is_empty() { vec![1] } else { seeds },
             };
-            extant_lab::sweep::Sweep::of_jobs(&swept)?
+            Sweep::of_jobs(&swept)?
         }
     };
     let runs = sweep.len();

@@ -147,7 +147,8 @@ pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabE
     print(out, &experiment.band()?)
 }
 
-fn select(selection: &Selection) -> Result<Experiment, LabError> {
+/// The experiment, or the part of it.
+pub(crate) fn select(selection: &Selection) -> Result<Experiment, LabError> {
     let Selection { path, workloads, rows, span, settings, .. } = selection;
     let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
     let experiment = experiment.with_blktrace(selection.blktrace.clone());
@@ -171,20 +172,6 @@ fn select(selection: &Selection) -> Result<Experiment, LabError> {
 pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Result<(), LabError> {
     let experiment = select(selection)?.over(axes, Vec::new())?;
     print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
-}
-
-/// Returns the runs of an experiment, or part of it, at every combination of the axes' values.
-///
-/// Uses `seeds`, or the experiment's own if empty.
-///
-/// # Errors
-/// As [`sweep`].
-pub fn sweep_of_experiment(
-    selection: &Selection,
-    axes: &[Axis],
-    seeds: &[u64],
-) -> Result<crate::sweep::Sweep, LabError> {
-    Ok(crate::sweep::Sweep::of_experiment(&select(selection)?, axes, seeds)?)
 }
 
 /// Parses the jobs of a fio command line.

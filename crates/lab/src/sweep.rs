@@ -5,7 +5,8 @@
 //! (`--shard K/N`), on this machine or on others. A command that is killed loses only the runs in
 //! progress.
 
-use crate::experiment::{Axis, Experiment, ExperimentError, Figure, Run, side_by_side};
+use crate::command::{LabError, Selection, select};
+use crate::experiment::{Axis, ExperimentError, Figure, Run, side_by_side};
 use crate::fio::{self, Job};
 use crate::run::{Policy, on_machine};
 use crate::store::{self, Store};
@@ -119,17 +120,13 @@ impl Work {
 }
 
 impl Sweep {
-    /// Every row of an experiment on every workload with every seed, at every combination of the
+    /// Every row of an experiment, or of a part of it, on every workload with these seeds or its own, at every combination of the
     /// axes' values.
     ///
     /// # Errors
-    /// If the machine rejects a value.
-    pub fn of_experiment(
-        experiment: &Experiment,
-        axes: &[Axis],
-        seeds: &[u64],
-    ) -> Result<Self, ExperimentError> {
-        let tasks = experiment.sweep_runs(axes, seeds)?.into_iter().map(|(settings, run)| {
+    /// What is selected cannot be loaded, or a value that the machine does not take.
+    pub fn of_experiment(selection: &Selection, axes: &[Axis], seeds: &[u64]) -> Result<Self, LabError> {
+        let tasks = select(selection)?.sweep_runs(axes, seeds)?.into_iter().map(|(settings, run)| {
             let mut label = labels(&settings);
             label.extend(run.names());
             Task { label, work: Work::Row(Box::new(run)) }
@@ -140,8 +137,8 @@ impl Sweep {
     /// Jobs under every combination of values, policies and seeds.
     ///
     /// # Errors
-    /// If the machine or a job rejects a value.
-    pub fn of_jobs(swept: &SweptJobs) -> Result<Self, crate::command::LabError> {
+    /// A value that the machine or a job does not take.
+    pub fn of_jobs(swept: &SweptJobs) -> Result<Self, LabError> {
         let mut tasks = Vec::new();
         let or_own = |list: &[String], own: String| if list.is_empty() { vec![own] } else { list.to_vec() };
         let elevators = or_own(&swept.elevators, swept.policy.elevator.clone());

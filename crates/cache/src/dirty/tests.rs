@@ -89,6 +89,24 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
     assert!(soon > 8_000 && late <= 400, "{soon} pages at first, {late} pages after 100 s");
 }
 
+/// A stick of 2 MB/s, of which nobody knew how slow it is: it holds much more than it may, and its writers do not stand still until
+/// that is written.
+#[test]
+fn a_slow_device_gives_back_little_by_little() {
+    let mut control = TurnControl::new();
+    let second = |n: u64| Nanos::from_secs(100 + n);
+    let holds = |pages: u64| Numbers { devices: 2, ..numbers(pages, 0) };
+    let mut limit = control.orders(second(0), &holds(0), None).device_limit_pages;
+    assert_eq!(limit, 12_800, "its part by number, until it is known");
+    for n in 1..=60 {
+        let before = limit;
+        control.written(second(n), &holds(before), 512, Nanos::from_secs(1));
+        limit = control.orders(second(n), &holds(before), None).device_limit_pages;
+        assert!(before <= limit + 512, "no more than it wrote: {before} to {limit} in second {n}");
+    }
+    assert!(limit < 6_000, "but it gives back all: {limit}");
+}
+
 #[test]
 fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
     let mut control = TurnControl::new();

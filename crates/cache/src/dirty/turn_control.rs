@@ -37,7 +37,12 @@ const HOLD: Nanos = Nanos::from_secs(10);
 /// seconds to give back what it holds then. Meanwhile its writers stall, and it keeps later devices
 /// from a link that they share.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
-/// A device that had nothing dirty for this long does not count for the shares.
+/// What a device holds beyond its limit it gives back by half of what it writes, where that takes it longer than this: its writers have
+/// the other half meanwhile, and do not stand still for seconds because a faster device came.
+const STANDSTILL: Nanos = Nanos::from_millis(500);
+/// … but within so many seconds however slow it is: a device that ends nothing has no claim to what it holds.
+const GIVEN_BACK_S: u64 = 100;
+/// A device that had nothing dirty for so long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);
 /// The shortest pause worth taking.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
@@ -91,6 +96,8 @@ struct Device {
     busy: BusyRate,
     /// The device's amounts when last seen.
     amounts: Amounts,
+    /// The limit that it was last given, and when.
+    given: (Nanos, u64),
     /// When something was last dirty or in flight.
     active_at: Nanos,
     /// Since when something has been in flight without a break.
@@ -265,10 +272,25 @@ impl TurnControl {
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 
+    /// The limit, where the device gives much of what it holds back gradually.
+    fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> u64 {
+        let limit = self.limit_of(now, numbers);
+        let device = &self.devices[numbers.device.0 as usize];
+        let (rate, held, (at, before)) = (device.rate(now), numbers.on_device.total(), device.given);
+        if held <= limit.saturating_add(pages_in(rate, STANDSTILL)) {
+            return limit;
+        }
+        let passed = now.saturating_sub(at);
+        let given_back = (pages_in(rate, passed) / 2).max(pages_in(before, passed) / GIVEN_BACK_S);
+        // A writer goes on from an eighth below its limit.
+        let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, MAX_PAUSE));
+        limit.max(before.saturating_sub(given_back).min(most)).min(numbers.limits.limit_pages)
+    }
+
     fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
         let device = &self.devices[numbers.device.0 as usize];
         Plan::new(
-            self.limit_of(now, numbers),
+            self.eased_limit(now, numbers),
             device.rate(now),
             self.credit_rate(now, numbers),
             device.active_writers(),
@@ -408,6 +430,7 @@ impl DirtyControl for TurnControl {
             }
             None => self.plan(now, numbers),
         };
+        self.devices[at].given = (now, plan.limit);
         orders.flusher = self.background(now, numbers, &plan);
         // Lent memory is returned as it is written. Until then the device is over its limit. A
         // writer that was promised a turn earlier still gets it, as long as the promise lasts.

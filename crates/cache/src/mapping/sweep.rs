@@ -22,7 +22,7 @@ const AT_ONCE: u64 = 8 * BATCH;
 pub(crate) enum Which {
     /// All pages, dirty or not.
     All,
-    /// Clean pages and, if requested, those being loaded.
+    /// Clean ones; those that are being loaded, and those that were and wait for their reader, only if so wanted.
     Clean { and_loading: bool },
 }
 
@@ -127,7 +127,8 @@ impl Inner {
             if let Which::Clean { and_loading } = which {
                 let is_kept =
                     !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index());
-                if is_kept && !(and_loading && seen.is_loading()) {
+                let is_awaited = seen.is_loading() || seen.is_unread();
+                if if and_loading { is_kept && !seen.is_loading() } else { is_kept || is_awaited } {
                     continue;
                 }
             }

@@ -124,6 +124,29 @@ fn pages_in_flight_are_forgotten_before_direct_io() {
     cache.audit();
 }
 
+/// Many processes that read one file each drop it from the cache as they begin.
+#[test]
+fn a_page_that_was_loaded_for_a_reader_is_not_forgotten_before_it_has_read_it() {
+    let rt = world();
+    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 1 << 16);
+    let file = mapping.open();
+    gate.hold();
+    run(&rt, async {
+        let mut buf = [0; 512];
+        let mut read = std::pin::pin!(file.read(0, &mut buf));
+        assert!(waits(&rt, read.as_mut()).await);
+        let before = gate.reads.load(Ordering::SeqCst);
+        gate.release();
+        mapping.forget().await.unwrap();
+        assert_eq!(read.await.unwrap(), 512);
+        assert_eq!(gate.reads.load(Ordering::SeqCst), before, "it is not read again");
+        file.read(0, &mut [0; 1 << 16]).await.unwrap();
+        mapping.forget().await.unwrap();
+        assert_eq!(mapping.cached_pages(), 0, "all were read");
+    });
+    cache.audit();
+}
+
 #[test]
 fn pages_that_another_caller_failed_to_write_back_keep_direct_io_from_going_on() {
     let rt = world();

@@ -282,6 +282,51 @@ fn ours_does_not_let_a_busy_reader_stop_streams() {
     assert!(ours_ms <= linux_ms, "the reader: {ours_ms:.1} ms, cfq {linux_ms:.1}");
 }
 
+/// Of many readers that use little of the disk, the first come between the slices of a stream. The others are sent together, so that the
+/// disk can choose among them.
+#[test]
+fn ours_does_not_serve_a_crowd_of_light_readers_one_by_one() {
+    let mut elevator = make("extant");
+    let mut now = Nanos::from_secs(1);
+    for i in 0..20 {
+        elevator.add(read(0, 1, 2_000_000 + 8 * i), now);
+        now = drain(&mut *elevator, now).0 + Nanos::from_micros(100);
+    }
+    for (round, stream) in (0..3).flat_map(|round| (2..10).map(move |stream| (round, stream))) {
+        elevator.add(read(0, stream, 100_000_000 * stream + 10_000_000 * round), now);
+        now = drain(&mut *elevator, now).0 + Nanos::from_millis(100);
+    }
+    elevator.add(read(0, 1, 2_000_160), now);
+    assert_eq!(elevator.next(now), Decision::Dispatch(RequestId(0)));
+    (2..10_u32).for_each(|n| {
+        elevator.add(read(n, n.into(), 100_000_000 * u64::from(n) + 50_000_000), now);
+    });
+    let (mut in_device, mut most, mut first) = (vec![RequestId(0)], 0, Vec::new());
+    while !in_device.is_empty() {
+        while let Decision::Dispatch(id) = elevator.next(now) {
+            in_device.push(id);
+            first.push(id.0);
+        }
+        most = most.max(in_device.len());
+        now += Nanos::from_millis(1);
+        elevator.completed(in_device.remove(0), now);
+        if in_device.is_empty() {
+            let mut decision = elevator.next(now);
+            while let Decision::IdleUntil(at) = decision {
+                now = at;
+                decision = elevator.next(now);
+            }
+            if let Decision::Dispatch(id) = decision {
+                in_device.push(id);
+                first.push(id.0);
+            }
+        }
+    }
+    assert_eq!(first.len(), 8, "all are served: {first:?}");
+    assert_eq!(first[0], 2, "the first comes between: {first:?}");
+    assert!(most >= 4, "{most} at a time, in the order {first:?}");
+}
+
 /// The same load and seed give the same result, to the nanosecond.
 #[test]
 fn runs_are_reproducible() {

@@ -9,7 +9,10 @@ use crate::elevator::{Request, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
 
-/// One page: a longer request is not held back to be merged with its successors.
+/// The most queues without slices that want something when one of them comes between slices: itself, and another.
+const MOST_BETWEEN: i64 = 2;
+
+/// A page: a longer request is not held back to be merged with its successors.
 const PAGE_SECTORS: u64 = 8;
 
 impl Cfq {
@@ -101,8 +104,17 @@ impl Cfq {
         let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
         let class = active.class == queue.class && !queue.idle_class();
         let works = active.urgent || active.sync && active.idle_window;
+        // In a crowd each would wait for the others, and the device could not choose among them.
+        let is_crowd = i64::from(self.busy_queues) - self.busy_idle_queues > MOST_BETWEEN;
         let fits = class && works && queue.sync && queue.queued == 1 && queue.dispatched == 0;
-        fits && self.tunables.rotational && self.rule.comes_between(request.stream, self.now)
+        let served = match (active.urgent, self.active_context) {
+            (true, _) => None,
+            (false, Some(context)) => Some(self.contexts.get(context).stream),
+            (false, None) => return false,
+        };
+        fits && !is_crowd
+            && self.tunables.rotational
+            && self.rule.comes_between(request.stream, served, self.now)
     }
 
     /// Serves the queue before the rest of the active queue's slice, which the active queue keeps.

@@ -330,7 +330,12 @@ impl IdleRule for ExpectedGain {
         true
     }
 
-    fn comes_between(&mut self, stream: StreamId, now: Nanos) -> bool {
+    fn comes_between(&mut self, stream: StreamId, served: Option<StreamId>, now: Nanos) -> bool {
+        // A slice is worth going back to only for a stream that goes on where it stopped.
+        let goes_on = |of: StreamId| self.streams.get(&of).is_some_and(|state| state.outlook.near >= 0.5);
+        if !served.is_none_or(goes_on) {
+            return false;
+        }
         let Some(state) = self.streams.get_mut(&stream) else { return false };
         // A stream of which nothing is known may turn out to be sequential.
         let is_elsewhere = state.habit.distances >= 1.0 && state.outlook.near < 0.5;
