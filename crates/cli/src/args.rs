@@ -25,7 +25,8 @@ A path in an image is written IMAGE:/path and split at the last \":/\", so that 
 an image whose name holds \":/\", add a final \":/\" to mean its root. Names are printed with control characters, \
 backslashes and bytes that are not UTF-8 escaped.";
 
-/// Builds, reads, changes, compares and recovers ext2, ext3 and ext4 volumes in files and disks, without root or mounts.
+/// Builds, reads, changes, compares and recovers ext2, ext3 and ext4 volumes in files and disks,
+/// without root or mounts.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = EXIT_CODES, after_long_help = format!("{PLACES}\n\n{EXIT_CODES}"))]
 pub(crate) struct Args {
@@ -226,10 +227,10 @@ pub(crate) enum DebugWhat {
 
 /// Copy files and directories out of an image, with their attributes
 ///
-/// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and device nodes. A file at the
-/// destination is replaced, a directory is filled, and a symbolic link there is not followed. HOST may be a device or named
-/// pipe: the contents of a regular file are written into it. Below HOST, devices, pipes and sockets are replaced by their own
-/// kind only.
+/// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and
+/// device nodes. A file at the destination is replaced, a directory is filled, and a symbolic link
+/// there is not followed. HOST may be a device or named pipe: the contents of a regular file are
+/// written into it. Below HOST, devices, pipes and sockets are replaced by their own kind only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpArgs {
     /// File or directory to copy
@@ -244,14 +245,15 @@ pub(crate) struct CpArgs {
 
 /// Write the contents of an image as a tar archive
 ///
-/// The format is POSIX (pax) with GNU tar's sparse files and star's extended attributes; GNU tar and bsdtar read it. The
-/// same volume gives the same archive.
+/// The format is POSIX (pax) with GNU tar's sparse files and star's extended attributes; GNU tar
+/// and bsdtar read it. The same volume gives the same archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
     /// File or directory to export; paths in the archive are relative to it
     #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) place: ImagePath,
-    /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
+    /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard
+    /// output
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
     #[command(flatten)]
@@ -260,13 +262,15 @@ pub(crate) struct ExportArgs {
 
 /// Show what differs between two volumes, parts of them, or a volume and a directory
 ///
-/// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended attributes and access lists,
-/// device numbers, targets of symbolic links, names that are links of one file, sizes, and contents with the first byte that
-/// differs. A directory of the host may stand for one of the two; files of the host have no flags and projects to compare. A
-/// path that is no directory of the host is an image.
+/// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended
+/// attributes and access lists, device numbers, targets of symbolic links, names that are links of
+/// one file, sizes, and contents with the first byte that differs. A directory of the host may
+/// stand for one of the two; files of the host have no flags and projects to compare. A path that
+/// is no directory of the host is an image.
 ///
-/// With --volume two volumes are compared as a whole, too; two that have the same files and settings still differ in UUID, times
-/// and free space, which --all-volume adds. Where things lie on a volume is not compared.
+/// With --volume two volumes are compared as a whole, too; two that have the same files and
+/// settings still differ in UUID, times and free space, which --all-volume adds. Where things lie
+/// on a volume is not compared.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes:\n  0  no difference\n  1  something differs\n  2  the command line was wrong, or something could \
@@ -288,12 +292,12 @@ pub(crate) struct DiffArgs {
     /// Compare times of access, of change of the inode and of creation, too
     #[arg(long)]
     pub(crate) all_times: bool,
-    /// Compare the settings of the volumes, too: label, features, sizes of blocks, groups, inodes and journal, reserved blocks, and
-    /// the other settings of mke2fs and tune2fs
+    /// Compare the settings of the volumes, too: label, features, sizes of blocks, groups, inodes
+    /// and journal, reserved blocks, and the other settings of mke2fs and tune2fs
     #[arg(long)]
     pub(crate) volume: bool,
-    /// Compare what tells one copy of a volume from another, too: UUID, seeds, times, counts, state and free space (includes
-    /// --volume)
+    /// Compare what tells one copy of a volume from another, too: UUID, seeds, times, counts, state
+    /// and free space (includes --volume)
     #[arg(long)]
     pub(crate) all_volume: bool,
     /// Print JSON: one array of all differences
@@ -303,30 +307,36 @@ pub(crate) struct DiffArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// Build a volume from directories, tar archives and container images, or add them to one, without root
+/// Build a volume from directories, tar archives and container images, or add them to one, without
+/// root
 ///
-/// The sources are laid over each other in order. The image appears under its name once it is complete and durable. The
-/// same sources and the same SOURCE_DATE_EPOCH, the latest time on the volume, give the same bytes. An older image of that
-/// name within a source is left out. Attributes that ext cannot store and times that it cannot represent are reported.
+/// The sources are laid over each other in order. The image appears under its name once it is
+/// complete and durable. The same sources and the same SOURCE_DATE_EPOCH, the latest time on the
+/// volume, give the same bytes. An older image of that name within a source is left out. Attributes
+/// that ext cannot store and times that it cannot represent are reported.
 ///
-/// With --into the sources are laid over what a volume holds, through its journal: directories are merged, also with those
-/// that symbolic links lead to (but not those of layers), and everything else replaces what has its name once it is there as a
-/// whole. An error ends the command; what was added before it stays, on a clean volume.
+/// With --into the sources are laid over what a volume holds, through its journal: directories are
+/// merged, also with those that symbolic links lead to (but not those of layers), and everything
+/// else replaces what has its name once it is there as a whole. An error ends the command; what was
+/// added before it stays, on a clean volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
-    /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save); - is a tar on standard input
+    /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save); - is a
+    /// tar on standard input
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
     /// The image to write: a file, not standard output, for it is not written in order
     #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output(),
         required_unless_present = "into")]
     pub(crate) output: Option<PathBuf>,
-    /// Add to the volume in IMAGE, at its root or below PATH, instead of making one; options of a new volume mean nothing then
+    /// Add to the volume in IMAGE, at its root or below PATH, instead of making one; options of a
+    /// new volume mean nothing then
     #[arg(long, value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath, value_parser = place(),
         conflicts_with_all = ["output", "size", "fs_type", "block_size", "inode_size", "inodes", "bytes_per_inode",
             "reserved", "journal", "label", "uuid", "hash_seed", "features"])]
     pub(crate) into: Option<ImagePath>,
-    /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
+    /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N%
+    /// more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,
     /// Make root the owner of every file, and the root that capabilities are for
@@ -334,17 +344,18 @@ pub(crate) struct BuildArgs {
     pub(crate) all_root: bool,
     /// Map COUNT ids from FROM to TO: of users (u:), groups (g:), or both; repeatable
     ///
-    /// So are the ids in access lists, and the users for whose namespaces capabilities are; where that user becomes 0, they are for
-    /// everybody.
+    /// So are the ids in access lists, and the users for whose namespaces capabilities are; where
+    /// that user becomes 0, they are for everybody.
     #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
     pub(crate) owner_map: Vec<values::IdRule>,
     /// Leave out file systems mounted below a directory source; their mount points stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
-    /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a whole directory
+    /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a
+    /// whole directory
     ///
-    /// Devices 0:0 and the attributes of overlayfs mean the same. Layers of whole images are applied in any case. Without this
-    /// option such names become files, and a message says so.
+    /// Devices 0:0 and the attributes of overlayfs mean the same. Layers of whole images are
+    /// applied in any case. Without this option such names become files, and a message says so.
     #[arg(long)]
     pub(crate) layers: bool,
     /// Image to take from an OCI layout or a docker archive with several, by its tag or digest
@@ -386,7 +397,8 @@ pub(crate) struct VolumeArgs {
     /// Family of the volume
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = values::fs_type)]
     pub(crate) fs_type: FsType,
-    /// Bytes in a block: 1024 to 65536; 4096 by default, but 1024 where mkfs makes a volume of less than 512M
+    /// Bytes in a block: 1024 to 65536; 4096 by default, but 1024 where mkfs makes a volume of less
+    /// than 512M
     #[arg(short, long, value_name = "BYTES", value_parser = values::block_size)]
     pub(crate) block_size: Option<BlockSize>,
     /// Bytes in an inode: 128, or a power of two from 256 on
@@ -413,19 +425,21 @@ pub(crate) struct VolumeArgs {
     /// Seed of the hashes of names, written as a UUID
     #[arg(long, value_name = "UUID", value_parser = values::uuid)]
     pub(crate) hash_seed: Option<[u8; 16]>,
-    /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed, uninit_bg, flex_bg, 64bit,
-    /// resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
+    /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed,
+    /// uninit_bg, flex_bg, 64bit, resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
     ///
-    /// Contents that need large_dir (more names in a directory than its index holds) or ea_inode (longer attributes than a block
-    /// holds) are refused without it: GRUB and Linux before 4.13 cannot read volumes with these.
+    /// Contents that need large_dir (more names in a directory than its index holds) or ea_inode
+    /// (longer attributes than a block holds) are refused without it: GRUB and Linux before 4.13
+    /// cannot read volumes with these.
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
     pub(crate) features: Vec<values::Feature>,
 }
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean
 ///
-/// The replay is that of a mount, with the free counts recomputed as e2fsck does. Files that were deleted or truncated while
-/// open are finished as well, unless the volume has known errors or cannot be written. An interrupted run can be repeated.
+/// The replay is that of a mount, with the free counts recomputed as e2fsck does. Files that were
+/// deleted or truncated while open are finished as well, unless the volume has known errors or
+/// cannot be written. An interrupted run can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted
@@ -440,15 +454,18 @@ pub(crate) struct RecoverArgs {
 
 /// Rewrite a volume as the smallest that holds everything on it
 ///
-/// Everything is kept: contents, holes and preallocated space, times, owners, attributes, flags, generations, hard links, label,
-/// UUID and features. Files lie in as few runs as can be, inode tables have as many inodes as are in use and a few, and the
-/// journal has the size that is usual for so small a volume, so that the result is smaller than that of `resize2fs -M`. Inodes
-/// beyond the smaller tables get other numbers. The new volume is written beside the image and takes its name once it is durable;
-/// there must be space for both. It is full: growing it with resize2fs makes room for data, but for
-/// new inodes only with each group (128 MiB with blocks of 4 KiB) that it adds.
+/// Everything is kept: contents, holes and preallocated space, times, owners, attributes, flags,
+/// generations, hard links, label, UUID and features. Files lie in as few runs as can be, inode
+/// tables have as many inodes as are in use and a few, and the journal has the size that is usual
+/// for so small a volume, so that the result is smaller than that of `resize2fs -M`. Inodes beyond
+/// the smaller tables get other numbers. The new volume is written beside the image and takes its
+/// name once it is durable; there must be space for both. It is full: growing it with resize2fs
+/// makes room for data, but for new inodes only with each group (128 MiB with blocks of 4 KiB) that
+/// it adds.
 ///
-/// Refused are volumes that were not closed cleanly (`extant recover` helps), that are damaged, and that have one of the features
-/// quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an external journal.
+/// Refused are volumes that were not closed cleanly (`extant recover` helps), that are damaged, and
+/// that have one of the features quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an
+/// external journal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShrinkArgs {
     /// The image, which must not be in use
@@ -466,15 +483,16 @@ pub(crate) struct ShrinkArgs {
 
 /// Look at a volume, and change it, at a prompt
 ///
-/// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp), df, and with --write, put,
-/// mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy; help explains each. Paths begin at the working directory.
-/// The tab key completes commands and paths, the arrow keys find earlier lines, also those of earlier sessions: the newest 1,000
-/// are in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable by their user only. A line that begins with a
-/// space is not kept, and a place that cannot be written costs the history only. Each change is durable when the next prompt
-/// appears.
+/// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp),
+/// df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy;
+/// help explains each. Paths begin at the working directory. The tab key completes commands and
+/// paths, the arrow keys find earlier lines, also those of earlier sessions: the newest 1,000 are
+/// in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable by their user only.
+/// A line that begins with a space is not kept, and a place that cannot be written costs the
+/// history only. Each change is durable when the next prompt appears.
 ///
-/// Where standard input is no terminal, its lines are the commands, the first that fails ends the shell with its exit code,
-/// and the changes are one batch.
+/// Where standard input is no terminal, its lines are the commands, the first that fails ends the
+/// shell with its exit code, and the changes are one batch.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShellArgs {
     /// The image or disk

@@ -28,7 +28,8 @@ impl LeftOut {
     }
 }
 
-/// Removes attributes that ext or Linux cannot store from the nodes in `order`; returns them by name.
+/// Removes attributes that ext or Linux cannot store from the nodes in `order`; returns them by
+/// name.
 pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = NodeId>) -> Vec<LeftOut> {
     // The reduced set for each old one; for each name, its first node and the number of nodes.
     let mut sets: BTreeMap<(XattrSetId, Kind), XattrSetId> = BTreeMap::new();

@@ -120,8 +120,8 @@ impl Work {
 }
 
 impl Sweep {
-    /// Every row of an experiment, or of a part of it, on every workload with these seeds or its own, at every combination of the
-    /// axes' values.
+    /// Every row of an experiment, or of a part of it, on every workload with these seeds or its
+    /// own, at every combination of the axes' values.
     ///
     /// # Errors
     /// What is selected cannot be loaded, or a value that the machine does not take.

@@ -454,7 +454,8 @@ mod tests {
     fn a_task_that_comes_while_the_caller_polls_goes_on_after_that() {
         let rt = Rt::real(RealConfig::default());
         let (gate, done) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
-        // Given to the work for its last poll by the caller, during which a task is to go on with it.
+        // Given to the work for its last poll by the caller, during which a task is to go on with
+        // it.
         let job: Arc<Mutex<Option<Arc<Job<u32>>>>> = Arc::default();
         let (inside, told, taken, world) = (gate.clone(), done.clone(), job.clone(), rt.clone());
         let mut work = Overseer::new(&rt).oversee("work", async move {

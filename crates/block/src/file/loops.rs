@@ -90,10 +90,10 @@ pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice
 
 /// Whether a file is the backing file of a loop device, but was opened through another file system.
 /// A file system that gets its files from another one (overlayfs, NFS) has a device number without
-/// a device. It mostly keeps inode numbers, but overlayfs shows the lower file's number after it has
-/// copied the file up. Comparing the ext volumes on both tells such a file from an unrelated one: by
-/// UUID if the inode numbers agree, otherwise also by the last mount and the number of mounts, which
-/// a copy made before that mount does not have.
+/// a device. It mostly keeps inode numbers, but overlayfs shows the lower file's number after it
+/// has copied the file up. Comparing the ext volumes on both tells such a file from an unrelated
+/// one: by UUID if the inode numbers agree, otherwise also by the last mount and the number of
+/// mounts, which a copy made before that mount does not have.
 fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bool {
     let (Store::File { device: own, inode }, Store::File { device: theirs, inode: backing }) =
         (file, device.backing.store)
@@ -108,7 +108,11 @@ fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bo
         let read = rustix::io::pread(file, &mut superblock[..], from.checked_add(1024)?).ok()?;
         // `s_magic`, `s_uuid`, `s_mtime` and `s_mnt_count` (kernel: fs/ext4/ext4.h).
         let is_ext = read == superblock.len() && superblock[0x38..0x3a] == [0x53, 0xef];
-        let mounts = if inode == backing { None } else { Some([&superblock[0x2c..0x30], &superblock[0x34..0x36]].concat()) };
+        let mounts = if inode == backing {
+            None
+        } else {
+            Some([&superblock[0x2c..0x30], &superblock[0x34..0x36]].concat())
+        };
         is_ext.then(|| (superblock[0x68..0x78].to_vec(), mounts))
     };
     let ours = volume(contents, device.backing.bytes.start);

@@ -37,10 +37,12 @@ const HOLD: Nanos = Nanos::from_secs(10);
 /// seconds to give back what it holds then. Meanwhile its writers stall, and it keeps later devices
 /// from a link that they share.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
-/// What a device holds beyond its limit it gives back by half of what it writes, where that takes it longer than this: its writers have
-/// the other half meanwhile, and do not stand still for seconds because a faster device came.
+/// What a device holds beyond its limit it gives back by half of what it writes, where that takes
+/// it longer than this: its writers have the other half meanwhile, and do not stand still for
+/// seconds because a faster device came.
 const STANDSTILL: Nanos = Nanos::from_millis(500);
-/// … but within so many seconds however slow it is: a device that ends nothing has no claim to what it holds.
+/// … but within so many seconds however slow it is: a device that ends nothing has no claim to what
+/// it holds.
 const GIVEN_BACK_S: u64 = 100;
 /// A device that had nothing dirty for so long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);

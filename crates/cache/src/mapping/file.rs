@@ -184,9 +184,10 @@ impl Mapping {
         Ok(())
     }
 
-    /// Drops the file's clean, unpinned pages after writing back its dirty ones: as `posix_fadvise(2)` with
-    /// `POSIX_FADV_DONTNEED`, which leaves pages that are read or written meanwhile. Pages that were loaded and that nobody has
-    /// read so far stay, too: their reader may be about to.
+    /// Drops the file's clean, unpinned pages after writing back its dirty ones: as
+    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`, which leaves pages that are read or written
+    /// meanwhile. Pages that were loaded and that nobody has read so far stay, too: their reader
+    /// may be about to.
     ///
     /// # Errors
     /// A write-back failed while this waited.

@@ -22,7 +22,8 @@ const AT_ONCE: u64 = 8 * BATCH;
 pub(crate) enum Which {
     /// All pages, dirty or not.
     All,
-    /// Clean ones; those that are being loaded, and those that were and wait for their reader, only if so wanted.
+    /// Clean ones; those that are being loaded, and those that were and wait for their reader, only
+    /// if so wanted.
     Clean { and_loading: bool },
 }
 

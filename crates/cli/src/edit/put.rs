@@ -69,8 +69,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// Standard input for `-`; what a link such as `/dev/stdin` or `/dev/fd/63` leads to, if that is a pipe or a device and
-    /// links are followed. `None` for everything else.
+    /// Standard input for `-`; what a link such as `/dev/stdin` or `/dev/fd/63` leads to, if that
+    /// is a pipe or a device and links are followed. `None` for everything else.
     fn of(source: &OsStr, recursive: bool) -> Result<Option<Self>, Failure> {
         if source == "-" {
             let failed = |error: Errno| Failure::host(Path::new("standard input"), error);
@@ -263,8 +263,8 @@ impl Put<'_> {
         let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
         let chunk = &mut self.chunk;
         chunk.resize(CHUNK_BYTES, 0);
-        // A file that has all its blocks has no holes. Preallocated blocks look like holes to a seek,
-        // but not to swapon.
+        // A file that has all its blocks has no holes. Preallocated blocks look like holes to a
+        // seek, but not to swapon.
         let is_whole = metadata.blocks().saturating_mul(512) >= metadata.len();
         let next_data = |at| if is_whole { Ok(at..u64::MAX) } else { next_data(&from, at, metadata.len()) };
         let mut data = next_data(0).map_err(read)?;

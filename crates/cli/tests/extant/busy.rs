@@ -212,7 +212,8 @@ fn an_image_that_a_layer_above_has_copied_up_is_refused() {
     }
     let dir = tempfile::tempdir().unwrap();
     volume(&dir.path().join("lower"));
-    // The mounted file is the copy in `upper`, which overlayfs shows with the number of the lower one.
+    // The mounted file is the copy in `upper`, which overlayfs shows with the number of the lower
+    // one.
     let script = "cd \"$0\" && mkdir upper work merged mnt \
         && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 9; \
         mount -o loop merged/x.img mnt && echo kept > mnt/kept/new && sync && losetup -nO NAME -j merged/x.img \

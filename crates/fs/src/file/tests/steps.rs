@@ -53,8 +53,8 @@ struct Crashes {
     disks: Vec<Vec<u8>>,
 }
 
-/// Has `work` change a file with a large map, while another task commits all that is done. Gives what
-/// a power cut leaves behind every write and flush.
+/// Has `work` change a file with a large map, while another task commits all that is done. Gives
+/// what a power cut leaves behind every write and flush.
 fn crashes(args: &'static str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<Crashes> {
     if !have_tools() {
         return None;
@@ -226,8 +226,8 @@ impl Crashes {
         sim.rt().block_on(reading).unwrap()
     }
 
-    /// Checks that each crash leaves the file whole or as `after` says, for every recovery alike. Some
-    /// crashes must come between steps.
+    /// Checks that each crash leaves the file whole or as `after` says, for every recovery alike.
+    /// Some crashes must come between steps.
     fn check(&self, after: &End) {
         let (mut sizes, mut whole) = (BTreeSet::new(), 0);
         let has_kernel = extant_testbed::mounts_are_possible();

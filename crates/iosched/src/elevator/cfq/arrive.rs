@@ -9,7 +9,8 @@ use crate::elevator::{Request, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
 
-/// The most queues without slices that want something when one of them comes between slices: itself, and another.
+/// The most queues without slices that want something when one of them comes between slices:
+/// itself, and another.
 const MOST_BETWEEN: i64 = 2;
 
 /// A page: a longer request is not held back to be merged with its successors.
