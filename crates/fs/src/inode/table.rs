@@ -45,6 +45,12 @@ struct Shard {
     queue: VecDeque<u32>,
 }
 
+/// The damage of an inode with links that its bitmap says is free.
+pub(crate) fn unmarked(number: InodeNumber, links: u16) -> Corrupt {
+    let rule = "0, for the bitmap says that the inode is free; run e2fsck";
+    Corrupt::field(Place::Inode(number), "i_links_count", links.into(), rule)
+}
+
 impl Inodes {
     /// Creates a table that keeps up to `kept` unused inodes.
     pub(crate) fn new(store: Arc<MetaStore>, kept: usize) -> Self {
@@ -166,9 +172,7 @@ impl Inodes {
             match self.links_of(&new) {
                 0 => return Ok(new),
                 links => {
-                    let rule = "0, for the bitmap says that the inode is free; run e2fsck";
-                    let place = Place::Inode(new.number());
-                    let corrupt = Corrupt::field(place, "i_links_count", links.into(), rule);
+                    let corrupt = unmarked(new.number(), links);
                     allocator.lose_inode(new, corrupt.into());
                 }
             }

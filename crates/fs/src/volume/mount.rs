@@ -229,12 +229,12 @@ impl Volume {
         // Checks that may refuse the volume come before it is marked as in use.
         raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
-        let Findings { contested, distrusted } = Box::pin(owners::look(&raw, &own)).await?;
+        let Findings { contested, distrusted, unmarked } = Box::pin(owners::look(&raw, &store, &own)).await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, own, &orphan_file, options.fixed_time, errors).await?;
-        writer.alloc.distrust(contested, distrusted);
+        writer.alloc.distrust(contested, distrusted, unmarked);
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         if let Some(quotas) = Quotas::load(&raw, &writer).await? {
             namespace.keep_quotas(&quotas);
