@@ -291,12 +291,18 @@ fn structures_on_a_files_blocks_are_not_written() {
     let blocks = bed.blocks("/big");
     bed.patch(|bytes| move_log(bytes, blocks[20]));
     bed.is_refused("the log", "inode 8: block is");
+    // Reserved for more descriptors.
+    std::fs::write(&bed.image, &whole).unwrap();
+    bed.patch(|bytes| move_log(bytes, 20));
+    bed.is_refused("the log on reserved blocks", "block is");
+
     let Some(bed) = Bed::new(&format!("{EXT2} -g 2048")) else { return };
     let whole = bed.bytes();
     for (field, at) in [
         ("inode_table", bed.blocks("/big")[20]),
         ("block_bitmap", bed.blocks("/a")[2]),
         ("inode_bitmap", bed.blocks("/b")[1]),
+        ("inode_table", 20),
     ] {
         std::fs::write(&bed.image, &whole).unwrap();
         bed.edit(&[format!("set_bg 3 {field} {at}")]);
