@@ -252,6 +252,11 @@ impl Volume {
             mounted.mount.orphans = Self::finish_orphans(&mounted.namespace, orphans).await?;
         } else if !orphans.is_empty() {
             writer.keep_problem(known_errors(mounted.mount.state));
+            // A number that its bitmap says is free must not be given out. Its group is then no
+            // longer used, and the reason is recorded.
+            for cell in &orphans {
+                let _ = writer.alloc.pin_inode(cell.number()).await;
+            }
         }
         let mounted = Arc::new(mounted);
         Ok(Self {

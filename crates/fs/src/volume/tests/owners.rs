@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::testbed::check_is_silent;
-use crate::{Follow, SetMode};
+use crate::{Follow, RenameMode, SetMode};
 use extant_format::Group;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One group of 8 MiB, in which structures have no checksums.
 const EXT2: &str = "-t ext2 -b 1024 -N 256 -I 128";
@@ -141,6 +141,13 @@ impl Bed {
     }
 }
 
+/// e2fsck repairs a volume that one of the tests has changed.
+fn mends(image: &Path, bytes: &[u8]) {
+    std::fs::write(image, bytes).unwrap();
+    run("e2fsck", &["-fy", image.to_str().unwrap()]);
+    check_is_silent(image, "after e2fsck");
+}
+
 #[test]
 fn a_damaged_map_keeps_the_blocks_that_can_be_read() {
     for (args, damage) in [
@@ -268,6 +275,61 @@ fn a_count_of_free_inodes_does_not_end_the_search() {
     bed.free_blocks(&blocks);
     bed.edit(&["set_bg 0 free_inodes_count 0".into()]);
     bed.trim_keeps("no free inodes", &blocks);
+}
+
+#[test]
+fn an_inode_that_is_marked_as_free_is_not_freed_again() {
+    for args in [EXT2, EXT4] {
+        for (path, is_replaced) in [("link", false), ("link", true), ("b", false)] {
+            let Some(bed) = Bed::new(args) else { return };
+            let number = bed.inode(&format!("/{path}")).number;
+            bed.free_inode(number.0);
+            let (after, problems) = bed.writing(async |_, root| {
+                let caller = Caller::root();
+                match is_replaced {
+                    true => {
+                        root.create(&caller, b"new", 0o644).await.unwrap();
+                        root.rename(&caller, b"new", root, path.as_bytes(), RenameMode::Replace)
+                            .await
+                            .unwrap();
+                    }
+                    false => root.unlink(&caller, path.as_bytes()).await.unwrap(),
+                }
+                // The number is not given out either.
+                if let Ok(made) = root.create(&caller, b"other", 0o644).await {
+                    assert_ne!(made.inode(), number);
+                }
+            });
+            let told = format!("inode is {number}, must be marked as in use");
+            assert!(problems.iter().any(|problem| problem.contains(&told)), "{problems:?}");
+            mends(&bed.image, &after);
+        }
+    }
+}
+
+#[test]
+fn an_orphan_that_is_marked_as_free_is_left_to_e2fsck() {
+    let Some(bed) = Bed::new(EXT4) else { return };
+    bed.edit(&["ssv last_orphan 100".into()]);
+    let disk = bed.device();
+    for _ in 0..2 {
+        let done = bed.rt.block_on(recover(&bed.rt, disk.clone(), OpenOptions::default())).unwrap().unwrap();
+        assert!(done.has_orphans && !done.problems.is_empty(), "{done:?}");
+        let sb = bed.rt.block_on(read_superblock(&*disk, 1024)).unwrap().unwrap();
+        assert!(!sb.incompat().contains(Incompat::RECOVER));
+    }
+    // Its number is not given out while it is on the list.
+    std::fs::write(&bed.image, disk.to_bytes()).unwrap();
+    let (after, problems) = bed.writing(async |_, root| {
+        for n in 0..100 {
+            let Ok(made) = root.create(&Caller::root(), format!("{n}").as_bytes(), 0o644).await else {
+                break;
+            };
+            assert_ne!(made.inode(), InodeNumber(100));
+        }
+    });
+    assert!(!problems.is_empty());
+    mends(&bed.image, &after);
 }
 
 /// Offset of the record of an inode of group 0.
