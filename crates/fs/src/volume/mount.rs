@@ -227,7 +227,7 @@ impl Volume {
             claim,
         };
         // Checks that may refuse the volume come before it is marked as in use.
-        raw.root().await?;
+        let root = raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
         let Findings { contested, distrusted, unmarked } = Box::pin(owners::look(&raw, &store, &own)).await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
@@ -235,6 +235,8 @@ impl Volume {
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, own, &orphan_file, options.fixed_time, errors).await?;
         writer.alloc.distrust(contested, distrusted, unmarked);
+        // The descriptor's flags may say that no inode of its group was ever in use.
+        writer.inodes.check_live(&root, Place::Superblock)?;
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         if let Some(quotas) = Quotas::load(&raw, &writer).await? {
             namespace.keep_quotas(&quotas);

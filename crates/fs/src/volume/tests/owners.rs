@@ -390,3 +390,14 @@ fn a_file_on_structures_whose_place_is_certain_does_not_keep_the_volume_from_bei
     }
 }
 
+#[test]
+fn a_root_that_was_never_in_use_is_refused_before_the_volume_is_marked() {
+    for args in [
+        "-t ext4 -b 1024 -N 256 -O ^metadata_csum,uninit_bg",
+        "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^has_journal",
+    ] {
+        let Some(bed) = Bed::new(args) else { return };
+        bed.edit(&["set_bg 0 flags 1".into(), "set_bg 0 checksum calc".into()]);
+        bed.is_refused(args, "inode is 2");
+    }
+}
