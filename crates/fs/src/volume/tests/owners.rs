@@ -401,3 +401,42 @@ fn a_root_that_was_never_in_use_is_refused_before_the_volume_is_marked() {
         bed.is_refused(args, "inode is 2");
     }
 }
+
+#[test]
+fn a_name_that_its_hash_does_not_lead_to_is_not_called_absent() {
+    let Some(bed) = Bed::new(EXT4) else { return };
+    let name = |n: usize| format!("name-long-long-long-long-{n}");
+    let (made, problems) = bed.writing(async |_, root| {
+        let dir = root.mkdir(&Caller::root(), b"m", 0o755).await.unwrap();
+        for n in 0..150 {
+            dir.create(&Caller::root(), name(n).as_bytes(), 0o644).await.unwrap();
+        }
+    });
+    assert!(problems.is_empty(), "{problems:?}");
+    std::fs::write(&bed.image, made).unwrap();
+    check_is_silent(&bed.image, "a sound tree");
+    let (_, problems) = bed.writing(async |_, root| {
+        let dir = root.lookup(&Caller::root(), b"m").await.unwrap();
+        let absent = dir.lookup(&Caller::root(), b"absent").await;
+        assert!(matches!(absent, Err(Error::NotFound(_))), "{absent:?}");
+    });
+    assert!(problems.is_empty(), "{problems:?}");
+    // The root of the tree then has one entry only.
+    let first = bed.blocks("/m")[0] as usize * 1024;
+    bed.patch(|bytes| bytes[first + 34..first + 36].copy_from_slice(&[1, 0]));
+    bed.writing(async |_, root| {
+        let caller = Caller::root();
+        let dir = root.lookup(&caller, b"m").await.unwrap();
+        let mut missed = 0;
+        for n in 0..150 {
+            match dir.lookup(&caller, name(n).as_bytes()).await {
+                Ok(_) => continue,
+                Err(Error::Corrupt(_)) => missed += 1,
+                Err(other) => panic!("{other}"),
+            }
+            let removed = dir.unlink(&caller, name(n).as_bytes()).await;
+            assert!(matches!(removed, Err(Error::Corrupt(_))), "{removed:?}");
+        }
+        assert!((10..140).contains(&missed), "{missed} of 150");
+    });
+}
