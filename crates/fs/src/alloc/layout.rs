@@ -64,20 +64,26 @@ impl Layout {
         table: u64,
         private: &[Owned],
     ) -> std::result::Result<(), Corrupt> {
-        // Only the first copy of the superblock matters, and none of the space reserved for more
-        // descriptors.
-        let front = primary_superblock(sb) + 1;
-        let front = if sb.incompat().contains(Incompat::META_BG) {
-            front
-        } else {
-            front + u64::from(sb.descriptor_blocks())
+        // As on Linux, copies and the space reserved for more descriptors count as well.
+        let fronts = (0..sb.group_count()).map(Group).map(|group| {
+            let first = if group == Group(0) { 0 } else { sb.group_first_block(group).0 };
+            let end = sb.group_first_block(group).0 + u64::from(leading_blocks(sb, group));
+            (first..end, Place::Superblock)
+        });
+        let mut parts: Vec<_> = fronts.filter(|(range, _)| !range.is_empty()).collect();
+        let copies = parts.clone();
+        // Unlike the first superblock, a copy may be on bad blocks.
+        let is_bad_copy = |owned: &&Owned| {
+            let next = copies.partition_point(|(copy, _)| copy.end <= owned.blocks.start.0);
+            owned.owner == InodeNumber::BAD_BLOCKS
+                && copies.get(next).is_some_and(|(copy, _)| copy.start > 0 && copy.start < owned.blocks.end.0)
         };
-        let mut parts = vec![(0..front, Place::Superblock)];
         let place = |owned: &Owned| match owned.owner {
             InodeNumber(0) => Place::Superblock,
             owner => Place::Inode(owner),
         };
-        parts.extend(private.iter().map(|owned| (owned.blocks.start.0..owned.blocks.end.0, place(owned))));
+        let private = private.iter().filter(|owned| !is_bad_copy(owned));
+        parts.extend(private.map(|owned| (owned.blocks.start.0..owned.blocks.end.0, place(owned))));
         for (n, descriptor) in descriptors.iter().enumerate() {
             let group = Place::GroupDescriptor(Group(n as u32));
             let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;

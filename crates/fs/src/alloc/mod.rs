@@ -236,12 +236,19 @@ impl Allocator {
         self.shared.shape.data_goal(self.shared.store.shape(), inode, kind)
     }
 
-    /// Refuses claims of the `contested` blocks, which are in order and disjoint, and stops using
-    /// the bitmaps of `groups` for the given reasons. Call once, before the first allocation.
-    pub(crate) fn distrust(&self, contested: Vec<Range<VolumeBlock>>, groups: Vec<(Group, Corrupt)>) {
+    /// Refuses claims of the `contested` blocks, which are in order and disjoint, stops using the
+    /// bitmaps of `groups` for the given reasons, and records the damage of inodes in use that are
+    /// marked as free. Call once, before the first allocation.
+    pub(crate) fn distrust(
+        &self,
+        contested: Vec<Range<VolumeBlock>>,
+        groups: Vec<(Group, Corrupt)>,
+        unmarked: Vec<Corrupt>,
+    ) {
         let set = self.shared.contested.set(contested);
         assert!(set.is_ok(), "owners are looked at once");
         groups.into_iter().for_each(|(group, why)| self.shared.set_bad(group, why.into()));
+        unmarked.into_iter().for_each(|why| self.shared.keep_problem(why.into()));
     }
 
     /// Checks that a run claimed by a file is in the volume, contains none of the volume's own

@@ -237,18 +237,24 @@ impl Allocator {
     /// Loads the bitmap of an inode that is to be freed.
     ///
     /// # Errors
-    /// The bitmap is damaged or unreadable.
+    /// The bitmap is damaged or unreadable, or says that the inode is free. The group is then no
+    /// longer used for allocation, because the number may be given out a second time.
     pub(crate) async fn pin_inode(&self, number: InodeNumber) -> Result<InodePin> {
-        let (group, _) = self.shared.locate(number)?;
+        let (group, index) = self.shared.locate(number)?;
         loop {
-            {
+            let is_marked = {
                 let mut inodes = self.shared.inodes.lock();
-                if inodes.is_loaded(group) {
+                let is_marked = inodes.is_loaded(group).then(|| self.shared.is_marked(group, index));
+                if is_marked == Some(true) {
                     inodes.pin(group);
-                    return Ok(InodePin { shared: self.shared.clone(), group });
                 }
+                is_marked
+            };
+            match is_marked {
+                Some(true) => return Ok(InodePin { shared: self.shared.clone(), group }),
+                Some(false) => return Err(self.shared.freed_before(group, number)),
+                None => Box::pin(self.shared.load_inodes(group)).await?,
             }
-            Box::pin(self.shared.load_inodes(group)).await?;
         }
     }
 
@@ -257,18 +263,13 @@ impl Allocator {
         let shared = &self.shared;
         let (group, index) = shared.sb().locate_inode(number).expect("its bitmap is pinned");
         assert!(group == pin.group, "the bitmap of inode {number} is pinned");
-        let bitmap = shared.inode_bitmap(handle, group);
-        let was_used = {
-            let mut bytes = handle.edit(&bitmap);
-            let used = bit(&bytes, index);
-            clear_bits(&mut bytes, index, index + 1);
-            used
-        };
-        if !was_used {
-            let corrupt = Corrupt::field(Place::InodeBitmap(group), "bit of an inode in use", 0, "1");
-            shared.set_inodes_bad(group, corrupt.into());
+        // Before anything is edited: a bitmap changes only together with its counts.
+        if !shared.is_marked(group, index) {
+            drop(shared.freed_before(group, number));
             return;
         }
+        let bitmap = shared.inode_bitmap(handle, group);
+        clear_bits(&mut handle.edit(&bitmap), index, index + 1);
         {
             let mut descriptor = handle.group(group);
             descriptor.free_inodes += 1;
@@ -407,6 +408,23 @@ impl Shared {
             bitmaps.remove(&idle.0);
         }
         Ok(())
+    }
+
+    /// Whether the bitmap of a loaded group says that an inode is in use.
+    fn is_marked(&self, group: Group, index: u32) -> bool {
+        match self.inode_bitmaps.lock().get(&group.0) {
+            Some(Bitmap::Logged(block)) => bit(&block.bytes(), index),
+            _ => false,
+        }
+    }
+
+    /// Stops using a group because an inode that is to be freed is already marked as free. Returns
+    /// the damage.
+    fn freed_before(&self, group: Group, number: InodeNumber) -> Error {
+        let rule = "marked as in use, for it was not deleted; run e2fsck";
+        let corrupt = Corrupt::field(Place::InodeBitmap(group), "inode", number.0.into(), rule);
+        self.set_inodes_bad(group, corrupt.into());
+        corrupt.into()
     }
 
     fn set_inodes_bad(&self, group: Group, why: Error) {

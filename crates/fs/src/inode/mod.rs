@@ -10,7 +10,7 @@ mod times;
 
 pub(crate) use crate::meta::InodeCell;
 pub(crate) use orphans::{Orphan, Orphans};
-pub(crate) use table::Inodes;
+pub(crate) use table::{Inodes, unmarked};
 pub(crate) use times::Clock;
 
 #[cfg(test)]

@@ -45,6 +45,24 @@ struct Shard {
     queue: VecDeque<u32>,
 }
 
+/// The damage of an inode with links that its bitmap says is free.
+pub(crate) fn unmarked(number: InodeNumber, links: u16) -> Corrupt {
+    let rule = "0, for the bitmap says that the inode is free; run e2fsck";
+    Corrupt::field(Place::Inode(number), "i_links_count", links.into(), rule)
+}
+
+/// Fails for an inode to which no name may lead.
+fn check_named(inode: &Inode, place: Place) -> std::result::Result<(), Corrupt> {
+    let bad = |rule| Err(Corrupt::field(place, "inode", inode.number.0.into(), rule));
+    if inode.flags().contains(InodeFlags::EA_INODE) {
+        return bad("none that holds a value of an attribute");
+    }
+    match inode.links() > 0 && inode.kind().is_some() {
+        true => Ok(()),
+        false => bad("one that is in use"),
+    }
+}
+
 impl Inodes {
     /// Creates a table that keeps up to `kept` unused inodes.
     pub(crate) fn new(store: Arc<MetaStore>, kept: usize) -> Self {
@@ -124,14 +142,17 @@ impl Inodes {
                 self.get(number).await?
             }
         };
-        if cell.read(|inode| inode.flags().contains(InodeFlags::EA_INODE)) {
-            let rule = "none that holds a value of an attribute";
-            return Err(Corrupt::field(place, "inode", number.0.into(), rule).into());
-        }
-        if cell.is_live() {
-            return Ok(cell);
-        }
-        Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
+        cell.read(|inode| check_named(inode, place))?;
+        Ok(cell)
+    }
+
+    /// Checks an inode that was read from the volume as [`Self::get_live`] does.
+    ///
+    /// # Errors
+    /// An inode that is free or holds a value of an attribute.
+    pub(crate) fn check_live(&self, inode: &Inode, place: Place) -> Result<()> {
+        self.check_was_used(inode.number, place)?;
+        Ok(check_named(inode, place)?)
     }
 
     /// Fails for an inode beyond those ever used (`bg_itable_unused`): there the table may hold
@@ -166,9 +187,7 @@ impl Inodes {
             match self.links_of(&new) {
                 0 => return Ok(new),
                 links => {
-                    let rule = "0, for the bitmap says that the inode is free; run e2fsck";
-                    let place = Place::Inode(new.number());
-                    let corrupt = Corrupt::field(place, "i_links_count", links.into(), rule);
+                    let corrupt = unmarked(new.number(), links);
                     allocator.lose_inode(new, corrupt.into());
                 }
             }

@@ -265,10 +265,14 @@ impl<'w> OpenDir<'w> {
                 looked
             })
             .await?;
-        Ok(match looked {
-            Looked::Found(found) => Ok(Spot::Block(found)),
-            Looked::Absent(gap) => Err(Slot::Block(gap)),
-        })
+        match looked {
+            Looked::Found(found) => Ok(Ok(Spot::Block(found))),
+            Looked::Absent(gap) => {
+                // Another leaf than the one that the hash leads to may have it.
+                self.check_tree().await?;
+                Ok(Err(Slot::Block(gap)))
+            }
+        }
     }
 
     /// Looks up a name without I/O; `None` if something must be read first.
@@ -285,6 +289,7 @@ impl<'w> OpenDir<'w> {
         }
         match edit::look(&self.shape, self, name, None) {
             Ok(Looked::Found(found)) => Ok(Some(Some(found.entry))),
+            Ok(Looked::Absent(_)) if self.is_tree_unchecked() => Ok(None),
             Ok(Looked::Absent(_)) => Ok(Some(None)),
             Err(Stop::Missing(_)) => Ok(None),
             Err(Stop::Failed(error)) => Err(error),

@@ -18,8 +18,8 @@ use crate::{Error, Result};
 use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
 use std::sync::Arc;
 
-/// Trees up to this size are checked as a whole before a name is first added. In larger ones, only
-/// the leaf that gets the name is checked.
+/// Trees up to this size are checked as a whole before a name is first said to be absent. In larger
+/// ones, only the leaf that would have the name is checked.
 const WHOLE_TREE_BYTES: u64 = 1 << 20;
 
 impl<'w> OpenDir<'w> {
@@ -180,13 +180,18 @@ impl<'w> OpenDir<'w> {
         Ok(doubles.into())
     }
 
-    /// Before a name is added to a hash tree, checks that lookups can find all its names, if the
-    /// tree is small.
+    /// Whether this is a hash tree that [`Self::check_tree`] has not checked.
+    pub(super) fn is_tree_unchecked(&self) -> bool {
+        self.shape.tree && !state(self.cell()).is_tree_sound
+    }
+
+    /// Before a name is taken to be absent from a hash tree, or is added, checks that lookups can
+    /// find all its names, if the tree is small.
     ///
     /// # Errors
     /// A name is in a leaf that its hash does not lead to.
     pub(super) async fn check_tree(&mut self) -> Result<()> {
-        if !self.shape.tree || state(self.cell()).is_tree_sound {
+        if !self.is_tree_unchecked() {
             return Ok(());
         }
         let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;

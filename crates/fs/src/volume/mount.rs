@@ -227,14 +227,16 @@ impl Volume {
             claim,
         };
         // Checks that may refuse the volume come before it is marked as in use.
-        raw.root().await?;
+        let root = raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
-        let Findings { contested, distrusted } = Box::pin(owners::look(&raw, &own)).await?;
+        let Findings { contested, distrusted, unmarked } = Box::pin(owners::look(&raw, &store, &own)).await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, own, &orphan_file, options.fixed_time, errors).await?;
-        writer.alloc.distrust(contested, distrusted);
+        writer.alloc.distrust(contested, distrusted, unmarked);
+        // The descriptor's flags may say that no inode of its group was ever in use.
+        writer.inodes.check_live(&root, Place::Superblock)?;
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         if let Some(quotas) = Quotas::load(&raw, &writer).await? {
             namespace.keep_quotas(&quotas);
@@ -252,6 +254,11 @@ impl Volume {
             mounted.mount.orphans = Self::finish_orphans(&mounted.namespace, orphans).await?;
         } else if !orphans.is_empty() {
             writer.keep_problem(known_errors(mounted.mount.state));
+            // A number that its bitmap says is free must not be given out. Its group is then no
+            // longer used, and the reason is recorded.
+            for cell in &orphans {
+                let _ = writer.alloc.pin_inode(cell.number()).await;
+            }
         }
         let mounted = Arc::new(mounted);
         Ok(Self {

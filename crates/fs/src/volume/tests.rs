@@ -1,6 +1,7 @@
 //! Opening for writing: effects on the superblocks.
 
 mod ends;
+mod owners;
 mod stream;
 mod unreadable;
 

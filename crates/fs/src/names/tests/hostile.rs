@@ -143,10 +143,11 @@ fn a_file_does_not_claim_blocks_of_the_log() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let image = make(dir.path(), "-t ext3 -b 1024 16M");
+    let image = make(dir.path(), "-t ext4 -b 1024 -O ^metadata_csum 16M");
     let log = run("debugfs", &["-R", "bmap <8> 5", image.to_str().unwrap()]);
     let log = log.lines().find(|line| line.parse::<u64>().is_ok()).unwrap();
-    edit(&image, &format!("write /dev/null f\nsif f block[0] {log}\nsif f blocks 2\nsif f size 1024\n"));
+    let pointer = format!("sif f flags 0\nsif f block[0] {log}\nsif f block[1] 0\n");
+    edit(&image, &format!("write /dev/null f\n{pointer}sif f blocks 2\nsif f size 1024\n"));
     within(&image, async |bed, root| {
         let caller = Caller::root();
         let number = root.lookup(&caller, b"f").await.unwrap().inode();
