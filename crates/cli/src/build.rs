@@ -77,7 +77,7 @@ fn add(
     progress.finish();
     let AddReport { files, directories, free_bytes, free_inodes, notes, problems } =
         added.map_err(|error| match error {
-            BuildError::Volume { error, .. } => Failure::open_to_change(&place.image, error),
+            BuildError::Volume { path, error } => Failure::to_add(&place.image, path, error),
             error => advised(error),
         })?;
     for note in &notes {

@@ -184,6 +184,14 @@ impl Failure {
         Self::open_whole(image, ", which e2fsck -b can repair", error)
     }
 
+    /// The failure for an image that files could not be added to; `place` is where it was met.
+    pub(crate) fn to_add(image: &Path, place: String, error: extant_fs::Error) -> Self {
+        match Self::open_to_change(image, error) {
+            Self::Volume { error, .. } => Self::Volume { place, error },
+            other => other,
+        }
+    }
+
     /// The failure for an image that could not be opened; `advice` may help with a damaged
     /// superblock.
     fn open_whole(path: &Path, advice: &'static str, error: extant_fs::Error) -> Self {

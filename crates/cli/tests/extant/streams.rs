@@ -29,7 +29,7 @@ fn a_stream_becomes_a_file_with_the_attributes_that_are_given() {
         let there = fs::metadata(mount.path().join("piped")).unwrap();
         let attributes = (there.mode() & 0o7777, there.uid(), there.gid(), there.mtime());
         assert_eq!(attributes, (0o4640, 1000, 33, 1_234_567_890));
-        assert_eq!(there.blocks() / 2, (2 << 10) + 4, "bytes that are zero are blocks, too");
+        assert!(there.blocks() * 512 >= there.len(), "nothing became a hole");
     }
     // A process substitution of the shell.
     let script = "\"$0\" --quiet put <(printf substituted) \"$1\"";
@@ -182,8 +182,8 @@ fn access_lists_that_name_owners_get_their_numbers() {
         };
         // The user's entry, then the group's: tag, permissions, number.
         let entry = |tag: &str| {
-            let bytes = list.split(" = ").nth(1)?.split_whitespace().collect::<Vec<_>>();
-            let bytes: Vec<u8> = bytes.iter().map(|hex| u8::from_str_radix(hex, 16).unwrap()).collect();
+            let bytes = list.lines().find_map(|line| line.split(" = ").nth(1))?.split_whitespace();
+            let bytes: Vec<u8> = bytes.map(|hex| u8::from_str_radix(hex, 16).unwrap()).collect();
             let found = bytes[4..].chunks(8).find(|entry| format!("{:02x}", entry[0]) == tag)?;
             Some(u32::from_le_bytes(found[4..8].try_into().unwrap()))
         };
