@@ -28,12 +28,17 @@ impl LeftOut {
     }
 }
 
+/// An attribute's name.
+type Name = Box<[u8]>;
+/// Whether it could be stored on another type of file.
+type IsMisplaced = bool;
+
 /// Removes attributes that ext or Linux cannot store from the nodes in `order`; returns them by
 /// name.
 pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = NodeId>) -> Vec<LeftOut> {
     // The reduced set for each old one; for each name, its first node and the number of nodes.
     let mut sets: BTreeMap<(XattrSetId, Kind), XattrSetId> = BTreeMap::new();
-    let mut names: BTreeMap<(Box<[u8]>, bool), (NodeId, u64)> = BTreeMap::new();
+    let mut names: BTreeMap<(Name, IsMisplaced), (NodeId, u64)> = BTreeMap::new();
     for node in order {
         let (old, kind) = (tree.node(node).xattrs, tree.node(node).kind);
         let is_kept = |xattr: &Xattr| is_storable(&xattr.name) && !is_misplaced(&xattr.name, kind);

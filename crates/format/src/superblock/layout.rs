@@ -17,7 +17,7 @@ const USUAL_CLUSTER_BLOCKS: u64 = 16;
 /// of the damaged superblock, `primary`, still say.
 ///
 /// ```
-/// `mke2fs -n -b 4096` for 200 MiB lists block 32768 first, `-b 1024` block 8193.
+/// // `mke2fs -n -b 4096` for 200 MiB lists block 32768 first, `-b 1024` block 8193.
 /// let guesses = extant_format::backup_offsets(&[0; 1024], 200 << 20);
 /// assert_eq!(guesses[0], 32768 * 4096);
 /// assert!(guesses.contains(&(8193 * 1024)));

@@ -9,6 +9,7 @@ mod layer_name;
 mod lost;
 mod marks;
 mod named_acls;
+mod owners;
 mod pax;
 mod place;
 mod reader;

@@ -4,6 +4,7 @@
 //! else the sources' own `/etc/passwd` and `/etc/group` do, else those of this host, with a note.
 
 use super::acl_text::{NameOf, acl_from_text};
+use super::owners::Owners;
 use super::{Origin, Reader, Stores, place};
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, Note, quoted};
@@ -16,37 +17,8 @@ pub(crate) const DEFAULT_TEXT: &[u8] = b"SCHILY.acl.default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Most names that are remembered: a hostile archive may have a new one in each header.
-const MOST_NAMES: usize = 1 << 16;
 /// A longer `/etc/passwd` or `/etc/group` is cut off here.
 const MOST_BYTES: u64 = 16 << 20;
-
-/// Numbers of users and groups by name. The first number of a name counts.
-#[derive(Debug, Default)]
-pub(crate) struct Owners(BTreeMap<(NameOf, Vec<u8>), u32>);
-
-impl Owners {
-    pub(crate) fn note(&mut self, of: NameOf, name: &[u8], number: u32) {
-        if !name.is_empty() && self.0.len() < MOST_NAMES {
-            self.0.entry((of, name.to_vec())).or_insert(number);
-        }
-    }
-
-    fn get(&self, of: NameOf, name: &str) -> Option<u32> {
-        self.0.get(&(of, name.as_bytes().to_vec())).copied()
-    }
-
-    /// Adds the lines of a file in the format of passwd(5) or group(5): name, password, number.
-    fn read(&mut self, of: NameOf, file: &[u8]) {
-        for line in file.split(|&byte| byte == b'\n') {
-            let mut fields = line.split(|&byte| byte == b':');
-            let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
-            if let (Some(name), Some(number)) = (fields.next(), fields.nth(1).and_then(number)) {
-                self.note(of, name, number);
-            }
-        }
-    }
-}
 
 /// Turns all lists in text into what inodes store.
 ///

@@ -1,7 +1,7 @@
 //! Stores from which file contents are read when the volume is written.
 
 use super::layer_name::may_be_layer;
-use super::named_acls::Owners;
+use super::owners::Owners;
 use crate::tree::{NodeId, Payload, Tree};
 use crate::{BuildError, quoted, quoted_path};
 use rustix::fs::{Mode, OFlags};

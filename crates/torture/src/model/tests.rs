@@ -59,7 +59,7 @@ fn a_sync_brings_everything_before_its_file_along() {
     let violation = model.explain(&tree(&[("a", &[])]), 3, 4).unwrap_err();
     assert_eq!(
         violation.to_string(),
-        "no prefix of 2 to 4 operations explains it; after 2:\n  /b is missing"
+        "no prefix of 2 to 4 operations explains it; after 3:\n  /b is missing"
     );
 }
 

@@ -164,7 +164,7 @@ fn callers_that_leave_take_nothing_along() {
             let cache = PageCache::new(rt, CacheConfig::with_budget(budget(seed))).unwrap();
             let disk = cache.attach(device);
             let ran = async {
-                let commit_interval = (seed % 2 == 0).then_some(Nanos::from_secs(1));
+                let commit_interval = seed.is_multiple_of(2).then_some(Nanos::from_secs(1));
                 let options = WriteOptions { commit_interval, ..WriteOptions::default() };
                 let volume = Volume::open_writable(rt, &disk, options).await.unwrap();
                 let files = work(&orders(rt, &volume, args, 40), seed, 60, 3).await;
@@ -187,7 +187,7 @@ fn callers_that_leave_take_nothing_along() {
 async fn fail(rt: &Rt, device: Arc<dyn Device>, args: &str, seed: u64) -> Vec<History> {
     let cache = PageCache::new(rt, CacheConfig::with_budget(budget(seed))).unwrap();
     let disk = cache.attach(device);
-    let commit_interval = (seed % 2 == 0).then_some(Nanos::from_secs(1));
+    let commit_interval = seed.is_multiple_of(2).then_some(Nanos::from_secs(1));
     let options = WriteOptions { commit_interval, ..WriteOptions::default() };
     let Ok(volume) = Volume::open_writable(rt, &disk, options).await else { return Vec::new() };
     // A step counter, so that the oracle knows the order of events.
@@ -213,14 +213,14 @@ async fn fail(rt: &Rt, device: Arc<dyn Device>, args: &str, seed: u64) -> Vec<Hi
     let _ = volume.sync().await;
     rt.sleep(Nanos::from_secs(5)).await;
     drop(orders);
-    if seed % 4 == 0 {
+    if seed.is_multiple_of(4) {
         drop(volume);
     } else {
         let _ = volume.close().await;
     }
     rt.sleep(Nanos::from_secs(5)).await;
     drop(disk);
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         cache.audit();
     }
     let _ = cache.close().await;
@@ -289,7 +289,7 @@ fn a_power_cut_while_callers_leave_leaves_what_was_synced() {
             let (log, files) = {
                 let ran = async {
                     let options = WriteOptions {
-                        commit_interval: (seed % 2 == 0).then_some(Nanos::from_millis(20)),
+                        commit_interval: seed.is_multiple_of(2).then_some(Nanos::from_millis(20)),
                         ..WriteOptions::default()
                     };
                     let volume = Volume::open_writable(&rt, &disk, options).await.unwrap();
@@ -335,7 +335,7 @@ fn callers_that_leave_on_threads_of_this_machine_take_nothing_along() {
             let disk = cache.attach(Arc::new(device));
             let ran = async {
                 let options = WriteOptions {
-                    commit_interval: (seed % 2 == 0).then_some(Nanos::from_millis(20)),
+                    commit_interval: seed.is_multiple_of(2).then_some(Nanos::from_millis(20)),
                     ..WriteOptions::default()
                 };
                 let volume = Volume::open_writable(&rt, &disk, options).await.unwrap();
