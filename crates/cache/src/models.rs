@@ -176,8 +176,10 @@ impl World for Stage {
         1
     }
     fn spawn(&self, name: &str, _: Class, future: TaskFuture) {
-        if name == "write-back completion" {
-            drop(thread::spawn(move || block_on(future)));
+        match name {
+            "write-back completion" => drop(thread::spawn(move || block_on(future))),
+            // The cache takes a flusher that is dropped for the end of the world.
+            _ => std::mem::forget(future),
         }
     }
     fn block_on(&self, _: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
