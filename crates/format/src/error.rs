@@ -162,8 +162,8 @@ impl fmt::Display for Problem {
             }
             Self::Truncated { needed, have } => write!(f, "needs {needed} bytes, there are {have}"),
             Self::CutOff { volume_bytes, device_bytes } => {
-                let sizes = format_args!("the volume has {volume_bytes} bytes, the image {device_bytes}");
-                write!(f, "the image is truncated: {sizes}; copy it again")
+                let image = format!("the volume has {volume_bytes} bytes, the image {device_bytes}");
+                write!(f, "the image is truncated: {image}; copy it again")
             }
             Self::Field { field, value, rule } => write!(f, "{field} is {value}, must be {rule}"),
         }
