@@ -65,8 +65,8 @@ pub enum Note {
         /// Number of files that have any.
         files: u64,
     },
-    /// Access lists of archives name users or groups whose numbers no source tells; they were taken
-    /// from this host.
+    /// Access lists in archives name users or groups that no source has a number for. The numbers
+    /// were taken from this host.
     NamesOfHost {
         /// Each as `user NAME = NUMBER` or `group NAME = NUMBER`.
         names: Vec<String>,

@@ -120,11 +120,11 @@ impl Work {
 }
 
 impl Sweep {
-    /// Every row of an experiment, or of a part of it, on every workload with these seeds or its
-    /// own, at every combination of the axes' values.
+    /// Every row of an experiment, or of part of it, on every workload, at every combination of the
+    /// axes' values. Uses `seeds`, or the experiment's own if empty.
     ///
     /// # Errors
-    /// What is selected cannot be loaded, or a value that the machine does not take.
+    /// The selection cannot be loaded, or the machine rejects a value.
     pub fn of_experiment(selection: &Selection, axes: &[Axis], seeds: &[u64]) -> Result<Self, LabError> {
         let tasks = select(selection)?.sweep_runs(axes, seeds)?.into_iter().map(|(settings, run)| {
             let mut label = labels(&settings);
@@ -137,7 +137,7 @@ impl Sweep {
     /// Jobs under every combination of values, policies and seeds.
     ///
     /// # Errors
-    /// A value that the machine or a job does not take.
+    /// The machine or a job rejects a value.
     pub fn of_jobs(swept: &SweptJobs) -> Result<Self, LabError> {
         let mut tasks = Vec::new();
         let or_own = |list: &[String], own: String| if list.is_empty() { vec![own] } else { list.to_vec() };

@@ -221,14 +221,14 @@ impl<T: Send + 'static> Job<T> {
             }
             if is_caller {
                 state.caller = Some(cx.waker().clone());
-                // A caller that polled it beside the task would be woken in the task's place, and
-                // may leave it unpolled again.
+                // If the caller polled the work too, it would be woken instead of the task, and it
+                // might leave the work unpolled again.
                 if state.has_task {
                     return Poll::Pending;
                 }
             }
             state.driver = Some(cx.waker().clone());
-            // Else the caller polls it now, and wakes the task when it has done so.
+            // Otherwise the caller is polling it now, and wakes the task afterwards.
             let Some(work) = state.work.take() else { return Poll::Pending };
             state.woken_at = None;
             work
@@ -241,7 +241,7 @@ impl<T: Send + 'static> Job<T> {
                 let driver = {
                     let mut state = self.state.lock();
                     state.work = Some(work);
-                    // A task has come for it meanwhile, and found nothing to poll.
+                    // Meanwhile a task came for the work and found nothing to poll.
                     state.driver.clone().filter(|_| is_caller && state.has_task)
                 };
                 driver.into_iter().for_each(Waker::wake);
@@ -388,7 +388,7 @@ mod tests {
         }
     }
 
-    /// What some work waits for.
+    /// Something that work waits for.
     #[derive(Default)]
     struct Gate(Mutex<(bool, Option<Waker>)>);
 
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// As [`until`], but not for ever.
+    /// Like [`until`], but gives up after a while.
     fn soon(rt: &Rt, done: &AtomicBool) -> bool {
         rt.block_on(async {
             for _ in 0..1_000 {
@@ -454,8 +454,7 @@ mod tests {
     fn a_task_that_comes_while_the_caller_polls_goes_on_after_that() {
         let rt = Rt::real(RealConfig::default());
         let (gate, done) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
-        // Given to the work for its last poll by the caller, during which a task is to go on with
-        // it.
+        // The work takes this in the caller's last poll, and a task then takes over.
         let job: Arc<Mutex<Option<Arc<Job<u32>>>>> = Arc::default();
         let (inside, told, taken, world) = (gate.clone(), done.clone(), job.clone(), rt.clone());
         let mut work = Overseer::new(&rt).oversee("work", async move {
@@ -464,7 +463,7 @@ mod tests {
                 poll_fn(|cx| {
                     if let Some(job) = taken.lock().take() {
                         job.go_on();
-                        // The task is polled meanwhile, and finds nothing to poll.
+                        // Meanwhile the task runs and finds nothing to poll.
                         world.block_on(world.sleep(Nanos::from_millis(100))).unwrap();
                     }
                     wait.as_mut().poll(cx)

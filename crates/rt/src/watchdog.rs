@@ -52,8 +52,8 @@ impl Watchdog {
             let alarm = self.rt.alarm(at, &ring());
             let dropped = {
                 let mut kept = self.alarm.lock();
-                // Where this thread was held up, the alarm has rung, and another may have armed the
-                // next: that one is kept.
+                // If this thread was delayed, its alarm has rung and another thread may have armed
+                // the next one. Keep that.
                 if self.rings_at.load(SeqCst) == at.0 { kept.replace(alarm) } else { Some(alarm) }
             };
             drop(dropped);

@@ -4,7 +4,8 @@
 //! or by an open file description (OFD, `fcntl(2)`). They only affect programs that check them.
 //! QEMU does, and so do programs that serve images through it (QEMU, block/file-posix.c). A shared
 //! lock on byte 100 + n says that its owner uses permission n. One on byte 200 + n says that its
-//! owner does not let anyone else use it. Whoever wants either checks for the other byte.
+//! owner does not let anyone else use it. Before taking either lock, a program checks the other
+//! byte.
 //! Permission 0 is reading, 1 writing, 2 writing unchanged data, 3 resizing.
 //!
 //! Our writer holds these locks on the image:

@@ -37,14 +37,14 @@ const HOLD: Nanos = Nanos::from_secs(10);
 /// seconds to give back what it holds then. Meanwhile its writers stall, and it keeps later devices
 /// from a link that they share.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
-/// What a device holds beyond its limit it gives back by half of what it writes, where that takes
-/// it longer than this: its writers have the other half meanwhile, and do not stand still for
-/// seconds because a faster device came.
+/// If writing back what a device holds over its limit takes longer than this, the device gives back
+/// only half of what it writes. Its writers use the other half, so a faster newcomer does not stall
+/// them for seconds.
 const STANDSTILL: Nanos = Nanos::from_millis(500);
-/// … but within so many seconds however slow it is: a device that ends nothing has no claim to what
-/// it holds.
+/// The longest time to give back memory, in seconds, however slow the device is. A device that
+/// completes nothing must not keep what it holds.
 const GIVEN_BACK_S: u64 = 100;
-/// A device that had nothing dirty for so long does not count for the shares.
+/// A device that had nothing dirty for this long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);
 /// The shortest pause worth taking.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
@@ -98,7 +98,7 @@ struct Device {
     busy: BusyRate,
     /// The device's amounts when last seen.
     amounts: Amounts,
-    /// The limit that it was last given, and when.
+    /// The last limit it got, and when.
     given: (Nanos, u64),
     /// When something was last dirty or in flight.
     active_at: Nanos,
@@ -274,7 +274,7 @@ impl TurnControl {
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 
-    /// The limit, where the device gives much of what it holds back gradually.
+    /// The limit for a device that may have to give back much memory: it falls gradually.
     fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let limit = self.limit_of(now, numbers);
         let device = &self.devices[numbers.device.0 as usize];
@@ -284,7 +284,7 @@ impl TurnControl {
         }
         let passed = now.saturating_sub(at);
         let given_back = (pages_in(rate, passed) / 2).max(pages_in(before, passed) / GIVEN_BACK_S);
-        // A writer goes on from an eighth below its limit.
+        // Writers resume an eighth below the limit.
         let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, MAX_PAUSE));
         limit.max(before.saturating_sub(given_back).min(most)).min(numbers.limits.limit_pages)
     }

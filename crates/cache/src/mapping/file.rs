@@ -184,10 +184,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Drops the file's clean, unpinned pages after writing back its dirty ones: as
-    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`, which leaves pages that are read or written
-    /// meanwhile. Pages that were loaded and that nobody has read so far stay, too: their reader
-    /// may be about to.
+    /// Drops the file's clean, unpinned pages after writing back its dirty ones, like
+    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. Pages that are read or written meanwhile
+    /// stay. So do loaded pages that have not been read yet: a reader may be waiting for them.
     ///
     /// # Errors
     /// A write-back failed while this waited.

@@ -91,8 +91,7 @@ impl Inner {
                 });
                 let extent = match extent.await {
                     Ok(extent) => extent,
-                    // What lies before the error is readable. Whoever asks for the rest meets the
-                    // error again.
+                    // What lies before the error is readable. A read of the rest returns the error.
                     Err(_) if at >= (start + 1) * PAGE => break,
                     Err(error) => return Err(error.into()),
                 };

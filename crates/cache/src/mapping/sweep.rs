@@ -22,8 +22,8 @@ const AT_ONCE: u64 = 8 * BATCH;
 pub(crate) enum Which {
     /// All pages, dirty or not.
     All,
-    /// Clean ones; those that are being loaded, and those that were and wait for their reader, only
-    /// if so wanted.
+    /// Clean pages. With `and_loading`, also those being loaded, and loaded ones that have not been
+    /// read yet.
     Clean { and_loading: bool },
 }
 

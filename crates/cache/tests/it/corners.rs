@@ -124,7 +124,7 @@ fn pages_in_flight_are_forgotten_before_direct_io() {
     cache.audit();
 }
 
-/// Many processes that read one file each drop it from the cache as they begin.
+/// Several processes read one file, and each drops it from the cache when it starts.
 #[test]
 fn a_page_that_was_loaded_for_a_reader_is_not_forgotten_before_it_has_read_it() {
     let rt = world();

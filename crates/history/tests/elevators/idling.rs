@@ -282,8 +282,8 @@ fn ours_does_not_let_a_busy_reader_stop_streams() {
     assert!(ours_ms <= linux_ms, "the reader: {ours_ms:.1} ms, cfq {linux_ms:.1}");
 }
 
-/// Of many readers that use little of the disk, the first come between the slices of a stream. The
-/// others are sent together, so that the disk can choose among them.
+/// With many light readers, only the first are served between the slices of a stream. The rest are
+/// dispatched together, so that the disk can choose among them.
 #[test]
 fn ours_does_not_serve_a_crowd_of_light_readers_one_by_one() {
     let mut elevator = make("extant");

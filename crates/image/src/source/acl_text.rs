@@ -1,18 +1,18 @@
 //! Access control lists in tar archives' text form (`SCHILY.acl.access`):
 //! `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
-/// Whose users and groups a list names.
+/// What a name in a list stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameOf {
     User,
     Group,
 }
 
-/// The value of `system.posix_acl_*` for a list in text. A number that follows a name counts;
-/// `number_of` looks up a name without one, unless it is a number itself.
+/// Converts a text list to the value of `system.posix_acl_*`. If a number follows a name, the
+/// number is used. `number_of` looks up names without one that are not numbers themselves.
 ///
 /// # Errors
-/// A malformed list, and what `number_of` says.
+/// The list is malformed, or `number_of` fails.
 pub(crate) fn acl_from_text(
     text: &[u8],
     mut number_of: impl FnMut(NameOf, &str) -> Result<u32, String>,

@@ -1,7 +1,8 @@
 //! Access lists of archives that name users and groups (`SCHILY.acl.*`, as GNU tar writes them).
 //!
-//! The names are those of the machine that packed the archive. Its headers may tell their numbers;
-//! else the sources' own `/etc/passwd` and `/etc/group` do, else those of this host, with a note.
+//! The names come from the machine that packed the archive. Numbers are looked up in the archive's
+//! headers, then in the sources' own `/etc/passwd` and `/etc/group`, then in this host's, with a
+//! note.
 
 use super::acl_text::{NameOf, acl_from_text};
 use super::owners::Owners;
@@ -11,7 +12,7 @@ use crate::{BuildError, Note, quoted};
 use extant_fs::quote;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Under these names an attribute's value is a list in text. No attribute of a volume has them.
+/// Names of attributes whose value is a list in text. No attribute of a volume has these names.
 pub(crate) const ACCESS_TEXT: &[u8] = b"SCHILY.acl.access";
 pub(crate) const DEFAULT_TEXT: &[u8] = b"SCHILY.acl.default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -20,10 +21,10 @@ const DEFAULT: &[u8] = b"system.posix_acl_default";
 /// A longer `/etc/passwd` or `/etc/group` is cut off here.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Turns all lists in text into what inodes store.
+/// Converts all lists in text to the binary form that inodes store.
 ///
 /// # Errors
-/// A malformed list, or one with a name that nobody knows.
+/// A list is malformed, or has a name that is not found anywhere.
 pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note>) -> Result<(), BuildError> {
     let is_text = |set: &[Xattr]| set.iter().any(|xattr| binary_name(&xattr.name).is_some());
     if !tree.xattr_sets().any(is_text) {
@@ -70,7 +71,7 @@ struct Known<'a> {
     headers: &'a Owners,
     sources: Owners,
     host: Owners,
-    /// Names that only the host knew, with their numbers, as text.
+    /// Names found only on the host, with their numbers, as text.
     of_host: BTreeSet<String>,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Known<'a> {
         for xattr in set {
             match binary_name(&xattr.name) {
                 None => resolved.push(xattr.clone()),
-                // The list is there as an inode stores it, with numbers.
+                // The same header has the list in binary form, with numbers.
                 Some(name) if set.iter().any(|other| *other.name == *name) => {}
                 Some(name) => {
                     let value = acl_from_text(&xattr.value, |of, name| self.number_of(of, name))?;

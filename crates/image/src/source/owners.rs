@@ -3,10 +3,10 @@
 use super::acl_text::NameOf;
 use std::collections::BTreeMap;
 
-/// Most names that are remembered: a hostile archive may have a new one in each header.
+/// Most names that are kept: a hostile archive may have a new one in each header.
 const MOST_NAMES: usize = 1 << 16;
 
-/// Numbers of users and groups by name. The first number of a name counts.
+/// Numbers of users and groups by name. The first number seen for a name is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(BTreeMap<(NameOf, Vec<u8>), u32>);
 

@@ -164,7 +164,7 @@ impl Op {
         after
     }
 
-    /// Gives whether all of it was done: of a write to a device that fails, only a part may be.
+    /// Returns whether all of it was done: a write to a failing device may be done in part.
     async fn run(self, file: &OpenFile, has_extents: bool) -> Result<bool, Error> {
         let (at, len) = (self.at as u64, self.len as u64);
         let data = || vec![self.fill; self.len];

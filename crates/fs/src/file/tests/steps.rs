@@ -1,5 +1,5 @@
-//! Files that go in several transactions: a crash between two of them finds the file as it was, or
-//! cut, or gone.
+//! Files removed in several transactions: a crash in between leaves the file unchanged, truncated,
+//! or gone.
 
 use super::crash::Volatile;
 use super::*;
@@ -18,13 +18,13 @@ const K: usize = 1024;
 const DATA_BLOCKS: usize = 200;
 /// Blocks that a step frees.
 const STEP_BLOCKS: u32 = 16;
-/// The steps that a removal of all that takes, but for one that overlaps another.
+/// Steps that a removal of all data takes, not counting one that overlaps another.
 const STEPS: usize = DATA_BLOCKS / STEP_BLOCKS as usize;
 
 const KINDS: [&str; 2] =
     ["-t ext4 -b 1024 -J size=1 -N 64 -O ^orphan_file", "-t ext3 -b 1024 -I 128 -J size=1 -N 64"];
 
-/// A machine on which each step of a removal takes so long that others are let in behind it.
+/// A machine on which a step of a removal takes so long that other tasks run after each.
 fn machine() -> Machine {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/vm-2026.toml");
     Machine::load_with(&file, &["journal_handle_ns=200_000".parse().unwrap()]).unwrap()
@@ -53,8 +53,8 @@ struct Crashes {
     disks: Vec<Vec<u8>>,
 }
 
-/// Has `work` change a file with a large map, while another task commits all that is done. Gives
-/// what a power cut leaves behind every write and flush.
+/// Lets `work` change a file with a large map while another task commits everything done so far.
+/// Returns the disks that a power cut leaves after each write and flush.
 fn crashes(args: &'static str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<Crashes> {
     if !have_tools() {
         return None;
@@ -126,7 +126,7 @@ fn check_is_sound(image: &Path, what: &str) {
     assert!(said.contains("Inode count:") && !is_any_left, "{what}: {said}");
 }
 
-/// What a recovery makes of a file.
+/// State of the file after a recovery.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Whole,
@@ -172,7 +172,7 @@ impl Crashes {
         self.judged(&format!("our recovery of {what}"))
     }
 
-    /// After e2fsck, which may say no more than that it replays the log and finishes an orphan.
+    /// After e2fsck, which may only report that it replays the log and finishes an orphan.
     fn repaired(&self, disk: &[u8], what: &str) -> End {
         let expected = [
             "recovering journal",
@@ -182,7 +182,7 @@ impl Crashes {
             "Free blocks count wrong (",
             "Free inodes count wrong (",
             "FILE SYSTEM WAS MODIFIED",
-            // An extent tree that could be flatter is no damage.
+            // An extent tree that could be flatter is not damage.
             "could be shorter",
             "could be narrower",
             "Pass ",
@@ -215,7 +215,7 @@ impl Crashes {
         found
     }
 
-    /// The blocks of 512 bytes that the file has, for a reader who replays the log in memory.
+    /// The file's block count in units of 512 bytes, as a reader that replays the log sees it.
     fn blocks_512(&self, disk: &[u8]) -> u64 {
         let memory = Arc::new(MemDevice::from_bytes(disk.to_vec()));
         let sim = Sim::new(machine(), 1);
@@ -253,7 +253,7 @@ impl Crashes {
             "{}: {whole} of {all} crashes came before the first step",
             self.args
         );
-        // As it was, as it is at the end, and after each step but the last.
+        // The original size, the final one, and one after each step except the last.
         assert!(sizes.len() > STEPS, "{}: {} steps were seen", self.args, sizes.len());
     }
 }
@@ -263,7 +263,6 @@ fn a_file_that_shrinks_in_steps_is_whole_or_cut_after_each() {
     for args in KINDS {
         let crashes = crashes(args, async |volume, number| {
             let file = volume.open_for_writing(number, FileOptions::default()).await.unwrap();
-            // The rest of a last block that stays in part is zeroed before.
             file.set_size(K as u64).await.unwrap();
         });
         let Some(crashes) = crashes else { return };

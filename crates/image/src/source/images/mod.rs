@@ -232,7 +232,7 @@ impl Image<'_> {
     }
 
     /// Returns the only one of these images; `name` is what each is called in messages, and `id`
-    /// tells those of the same name apart.
+    /// distinguishes those with the same name.
     fn only<T>(
         &self,
         mut images: Vec<T>,

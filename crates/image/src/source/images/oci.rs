@@ -164,7 +164,7 @@ fn json<T: for<'de> Deserialize<'de>>(image: &Image<'_>, of: &Descriptor) -> Res
     image.json(&blob, &of.digest)
 }
 
-/// The platform in the configuration of a manifest; `None` if nothing tells it.
+/// The platform in the configuration of a manifest; `None` if it has none.
 fn configured(image: &Image<'_>, of: &Descriptor) -> Result<Option<Platform>, BuildError> {
     if of.is_index() {
         return Ok(None);
@@ -191,7 +191,7 @@ fn choose(
         }
         let platform_of = |image: &Descriptor| image.platform.as_ref().map(Platform::name);
         let fits = images.iter().find(|image| image.platform.as_ref().is_some_and(|has| has.is(wanted)));
-        // If nothing tells an image's platform, it may be for any.
+        // An image without a platform may be for any.
         let found = fits.and_then(platform_of);
         if !images.iter().any(|image| platform_of(image) == found) {
             return Err(missing(image, &images, &format!("for {wanted}")));

@@ -9,8 +9,8 @@ use crate::elevator::{Request, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
 
-/// The most queues without slices that want something when one of them comes between slices:
-/// itself, and another.
+/// A queue may be served between slices only if at most this many queues without a slice have
+/// requests: itself and one more.
 const MOST_BETWEEN: i64 = 2;
 
 /// A page: a longer request is not held back to be merged with its successors.
@@ -105,7 +105,7 @@ impl Cfq {
         let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
         let class = active.class == queue.class && !queue.idle_class();
         let works = active.urgent || active.sync && active.idle_window;
-        // In a crowd each would wait for the others, and the device could not choose among them.
+        // In a crowd, serving them one by one would keep the device from reordering them.
         let is_crowd = i64::from(self.busy_queues) - self.busy_idle_queues > MOST_BETWEEN;
         let fits = class && works && queue.sync && queue.queued == 1 && queue.dispatched == 0;
         let served = match (active.urgent, self.active_context) {

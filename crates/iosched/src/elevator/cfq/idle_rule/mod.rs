@@ -136,9 +136,9 @@ pub trait IdleRule: Send + fmt::Debug {
         false
     }
 
-    /// Whether the first request of a stream comes between the slices of others, because the stream
-    /// uses little of the disk. Asked once for such a request; one that comes between counts.
-    /// `served` is the stream that has its slice, if it is one.
+    /// Whether to serve the first request of a stream between the slices of others, because the
+    /// stream uses little of the disk. Asked once per such request; a yes is charged to the stream.
+    /// `served` is the stream whose slice it is, if a stream has it.
     fn comes_between(&mut self, _stream: StreamId, _served: Option<StreamId>, _now: Nanos) -> bool {
         false
     }
