@@ -89,8 +89,8 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
     assert!(soon > 8_000 && late <= 400, "{soon} pages at first, {late} pages after 100 s");
 }
 
-/// A 2 MB/s stick holds far more than its share before its rate is known. Its writers must not stall
-/// until all of that is written.
+/// A 2 MB/s stick holds far more than its share before its rate is known. Its writers must not
+/// stall until all of that is written.
 #[test]
 fn a_slow_device_gives_back_little_by_little() {
     let mut control = TurnControl::new();
