@@ -393,17 +393,19 @@ impl Disk {
         self.state.flush(&self.shared).await
     }
 
-    /// Runs a `PREFLUSH` write of a file system's own, such as a journal's commit block.
+    /// Runs a `PREFLUSH` write of a file system's own, such as a journal's commit block, unless
+    /// more than `failures` flushes have failed ([`Self::flush_failures`]).
     ///
-    /// It takes its turn with the device's flushes: next to a flush in flight it might succeed
-    /// although that flush loses data. A failure counts as a failed flush for every file written
-    /// since the last successful one, because the device does not say which part failed. The
-    /// outcome is recorded even if the caller goes away after the submission.
+    /// It takes its turn with the device's flushes. Next to a flush in flight, or after one that
+    /// failed, the write might succeed although data that it vouches for are lost. A failure counts
+    /// as a failed flush for every file written since the last successful one, because the device
+    /// does not say which part failed. The outcome is recorded even if the caller goes away after
+    /// the submission.
     ///
     /// # Errors
-    /// The device's error.
-    pub async fn write_behind_flush(&self, bio: Bio) -> std::result::Result<(), IoError> {
-        self.state.write_behind_flush(&self.shared, bio).await
+    /// The device's error, or that of the last flush that failed: then nothing was written.
+    pub async fn write_behind_flush(&self, bio: Bio, failures: u64) -> std::result::Result<(), IoError> {
+        self.state.write_behind_flush(&self.shared, bio, failures).await
     }
 
     /// Announces a sync of a file system on this device.
@@ -416,7 +418,8 @@ impl Disk {
     }
 
     /// How many flushes of this device have failed. A file system reads it once at mount and
-    /// latches an error when it changes: data it wrote earlier may be gone.
+    /// latches an error when it changes: data it wrote earlier may be gone. See also
+    /// [`Self::write_behind_flush`].
     pub fn flush_failures(&self) -> u64 {
         self.state.flushes.failures()
     }

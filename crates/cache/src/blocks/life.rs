@@ -193,12 +193,18 @@ pub fn durable_write(start: Sector, block: Buf) -> Bio {
 
 impl Disk {
     /// Writes the commit block of `epoch` at `start`, as a [`durable_write`]. This also makes the
-    /// log blocks written before it durable.
+    /// log blocks written before it durable. `failures` is as in [`Disk::write_behind_flush`].
     ///
     /// # Errors
     /// As [`Disk::write_behind_flush`]; nothing is then known to be durable.
-    pub async fn write_commit(&self, epoch: u64, start: Sector, block: Buf) -> Result<Durable, IoError> {
-        self.write_behind_flush(durable_write(start, block)).await.map(|()| Durable(epoch))
+    pub async fn write_commit(
+        &self,
+        epoch: u64,
+        start: Sector,
+        block: Buf,
+        failures: u64,
+    ) -> Result<Durable, IoError> {
+        self.write_behind_flush(durable_write(start, block), failures).await.map(|()| Durable(epoch))
     }
 }
 

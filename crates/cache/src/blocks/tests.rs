@@ -266,7 +266,7 @@ fn frozen_and_durable(epoch: u64) -> (Frozen, Durable) {
     let commit = Buf::from_slice(&[200; BLOCK]);
     let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
     let disk = cache.attach(device.clone());
-    let durable = rt.block_on(disk.write_commit(epoch, Sector(40 * 8), commit)).unwrap().unwrap();
+    let durable = rt.block_on(disk.write_commit(epoch, Sector(40 * 8), commit, 0)).unwrap().unwrap();
     let written = rt.block_on(extant_block::read(&*device, Sector(40 * 8), BLOCK)).unwrap().unwrap();
     assert_eq!(written[..], [200; BLOCK]);
     (block.take(1, |_| ()), durable)

@@ -68,8 +68,16 @@ impl Flushes {
 
     /// Begins a flush that its caller cannot share, because it is the first part of a write; `None`
     /// while another is in flight.
-    pub(crate) fn begin(&self) -> Option<u64> {
-        self.0.lock().begin()
+    ///
+    /// # Errors
+    /// The last failure, if more than `failures` flushes have failed: the write relies on data that
+    /// may be lost.
+    pub(crate) fn begin_behind(&self, failures: u64) -> Option<std::result::Result<u64, IoError>> {
+        let mut state = self.0.lock();
+        match &state.last_failure {
+            Some(error) if state.failures > failures => Some(Err(error.clone())),
+            _ => state.begin().map(Ok),
+        }
     }
 
     /// Flush number `nth` has ended, and any failure has been recorded.

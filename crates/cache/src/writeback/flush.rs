@@ -69,21 +69,23 @@ impl DiskState {
         }
     }
 
-    /// Runs a `PREFLUSH` write while no flush is in flight. Callers that asked for a flush before
-    /// it begins share its outcome.
+    /// Runs a `PREFLUSH` write while no flush is in flight, unless more than `failures` flushes
+    /// have failed by then. Callers that asked for a flush before it begins share its outcome.
     pub(crate) async fn write_behind_flush(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         bio: Bio,
+        failures: u64,
     ) -> std::result::Result<(), IoError> {
-        let mut nth = None;
+        let mut begun = None;
         if self.device.limits().volatile_cache {
             let has_begun = || {
-                nth = self.flushes.begin();
-                nth.is_some()
+                begun = self.flushes.begin_behind(failures);
+                begun.is_some()
             };
             shared.pages.wait_until(flushed(self), has_begun).await;
         }
+        let nth = begun.transpose()?;
         let ended = self.submit_flush(shared, bio, nth);
         shared.pages.wait_until(flushed(self), || ended.get().is_some()).await;
         ended.get().cloned().expect("the wait is over")

@@ -75,7 +75,7 @@ fn a_sync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
     let (_cache, disk, gate, mapping) = unflushed(&rt);
     gate.hold();
     let commit =
-        rt.spawn("commit", Class::Normal, async move { disk.write_behind_flush(commit_block()).await });
+        rt.spawn("commit", Class::Normal, async move { disk.write_behind_flush(commit_block(), 0).await });
     settle(&rt);
     let opened = mapping.open();
     let sync = rt.spawn("sync", Class::Normal, async move { opened.sync().await });
@@ -88,7 +88,7 @@ fn a_sync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
 }
 
 #[test]
-fn a_commit_is_not_overtaken_by_the_failure_of_a_flush_and_is_a_flush_for_others() {
+fn a_commit_is_not_written_after_a_flush_that_failed_and_is_a_flush_for_others() {
     let sim = virtual_world();
     let rt = sim.rt().clone();
     let (_cache, disk, gate, mapping) = unflushed(&rt);
@@ -101,18 +101,32 @@ fn a_commit_is_not_overtaken_by_the_failure_of_a_flush_and_is_a_flush_for_others
     settle(&rt);
     let committing = disk.clone();
     let commit =
-        rt.spawn("commit", Class::Normal, async move { committing.write_behind_flush(commit_block()).await });
+        rt.spawn(
+            "commit",
+            Class::Normal,
+            async move { committing.write_behind_flush(commit_block(), 0).await },
+        );
     settle(&rt);
     assert_eq!(gate.held(), 1, "flushes follow each other");
     gate.fail_flushes.store(1, Ordering::SeqCst);
     gate.release_one(0);
     settle(&rt);
     assert!(run(&rt, older).unwrap().is_err());
+    assert!(run(&rt, commit).unwrap().is_err());
     assert_eq!(
         (gate.held(), disk.flush_failures()),
-        (1, 1),
-        "a file system looks before it trusts its commit"
+        (0, 1),
+        "the flush may have lost what the commit vouches for"
     );
+    // One who has heard of the failure may go on.
+    let committing = disk.clone();
+    let commit =
+        rt.spawn(
+            "commit",
+            Class::Normal,
+            async move { committing.write_behind_flush(commit_block(), 1).await },
+        );
+    settle(&rt);
     let newer = flush("newer");
     settle(&rt);
     gate.release_one(0);
@@ -134,7 +148,7 @@ fn a_commit_whose_caller_leaves_is_heard_all_the_same() {
     let opened = mapping.open();
     gate.hold();
     {
-        let mut commit = Box::pin(disk.write_behind_flush(commit_block()));
+        let mut commit = Box::pin(disk.write_behind_flush(commit_block(), 0));
         let started = std::future::poll_fn(|cx| Poll::Ready(commit.as_mut().poll(cx).is_pending()));
         assert!(run(&rt, started));
     }

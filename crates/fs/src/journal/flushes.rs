@@ -6,11 +6,48 @@
 //! home writes of checkpoints. The journal therefore stops for good (Rebello et al., *Can
 //! Applications Recover from fsync Failures?*, USENIX ATC 2020).
 
-use super::Inner;
+use super::{Inner, Tid};
 use crate::{Error, Result};
-use extant_block::{IoError, IoErrorKind, Op, Sector};
-use extant_cache::CacheError;
+use extant_block::{Bio, Buf, IoError, IoErrorKind, Op, Sector};
+use extant_cache::blocks::Durable;
+use extant_cache::{CacheError, Disk};
 use std::future::Future;
+
+/// The device as the page cache sees it, for flushes and for writes that rely on them.
+#[derive(Debug)]
+pub(super) struct FlushedDisk {
+    disk: Disk,
+    /// Failed flushes of the device when the volume was opened.
+    failures: u64,
+}
+
+impl FlushedDisk {
+    pub(super) fn new(disk: &Disk) -> Self {
+        Self { disk: disk.clone(), failures: disk.flush_failures() }
+    }
+
+    /// Whether a flush has failed since the volume was opened.
+    fn has_failed(&self) -> bool {
+        self.disk.flush_failures() != self.failures
+    }
+
+    /// Runs a `PREFLUSH` write, unless a flush has failed since the volume was opened.
+    ///
+    /// # Errors
+    /// As [`Disk::write_behind_flush`].
+    pub(super) async fn write_behind_flush(&self, bio: Bio) -> Result<()> {
+        Ok(self.disk.write_behind_flush(bio, self.failures).await?)
+    }
+
+    /// Writes the commit block of `tid` at `start`, unless a flush has failed since the volume was
+    /// opened: it may have lost the transaction's log blocks, and not every log has checksums.
+    ///
+    /// # Errors
+    /// As [`Disk::write_commit`].
+    pub(super) async fn write_commit(&self, tid: Tid, start: Sector, block: Buf) -> Result<Durable> {
+        Ok(self.disk.write_commit(tid.0, start, block, self.failures).await?)
+    }
+}
 
 /// Counts flushes, numbered from 1 in the order they begin.
 #[derive(Debug, Default)]
@@ -62,7 +99,7 @@ impl Inner {
     /// As [`Self::flush_since`].
     pub(super) async fn flush(&self) -> Result<()> {
         let nth = self.lock().flushes.begin();
-        let flushed = self.disk.flush().await.map_err(|error| match error {
+        let flushed = self.disk.disk.flush().await.map_err(|error| match error {
             CacheError::Io(error) => error.into(),
             _ => self.flush_error(),
         });
@@ -95,7 +132,7 @@ impl Inner {
 
     /// Detects flushes that failed elsewhere. A later success does not bring back what was lost.
     fn check_flushes(&self) -> Result<()> {
-        if self.disk.flush_failures() == self.flush_failures {
+        if !self.disk.has_failed() {
             return Ok(());
         }
         self.latch(self.flush_error());
@@ -103,7 +140,7 @@ impl Inner {
     }
 
     fn flush_error(&self) -> Error {
-        let device = self.disk.device().limits().name.clone();
+        let device = self.disk.disk.device().limits().name.clone();
         let kind = IoErrorKind::Os(5);
         IoError { device, op: Op::Flush, start: Sector(0), bytes: 0, kind }.into()
     }

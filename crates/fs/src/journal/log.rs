@@ -1,11 +1,11 @@
 //! The log on the device: where its blocks are, and how a transaction is laid out in it.
 
 use super::Tid;
+use super::flushes::FlushedDisk;
 use super::state::LogLimits;
 use crate::meta::MetaBlock;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
-use extant_cache::Disk;
 use extant_cache::blocks::{Durable, Frozen, durable_write};
 use extant_format::jbd2::{
     DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
@@ -187,11 +187,16 @@ impl LogDevice {
         write_blocks(&*self.device, self.block_bytes, list).await
     }
 
-    /// Writes the commit block of `tid` to block `at` of the log, after a flush of `disk` and with
-    /// FUA.
-    pub(super) async fn write_commit(&self, disk: &Disk, tid: Tid, block: Buf, at: u32) -> Result<Durable> {
+    /// Writes the commit block of `tid` to block `at` of the log, after a flush and with FUA.
+    pub(super) async fn write_commit(
+        &self,
+        disk: &FlushedDisk,
+        tid: Tid,
+        block: Buf,
+        at: u32,
+    ) -> Result<Durable> {
         let start = sector(self.map.home(at)?.0, self.block_bytes);
-        Ok(disk.write_commit(tid.0, start, block).await?)
+        disk.write_commit(tid, start, block).await
     }
 
     /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or
@@ -201,7 +206,7 @@ impl LogDevice {
         start: Option<u32>,
         sequence: u32,
         head: Option<u32>,
-        durable_on: Option<&Disk>,
+        durable_on: Option<&FlushedDisk>,
     ) -> Result<()> {
         let (block, errno) = {
             let mut superblock = self.superblock.lock();
@@ -217,7 +222,7 @@ impl LogDevice {
             // Through the page cache's disk, which serialises flushes.
             Some(disk) => {
                 let start = sector(home.0, self.block_bytes);
-                disk.write_behind_flush(durable_write(start, block)).await.map_err(Error::from)
+                disk.write_behind_flush(durable_write(start, block)).await
             }
             None => write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await,
         };

@@ -40,9 +40,11 @@ pub(crate) use state::LOG_BLOCKS_MIN;
 use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};
 use commit::Versions;
+use extant_block::Bio;
 use extant_cache::Disk;
 use extant_format::VolumeBlock;
 use extant_rt::{Nanos, Rt};
+use flushes::FlushedDisk;
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, Running, State};
@@ -85,10 +87,7 @@ pub(crate) struct Journal {
 struct Inner {
     rt: Rt,
     store: Arc<MetaStore>,
-    /// The device as the page cache sees it, for flushes.
-    disk: Disk,
-    /// Failed flushes of the device at the time the volume was opened.
-    flush_failures: u64,
+    disk: FlushedDisk,
     /// Location of the log; `None` for a volume without a journal.
     log: Option<LogDevice>,
     options: JournalOptions,
@@ -134,8 +133,7 @@ impl Journal {
         let inner = Arc::new(Inner {
             rt: rt.clone(),
             store,
-            disk: disk.clone(),
-            flush_failures: disk.flush_failures(),
+            disk: FlushedDisk::new(disk),
             log,
             options,
             state: Ranked::new(LockRank::Journal, state),
@@ -253,6 +251,15 @@ impl Journal {
     /// Why the journal was aborted, now or earlier; a failed flush aborts it.
     pub(crate) async fn flush_since(&self, mark: u64) -> Result<()> {
         self.inner.flush_since(mark).await
+    }
+
+    /// Runs a `PREFLUSH` write outside any transaction. A failure aborts the journal.
+    ///
+    /// # Errors
+    /// The device's error. If a flush has failed since the volume was opened, nothing is written.
+    pub(crate) async fn write_behind_flush(&self, bio: Bio) -> Result<()> {
+        let written = self.inner.disk.write_behind_flush(bio);
+        self.inner.behind_flush(written).await
     }
 
     /// Makes every operation of transactions up to `upto` durable.

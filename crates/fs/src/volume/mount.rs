@@ -423,12 +423,10 @@ impl Mount {
         let start = Sector(home.number().0 * (block.len() as u64 / Sector::BYTES));
         let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
         bio.flags = flags | BioFlags::SYNC | BioFlags::META;
-        let written = if flags.contains(BioFlags::PREFLUSH) {
-            self.disk.write_behind_flush(bio).await
-        } else {
-            extant_block::execute(&**self.disk.device(), bio).await.1
-        };
-        written.map_err(|error| {
+        if flags.contains(BioFlags::PREFLUSH) {
+            return self.journal.write_behind_flush(bio).await;
+        }
+        extant_block::execute(&**self.disk.device(), bio).await.1.map_err(|error| {
             self.journal.latch(error.clone().into());
             Error::from(error)
         })
