@@ -1,7 +1,7 @@
 //! Directories that form a cycle, have two names or the wrong size on a damaged volume: changes are
 //! refused, and nothing is lost.
 
-use crate::testbed::{Ran, debugfs, extant, extant_with, fsck, have, mke2fs, noise, place, run};
+use crate::testbed::{Ran, debugfs, extant, extant_with, have, mke2fs, noise, place, run};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn volume(dir: &Path, options: &[&str], paths: &[&str]) -> PathBuf {
     let image = dir.join("image");
     let mut args = vec!["-d", source.to_str().unwrap()];
     args.extend(options);
-    mke2fs(&image, "16M", &args);
+    mke2fs(&image, "4M", &args);
     image
 }
 
@@ -50,10 +50,9 @@ fn mended(image: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::copy(image, &copy).unwrap();
     let path = copy.to_str().unwrap();
     // Some repairs lead to further ones.
-    for _ in 0..3 {
-        Command::new("e2fsck").args(["-fy", path]).output().unwrap();
-    }
-    fsck(&copy);
+    let mends = || Command::new("e2fsck").args(["-fy", path]).output().unwrap().status.code() != Some(0);
+    let rounds = (0..4).take_while(|_| mends()).count();
+    assert!(rounds < 4, "e2fsck finds no end");
     let out = image.with_extension("out");
     let _ = fs::remove_dir_all(&out);
     extant(["cp", &place(&copy, "/"), out.to_str().unwrap()]).clean();

@@ -2,6 +2,7 @@
 
 use crate::testbed::{Ran, debugfs, extant, have, mke2fs, noise, place, run};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 fn have_tools() -> bool {
@@ -36,11 +37,10 @@ fn indirect(image: &Path, path: &str) -> Vec<usize> {
 }
 
 fn change(image: &Path, changes: &[(usize, &[u8])]) {
-    let mut bytes = fs::read(image).unwrap();
+    let file = fs::File::options().write(true).open(image).unwrap();
     for &(at, to) in changes {
-        bytes[at..at + to.len()].copy_from_slice(to);
+        file.write_all_at(to, at as u64).unwrap();
     }
-    fs::write(image, bytes).unwrap();
 }
 
 fn cut(image: &Path, bytes: u64) {
@@ -273,12 +273,26 @@ fn backups_stand_in_for_superblock_and_descriptors() {
     }
     for (size, options) in [
         ("64M", &["-t", "ext4", "-b", "1024"][..]),
-        ("300M", &["-t", "ext4", "-b", "4096", "-O", "64bit"]),
+        ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048", "-O", "64bit"]),
         ("32M", &["-t", "ext2", "-b", "1024"]),
         ("300M", &["-t", "ext3", "-b", "4096", "-O", "^sparse_super,^resize_inode"]),
-        ("300M", &["-t", "ext4", "-b", "4096", "-O", "sparse_super2,^resize_inode", "-E", "num_backup_sb=2"]),
-        ("300M", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"]),
-        ("64M", &["-t", "ext4", "-b", "4096", "-g", "2048"]),
+        (
+            "24M",
+            &[
+                "-t",
+                "ext4",
+                "-b",
+                "4096",
+                "-g",
+                "2048",
+                "-O",
+                "sparse_super2,^resize_inode",
+                "-E",
+                "num_backup_sb=2",
+            ],
+        ),
+        ("40M", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"]),
+        ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048"]),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = groups(dir.path(), size, options);
@@ -293,10 +307,14 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             assert_eq!(ran.stdout, b"contents", "{options:?}: {what}: {}", ran.stderr);
             ran
         };
+        let restore = || {
+            let places = [(1024, 1024), (descriptors, block), (behind, block)];
+            change(&image, &places.map(|(at, len)| (at, &original[at..at + len])));
+        };
         // Without the primary superblock, and also without the descriptors after it.
         let both = [(1024, &garbage[..1024]), (descriptors, &garbage[..])];
         for (what, changes) in [("no superblock", &both[..1]), ("neither", &both[..])] {
-            fs::write(&image, &original).unwrap();
+            restore();
             change(&image, changes);
             is_read(&["--superblock", &at], what).clean();
             let ran = is_read(&[], what);
@@ -317,7 +335,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
         // A good superblock and bad descriptors: garbage, and zeros, which would be valid block
         // numbers.
         for (what, rubbish) in [("rubbish", &garbage), ("zeros", &vec![0; block])] {
-            fs::write(&image, &original).unwrap();
+            restore();
             change(&image, &[(descriptors, &rubbish[..])]);
             let ran = is_read(&[], what);
             let told = ", in group 1, is used instead";
@@ -326,7 +344,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             let ran = extant(["mkdir", new.as_str()]);
             assert!(ran.code != Some(0) && !ran.stderr.contains("instead"), "{}", ran.stderr);
             // The other copies replace those after a backup.
-            fs::write(&image, &original).unwrap();
+            restore();
             change(&image, &[(behind, &rubbish[..])]);
             let ran = is_read(&["--superblock", &at], what);
             assert!(
