@@ -2,9 +2,10 @@
 
 use crate::{Alarm, Nanos, Rt};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 
 /// For hand-overs to a task whose future may be kept without being polled: after a while, has the
 /// owner check whether the task did what it was woken for. One alarm serves all hand-overs of an
@@ -15,7 +16,7 @@ pub struct Watchdog {
     rt: Rt,
     patience: Nanos,
     /// When the alarm rings; a time in the past if none is armed.
-    rings_at: AtomicU64,
+    rings_at: Arc<AtomicU64>,
     /// Locked only to swap the alarm, never while one is armed or dropped.
     alarm: Mutex<Option<Alarm>>,
 }
@@ -26,7 +27,7 @@ impl Watchdog {
 
     /// A watchdog that checks after `patience` at the earliest.
     pub fn new(rt: &Rt, patience: Nanos) -> Self {
-        Self { rt: rt.clone(), patience, rings_at: AtomicU64::new(0), alarm: Mutex::new(None) }
+        Self { rt: rt.clone(), patience, rings_at: Arc::default(), alarm: Mutex::new(None) }
     }
 
     /// Whether a task that was woken at `since` has had enough time.
@@ -49,7 +50,8 @@ impl Watchdog {
         }
         let at = now.saturating_add(self.patience);
         if self.rings_at.compare_exchange(armed, at.0, SeqCst, SeqCst).is_ok() {
-            let alarm = self.rt.alarm(at, &ring());
+            let bell = Bell { ring: ring(), rings_at: self.rings_at.clone(), at: at.0 };
+            let alarm = self.rt.alarm(at, &Waker::from(Arc::new(bell)));
             let dropped = {
                 let mut kept = self.alarm.lock();
                 // If this thread was delayed, its alarm has rung and another thread may have armed
@@ -64,6 +66,26 @@ impl Watchdog {
     /// again.
     pub fn rang(&self) {
         self.rings_at.store(0, SeqCst);
+    }
+}
+
+/// The waker of one alarm. A world that ends may drop it without a ring; no alarm is armed then.
+struct Bell {
+    ring: Waker,
+    rings_at: Arc<AtomicU64>,
+    at: u64,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring.wake_by_ref();
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // Unless the next one is armed.
+        let _ = self.rings_at.compare_exchange(self.at, 0, SeqCst, SeqCst);
     }
 }
 
@@ -82,7 +104,6 @@ mod tests {
     };
     use std::collections::BTreeMap;
     use std::pin::Pin;
-    use std::sync::Arc;
 
     type Hook = Box<dyn FnOnce() + Send>;
 

@@ -1,10 +1,11 @@
 //! The virtual world as tasks see it.
 
-use extant_rt::{Class, Cpu, Flag, Nanos, Rt, RtError, WaitConfig, WaitKey, WaitTable};
+use extant_rt::{Class, Cpu, Flag, Nanos, Rt, RtError, RwLock, WaitConfig, WaitKey, WaitTable};
 use extant_sim::{Machine, Preemption, Sim, SimConfig};
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::task::{Wake, Waker};
+use std::task::{Context, Wake, Waker};
 
 const MS: u64 = 1_000_000;
 
@@ -263,6 +264,22 @@ fn an_alarm_of_the_past_rings_at_once_and_one_of_before_a_shutdown_disarms_no_ot
     })
     .unwrap();
     assert_eq!(rung.load(SeqCst), 2);
+}
+
+#[test]
+fn a_lock_that_is_given_at_a_shutdown_and_not_used_is_taken_back_afterwards() {
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt();
+    let lock = RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("test"))));
+    let mut none = Context::from_waker(Waker::noop());
+    let first = lock.try_write().expect("free");
+    let (mut kept, mut waits) = (Box::pin(lock.write()), Box::pin(lock.write()));
+    assert!(kept.as_mut().poll(&mut none).is_pending() && waits.as_mut().poll(&mut none).is_pending());
+    drop(first);
+    // The alarm for the waiter that has the lock now is lost.
+    assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
+    drop(rt.block_on(waits).expect("the other does not come"));
+    drop(rt.block_on(kept).expect("late, but free"));
 }
 
 #[test]
