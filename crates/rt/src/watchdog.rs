@@ -30,6 +30,10 @@ impl Watchdog {
         Self { rt: rt.clone(), patience, rings_at: Arc::default(), alarm: Mutex::new(None) }
     }
 
+    pub(crate) fn patience(&self) -> Nanos {
+        self.patience
+    }
+
     /// Whether a task that was woken at `since` has had enough time.
     pub fn is_overdue(&self, since: Nanos) -> bool {
         since.saturating_add(self.patience) <= self.rt.now()

@@ -5,7 +5,7 @@ use extant_sim::{Machine, Preemption, Sim, SimConfig};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 const MS: u64 = 1_000_000;
 
@@ -280,6 +280,45 @@ fn a_lock_that_is_given_at_a_shutdown_and_not_used_is_taken_back_afterwards() {
     assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
     drop(rt.block_on(waits).expect("the other does not come"));
     drop(rt.block_on(kept).expect("late, but free"));
+}
+
+#[test]
+fn a_waiter_that_is_always_slow_gets_the_lock_in_the_end() {
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt();
+    let table = WaitTable::new(rt, WaitConfig::new("test")).with_patience(Nanos(MS / 5));
+    let lock = RwLock::new(&Arc::new(table));
+    let mut none = Context::from_waker(Waker::noop());
+    for is_writer in [true, false] {
+        let mut held = Some(lock.try_write().expect("free"));
+        let mut slow = Box::pin(async {
+            match is_writer {
+                true => drop(lock.write().await),
+                false => drop(lock.read().await),
+            }
+        });
+        assert!(slow.as_mut().poll(&mut none).is_pending());
+        let mut losses = 0;
+        loop {
+            // Another takes it again as soon as it can.
+            let mut fast = Box::pin(lock.write());
+            assert!(fast.as_mut().poll(&mut none).is_pending());
+            drop(held.take());
+            rt.block_on(rt.sleep(Nanos(2 * MS))).unwrap();
+            if let Poll::Ready(guard) = fast.as_mut().poll(&mut none) {
+                held = Some(guard);
+            }
+            if slow.as_mut().poll(&mut none).is_ready() {
+                assert!(held.is_none() && fast.as_mut().poll(&mut none).is_ready());
+                break;
+            }
+            losses += 1;
+            assert!(losses < 100, "it is overtaken for ever");
+        }
+        // It has a tenth of the time at first, and then twice as long each time.
+        assert_eq!(losses, 4);
+        assert!(lock.try_write().is_some());
+    }
 }
 
 #[test]

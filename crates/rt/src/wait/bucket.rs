@@ -44,6 +44,7 @@ pub(super) enum Fate {
 pub(super) struct Given {
     pub(super) slot: u32,
     pub(super) key: WaitKey,
+    /// When, or later for one that has lost it before: from then on it has the usual patience.
     pub(super) at: Nanos,
     /// The others were woken because the waiter did not come for it.
     pub(super) is_told: bool,
@@ -56,6 +57,8 @@ struct Node {
     fate: Fate,
     /// Position in the order of queueing.
     order: u64,
+    /// How often a lock that it was given was taken back.
+    losses: u32,
     previous: u32,
     /// The next in the queue, or the next free node.
     next: u32,
@@ -190,8 +193,16 @@ impl Waiters {
 
     /// Appends a waiter to its queue.
     pub(super) fn add(&mut self, key: WaitKey, want: Want, waker: Waker) -> u32 {
-        let node =
-            Node { key, want, fate: Fate::Waiting, order: 0, previous: NIL, next: NIL, waker: Some(waker) };
+        let node = Node {
+            key,
+            want,
+            fate: Fate::Waiting,
+            order: 0,
+            losses: 0,
+            previous: NIL,
+            next: NIL,
+            waker: Some(waker),
+        };
         let slot = if self.free == NIL {
             self.nodes.push(node);
             u32::try_from(self.nodes.len() - 1).expect("a bucket has fewer than 2^32 waiters")
@@ -211,6 +222,29 @@ impl Waiters {
         node.fate = Fate::Waiting;
         node.waker = Some(waker);
         self.link(slot);
+    }
+
+    /// Re-queues a waiter whose lock was taken back, before those that came after it. At the end it
+    /// could lose every time to waiters that come quickly. Keyed discipline only.
+    pub(super) fn add_in_order(&mut self, slot: u32, waker: Waker) {
+        let (key, order) = (self.node(slot).key, self.node(slot).order);
+        let mut next = self.first_locked(key).map_or(NIL, |(first, _)| first);
+        while next != NIL && self.node(next).order < order {
+            next = self.node(next).next;
+        }
+        if next == NIL {
+            return self.add_again(slot, waker);
+        }
+        let previous = std::mem::replace(&mut self.node(next).previous, slot);
+        let node = self.node(slot);
+        (node.fate, node.waker) = (Fate::Waiting, Some(waker));
+        (node.previous, node.next) = (previous, next);
+        let whole = Whole(key, node.want.queue());
+        if previous != NIL {
+            self.node(previous).next = slot;
+        } else if let Queues::ByKey(queues) = &mut self.queues {
+            queues.get(whole).expect("it had a first waiter").first = slot;
+        }
     }
 
     pub(super) fn fate(&self, slot: u32) -> Fate {
@@ -262,6 +296,12 @@ impl Waiters {
         let node = self.node(slot);
         assert_eq!(node.fate, Fate::Served, "only what was given is taken back");
         node.fate = Fate::Poked;
+        node.losses += 1;
+    }
+
+    /// How often a lock that the waiter was given was taken back.
+    pub(super) fn losses(&self, slot: u32) -> u32 {
+        self.nodes[slot as usize].losses
     }
 
     /// The wakers of those who wait for this lock. The waiters keep their places.
@@ -455,6 +495,37 @@ mod tests {
         }
         slots.sort_unstable();
         slots.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    #[test]
+    fn one_that_queues_again_is_before_those_that_came_after_it() {
+        let key = WaitKey { object: 1, event: 0 };
+        let mut waiters = Waiters::new(Discipline::Keyed);
+        let slots: Vec<u32> = (0..5).map(|_| waiters.add(key, Want::Lock, Waker::noop().clone())).collect();
+        for left in [1, 3, 2, 0] {
+            waiters.serve(slots[left], Fate::Served);
+            waiters.unserve(slots[left]);
+        }
+        for (again, queued) in
+            [(2, vec![2, 4]), (0, vec![0, 2, 4]), (3, vec![0, 2, 3, 4]), (1, vec![0, 1, 2, 3, 4])]
+        {
+            waiters.add_in_order(slots[again], Waker::noop().clone());
+            let queue: Vec<u32> = queued.into_iter().map(|n: usize| slots[n]).collect();
+            let Queues::ByKey(queues) = &waiters.queues else { panic!("keyed") };
+            let (mut next, mut found) = (queues.one.expect("one queue").1.first, Vec::new());
+            while next != NIL {
+                found.push(next);
+                next = waiters.nodes[next as usize].next;
+            }
+            assert_eq!(found, queue);
+            walk(&waiters);
+        }
+        waiters.serve(slots[0], Fate::Served);
+        waiters.unserve(slots[0]);
+        assert_eq!((waiters.losses(slots[0]), waiters.losses(slots[4])), (2, 0));
+        slots[1..].iter().for_each(|slot| drop(waiters.serve(*slot, Fate::Served)));
+        waiters.add_in_order(slots[0], Waker::noop().clone());
+        assert_eq!(waiters.first_locked(key), Some((slots[0], Want::Lock)));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::bucket::{Fate, Given, Want};
 use super::key::WaitKey;
 use super::table::{Bucket, State, WaitTable, WakeBatch};
-use crate::WaitsOn;
 use crate::sync::{AtomicU32, Ordering};
+use crate::{Nanos, WaitsOn};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ const LOCK_EVENT: u8 = u8::MAX - 1;
 /// was created with, and whoever releases the lock hands it over. A future that is dropped gives up
 /// its place, or passes the lock on. A future may have been given the lock and then not be polled,
 /// as in a `select!`. After a while the lock is taken from it and given to the next
-/// ([`WaitTable::with_patience`]); it queues again when it is polled. Only a guard can be kept as
-/// long as its owner likes.
+/// ([`WaitTable::with_patience`]). When it is polled, it has its place in the queue again, and each
+/// time it gets twice as long. Only a guard can be kept as long as its owner likes.
 ///
 /// ```
 /// use extant_rt::{RwLock, Rt, WaitConfig, WaitTable};
@@ -225,13 +225,21 @@ impl RwLock {
             }
             self.word.fetch_add(mode.held(), Ordering::Acquire);
             state.stats.handed_over += 1;
-            state.given.push(Given { slot, key, at: self.table.rt.now(), is_told: false });
+            let at = self.table.rt.now().saturating_add(self.grace(state.waiters.losses(slot)));
+            state.given.push(Given { slot, key, at, is_told: false });
             if let Some(waker) = state.waiters.serve(slot, Fate::Served)
                 && !batch.push(waker)
             {
                 return false;
             }
         }
+    }
+
+    /// How much longer than others a waiter may leave the lock unused that has lost it this often.
+    /// It doubles each time, so that a waiter whose task is always slow gets the lock in the end.
+    fn grace(&self, losses: u32) -> Nanos {
+        let factor = 1_u64.checked_shl(losses).map_or(u64::MAX, |doubled| doubled - 1);
+        Nanos(self.table.watchdog.patience().0.saturating_mul(factor))
     }
 
     /// Takes the lock back from waiters that got it a while ago and have not picked it up, if
@@ -328,7 +336,7 @@ impl Taking<'_> {
                     }
                     Fate::Poked => {
                         state.stats.spurious += 1;
-                        state.waiters.add_again(slot, cx.waker().clone());
+                        state.waiters.add_in_order(slot, cx.waker().clone());
                     }
                 }
                 slot
