@@ -349,6 +349,47 @@ fn a_thread_that_has_what_it_waited_for_and_is_busy_keeps_no_task_waiting() {
 }
 
 #[test]
+fn a_thread_that_drives_for_others_and_then_is_busy_keeps_no_other_waiting() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    // Nothing completes before both threads are waiting.
+    lazy.state.lock().unwrap().is_held = true;
+    let is_busy = AtomicBool::new(false);
+    let (told, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (rt, lazy, is_busy) = (&rt, &lazy, &is_busy);
+        // So that there is something to drive. Nobody waits for it.
+        let other = lazy.submit();
+        // It has much to do when it comes back, although it was not woken. The timeout ends a
+        // failing test.
+        let busy = scope.spawn(move || {
+            let busy = poll_fn(|_| match is_busy.load(Ordering::SeqCst) {
+                false => Poll::Pending,
+                true => Poll::Ready(hears.recv_timeout(std::time::Duration::from_secs(20)).is_ok()),
+            });
+            rt.block_on(busy).unwrap()
+        });
+        while lazy.state.lock().unwrap().inside == 0 {
+            std::thread::yield_now();
+        }
+        let last = scope.spawn(move || {
+            rt.block_on(lazy.read()).unwrap();
+            told.send(()).unwrap();
+        });
+        while lazy.in_flight() < 2 {
+            std::thread::yield_now();
+        }
+        is_busy.store(true, Ordering::SeqCst);
+        lazy.state.lock().unwrap().is_held = false;
+        lazy.changed.notify_all();
+        last.join().unwrap();
+        assert!(busy.join().unwrap(), "the last one's request was done while the other was busy");
+        assert!(other.0.lock().unwrap().0);
+    });
+}
+
+#[test]
 fn io_without_a_waiter_is_driven_by_a_worker() {
     for workers_are_there_first in [false, true] {
         let rt = world();

@@ -366,12 +366,13 @@ impl Drop for LeaveSeat<'_> {
                 // We may have reaped the interrupt that was meant for the other one.
                 other.interrupt_again();
             }
-            // This thread's wait is over, and it may now be busy for long, so another waiting
-            // thread takes over. A thread whose completion was reaped by someone else comes back by
-            // itself. No worker is woken at once, since this thread mostly waits again soon; if
-            // nobody drives after a while, all are woken.
-            None if self.parker.is_notified() => {
-                let next = seats.parked_callers.first().cloned();
+            // If this thread's wait is over, it may now be busy for long, so another waiting thread
+            // takes over. A thread whose completion was reaped by someone else mostly comes back by
+            // itself, but what it polls may have become ready meanwhile. No worker is woken at
+            // once, since this thread mostly waits again soon; if nobody drives after a while, all
+            // are woken.
+            None => {
+                let next = seats.parked_callers.first().filter(|_| self.parker.is_notified()).cloned();
                 let parked = seats.parked_callers.len() + seats.parked_workers.len();
                 drop(seats);
                 let has_others = parked > usize::from(next.is_some());
@@ -384,7 +385,6 @@ impl Drop for LeaveSeat<'_> {
                     }
                 }
             }
-            None => {}
         }
     }
 }
