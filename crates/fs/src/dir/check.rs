@@ -13,7 +13,7 @@ use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DxNode, FileBlock, HashVersion, INLINE_HEAD_BYTES, Inode, InodeNumber,
     NameHash, Place, Superblock, XattrName, decode_record_bytes, dirent_bytes,
 };
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Checks that all names of a tree's leaf belong there.
 pub(crate) fn check_leaf(
@@ -44,55 +44,80 @@ pub(crate) fn check_leaf(
     Ok(())
 }
 
-/// A walk that checks all leaves of a tree.
+/// What a tree says that a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Node,
+    Leaf(HashRange),
+}
+
+/// A check of all blocks of a tree. It first collects from the nodes which hashes each leaf may
+/// have, and then reads the blocks in the order of the directory, each once. In the order of the
+/// hashes, neighbours lie far apart.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCheck {
+    /// The path to the next leaf to collect.
     path: Option<Path>,
-    /// Nodes, and leaves already checked.
-    seen: BTreeSet<FileBlock>,
-    /// Blocks before this one were checked for names that the tree does not lead to.
-    left_from: u32,
+    /// The nodes and leaves that the tree leads to. The root is not among them.
+    parts: BTreeMap<FileBlock, Part>,
+    /// Once all leaves are collected, the tree's hash version and the next block to check.
+    checking: Option<(HashVersion, FileBlock)>,
 }
 
 impl TreeCheck {
-    /// Checks the next leaf; after the last, the next block that the tree does not lead to. Returns
-    /// whether there are more. If a block was missing, the step can be repeated.
+    /// Does the next step. Returns whether there are more. If a block was missing, the step can be
+    /// repeated.
     pub(crate) fn step(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
-        if self.left_from > 0 {
-            return self.check_left(shape, blocks);
+        let Some((version, at)) = self.checking else {
+            self.collect(shape, blocks)?;
+            return Ok(true);
+        };
+        if at.0 >= shape.blocks {
+            return Ok(false);
         }
+        match self.parts.get(&at) {
+            Some(Part::Node) => {}
+            Some(Part::Leaf(range)) => check_leaf(shape, blocks, at, version, *range)?,
+            None => check_left(shape, blocks, at)?,
+        }
+        self.checking = Some((version, FileBlock(at.0 + 1)));
+        Ok(true)
+    }
+
+    /// Collects the next leaf, and the nodes that lead to it.
+    fn collect(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<(), Stop> {
         let path = match self.path {
             Some(path) => path,
             None => Path::find(shape, blocks, |_| Some(NameHash { major: 0, minor: 0 }))?.0,
         };
-        if self.seen.contains(&path.leaf) {
-            return Err(shape.bad_block(path.leaf, "led to once"));
-        }
-        check_leaf(shape, blocks, path.leaf, path.version, path.hashes())?;
         let mut next = path;
         let has_next = next.next(shape, blocks, None)?.is_some();
-        self.seen.extend(path.nodes());
-        self.seen.insert(path.leaf);
+        let nodes = path.nodes().filter(|at| at.0 > 0).map(|at| (at, Part::Node));
+        for (at, part) in nodes.chain([(path.leaf, Part::Leaf(path.hashes()))]) {
+            // A node leads to several leaves.
+            match self.parts.insert(at, part) {
+                None => {}
+                Some(Part::Node) if part == Part::Node => {}
+                Some(_) => return Err(shape.bad_block(at, "led to once")),
+            }
+        }
         self.path = Some(next);
         if !has_next {
-            self.left_from = 1;
+            self.checking = Some((path.version, FileBlock(1)));
         }
-        Ok(has_next || self.left_from < shape.blocks)
+        Ok(())
     }
+}
 
-    /// Checks the next block that the tree does not lead to; only a scan would see its names.
-    fn check_left(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
-        let left = (self.left_from..shape.blocks).map(FileBlock).find(|at| !self.seen.contains(at));
-        let Some(at) = left else { return Ok(false) };
-        let bytes = blocks.get(at)?;
-        if !shape.is_node(at, &bytes) && !shape.checked(at, &bytes, shape.leaf.is_empty(&bytes))? {
-            let rule = "one that the tree leads to; run e2fsck -fD";
-            let place = Place::HtreeNode(shape.dir, at);
-            return Err(Corrupt::field(place, "block", at.0.into(), rule).into());
-        }
-        self.left_from = at.0 + 1;
-        Ok(self.left_from < shape.blocks)
+/// Checks a block that the tree does not lead to; only a scan would see its names.
+fn check_left(shape: &Shape, blocks: &impl Blocks, at: FileBlock) -> Result<(), Stop> {
+    let bytes = blocks.get(at)?;
+    if !shape.is_node(at, &bytes) && !shape.checked(at, &bytes, shape.leaf.is_empty(&bytes))? {
+        let rule = "one that the tree leads to; run e2fsck -fD";
+        let place = Place::HtreeNode(shape.dir, at);
+        return Err(Corrupt::field(place, "block", at.0.into(), rule).into());
     }
+    Ok(())
 }
 
 /// Returns the directory that `..` names. The first block of any directory, including a tree, must

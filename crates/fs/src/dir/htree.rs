@@ -28,7 +28,10 @@ impl Step {
     }
 }
 
-/// Blocks of a directory loaded for the next step of a check.
+/// Most blocks that a check keeps.
+const LOADED_MAX: usize = 64;
+
+/// Blocks of a directory loaded for the next steps of a check.
 #[derive(Default)]
 struct Loaded(BTreeMap<FileBlock, BlockRef>);
 
@@ -182,7 +185,8 @@ impl View {
             (Mapper::default(), Loaded::default(), TreeCheck::default());
         loop {
             match check.step(&shape, &blocks) {
-                Ok(true) => blocks.0.retain(|at, _| at.0 == 0),
+                Ok(true) if blocks.0.len() > LOADED_MAX => blocks.0.retain(|at, _| at.0 == 0),
+                Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Missing(at)) => {

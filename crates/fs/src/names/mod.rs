@@ -81,6 +81,9 @@ pub(crate) struct Namespace {
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
     indexes: Arc<Indexes>,
+    /// Directories whose hash trees were checked, also when their inodes have left memory since. A
+    /// later directory with the number is one that we have made, so its tree is sound too.
+    sound_trees: Mutex<BTreeSet<InodeNumber>>,
     /// Only on a volume with quotas.
     quotas: OnceLock<Arc<Quotas>>,
 }
@@ -119,10 +122,11 @@ impl Namespace {
     /// and indexes is charged to the cache of `disk`. When the volume is full, unused inodes are
     /// deleted to free their space.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
-        let (unnamed, known) = Default::default();
+        let (unnamed, known, sound_trees) = Default::default();
         let renames = RwLock::new(writer.store.locks());
         let (writer, indexes, quotas) = (writer.clone(), Indexes::new(disk), OnceLock::new());
-        let namespace = Arc::new(Self { writer, files, renames, unnamed, known, indexes, quotas });
+        let namespace =
+            Arc::new(Self { writer, files, renames, unnamed, known, indexes, sound_trees, quotas });
         let account = disk.account(AccountConfig {
             name: "names",
             limit_bytes: KnownNames::BYTES,

@@ -269,7 +269,9 @@ impl<'w> OpenDir<'w> {
             Looked::Found(found) => Ok(Ok(Spot::Block(found))),
             Looked::Absent(gap) => {
                 // Another leaf than the one that the hash leads to may have it.
-                self.check_tree().await?;
+                if self.may_hide_names() {
+                    self.check_tree().await?;
+                }
                 Ok(Err(Slot::Block(gap)))
             }
         }
@@ -289,7 +291,7 @@ impl<'w> OpenDir<'w> {
         }
         match edit::look(&self.shape, self, name, None) {
             Ok(Looked::Found(found)) => Ok(Some(Some(found.entry))),
-            Ok(Looked::Absent(_)) if self.is_tree_unchecked() => Ok(None),
+            Ok(Looked::Absent(_)) if self.may_hide_names() => Ok(None),
             Ok(Looked::Absent(_)) => Ok(Some(None)),
             Err(Stop::Missing(_)) => Ok(None),
             Err(Stop::Failed(error)) => Err(error),

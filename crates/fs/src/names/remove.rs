@@ -64,7 +64,7 @@ impl Node {
         let _names = order.write(Rank::Directory, parent).await;
         let mut dir = self.open_dir().await?;
         permit(writer, caller, parent, Want::SEARCH).await?;
-        let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
+        let Some(spot) = dir.look_for_removal(name).await? else { return Err(not_found(name).into()) };
         let number = spot.entry().inode;
         let below = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
         if below.read(Inode::kind) != Some(FileKind::Directory) {
@@ -105,7 +105,7 @@ impl Node {
         let mut dir = self.open_dir().await?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_name_length(name)?;
-        let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
+        let Some(spot) = dir.look_for_removal(name).await? else { return Err(not_found(name).into()) };
         permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
         let number = spot.entry().inode;
         let victim = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;

@@ -216,7 +216,7 @@ async fn rename_locked(
     permit(writer, caller, from_cell, Want::SEARCH).await?;
     permit(writer, caller, to_cell, Want::SEARCH).await?;
     check_name_length(old)?;
-    let Ok(old_spot) = from.look(old).await? else { return Err(not_found(old).into()) };
+    let Some(old_spot) = from.look_for_removal(old).await? else { return Err(not_found(old).into()) };
     check_name_length(new)?;
     if new.is_empty() || new.contains(&b'/') || new.contains(&0) {
         return Err(not_found(new).into());

@@ -6,7 +6,7 @@
 
 use super::Namespace;
 use super::dir_state::state;
-use super::open_dir::OpenDir;
+use super::open_dir::{OpenDir, Spot};
 use crate::dir::check::{TreeCheck, elsewhere, first_entries, inline_parent, size_in_blocks, too_short};
 use crate::dir::edit;
 use crate::dir::shape::Blocks;
@@ -16,11 +16,15 @@ use crate::map::live::Known;
 use crate::meta::PhysicalRun;
 use crate::{Error, Result};
 use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
+use extant_rt::Nanos;
 use std::sync::Arc;
 
-/// Trees up to this size are checked as a whole before a name is first said to be absent. In larger
-/// ones, only the leaf that would have the name is checked.
-const WHOLE_TREE_BYTES: u64 = 1 << 20;
+/// Trees up to this size are checked before a lookup first says that a name is absent. Larger ones
+/// are only checked before a name is added, or is not there to be removed, since a lookup should
+/// not have to read them.
+const LOOKED_THROUGH_BYTES: u64 = 1 << 20;
+/// Time for which a check may keep its processor.
+const STINT: Nanos = Nanos::from_millis(1);
 
 impl<'w> OpenDir<'w> {
     /// Opens the directory of an inode and checks that it is sound. The caller holds the
@@ -181,12 +185,18 @@ impl<'w> OpenDir<'w> {
     }
 
     /// Whether this is a hash tree that [`Self::check_tree`] has not checked.
-    pub(super) fn is_tree_unchecked(&self) -> bool {
+    fn is_tree_unchecked(&self) -> bool {
         self.shape.tree && !state(self.cell()).is_tree_sound
     }
 
-    /// Before a name is taken to be absent from a hash tree, or is added, checks that lookups can
-    /// find all its names, if the tree is small.
+    /// Whether the tree must be checked before a lookup says that a name is absent.
+    pub(super) fn may_hide_names(&self) -> bool {
+        let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
+        bytes <= LOOKED_THROUGH_BYTES && self.is_tree_unchecked()
+    }
+
+    /// Checks once that lookups can find all names of a hash tree. Otherwise a name that only a
+    /// scan finds would get a second entry.
     ///
     /// # Errors
     /// A name is in a leaf that its hash does not lead to.
@@ -194,19 +204,38 @@ impl<'w> OpenDir<'w> {
         if !self.is_tree_unchecked() {
             return Ok(());
         }
-        let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
-        if bytes <= WHOLE_TREE_BYTES {
+        let (number, sound) = (self.cell().number(), &self.namespace().sound_trees);
+        if !sound.lock().contains(&number) {
             Box::pin(self.check_all_leaves()).await?;
+            sound.lock().insert(number);
         }
         state(self.cell()).is_tree_sound = true;
         Ok(())
     }
 
+    /// Looks up a name that is to be removed. `None` if it is absent.
+    ///
+    /// # Errors
+    /// As [`Self::look`]; also if a tree of any size is damaged, so that it may have the name.
+    pub(super) async fn look_for_removal(&mut self, name: &[u8]) -> Result<Option<Spot>> {
+        match self.look(name).await? {
+            Ok(spot) => Ok(Some(spot)),
+            Err(_) => {
+                self.check_tree().await?;
+                Ok(None)
+            }
+        }
+    }
+
     async fn check_all_leaves(&self) -> Result<()> {
+        // A second instance, because the blocks pinned here are needed by the caller's next step.
         let mut dir = Self::new(self.namespace(), self.cell())?;
         dir.begin_scan();
         let mut check = TreeCheck::default();
-        while dir.run(|dir| check.step(&dir.shape, dir)).await? {}
+        let mut budget = self.writer().rt.budget(STINT);
+        while dir.run(|dir| check.step(&dir.shape, dir)).await? {
+            budget.resched().await;
+        }
         Ok(())
     }
 }

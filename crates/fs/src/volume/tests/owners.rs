@@ -440,3 +440,82 @@ fn a_name_that_its_hash_does_not_lead_to_is_not_called_absent() {
         assert!((10..140).contains(&missed), "{missed} of 150");
     });
 }
+
+#[test]
+fn a_name_of_a_large_tree_gets_no_second_entry() {
+    let Some(bed) = Bed::new("-t ext4 -b 1024 -N 256 -O ^metadata_csum,^uninit_bg,^has_journal") else {
+        return;
+    };
+    let name = |n: usize| format!("name-{n:05}-{}", "long".repeat(60));
+    let (made, problems) = bed.writing(async |_, root| {
+        let caller = Caller::root();
+        let dir = root.mkdir(&caller, b"m", 0o755).await.unwrap();
+        let file = root.lookup(&caller, b"a").await.unwrap();
+        for n in 0..3000 {
+            dir.link(&caller, &file, name(n).as_bytes()).await.unwrap();
+        }
+        let size = dir.attributes().unwrap().size;
+        assert!(size > 1 << 20, "{size} bytes");
+    });
+    assert!(problems.is_empty(), "{problems:?}");
+    std::fs::write(&bed.image, made).unwrap();
+    check_is_silent(&bed.image, "a sound tree");
+    let (after, problems) = bed.writing(async |_, root| {
+        let dir = root.lookup(&Caller::root(), b"m").await.unwrap();
+        dir.create(&Caller::root(), b"new", 0o644).await.unwrap();
+        dir.unlink(&Caller::root(), b"new").await.unwrap();
+        let absent = dir.unlink(&Caller::root(), b"absent").await;
+        assert!(matches!(absent, Err(Error::NotFound(_))), "{absent:?}");
+    });
+    assert!(problems.is_empty(), "{problems:?}");
+    std::fs::write(&bed.image, after).unwrap();
+    check_is_silent(&bed.image, "changed");
+
+    // Another name in the place of one leads elsewhere.
+    let (old, moved) = (name(1234), name(91234));
+    bed.patch(|bytes| {
+        let places: Vec<_> =
+            (0..bytes.len() - old.len()).filter(|&at| bytes[at..].starts_with(old.as_bytes())).collect();
+        // What a split leaves behind in a block is zeroed.
+        assert_eq!(places.len(), 1);
+        bytes[places[0]..][..moved.len()].copy_from_slice(moved.as_bytes());
+    });
+    let names = |bytes: &[u8]| {
+        let device = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
+        let work = async {
+            let volume = Volume::open(device, OpenOptions::default()).await.unwrap();
+            let dir = volume.resolve(b"/m", Follow::No).await.unwrap();
+            let all = volume.view().list(&dir).await.unwrap();
+            all.into_iter().map(|item| item.name).collect::<Vec<_>>()
+        };
+        bed.rt.block_on(work).unwrap()
+    };
+    let before = names(&bed.bytes());
+    assert_eq!(before.iter().filter(|name| **name == moved.as_bytes()).count(), 1);
+    let (after, problems) = bed.writing(async |_, root| {
+        let caller = Caller::root();
+        let dir = root.lookup(&caller, b"m").await.unwrap();
+        let file = root.lookup(&caller, b"a").await.unwrap();
+        let moved = moved.as_bytes();
+        for refused in [
+            dir.create(&caller, moved, 0o644).await.map(drop),
+            dir.mkdir(&caller, moved, 0o755).await.map(drop),
+            dir.link(&caller, &file, moved).await.map(drop),
+            dir.rename(&caller, name(7).as_bytes(), &dir, moved, RenameMode::Replace).await.map(drop),
+            root.rename(&caller, b"b", &dir, moved, RenameMode::NoReplace).await.map(drop),
+            dir.unlink(&caller, moved).await,
+            dir.rename(&caller, moved, &dir, b"new", RenameMode::Replace).await.map(drop),
+            // Nor any other name.
+            dir.create(&caller, b"new", 0o644).await.map(drop),
+        ] {
+            assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+        }
+        // What is there can still be removed.
+        dir.unlink(&caller, name(8).as_bytes()).await.unwrap();
+    });
+    assert!(problems.is_empty(), "no group is distrusted: {problems:?}");
+    let state = u16::from_le_bytes([after[1024 + 58], after[1024 + 59]]);
+    assert_ne!(state & STATE_ERROR, 0, "the volume is marked");
+    let kept: Vec<_> = before.into_iter().filter(|kept| *kept != name(8).as_bytes()).collect();
+    assert_eq!(names(&after), kept);
+}
