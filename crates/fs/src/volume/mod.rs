@@ -1,5 +1,6 @@
 //! A volume as programs see it: opened, read, changed through nodes, and closed.
 
+mod claims;
 mod live;
 mod mmp;
 mod mount;

@@ -229,7 +229,9 @@ impl Volume {
         // Checks that may refuse the volume come before it is marked as in use.
         let root = raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
-        let Findings { contested, distrusted, unmarked } = Box::pin(owners::look(&raw, &store, &own)).await?;
+        let is_damaged = state & STATE_ERROR != 0 || sb.raw().s_error_count.get() > 0;
+        let found = Box::pin(owners::look(&raw, &store, &own, is_damaged)).await?;
+        let Findings { contested, distrusted, unmarked } = found;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =

@@ -278,6 +278,36 @@ fn a_count_of_free_inodes_does_not_end_the_search() {
 }
 
 #[test]
+fn many_inodes_are_searched_once_an_error_is_known() {
+    for known in ["ssv state 3", "ssv error_count 1"] {
+        let Some(bed) = Bed::new(&EXT4.replace("-N 256", "-N 8192")) else { return };
+        let bitmap =
+            bed.reading(async |volume| volume.group(Group(0)).await.unwrap().inode_bitmap.0 as usize);
+        bed.patch(|bytes| bytes[bitmap * 1024..][..5000 / 8].fill(0xff));
+        bed.edit(&["set_bg 0 free_inodes_count 3192".into(), "ssv free_inodes_count 3192".into()]);
+        let shared = bed.blocks("/big")[20..26].to_vec();
+        bed.edit(&[format!("sif a block[5] {}", shared[0]), known.into()]);
+        assert_eq!(bed.blocks("/a"), shared);
+        let before = bed.bytes();
+        let (after, problems) = bed.writing(async |volume, root| {
+            root.unlink(&Caller::root(), b"a").await.unwrap();
+            volume.trim(0..u64::MAX, 0).await.unwrap();
+        });
+        for at in shared.iter().map(|at| *at as usize * 1024) {
+            assert!(before[at..at + 1024] == after[at..at + 1024], "{known}: block {}", at / 1024);
+        }
+        assert!(problems.iter().any(|problem| problem.contains("one file")), "{known}: {problems:?}");
+        // An inode that is marked as free.
+        std::fs::write(&bed.image, &before).unwrap();
+        let number = bed.inode("/b").number;
+        bed.free_inode(number.0);
+        let (_, problems) = bed.writing(async |_, _| {});
+        let told = format!("inode {number}: i_links_count is 1");
+        assert!(problems.iter().any(|problem| problem.contains(&told)), "{known}: {problems:?}");
+    }
+}
+
+#[test]
 fn an_inode_that_is_marked_as_free_is_not_freed_again() {
     for args in [EXT2, EXT4] {
         for (path, is_replaced) in [("link", false), ("link", true), ("b", false)] {
