@@ -372,6 +372,15 @@ impl Dir {
         self.world.wait(self.inner.remove_xattr(path, name))
     }
 
+    /// Sets extended attributes, or removes those without a value: all of them or, on an error,
+    /// none, also after a crash. Does not follow symbolic links.
+    ///
+    /// # Errors
+    /// As [`Dir::set_xattr`] and [`Dir::remove_xattr`].
+    pub fn change_xattrs(&self, path: impl AsRef<[u8]>, changes: &[(&[u8], Option<&[u8]>)]) -> Result<()> {
+        self.world.wait(self.inner.change_xattrs(path, changes))
+    }
+
     /// Makes this directory's names and attributes durable.
     ///
     /// # Errors

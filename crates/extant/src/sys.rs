@@ -291,6 +291,10 @@ impl Sys {
         node.live()?.set_xattr(&self.caller, name, value, mode).await
     }
 
+    pub(crate) async fn change_xattrs(&self, node: &Node, changes: &[(&[u8], Option<&[u8]>)]) -> Result<()> {
+        node.live()?.change_xattrs(&self.caller, changes).await
+    }
+
     pub(crate) async fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         node.live()?.remove_xattr(&self.caller, name).await
     }

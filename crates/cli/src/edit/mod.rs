@@ -21,7 +21,7 @@ use crate::session::Session;
 use clap::Parser;
 use extant::{
     Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode,
-    Volume, XattrMode,
+    Volume,
 };
 use extant_format::{Corrupt, Place};
 use extant_fs::quote;
@@ -311,15 +311,21 @@ impl<'a> Edit<'a> {
                 let Owner { uid, gid } = args.owner;
                 self.below(&args.paths, args.recursive, |root, path| root.set_owner(path, uid, gid))
             }
-            EditCommand::Xattr(args) => self.each(&args.paths, |root, path| {
-                for set in &args.set {
+            EditCommand::Xattr(args) => {
+                let sets = args.set.iter().map(|set| {
                     let set = set.as_bytes();
                     let at = set.iter().position(|&byte| byte == b'=');
                     let at = at.ok_or_else(|| Error::Invalid("an attribute is set as NAME=VALUE".into()))?;
-                    root.set_xattr(path, &set[..at], xattr_value(&set[at + 1..])?, XattrMode::Any)?;
-                }
-                args.remove.iter().try_for_each(|name| root.remove_xattr(path, name.as_bytes()))
-            }),
+                    Ok::<_, Error>((&set[..at], xattr_value(&set[at + 1..])?))
+                });
+                let sets: Result<Vec<_>, Error> = sets.collect();
+                self.each(&args.paths, |root, path| {
+                    let sets = sets.clone()?;
+                    let sets = sets.iter().map(|(name, value)| (*name, Some(&value[..])));
+                    let removes = args.remove.iter().map(|name| (name.as_bytes(), None));
+                    root.change_xattrs(path, &sets.chain(removes).collect::<Vec<_>>())
+                })
+            }
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
                 change_file(root, path, !args.no_create, |file| file.set_len(args.size)).or_else(|error| {
                     match error {

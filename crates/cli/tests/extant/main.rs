@@ -15,6 +15,7 @@ mod partial;
 mod putting;
 mod quotas;
 mod reading;
+mod refused;
 mod replacing;
 mod shell;
 mod shrinking;

@@ -563,6 +563,20 @@ impl Dir {
         self.sys.remove_xattr(&node, name.as_ref()).await
     }
 
+    /// Sets extended attributes, or removes those without a value: all of them or, on an error,
+    /// none, also after a crash. Does not follow symbolic links.
+    ///
+    /// # Errors
+    /// As [`Dir::set_xattr`] and [`Dir::remove_xattr`].
+    pub async fn change_xattrs(
+        &self,
+        path: impl AsRef<[u8]>,
+        changes: &[(&[u8], Option<&[u8]>)],
+    ) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.change_xattrs(&node, changes).await
+    }
+
     /// Makes this directory's names and attributes durable.
     ///
     /// # Errors

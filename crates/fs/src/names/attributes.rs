@@ -110,7 +110,7 @@ impl Node {
                 let list = acl::with_mode(&list, permissions).to_stored();
                 let name = XattrName { index: XattrIndex::ACL_ACCESS, suffix: b"" };
                 let change = live::Change { name, value: Some(&list), mode: crate::xattr::SetMode::Any };
-                xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
+                xattrs = Some(live::prepare(writer, cell, &[change], writer.privilege(caller)).await?);
             }
         }
         // Inodes that hold attribute values are charged to the new owner as well.

@@ -10,6 +10,7 @@ use crate::xattr::{acl, edit, live};
 use crate::{Error, Result, quote};
 use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
 use futures_util::future::BoxFuture;
+use std::borrow::Cow;
 
 impl Node {
     /// Sets an attribute. Access control lists have the format of Linux's `system.posix_acl_*`.
@@ -24,7 +25,7 @@ impl Node {
         if value.len() > edit::VALUE_MAX {
             return Err(Error::ValueTooBig(quote(name)));
         }
-        self.change_xattr(caller, name, Some(value), mode).await
+        self.change_listed(caller, &[Wanted { name, value: Some(value), mode }]).await
     }
 
     /// Removes an attribute.
@@ -33,7 +34,29 @@ impl Node {
     /// [`Error::NoData`] if there is none; as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, caller: &Caller, name: &[u8]) -> Result<()> {
         check_length(name)?;
-        self.change_xattr(caller, name, None, SetMode::Any).await
+        self.change_listed(caller, &[Wanted { name, value: None, mode: SetMode::Any }]).await
+    }
+
+    /// Sets attributes, or removes those without a value: all of them or, on an error, none, also
+    /// after a crash. Of several changes of one attribute the last counts.
+    ///
+    /// # Errors
+    /// As [`Self::set_xattr`] and [`Self::remove_xattr`]; [`Error::NoSpace`] if the values together
+    /// do not fit in a transaction.
+    pub async fn change_xattrs(&self, caller: &Caller, changes: &[(&[u8], Option<&[u8]>)]) -> Result<()> {
+        let mut wanted: Vec<Wanted<'_>> = Vec::new();
+        for &(name, value) in changes {
+            check_length(name)?;
+            if value.is_some_and(|value| value.len() > edit::VALUE_MAX) {
+                return Err(Error::ValueTooBig(quote(name)));
+            }
+            wanted.retain(|before| before.name != name);
+            wanted.push(Wanted { name, value, mode: SetMode::Any });
+        }
+        match wanted.is_empty() {
+            true => Ok(()),
+            false => self.change_listed(caller, &wanted).await,
+        }
     }
 
     /// Returns the value of an attribute.
@@ -85,30 +108,60 @@ impl Node {
         matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory))
     }
 
-    fn change_xattr<'a>(
+    fn change_listed<'a>(
         &'a self,
         caller: &'a Caller,
-        name: &'a [u8],
-        value: Option<&'a [u8]>,
-        mode: SetMode,
+        wanted: &'a [Wanted<'a>],
     ) -> BoxFuture<'a, Result<()>> {
         let (writer, cell) = (self.writer(), self.cell());
         Box::pin(writer.guarded(async move {
             self.namespace().delete_doomed().await;
-            self.change_xattr_locked(caller, name, value, mode).await?;
+            self.change_locked(caller, wanted).await?;
             writer.settle(&[cell], InodeFlags::SYNC).await
         }))
     }
 
-    async fn change_xattr_locked(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        value: Option<&[u8]>,
-        mode: SetMode,
-    ) -> Result<()> {
+    async fn change_locked(&self, caller: &Caller, wanted: &[Wanted<'_>]) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
         let _inode = Order::default().write(Rank::of(self.is_dir()), cell).await;
+        let mut allowed = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
+            allowed.extend(self.allow(caller, wanted).await?);
+        }
+        if allowed.is_empty() {
+            return Ok(());
+        }
+        let mut changes = Vec::with_capacity(allowed.len());
+        for Allowed { name, value, mode, .. } in &allowed {
+            let is_list = matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT);
+            // Removing a list that does not exist is not an error.
+            if !is_list || value.is_some() || live::get(writer, cell, *name).await?.is_some() {
+                changes.push(live::Change { name: *name, value: value.as_deref(), mode: *mode });
+            }
+        }
+        let mut prepared = match changes.is_empty() {
+            true => None,
+            false => Some(live::prepare(writer, cell, &changes, writer.privilege(caller)).await?),
+        };
+        let credits = 1 + prepared.as_ref().map_or(0, |prepared| prepared.credits(writer));
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        if let Some(prepared) = &mut prepared {
+            prepared.apply(writer, &mut handle, cell);
+        }
+        let mut inode = handle.inode(cell);
+        if let Some(mode) = allowed.iter().rev().find_map(|allowed| allowed.new_mode) {
+            inode.raw.i_mode = mode.into();
+        }
+        touch_inode(&mut inode, writer);
+        drop(inode);
+        drop(handle);
+        Ok(())
+    }
+
+    /// Checks whether the caller may make a change; `None` if there is nothing to do.
+    async fn allow<'a>(&self, caller: &Caller, wanted: &Wanted<'a>) -> Result<Option<Allowed<'a>>> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let &Wanted { name, value, mode } = wanted;
         let denied = || Error::Permission(quote(name));
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if cell.read(|inode| inode.flags().intersects(fixed)) {
@@ -126,9 +179,9 @@ impl Node {
             permit(writer, caller, cell, Want::WRITE).await?;
         }
         let parsed = parse(name)?;
-        let stored = match parsed.index {
+        match parsed.index {
             XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT => {
-                return self.change_acl(caller, parsed, name, value).await;
+                return self.allow_acl(caller, parsed, name, value);
             }
             XattrIndex::SECURITY if !caller.can(Capabilities::SYS_ADMIN) => return Err(denied()),
             XattrIndex::SECURITY if parsed.suffix == b"capability" && !value.is_none_or(is_capability) => {
@@ -137,20 +190,20 @@ impl Node {
             XattrIndex::SYSTEM | XattrIndex::RICHACL | XattrIndex::HURD => {
                 return Err(Error::NotSupported(quote(name)));
             }
-            _ => value,
-        };
-        self.apply_xattr(caller, parsed, name, stored, mode, None).await
+            _ => {}
+        }
+        Ok(Some(Allowed { name: parsed, value: value.map(Cow::Borrowed), mode, new_mode: None }))
     }
 
-    /// Sets or removes a list. An access list changes the mode; one that says no more than the mode
-    /// is not stored.
-    async fn change_acl(
+    /// Like [`Self::allow`], for a list. An access list changes the mode; one that says no more
+    /// than the mode is not stored.
+    fn allow_acl<'a>(
         &self,
         caller: &Caller,
-        parsed: XattrName<'_>,
+        parsed: XattrName<'a>,
         name: &[u8],
         value: Option<&[u8]>,
-    ) -> Result<()> {
+    ) -> Result<Option<Allowed<'a>>> {
         let cell = self.cell();
         if self.kind() == Some(FileKind::Symlink) {
             return Err(Error::NotSupported(quote(name)));
@@ -163,7 +216,7 @@ impl Node {
         };
         let is_access = parsed.index == XattrIndex::ACL_ACCESS;
         if !is_access && !self.is_dir() {
-            return if list.is_some() { Err(Error::Access(quote(name))) } else { Ok(()) };
+            return if list.is_some() { Err(Error::Access(quote(name))) } else { Ok(None) };
         }
         if !cell.read(|inode| caller.owns(inode)) {
             return Err(Error::Permission(quote(name)));
@@ -178,44 +231,28 @@ impl Node {
             }));
             kept = (!exact).then_some(list);
         }
-        let stored = kept.map(|list| list.to_stored());
-        self.apply_xattr(caller, parsed, name, stored.as_deref(), SetMode::Any, new_mode).await
+        let value = kept.map(|list| Cow::Owned(list.to_stored()));
+        Ok(Some(Allowed { name: parsed, value, mode: SetMode::Any, new_mode }))
     }
+}
 
-    async fn apply_xattr(
-        &self,
-        caller: &Caller,
-        parsed: XattrName<'_>,
-        name: &[u8],
-        value: Option<&[u8]>,
-        mode: SetMode,
-        new_mode: Option<u16>,
-    ) -> Result<()> {
-        let (writer, cell) = (self.writer(), self.cell());
-        let is_list = matches!(parsed.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT);
-        let change = live::Change { name: parsed, value, mode };
-        let mut prepared = match live::prepare(writer, cell, &change, writer.privilege(caller)).await {
-            Ok(prepared) => Some(prepared),
-            // Removing a list that does not exist is not an error.
-            Err(Error::NoData(_)) if is_list => None,
-            Err(Error::NoData(_)) => return Err(Error::NoData(quote(name))),
-            Err(Error::Exists(_)) => return Err(Error::Exists(quote(name))),
-            Err(other) => return Err(other),
-        };
-        let credits = 1 + prepared.as_ref().map_or(0, |prepared| prepared.credits(writer));
-        let mut handle = writer.journal.start(Credits(credits)).await?;
-        if let Some(prepared) = &mut prepared {
-            prepared.apply(writer, &mut handle, cell);
-        }
-        let mut inode = handle.inode(cell);
-        if let Some(mode) = new_mode {
-            inode.raw.i_mode = mode.into();
-        }
-        touch_inode(&mut inode, writer);
-        drop(inode);
-        drop(handle);
-        Ok(())
-    }
+/// A change that a caller asks for.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    name: &'a [u8],
+    /// `None` to remove the attribute.
+    value: Option<&'a [u8]>,
+    mode: SetMode,
+}
+
+/// A change that the caller may make.
+struct Allowed<'a> {
+    name: XattrName<'a>,
+    /// As stored.
+    value: Option<Cow<'a, [u8]>>,
+    mode: SetMode,
+    /// The mode that an access list gives the inode.
+    new_mode: Option<u16>,
 }
 
 fn check_length(name: &[u8]) -> Result<()> {

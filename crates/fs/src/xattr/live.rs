@@ -22,6 +22,7 @@ use extant_format::{
     XATTR_BLOCK_SHARES_MAX, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
 };
 use extant_rt::TaskMutexGuard;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Reads the attribute block of an inode.
@@ -134,7 +135,7 @@ pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Re
         let next = body.into_iter().chain(own).find(|held| !left.contains(&id(held)));
         let Some(held) = next else { return Ok(left_in_block) };
         let change = Change { name: held.name(), value: None, mode: super::SetMode::Any };
-        let mut prepared = match prepare(writer, cell, &change, Privilege::Reserved).await {
+        let mut prepared = match prepare(writer, cell, &[change], Privilege::Reserved).await {
             Ok(prepared) => prepared,
             Err(problem @ (Error::Corrupt(_) | Error::Unsupported { .. })) => {
                 writer.keep_problem(problem);
@@ -395,11 +396,12 @@ enum Attempt<'w> {
     Ready(Box<Prepared<'w>>),
     /// A block must be reserved first.
     NeedsBlock,
-    /// An inode for the value must be allocated first.
-    NeedsInode,
+    /// An inode for the value of the change with this index must be allocated first.
+    NeedsInode(usize),
 }
 
-/// Prepares a change. The caller holds the inode's lock.
+/// Prepares changes of different attributes, all or none of which are made. The caller holds the
+/// inode's lock.
 ///
 /// # Errors
 /// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode, block, or value
@@ -407,21 +409,22 @@ enum Attempt<'w> {
 pub(crate) async fn prepare<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
-    change: &Change<'_>,
+    changes: &[Change<'_>],
     privilege: Privilege,
 ) -> Result<Prepared<'w>> {
-    let (mut reservation, mut spare) = (None, None);
+    let (mut reservation, mut spares) = (None, BTreeMap::new());
     loop {
         // Reservations are made without the lock: space is freed by deleting inodes, which takes
         // it.
-        match try_prepare(writer, cell, change, privilege, &mut reservation, &mut spare).await? {
+        match try_prepare(writer, cell, changes, privilege, &mut reservation, &mut spares).await? {
             Attempt::Ready(prepared) => return Ok(*prepared),
             Attempt::NeedsBlock => {
                 reservation = Some(writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?);
             }
-            Attempt::NeedsInode => {
-                let value = change.value.unwrap_or_default();
-                spare = Some(Box::pin(Spare::prepare(writer, cell, value, privilege)).await?);
+            Attempt::NeedsInode(index) => {
+                let value = changes[index].value.unwrap_or_default();
+                let spare = Box::pin(Spare::prepare(writer, cell, value, privilege)).await?;
+                spares.insert(index, spare);
             }
         }
     }
@@ -452,13 +455,62 @@ fn plan_of(
     Ok(spare.map(|_| (plan, true)))
 }
 
+/// The plan of several changes, one after another.
+enum WholePlan {
+    /// With the indexes of the changes that take their spare inode.
+    Ready(Plan, Vec<usize>),
+    /// The change with this index needs a spare inode first.
+    NeedsInode(usize),
+}
+
+/// Plans changes; an error comes with the index of the change that it is about.
+fn plan_all(
+    inode: &Inode,
+    block: Option<&XattrBlock<'_>>,
+    changes: &[Change<'_>],
+    spares: &BTreeMap<usize, Spare>,
+    sb: &Superblock,
+) -> std::result::Result<WholePlan, (usize, Refused)> {
+    let mut inode = inode.clone();
+    let mut whole = Plan { body: None, block: BlockPlan::Keep };
+    let mut taken = Vec::new();
+    for (index, change) in changes.iter().enumerate() {
+        let failed = |refused| (index, refused);
+        let parsed = match &whole.block {
+            BlockPlan::Keep => block.copied(),
+            BlockPlan::Release => None,
+            BlockPlan::Write(bytes) => Some(
+                XattrBlock::parse(bytes, inode.number, VolumeBlock(0))
+                    .map_err(Refused::from)
+                    .map_err(failed)?,
+            ),
+        };
+        let plan = plan_of(&inode, parsed.as_ref(), change, spares.get(&index), sb).map_err(failed)?;
+        let Some((plan, takes_spare)) = plan else { return Ok(WholePlan::NeedsInode(index)) };
+        if takes_spare {
+            taken.push(index);
+        }
+        if let Some(body) = plan.body {
+            inode.tail = body.clone();
+            whole.body = Some(body);
+        }
+        match plan.block {
+            BlockPlan::Keep => {}
+            // What an earlier change added to no block is in none.
+            BlockPlan::Release if block.is_none() => whole.block = BlockPlan::Keep,
+            changed => whole.block = changed,
+        }
+    }
+    Ok(WholePlan::Ready(whole, taken))
+}
+
 async fn try_prepare<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
-    change: &Change<'_>,
+    changes: &[Change<'_>],
     privilege: Privilege,
     reservation: &mut Option<Reservation>,
-    spare: &mut Option<Spare>,
+    spares: &mut BTreeMap<usize, Spare>,
 ) -> Result<Attempt<'w>> {
     let mut shared = writer.shared_xattrs.lock().await;
     let block = block_of(writer, cell).await?;
@@ -479,17 +531,20 @@ async fn try_prepare<'w>(
         }
         let references = parsed.as_ref().map_or(0, |block| block.references);
         let sb = writer.store.shape();
-        let plan = cell.read(|inode| plan_of(inode, parsed.as_ref(), change, spare.as_ref(), sb));
-        (plan.map_err(|refused| error_of(refused, cell, change, sb))?, references)
+        let plan = cell.read(|inode| plan_all(inode, parsed.as_ref(), changes, spares, sb));
+        (plan.map_err(|(index, refused)| error_of(refused, &changes[index], sb))?, references)
     };
-    let Some((Plan { body, block: planned }, takes_spare)) = plan else {
-        // If a link has more space than an attribute block, e2fsck takes its inline target for a
-        // map.
-        if cell.read(|inode| inode.is_fast_symlink(writer.store.shape())) {
-            let what = "a value of this length for a short symbolic link";
-            return Err(Error::NotSupported(format!("{what}, inode {}", cell.number())));
+    let (Plan { body, block: planned }, taken) = match plan {
+        WholePlan::Ready(plan, taken) => (plan, taken),
+        WholePlan::NeedsInode(index) => {
+            // If a link has more space than an attribute block, e2fsck takes its inline target for
+            // a map.
+            if cell.read(|inode| inode.is_fast_symlink(writer.store.shape())) {
+                let what = "a value of this length for a short symbolic link";
+                return Err(Error::NotSupported(format!("{what}, inode {}", cell.number())));
+            }
+            return Ok(Attempt::NeedsInode(index));
         }
-        return Ok(Attempt::NeedsInode);
     };
     let before_body = cell.read(|inode| in_inode(inode).map(held))?;
     let after_body = match &body {
@@ -546,7 +601,7 @@ async fn try_prepare<'w>(
         stored: [[&before_body[..], &left].concat(), [&after_body[..], &made].concat()],
         seen: [[before_body, before_block].concat(), [after_body, after_block].concat()],
     };
-    let new = if takes_spare { spare.take() } else { None };
+    let new = taken.into_iter().filter_map(|index| spares.remove(&index)).collect();
     let values = match entries.is_empty() {
         true => ValuesChange::default(),
         false => Box::pin(ValuesChange::prepare(writer, cell, entries, new)).await?,
@@ -575,7 +630,7 @@ pub(crate) async fn without_capabilities<'w>(
         return Ok(None);
     }
     let change = Change { name, value: None, mode: super::SetMode::Any };
-    prepare(writer, cell, &change, privilege).await.map(Some)
+    prepare(writer, cell, &[change], privilege).await.map(Some)
 }
 
 /// Like [`without_capabilities`], in a handle of its own.
@@ -610,11 +665,11 @@ pub(crate) fn no_room(change: &Change<'_>, sb: &Superblock) -> Error {
     Error::NoXattrRoom { name, bytes, block_bytes: sb.block_size().bytes(), hint }
 }
 
-fn error_of(refused: Refused, cell: &InodeCell, change: &Change<'_>, sb: &Superblock) -> Error {
-    let subject = || format!("inode {}", cell.number());
+fn error_of(refused: Refused, change: &Change<'_>, sb: &Superblock) -> Error {
+    let name = || crate::quote(&change.name.to_full().unwrap_or_default());
     match refused {
-        Refused::Exists => Error::Exists(subject()),
-        Refused::NoData => Error::NoData(subject()),
+        Refused::Exists => Error::Exists(name()),
+        Refused::NoData => Error::NoData(name()),
         Refused::NoSpace => no_room(change, sb),
         Refused::Corrupt(corrupt) => corrupt.into(),
     }

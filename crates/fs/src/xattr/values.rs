@@ -372,7 +372,7 @@ impl Freed {
 /// What an attribute change does to values in inodes of their own.
 #[derive(Debug, Default)]
 pub(super) struct ValuesChange {
-    new: Option<Spare>,
+    new: Vec<Spare>,
     recounts: Vec<Recount>,
     /// Space in units of 512 bytes, and inodes, charged to the owner.
     pub(super) more_512: i64,
@@ -396,7 +396,7 @@ impl Entries {
 
 impl ValuesChange {
     /// Prepares the reference changes that result from `entries`. The caller holds the lock of
-    /// shared attribute blocks and passes the new value, if the entries refer to one.
+    /// shared attribute blocks and passes the new values that the entries refer to.
     ///
     /// # Errors
     /// A damaged value, or one that cannot be read; one written by Lustre.
@@ -404,7 +404,7 @@ impl ValuesChange {
         writer: &Writer,
         owner: &InodeCell,
         entries: Entries,
-        new: Option<Spare>,
+        new: Vec<Spare>,
     ) -> Result<Self> {
         let sb = writer.store.shape();
         let [before, after] = &entries.seen;
@@ -416,13 +416,11 @@ impl ValuesChange {
         };
         let mut deltas: BTreeMap<InodeNumber, (i64, &Held)> = BTreeMap::new();
         for (all, sign) in entries.stored.iter().zip([-1, 1]) {
-            for held in
-                all.iter().filter(|held| new.as_ref().is_none_or(|new| new.inode.number() != held.inode))
-            {
+            for held in all.iter().filter(|held| new.iter().all(|new| new.inode.number() != held.inode)) {
                 deltas.entry(held.inode).or_insert((0, held)).0 += sign;
             }
         }
-        let mut left = VALUES_CREDITS_MAX.saturating_sub(new.as_ref().map_or(0, Spare::credits));
+        let mut left = VALUES_CREDITS_MAX.saturating_sub(new.iter().map(Spare::credits).sum());
         for (delta, held) in deltas.into_values().filter(|(delta, _)| *delta != 0) {
             let (cell, of) = held.cell(writer, owner).await?;
             let Some(references) = of.references.checked_add_signed(delta) else {
@@ -447,12 +445,12 @@ impl ValuesChange {
             Some(freed) => freed.credits(sb) + 1,
             None => 1 + Orphans::CREDITS,
         };
-        self.new.as_ref().map_or(0, Spare::credits) + self.recounts.iter().map(recount).sum::<u32>()
+        self.new.iter().map(Spare::credits).sum::<u32>() + self.recounts.iter().map(recount).sum::<u32>()
     }
 
     /// Makes the change, and charges the owner's quotas.
     pub(super) fn apply(self, writer: &Writer, handle: &mut Handle, owner: &Arc<InodeCell>) {
-        if let Some(new) = self.new {
+        for new in self.new {
             new.apply(writer, handle, owner);
         }
         for Recount { cell, of, freed } in self.recounts {

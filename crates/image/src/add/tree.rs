@@ -7,9 +7,9 @@ use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
-use extant_format::{DeviceNumber, FileKind};
-use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetMode, SetTime, Volume};
-use std::collections::BTreeMap;
+use extant_format::{DeviceNumber, FileKind, InodeNumber};
+use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetTime, Volume};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Limit on dirty bytes, below the cache's own write-back threshold, so that blocks are allocated
 /// in the order of the tree.
@@ -290,14 +290,13 @@ impl<'a> Adder<'a> {
         let owner = SetAttributes { uid: Some(node.uid), gid: Some(node.gid), ..Default::default() };
         made.set_attributes(caller, &owner).await?;
         let wanted = tree.xattrs(node.xattrs);
-        for name in made.xattrs(caller).await? {
-            if name != b"system.data" && wanted.iter().all(|xattr| *xattr.name != *name) {
-                made.remove_xattr(caller, &name).await?;
-            }
-        }
-        for xattr in wanted {
-            made.set_xattr(caller, &xattr.name, &xattr.value, SetMode::Any).await?;
-        }
+        let there = made.xattrs(caller).await?;
+        let unwanted = there
+            .iter()
+            .filter(|name| **name != b"system.data" && wanted.iter().all(|xattr| *xattr.name != ***name));
+        let mut changes: Vec<(&[u8], Option<&[u8]>)> = unwanted.map(|name| (&**name, None)).collect();
+        changes.extend(wanted.iter().map(|xattr| (&*xattr.name, Some(&*xattr.value))));
+        made.change_xattrs(caller, &changes).await?;
         if node.kind == Kind::Symlink {
             return Ok(());
         }
