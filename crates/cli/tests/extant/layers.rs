@@ -199,3 +199,60 @@ fn an_archive_that_holds_too_much_is_refused_with_advice() {
     assert!(told.stderr.contains("and the volume has 4194304"), "{}", told.stderr);
     fsck(&image);
 }
+
+#[test]
+fn a_link_to_nothing_leads_to_the_same_place_in_an_image_and_in_a_volume() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    // Names and contents of the lower layer (those with -> are links), then of the upper one, of
+    // which directories are not listed; and what is to be in the image.
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [&'a str]);
+    let cases: [Case<'_>; 6] = [
+        (&["a->b"], &["a/f"], &["a -> b", "b/f"]),
+        (&["a->b/c/../e"], &["a/s/f"], &["a -> b/c/../e", "b/c", "b/e/s/f"]),
+        (&["d/a->/b"], &["d/a/f"], &["d/a -> /b", "b/f"]),
+        (&["a->f", "f"], &["a/g"], &["a -> f", "f/g"]),
+        // A file of the same layer at the link's end is kept.
+        (&["a->c"], &["a/b/x", "c"], &["a -> c", "c"]),
+        (&["a->c"], &["a/b/x", "c/b"], &["a -> c", "c/b"]),
+    ];
+    for (n, (lower, upper, expected)) in cases.into_iter().enumerate() {
+        let pack = |layer: &str, names: &[&str]| {
+            let top = path(&format!("{layer}{n}"));
+            let mut listed = Vec::new();
+            for name in names {
+                let (name, target) = name.split_once("->").map_or((*name, None), |(a, b)| (a, Some(b)));
+                fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+                match target {
+                    Some(target) => symlink(target, top.join(name)).unwrap(),
+                    None => fs::write(top.join(name), name).unwrap(),
+                }
+                listed.push(name);
+            }
+            pack(&top, &listed)
+        };
+        let (lower, upper) = (pack("lower", lower), pack("upper", upper));
+        let (both, added) = (path("both"), path("added"));
+        let build = |image: &Path, layers: &[&Path]| {
+            let mut args = vec!["build", "--layers", "--size", "8M", "-o", image.to_str().unwrap()];
+            args.extend(layers.iter().map(|layer| layer.to_str().unwrap()));
+            extant(args).clean();
+            fsck(image);
+        };
+        build(&both, &[&lower, &upper]);
+        build(&added, &[&lower]);
+        extant(["build", "--layers", "--into", added.to_str().unwrap(), upper.to_str().unwrap()]).clean();
+        fsck(&added);
+        let tree = |image: &Path| extant(["ls", "-aR", image.to_str().unwrap()]).clean_text();
+        let [built, merged] = [&both, &added].map(|image| tree(image));
+        assert_eq!(built, merged, "case {n}");
+        for name in expected {
+            let (name, target) = name.split_once(" -> ").map_or((*name, None), |(a, b)| (a, Some(b)));
+            let shown = extant(["ls", "-l", "-d", &place(&added, &format!("/{name}"))]).clean_text();
+            assert!(target.is_none_or(|target| shown.contains(&format!("-> {target}"))), "case {n}: {shown}");
+        }
+    }
+}

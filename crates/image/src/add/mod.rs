@@ -82,8 +82,9 @@ pub struct AddReport {
 /// Directories are merged and take the attributes of the last source that lists them; anything else
 /// replaces the file of the same name once it is complete. If the volume has a symbolic link to a
 /// directory where a source has a directory, the link's target is used, except when the sources are
-/// layers of an image. With `clamp_time`, the same additions to the same volume give the same
-/// bytes.
+/// layers of an image and list the directory. A path of a layer through a link that leads to
+/// nothing creates the directory where the link leads, as containerd and umoci do. With
+/// `clamp_time`, the same additions to the same volume give the same bytes.
 ///
 /// # Errors
 /// Those of [`crate::build`]; [`BuildError::Volume`] if the volume cannot be opened for writing or
@@ -129,7 +130,8 @@ pub fn add(
     let origin = Origin { tree: &tree, stores: &stores, clamp: options.clamp_time, time_range };
     let added = rt.block_on(async {
         let mut adder = Adder::new(&volume, origin, progress).await?;
-        adder.add(&options.directory).await
+        let (files, directories) = adder.add(&options.directory).await?;
+        Ok::<_, BuildError>((files, directories, adder.lost.note(&named(sources))))
     });
     let space = volume.space();
     let closed = rt.block_on(async {
@@ -138,8 +140,9 @@ pub fn add(
         let _ = cache.close().await;
         closed
     })?;
-    let (files, directories) = added??;
+    let (files, directories, lost) = added??;
     closed?;
+    notes.extend(lost);
     Ok(AddReport {
         files,
         directories,
@@ -148,6 +151,16 @@ pub fn add(
         notes,
         problems: volume.problems(),
     })
+}
+
+/// The sources, for notes.
+fn named(sources: &[Source]) -> String {
+    match sources {
+        [Source::Guess(path) | Source::Directory(path) | Source::Tar(path) | Source::Oci(path)] => {
+            crate::quoted_path(path)
+        }
+        _ => "the sources".into(),
+    }
 }
 
 /// Reduces the tree to what a volume can store.

@@ -1,7 +1,8 @@
 //! Multi-step operations on nodes of the volume.
 
-use extant_format::FileKind;
+use extant_format::{FileKind, InodeNumber};
 use extant_fs::{Caller, Cookie, Error, Node, Result, quote};
+use std::collections::BTreeSet;
 
 /// Symbolic links followed per path, as in Linux.
 const LINKS_MAX: u32 = 40;
@@ -49,6 +50,46 @@ pub(super) async fn follow(caller: &Caller, root: &Node, start: &Node, path: &[u
             here = root.clone();
         }
         todo.extend(names(&target));
+    }
+    Ok(Some(here))
+}
+
+/// Like [`follow`], but creates missing directories, also where a link leads to nothing, and
+/// replaces other files in the way. `None` if that would replace one of `kept`.
+pub(super) async fn follow_or_make(
+    caller: &Caller,
+    root: &Node,
+    start: &Node,
+    path: &[u8],
+    kept: &BTreeSet<InodeNumber>,
+) -> Result<Option<Node>> {
+    let mut here = if path.first() == Some(&b'/') { root.clone() } else { start.clone() };
+    let mut todo = names(path);
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        let there = find(caller, &here, &name).await?;
+        match there {
+            Some(next) if is_dir(&next) => here = next,
+            Some(link) if link.kind() == Some(FileKind::Symlink) => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Error::Loop(quote(path)));
+                }
+                let target = link.read_link().await?;
+                if target.first() == Some(&b'/') {
+                    here = root.clone();
+                }
+                todo.extend(names(&target));
+            }
+            Some(other) if kept.contains(&other.inode()) => return Ok(None),
+            other => {
+                if other.is_some() {
+                    drop(other);
+                    here.unlink(caller, &name).await?;
+                }
+                here = here.mkdir(caller, &name, 0o755).await?;
+            }
+        }
     }
     Ok(Some(here))
 }

@@ -1,8 +1,8 @@
 //! Merges a tree into a directory of a volume.
 
-use super::nodes::{empty, find, follow, is_dir, remove, unchecked};
+use super::nodes::{empty, find, follow, follow_or_make, is_dir, remove, unchecked};
 use crate::layout::{LOST_AND_FOUND, check_device};
-use crate::source::{Origin, Reader};
+use crate::source::{Lost, Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
@@ -25,6 +25,11 @@ pub(super) struct Adder<'a> {
     reader: Reader,
     /// Inodes with several names, by node of the tree.
     linked: BTreeMap<NodeId, Node>,
+    /// Inodes of files that layers list; other files give way to directories that they imply.
+    listed: BTreeSet<InodeNumber>,
+    /// Entries that listed files replace: through a symbolic link of the volume, two paths may be
+    /// the same.
+    pub(super) lost: Lost,
     chunk: Vec<u8>,
     progress: Progress,
     done_bytes: u64,
@@ -50,6 +55,8 @@ impl<'a> Adder<'a> {
             above: Vec::new(),
             reader: Reader::default(),
             linked: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            lost: Lost::default(),
             chunk: Vec::new(),
             progress,
             done_bytes: 0,
@@ -73,7 +80,18 @@ impl<'a> Adder<'a> {
         // Directories get their times last, because filling them changes those.
         let mut dirs = Vec::new();
         let mut todo = vec![(top, NodeId::ROOT)];
-        while let Some((dir, id)) = todo.pop() {
+        // Unlisted directories of layers that meet something else. They wait until all links to
+        // directories are in place.
+        let mut late: Vec<(Node, EntryId)> = Vec::new();
+        loop {
+            let Some((dir, id)) = todo.pop() else {
+                let Some((above, entry)) = late.pop() else { break };
+                match self.behind(&above, entry).await? {
+                    Some(dir) => todo.push((dir, tree.entry_node(entry))),
+                    None => self.lost.count_below(tree, tree.entry_node(entry), NodeId::ROOT),
+                }
+                continue;
+            };
             if !tree.node(id).implied {
                 self.attributes(&dir, id).await.map_err(|error| self.failed_at(id, error))?;
                 dirs.push((dir.clone(), id));
@@ -83,6 +101,10 @@ impl<'a> Adder<'a> {
             for entry in tree.sorted_children(id) {
                 let id = tree.entry_node(entry);
                 if tree.node(id).kind == Kind::Directory {
+                    if tree.is_layered() && tree.node(id).implied && self.meets_other(&dir, entry).await? {
+                        late.push((dir.clone(), entry));
+                        continue;
+                    }
                     below.push((self.subdirectory(&dir, entry).await?, id));
                 } else {
                     self.file(&dir, entry).await?;
@@ -141,18 +163,34 @@ impl<'a> Adder<'a> {
         done.map_err(failed)
     }
 
+    /// Whether the name of a directory of the tree is that of another file on the volume.
+    async fn meets_other(&self, dir: &Node, entry: EntryId) -> Result<bool, BuildError> {
+        let tree = self.origin.tree;
+        let there = find(&self.caller, dir, tree.entry_name(entry)).await;
+        let there = there.map_err(|error| self.failed(&tree.entry_path(entry), error))?;
+        Ok(there.is_some_and(|there| !is_dir(&there)))
+    }
+
+    /// The directory where a link leads that a layer's path goes through, created if there is none.
+    /// `None` if a file that a layer lists is in its place.
+    async fn behind(&self, above: &Node, entry: EntryId) -> Result<Option<Node>, BuildError> {
+        let tree = self.origin.tree;
+        let made = follow_or_make(&self.caller, &self.root, above, tree.entry_name(entry), &self.listed);
+        made.await.map_err(|error| self.failed(&tree.entry_path(entry), error))
+    }
+
     async fn subdirectory(&self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {
         let tree = self.origin.tree;
-        let (name, node) = (tree.entry_name(entry), tree.node(tree.entry_node(entry)));
+        let name = tree.entry_name(entry);
         let path = tree.entry_path(entry);
         let failed = |error| self.failed(&path, error);
         if let Some(there) = find(&self.caller, dir, name).await.map_err(failed)? {
             if is_dir(&there) {
                 return Ok(there);
             }
-            // An unlisted directory may merge with the target of a link. So may listed ones, except
-            // in layers: these list what is a directory in the resulting image.
-            if (node.implied || !tree.is_layered())
+            // A directory may merge with the target of a link, except in layers: these list what is
+            // a directory in the resulting image. Unlisted ones of layers: see `behind`.
+            if !tree.is_layered()
                 && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
                 && is_dir(&target)
             {
@@ -188,6 +226,9 @@ impl<'a> Adder<'a> {
             Some(first) => first,
             None => self.whole(dir, entry, &path).await?,
         };
+        if tree.is_layered() {
+            self.listed.insert(made.inode());
+        }
         let named = async {
             match there {
                 None => dir.link(&self.caller, &made, name).await,

@@ -5,17 +5,17 @@ use crate::{Note, quoted};
 
 /// The first path lost, and the number of entries.
 #[derive(Default)]
-pub(super) struct Lost(Option<(Vec<u8>, u64)>);
+pub(crate) struct Lost(Option<(Vec<u8>, u64)>);
 
 impl Lost {
     /// Counts one entry; `path` is only called for the first one.
-    pub(super) fn count(&mut self, path: impl FnOnce() -> Vec<u8>) {
+    pub(crate) fn count(&mut self, path: impl FnOnce() -> Vec<u8>) {
         self.0.get_or_insert_with(|| (path(), 0)).1 += 1;
     }
 
     /// Counts the entries below a directory that are at least `from`; earlier ones belong to other
     /// sources.
-    pub(super) fn count_below(&mut self, tree: &Tree, dir: NodeId, from: NodeId) {
+    pub(crate) fn count_below(&mut self, tree: &Tree, dir: NodeId, from: NodeId) {
         let mut pending = vec![dir];
         while let Some(dir) = pending.pop() {
             let mut dirs = Vec::new();
@@ -34,7 +34,7 @@ impl Lost {
     }
 
     /// A note about them.
-    pub(super) fn note(&self, archive: &str) -> Option<Note> {
+    pub(crate) fn note(&self, archive: &str) -> Option<Note> {
         let (path, entries) = self.0.as_ref()?;
         Some(Note::Replaced { archive: archive.to_owned(), path: quoted(path), entries: *entries })
     }

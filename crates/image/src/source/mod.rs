@@ -18,6 +18,7 @@ mod store;
 mod tar;
 mod walk;
 
+pub(crate) use lost::Lost;
 pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
