@@ -2,7 +2,7 @@
 
 use crate::testbed::{assert_same, extant, have, look, mke2fs, mounted, noise, place, run};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 fn populate(root: &Path) {
@@ -204,4 +204,54 @@ fn an_image_is_written_where_a_link_leads_and_a_file_is_no_directory() {
     let none = format!("{}/none/", dir.path().display());
     let refused = extant(["cp", &place(&real, "/file"), &none]);
     assert!(refused.code == Some(1) && !Path::new(&none).exists(), "{}", refused.stderr);
+}
+
+#[test]
+fn outputs_keep_the_mode_of_what_they_replace_and_follow_links() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    mke2fs(&path("source"), "8M", &["-t", "ext4"]);
+    fs::create_dir(path("tree")).unwrap();
+    fs::create_dir(path("elsewhere")).unwrap();
+    let commands = |output: &Path| {
+        let (source, tree) = (path("source").display().to_string(), path("tree").display().to_string());
+        let output = output.display().to_string();
+        [
+            vec!["export".to_owned(), source.clone(), "-o".into(), output.clone()],
+            vec!["build".into(), "-o".into(), output.clone(), tree],
+            vec!["mkfs".into(), output.clone(), "8M".into()],
+            vec!["shrink".into(), source, "-o".into(), output],
+        ]
+    };
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+    let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
+    for n in 0..commands(&path("any")).len() {
+        let (real, link) = (path(&format!("elsewhere/{n}")), path(&format!("link{n}")));
+        symlink(&real, &link).unwrap();
+        // A link to nothing; then one to a file.
+        extant(&commands(&link)[n]).clean();
+        let new = real.metadata().unwrap();
+        assert_eq!(new.mode() & 0o7777, 0o666 & !umask, "command {n}");
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+        let owners = rustix::process::geteuid().is_root();
+        if owners {
+            std::os::unix::fs::chown(&real, Some(1000), Some(1001)).unwrap();
+        }
+        extant(&commands(&link)[n]).clean();
+        let replaced = real.metadata().unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink() && replaced.ino() != new.ino());
+        assert_eq!(replaced.mode() & 0o7777, 0o640, "command {n}");
+        assert!(!owners || (replaced.uid(), replaced.gid()) == (1000, 1001), "command {n}");
+        fs::remove_file(&real).unwrap();
+        assert_eq!(fs::read_dir(path("elsewhere")).unwrap().count(), 0, "nothing else is left");
+    }
+    symlink("loop", path("loop")).unwrap();
+    for command in commands(&path("loop")) {
+        let ran = extant(&command);
+        assert!(ran.code != Some(0) && path("loop").symlink_metadata().unwrap().is_symlink(), "{command:?}");
+    }
 }

@@ -1,13 +1,13 @@
 //! An archive file, compressed according to its name, which it takes only once it is complete.
 
+use crate::BuildError;
+use crate::write::{NewFile, behind_links};
 use flate2::write::GzEncoder;
 use liblzma::write::XzEncoder;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use tempfile::{Builder, TempPath};
+use std::path::Path;
 
 /// Compression of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Compression {
 /// previous file.
 pub struct Archive {
     encoder: Encoder,
-    /// Temporary and final path; `None` if written in place, as to a pipe.
-    pending: Option<(TempPath, PathBuf)>,
+    /// Gets its name at the end; `None` if written in place, as to a pipe.
+    pending: Option<NewFile>,
 }
 
 enum Encoder {
@@ -52,20 +52,15 @@ enum Encoder {
 }
 
 impl Archive {
-    /// Starts an archive that will appear at `path`. An existing pipe or device is written in
-    /// place.
+    /// Starts an archive that will appear at `path`, or where a symbolic link there leads, with the
+    /// permissions of a file that it replaces. An existing pipe or device is written in place.
     pub fn create(path: &Path, compression: Compression) -> io::Result<Self> {
         let in_place = path.metadata().is_ok_and(|there| !there.is_file());
-        let (file, pending) = if in_place {
+        let (file, pending): (File, _) = if in_place {
             (OpenOptions::new().write(true).open(path)?, None)
         } else {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            // Same mode as from open(2), subject to the umask.
-            let mut builder = Builder::new();
-            let builder = builder.permissions(Permissions::from_mode(0o666));
-            let temporary = builder.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(cause)?;
-            let (file, temporary) = temporary.into_parts();
-            (file, Some((temporary, path.to_path_buf())))
+            let file = NewFile::create(&behind_links(path)?).map_err(cause)?;
+            (file.duplicate().map_err(cause)?.into(), Some(file))
         };
         let file = BufWriter::with_capacity(256 << 10, file);
         let encoder = match compression {
@@ -86,10 +81,10 @@ impl Archive {
             Encoder::Xz(encoder) => encoder.finish()?,
         };
         file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        if let Some((temporary, path)) = self.pending {
-            temporary.persist(path).map_err(|failed| failed.error)?;
+        match self.pending {
+            Some(mut file) => file.name().map_err(cause),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn encoder(&mut self) -> &mut dyn Write {
@@ -102,11 +97,12 @@ impl Archive {
     }
 }
 
-/// The system's error without the temporary name, which means nothing to the user.
-fn cause(error: io::Error) -> io::Error {
-    let source = error.get_ref().and_then(|path_error| path_error.source());
-    let errno = source.and_then(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
-    errno.map_or(error, io::Error::from_raw_os_error)
+/// The system's error; the caller names the file.
+fn cause(error: BuildError) -> io::Error {
+    match error {
+        BuildError::Output { error, .. } => error,
+        other => io::Error::other(other),
+    }
 }
 
 impl Write for Archive {
@@ -116,5 +112,28 @@ impl Write for Archive {
 
     fn flush(&mut self) -> io::Result<()> {
         self.encoder().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_has_no_name_before_it_is_complete() {
+        use rustix::fs::{Mode, OFlags};
+        let dir = tempfile::tempdir().unwrap();
+        if rustix::fs::open(dir.path(), OFlags::RDWR | OFlags::TMPFILE, Mode::RUSR).is_err() {
+            println!("skipped: the file system of the tests has no files without names");
+            return;
+        }
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        let path = dir.path().join("archive");
+        let mut archive = Archive::create(&path, Compression::None).unwrap();
+        archive.write_all(b"contents").unwrap();
+        archive.flush().unwrap();
+        assert_eq!(names(), 0, "nothing is left if the program is killed");
+        archive.finish().unwrap();
+        assert_eq!((names(), std::fs::read(&path).unwrap()), (1, b"contents".to_vec()));
     }
 }

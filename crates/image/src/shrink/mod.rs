@@ -87,7 +87,7 @@ pub fn shrink(
     let (file, _claim) = if in_place {
         let target = std::fs::canonicalize(output).map_err(|e| BuildError::output("look at", output, e))?;
         let file = Output::create_over(&target, claim, report.after_bytes, rt)?;
-        file.resemble(&target)?;
+        file.keep_attributes()?;
         (file, Claim::default())
     } else {
         (Output::create(Replaced::claim(output, foreign)?, report.after_bytes, rt)?, claim)

@@ -3,12 +3,14 @@
 mod emit;
 mod heads;
 mod inodes;
+mod new_file;
 mod output;
 mod pump;
 mod tables;
 
 pub(crate) use heads::Heads;
-pub(crate) use output::{Output, Replaced, directory_of};
+pub(crate) use new_file::{NewFile, behind_links, directory_of};
+pub(crate) use output::{Output, Replaced};
 pub use pump::Progress;
 pub(crate) use pump::{Emit, Pieces, pump};
 pub(crate) use tables::{GroupInodes, block_bitmap, count_usage, descriptors};
