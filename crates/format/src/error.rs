@@ -82,6 +82,34 @@ pub enum Place {
     Quota(InodeNumber, FileBlock),
 }
 
+impl Place {
+    /// The inode that the structure belongs to, if it is that of a file or directory.
+    pub const fn inode(&self) -> Option<InodeNumber> {
+        match *self {
+            Self::Inode(inode)
+            | Self::ExtentNode(inode, _)
+            | Self::IndirectBlock(inode, _)
+            | Self::DirectoryBlock(inode, _)
+            | Self::HtreeNode(inode, _)
+            | Self::Symlink(inode)
+            | Self::InlineData(inode)
+            | Self::InodeXattrs(inode)
+            | Self::XattrBlock(inode, _)
+            | Self::Acl(inode)
+            | Self::XattrInode(inode)
+            | Self::Quota(inode, _) => Some(inode),
+            Self::Superblock
+            | Self::GroupDescriptor(_)
+            | Self::BlockBitmap(_)
+            | Self::InodeBitmap(_)
+            | Self::OrphanFile(_)
+            | Self::JournalSuperblock
+            | Self::JournalBlock(_)
+            | Self::Mmp(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

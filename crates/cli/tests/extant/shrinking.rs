@@ -254,3 +254,76 @@ fn values_in_inodes_of_their_own_stay_with_short_links_and_unshared_ones_are_ref
     let ran = extant(["shrink", places[0]]);
     assert!(ran.code == Some(4) && ran.stderr.contains("Lustre"), "{}", ran.stderr);
 }
+
+/// Changes the bytes behind the only place where `find` is.
+fn patch(image: &Path, find: &[u8], change: impl Fn(&mut [u8])) {
+    let mut bytes = fs::read(image).unwrap();
+    let mut found = (0..bytes.len() - find.len()).filter(|&at| bytes[at..].starts_with(find));
+    let at = found.next().expect("it is in the image");
+    assert_eq!(found.next(), None, "only once");
+    change(&mut bytes[at..]);
+    fs::write(image, bytes).unwrap();
+}
+
+#[test]
+fn what_e2fsck_reports_is_refused_with_inode_and_path() {
+    if !have("mke2fs") || !have("e2fsck") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (sound, image, file) = (dir.path().join("sound"), dir.path().join("image"), dir.path().join("file"));
+    fs::write(&file, noise(1, 5000)).unwrap();
+    let slow = "needle/of/a/target/in/a/block/".repeat(4);
+    mke2fs(&sound, "8M", &["-t", "ext4", "-O", "^metadata_csum,^has_journal", "-I", "128", "-b", "1024"]);
+    debugfs(
+        &sound,
+        &[
+            "mkdir d".into(),
+            "cd d".into(),
+            format!("write {} file", file.display()),
+            "symlink fast needle-in-an-inode".into(),
+            format!("symlink slow {slow}"),
+            "ea_set file user.name needle-of-a-value".into(),
+            "mknod pipe p".into(),
+        ],
+    );
+    fsck(&sound);
+    let set = |what: &'static str| move |image: &Path| debugfs(image, &[what.into()]);
+    let attribute_block = |at: usize, byte: u8| {
+        move |image: &Path| patch(image, b"\0\0\x02\xea\x01\0\0\0\x01\0\0\0", |bytes| bytes[at] = byte)
+    };
+    type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path) + 'a>);
+    let damages: [Damage<'_>; 11] = [
+        (":/d/fast\"", "NUL", Box::new(|image| patch(image, b"needle-in-an-inode", |bytes| bytes[6] = 0))),
+        (":/d/slow\"", "NUL", Box::new(|image| patch(image, slow.as_bytes(), |bytes| bytes[50] = 0))),
+        (":/d/slow\"", "i_size", Box::new(|image| patch(image, slow.as_bytes(), |bytes| bytes[120] = b'x'))),
+        (
+            ":/d/file\"",
+            "e_hash",
+            Box::new(|image| patch(image, b"needle-of-a-value", |bytes| bytes[6] = b'_')),
+        ),
+        (":/d/file\"", "h_refcount", Box::new(attribute_block(4, 3))),
+        (":/d/file\"", "i_dtime", Box::new(set("sif d/file dtime 1000"))),
+        (":/d/file\"", "i_blocks", Box::new(set("sif d/file blocks 100"))),
+        (":/d/file\"", "i_size", Box::new(set("sif d/file size 1"))),
+        (":/d/pipe\"", "i_size", Box::new(set("sif d/pipe size 1"))),
+        ("image", "s_free_blocks_count", Box::new(set("ssv free_blocks_count 7"))),
+        ("image", "s_free_inodes_count", Box::new(set("ssv free_inodes_count 7"))),
+    ];
+    for (place, told, damage) in damages {
+        fs::copy(&sound, &image).unwrap();
+        damage(&image);
+        let checked = std::process::Command::new("e2fsck")
+            .env("PATH", std::env::var("PATH").unwrap() + ":/usr/sbin:/sbin")
+            .arg("-fn")
+            .arg(&image)
+            .output()
+            .unwrap();
+        assert_eq!(checked.status.code(), Some(4), "{place} {told}");
+        let before = fs::read(&image).unwrap();
+        let ran = extant(["shrink", image.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(3), "{place} {told}: {}", ran.stderr);
+        assert!(ran.stderr.contains(place) && ran.stderr.contains(told), "{place} {told}: {}", ran.stderr);
+        assert!(fs::read(&image).unwrap() == before);
+    }
+}

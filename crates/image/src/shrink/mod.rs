@@ -7,18 +7,22 @@
 
 mod emit;
 mod plan;
+mod records;
 mod refuse;
 mod renumber;
 mod sound;
 mod survey;
 
 use crate::write::{Output, Progress, Replaced, pump};
-use crate::{BuildError, quoted_path};
+use crate::{BuildError, quoted, quoted_path};
 use emit::Shrunk;
 use extant_block::{Claim, ForeignLocks};
-use extant_fs::Volume;
+use extant_format::InodeNumber;
+use extant_fs::{Error, Volume};
 use extant_rt::Rt;
 use plan::Arrangement;
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use survey::Survey;
@@ -66,10 +70,28 @@ pub fn shrink(
     let refused = |error| BuildError::Volume { path: quoted_path(image), error };
     refuse::check(volume.superblock()).map_err(refused)?;
     let survey = rt.block_on(async {
-        let survey = Survey::of(volume).await?;
-        sound::check(volume, &survey).await.map(|()| survey)
+        let surveyed = async {
+            let survey = Survey::of(volume).await?;
+            sound::check(volume, &survey).await.map(|()| survey)
+        };
+        match surveyed.await {
+            Err(Error::Corrupt(corrupt)) => {
+                let path = match corrupt.place.inode() {
+                    Some(inode) => path_of(volume, inode).await,
+                    None => None,
+                };
+                Err((path, Error::Corrupt(corrupt)))
+            }
+            other => other.map_err(|error| (None, error)),
+        }
     });
-    let survey = survey?.map_err(refused)?;
+    let survey = survey?.map_err(|(path, error)| match path {
+        Some(path) => {
+            let place = [image.as_os_str().as_bytes(), b":", &path].concat();
+            BuildError::Volume { path: quoted(&place), error }
+        }
+        None => refused(error),
+    })?;
     let arrangement = Arrangement::smallest(volume.superblock(), &survey)?;
     let before_bytes = volume.superblock().blocks_count() << arrangement.params.block.log2();
     let shrunk = Shrunk::new(volume.clone(), quoted_path(image), rt.clone(), survey, arrangement)?;
@@ -95,6 +117,25 @@ pub fn shrink(
     pump(&Arc::new(shrunk), file.device(), rt, progress)?;
     file.commit(rt)?;
     Ok(report)
+}
+
+/// A path to an inode of a damaged volume; whatever cannot be read is left out.
+async fn path_of(volume: &Volume, wanted: InodeNumber) -> Option<Vec<u8>> {
+    let mut seen = BTreeSet::from([InodeNumber::ROOT]);
+    let mut todo = vec![(InodeNumber::ROOT, Vec::new())];
+    while let Some((number, path)) = todo.pop() {
+        if number == wanted {
+            return Some(if path.is_empty() { b"/".to_vec() } else { path });
+        }
+        let Ok(dir) = volume.inode(number).await else { continue };
+        let Ok(items) = volume.list(&dir).await else { continue };
+        for item in items {
+            if seen.insert(item.inode) {
+                todo.push((item.inode, [&path[..], b"/", &item.name].concat()));
+            }
+        }
+    }
+    None
 }
 
 /// Fails if a smaller volume must not replace the current image.

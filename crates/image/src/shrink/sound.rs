@@ -1,5 +1,6 @@
 //! Checks that a volume is sound. In a smaller copy, damage would be lost or go unnoticed.
 
+use super::records;
 use super::survey::{Role, Survey, read_blocks};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, Inode, InodeFlags, InodeNumber, Place, RoCompat,
@@ -16,18 +17,30 @@ const TABLE_BLOCKS: u64 = 256;
 /// descriptor area.
 const RESIZE_POINTER: usize = 13;
 
-/// Fails if the volume's names, links, maps or bitmaps contradict each other.
+/// Fails if the volume's names, links, maps, attributes or bitmaps contradict each other.
 ///
 /// # Errors
 /// The first damage found.
 pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error> {
     check_names(volume, survey).await?;
+    records::check(volume, survey).await?;
     let owned = owned_blocks(volume, survey).await?;
     let sb = volume.superblock();
+    let (mut blocks, mut inodes) = (0, 0);
     for group in (0..sb.group_count()).map(Group) {
         let descriptor = volume.group(group).await?;
         check_blocks(volume, group, &descriptor, &owned).await?;
         check_inodes(volume, survey, group, &descriptor).await?;
+        blocks += u64::from(descriptor.free_blocks);
+        inodes += u64::from(descriptor.free_inodes);
+    }
+    let rule = "the sum of all groups' free ones";
+    if sb.free_blocks() != blocks {
+        return Err(bad(Place::Superblock, "s_free_blocks_count", sb.free_blocks(), rule));
+    }
+    let stored = u64::from(sb.raw().s_free_inodes_count.get());
+    if stored != inodes {
+        return Err(bad(Place::Superblock, "s_free_inodes_count", stored, rule));
     }
     Ok(())
 }
@@ -70,6 +83,9 @@ async fn check_names(volume: &Volume, survey: &Survey) -> Result<(), Error> {
                 let Some(index) = index else {
                     return Err(bad(place, "inode of a name", item.inode.0.into(), "one that is in use"));
                 };
+                if dir.flags().contains(InodeFlags::ENCRYPT) {
+                    records::check_encrypted(volume, &dir, &item.name, item.inode).await?;
+                }
                 let is_dir = survey.inodes[index].role.is_directory();
                 let before = named[index].kind.or(item.kind);
                 if item.kind.is_some() && before != item.kind {
@@ -168,7 +184,11 @@ async fn owned_blocks(volume: &Volume, survey: &Survey) -> Result<Vec<Range<Volu
     for found in &survey.inodes {
         let inode = volume.inode(found.number).await?;
         match found.role {
-            Role::Unmapped | Role::InlineDirectory => {}
+            Role::Unmapped | Role::InlineDirectory => {
+                if !is_own(inode.number, sb) {
+                    records::check_count(survey, &inode, 0, sb)?;
+                }
+            }
             Role::Resize => {
                 let at = inode.block_pointer(RESIZE_POINTER);
                 if at.0 > 0 {
@@ -177,6 +197,10 @@ async fn owned_blocks(volume: &Volume, survey: &Survey) -> Result<Vec<Range<Volu
             }
             _ => {
                 let blocks = volume.blocks_of(&inode).await?;
+                if !is_own(inode.number, sb) {
+                    let mapped = blocks.iter().map(|range| range.end.0 - range.start.0).sum();
+                    records::check_count(survey, &inode, mapped, sb)?;
+                }
                 all.extend(blocks.into_iter().map(|range| (range, inode.number)));
             }
         }
