@@ -10,6 +10,7 @@ use crate::reproduce::Format;
 use crate::run::{Policy, RunError, on_files, on_machine};
 use crate::text::{self, Kind};
 use crate::trace::{self, Trace, TraceError, TraceFile};
+use extant_block::{FileDevice, ForeignLocks};
 use extant_rt::trace::ChromeSink;
 use extant_rt::{Nanos, Sink};
 use extant_sim::{ModelError, Setting};
@@ -392,6 +393,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
         Some(path) => {
             let problem =
                 |error: std::io::Error| LabError::File(path.display().to_string(), error.to_string());
+            let _claim = FileDevice::claim_to_replace(path, ForeignLocks::Honour).map_err(problem)?;
             std::fs::write(path, text).map_err(problem)?;
         }
     }

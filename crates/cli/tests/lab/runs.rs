@@ -278,3 +278,49 @@ fn a_constant_is_fitted_to_the_figures_of_its_row_and_written_with_its_range() {
     let mib_s: f64 = reproduced.split_whitespace().last().unwrap().parse().unwrap();
     assert!((120.0..140.0).contains(&mib_s), "{table}");
 }
+
+#[test]
+fn jobs_write_no_file_that_another_program_has_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, result) = (dir.path().join("image"), dir.path().join("result"));
+    std::fs::write(&image, vec![7; 1 << 20]).unwrap();
+    std::fs::write(&result, b"result").unwrap();
+    let filename = format!("--filename={}", image.display());
+    let output = format!("--output={}", result.display());
+    let write = ["run", "--name=w", "--rw=write", "--bs=64k", "--size=1m", &filename, "--direct=1"];
+    let longer = ["run", "--name=r", "--rw=read", "--bs=64k", "--size=2m", &filename, "--direct=1"];
+    let read = ["run", "--name=r", "--rw=read", "--bs=64k", "--size=1m", &filename, "--direct=1"];
+    let lock = |path: &std::path::Path| {
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        file
+    };
+    let locked = lock(&image);
+    for words in [write, longer] {
+        let error = lab(&words).unwrap_err();
+        assert!(error.contains("image: in use by") && error.contains("holds a lock"), "{error}");
+    }
+    assert!(std::fs::read(&image).unwrap() == vec![7; 1 << 20]);
+    lab(&read).unwrap();
+    drop(locked);
+    let locked = lock(&result);
+    let error = lab(&[&read[..], &[&output]].concat()).unwrap_err();
+    assert!(error.contains("holds a lock") && std::fs::read(&result).unwrap() == b"result", "{error}");
+    drop(locked);
+    // Nor one that a command of ours has open.
+    let disk = std::sync::Arc::new(
+        extant_block::FileDevice::open(&image, extant_block::FileOptions { write: true, direct: false })
+            .unwrap(),
+    );
+    let claim = extant_block::Device::claim(&*disk).unwrap();
+    let error = lab(&write).unwrap_err();
+    assert!(error.contains("in use by another writer"), "{error}");
+    drop(claim);
+    // Under two names it is still one file.
+    let linked = dir.path().join("linked");
+    std::fs::hard_link(&image, &linked).unwrap();
+    let second = format!("--filename={}", linked.display());
+    let words = [&write[..], &["--name=v", "--rw=write", "--bs=64k", "--size=1m", &second]].concat();
+    lab(&words).unwrap();
+    assert!(std::fs::read(&image).unwrap() != vec![7; 1 << 20]);
+}

@@ -7,7 +7,7 @@ use super::memory::{Kernel, Memory};
 use super::volume::{Layout, OnDevice, OnVolume, Policies, VolumeSpec, Volumes};
 use crate::fio::Job;
 use extant_block::blktrace::Blktrace;
-use extant_block::{Device, FileDevice, FileOptions, StreamId};
+use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
 use extant_iosched::elevator::{DeadlineTunables, IoClass, Priority, ProgramId};
@@ -437,6 +437,8 @@ pub(super) struct Real {
     cached: BTreeMap<String, Mapping>,
     /// Files that a job writes to.
     written: BTreeSet<String>,
+    /// Locks on those files, by device and inode: jobs may name a file in several ways.
+    claims: BTreeMap<(u64, u64), Claim>,
 }
 
 impl Real {
@@ -449,7 +451,14 @@ impl Real {
             false => Some(memory.cache(&rt, None, Kernel { cpus, hz: 1000 })?),
         };
         let written = files_of(jobs, |job| job.pattern.writes);
-        Ok(Self { rt, cache, direct: BTreeMap::new(), cached: BTreeMap::new(), written })
+        Ok(Self {
+            rt,
+            cache,
+            direct: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            written,
+            claims: BTreeMap::new(),
+        })
     }
 
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<FileSpan, RunError> {
@@ -485,12 +494,31 @@ impl Real {
     }
 
     /// Opens a file for direct I/O, whatever the job says: a job that wants a page cache uses ours,
-    /// not the host's.
-    fn open(&self, job: &Job, file: &str) -> std::io::Result<Arc<FileDevice>> {
+    /// not the host's. A file to be written is claimed as by any other writer of images.
+    fn open(&mut self, job: &Job, file: &str) -> std::io::Result<Arc<FileDevice>> {
         let path = Path::new(file);
+        let write = self.written.contains(file);
+        let mut claim = None;
+        if let Ok(found) = path.metadata()
+            && found.is_file()
+            && (write || is_short(path, job))
+            && !self.claims.contains_key(&identity(&found))
+        {
+            claim = Some(FileDevice::claim_to_replace(path, ForeignLocks::Honour)?);
+        }
         lay_out(path, job)?;
-        let options = FileOptions { write: self.written.contains(file), direct: true };
-        Ok(Arc::new(FileDevice::open(path, options)?.driven_by(&self.rt)))
+        let device = FileDevice::open(path, FileOptions { write, direct: true })?.driven_by(&self.rt);
+        if write {
+            let key = identity(&path.metadata()?);
+            if !self.claims.contains_key(&key) {
+                let claim = match claim {
+                    Some(claim) => claim,
+                    None => device.claim().map_err(|error| std::io::Error::other(error.kind))?,
+                };
+                self.claims.insert(key, claim);
+            }
+        }
+        Ok(Arc::new(device))
     }
 
     /// Writes back what is still dirty.
@@ -501,13 +529,23 @@ impl Real {
     }
 }
 
+fn identity(found: &std::fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (found.dev(), found.ino())
+}
+
+/// Whether a job needs a longer file. Without a size it uses the file as it is.
+fn is_short(path: &Path, job: &Job) -> bool {
+    let wanted = job.offset_bytes.saturating_add(job.size_bytes());
+    job.size_bytes() > 0 && !path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted)
+}
+
 /// Extends the file to the length that the job needs. Fills it with data, because holes would read
 /// faster.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     let wanted = job.offset_bytes.saturating_add(job.size_bytes());
-    // Without a size the job uses the file as it is.
-    if job.size_bytes() == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
+    if !is_short(path, job) {
         return Ok(());
     }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
