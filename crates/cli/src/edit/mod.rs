@@ -289,6 +289,9 @@ impl<'a> Edit<'a> {
                             return root.symlink(&from, path);
                         }
                         check_not_itself(root, &names::beside(path, &from), path)?;
+                        if root.symlink_metadata(path).is_ok_and(|there| there.is_dir()) {
+                            return Err(Error::IsADirectory(quote(path)));
+                        }
                         let new = NewFile::Symlink(&from);
                         return root.unnamed(directory_of(path), new, 0o777)?.link_over(root, path);
                     }

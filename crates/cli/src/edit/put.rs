@@ -239,10 +239,15 @@ impl Put<'_> {
                 Special::Block(device.0, device.1)
             })
         };
+        // Before the image is changed.
+        let from = match kind.is_file() {
+            true => Some(fs::File::open(source).map_err(|error| Failure::host(source, error))?),
+            false => None,
+        };
         // Link it once it is complete: after a failure or a power cut, the name keeps its old file.
         let made = root.unnamed(directory_of(path), new, self.mode(metadata) & !SET_ID).map_err(failed)?;
-        if new == NewFile::Regular {
-            self.contents(source, &made, target, metadata)?;
+        if let Some(from) = from {
+            self.contents((source, &from), &made, target, metadata)?;
         }
         self.attributes(source, target, &made, metadata)?;
         self.times(target, &made, metadata)?;
@@ -252,21 +257,20 @@ impl Put<'_> {
     /// Copies a file's data; holes in the host's file stay holes.
     fn contents(
         &mut self,
-        source: &Path,
+        (source, from): (&Path, &fs::File),
         made: &Inode,
         target: &ImagePath,
         metadata: &Metadata,
     ) -> Result<(), Failure> {
         let read = |error| Failure::host(source, error);
         let failed = |error| Failure::at(target, error);
-        let from = fs::File::open(source).map_err(read)?;
         let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
         let chunk = &mut self.chunk;
         chunk.resize(CHUNK_BYTES, 0);
         // A file that has all its blocks has no holes. Preallocated blocks look like holes to a
         // seek, but not to swapon.
         let is_whole = metadata.blocks().saturating_mul(512) >= metadata.len();
-        let next_data = |at| if is_whole { Ok(at..u64::MAX) } else { next_data(&from, at, metadata.len()) };
+        let next_data = |at| if is_whole { Ok(at..u64::MAX) } else { next_data(from, at, metadata.len()) };
         let mut data = next_data(0).map_err(read)?;
         let mut unplaced = 0;
         loop {

@@ -1,6 +1,115 @@
 //! A command that is refused leaves every byte of the image as it was.
 
-use crate::testbed::{extant, fsck, have, mke2fs, place, run};
+use crate::testbed::{extant, extant_with, fsck, have, mke2fs, noise, place, run};
+use std::fs;
+
+#[test]
+fn what_is_refused_leaves_no_trace() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir_all(path("tree/d/f")).unwrap();
+    fs::create_dir(path("empty")).unwrap();
+    fs::write(path("host"), noise(1, 9000)).unwrap();
+    fs::write(path("tree/f"), b"f").unwrap();
+    fs::write(path("large value"), vec![b'v'; 70_000]).unwrap();
+    for options in [
+        &["-t", "ext2", "-b", "1024"][..],
+        &["-t", "ext3", "-b", "1024"],
+        &["-t", "ext4", "-b", "4096"],
+        &["-t", "ext4", "-O", "quota,inline_data,ea_inode", "-b", "1024"],
+    ] {
+        let image = dir.path().join("image");
+        mke2fs(&image, "8M", options);
+        let at = |path: &str| place(&image, path);
+        for (from, to) in [("host", "/f"), ("host", "/d/x")] {
+            if to == "/d/x" {
+                extant(["mkdir", &at("/d"), &at("/e")]).clean();
+            }
+            extant(["put", &path(from), &at(to)]).clean();
+        }
+        extant(["ln", "-s", "f", &at("/l")]).clean();
+        extant(["mkdir", &at("/d/host")]).clean();
+        fsck(&image);
+        let long = "n".repeat(256);
+        let (host, tree, empty) = (path("host"), path("tree"), path("empty"));
+        let target = "t".repeat(5000);
+        let commands: &[&[&str]] = &[
+            &["put", &path("none"), &at("/new")],
+            &["put", &host, &at("/none/new")],
+            &["put", &host, &at("/f/new")],
+            &["put", &host, &at("/d")],
+            &["put", &host, &at(&format!("/{long}"))],
+            &["put", &tree, &at("/new")],
+            &["put", "-r", &tree, &at("/f")],
+            &["mkdir", &at("/d")],
+            &["mkdir", &at("/f/new")],
+            &["mkdir", &at("/none/new")],
+            &["mkdir", &at(&format!("/{long}"))],
+            &["rm", &at("/none")],
+            &["rm", &at("/d")],
+            &["rm", "-r", &at("/")],
+            &["mv", &at("/none"), &at("/new")],
+            &["mv", &at("/d"), &at("/d/host/new")],
+            &["mv", "-n", &at("/f"), &at("/l")],
+            &["mv", &at("/f"), &at("/f")],
+            &["mv", &at("/f"), &at("/none/new")],
+            &["ln", &at("/none"), &at("/new")],
+            &["ln", &at("/f"), &at("/l")],
+            &["ln", &at("/d"), &at("/new")],
+            &["ln", "-s", "t", &at("/f")],
+            &["ln", "-sf", "t", &at("/d")],
+            &["ln", "-s", &target, &at("/new")],
+            &["ln", "-sf", &target, &at("/f")],
+            &["ln", "-s", "t", &at("/none/new")],
+            &["chmod", "600", &at("/none")],
+            &["chown", "1:1", &at("/none")],
+            &["xattr", "-s", "user.a", &at("/f")],
+            &["xattr", "-s", "user.a=1", &at("/none")],
+            &["xattr", "-s", "user.a=1", &at("/l")],
+            &["xattr", "-s", "other.a=1", &at("/f")],
+            &["xattr", "-s", "user.a=1", "-s", "user.b=0x0", &at("/f")],
+            &["xattr", "-s", "user.a=1", "-x", "user.none", &at("/f")],
+            &["xattr", "-s", "user.a=1", "-s", "security.capability=1", &at("/f")],
+            &["truncate", "-s", "1", &at("/d")],
+            &["truncate", "-s", "1", &at("/none/new")],
+            &["truncate", "-s", "1000T", &at("/f")],
+            &["fallocate", "-l", "1K", &at("/d")],
+            &["copy", &at("/none"), &at("/new")],
+            &["copy", &at("/d"), &at("/new")],
+            &["copy", &at("/f"), &at("/f")],
+            &["copy", &at("/f"), &at("/e")],
+            &["copy", &at("/f"), &at("/none/new")],
+            &["copy", &at("/f"), &at("/f/new")],
+            &["defrag", &at("/none")],
+            &["defrag", &at("/d")],
+            &["build", "--into", &at("/f"), &empty],
+            &["build", "--into", &at("/"), &path("none")],
+        ];
+        let before = fs::read(&image).unwrap();
+        for command in commands {
+            let ran = extant(*command);
+            let is_done = ran.code == Some(0);
+            // Some of them do what they say.
+            let does = ["mv -n", "copy"].iter().any(|does| command.join(" ").starts_with(does));
+            assert!(!is_done || does, "{options:?} {command:?}");
+            if is_done {
+                fs::write(&image, &before).unwrap();
+            }
+            assert!(fs::read(&image).unwrap() == before, "{options:?} {command:?}: {}", ran.stderr);
+        }
+        let ran = extant_with(b"rm /none\nrm /f\n", ["edit".as_ref(), image.as_os_str()]);
+        assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
+        // Nothing to do is no change either.
+        extant_with(b"rm -f /none\n", ["edit".as_ref(), image.as_os_str()]).clean();
+        assert!(fs::read(&image).unwrap() == before, "{options:?}");
+        extant(["mkdir", &at("/new")]).clean();
+        fsck(&image);
+        assert!(fs::read(&image).unwrap() != before);
+    }
+}
 
 #[test]
 fn attributes_of_one_command_are_set_together_or_not_at_all() {

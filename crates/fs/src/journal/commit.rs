@@ -119,9 +119,14 @@ pub(super) async fn run(inner: Arc<Inner>) {
     inner.notify();
     let accounts = inner.accounts.get().map(|accounts| &**accounts);
     let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none(), accounts).await;
-    let written = match &inner.log {
-        Some(_) => inner.write_log(&transaction, &versions).await.map(Some),
-        None => inner.write_phases(&transaction, &versions).await.map(|()| None),
+    let marked = match inner.opening.get() {
+        Some(opening) => opening.mark().await,
+        None => Ok(()),
+    };
+    let written = match (marked, &inner.log) {
+        (Err(cause), _) => Err(cause),
+        (Ok(()), Some(_)) => inner.write_log(&transaction, &versions).await.map(Some),
+        (Ok(()), None) => inner.write_phases(&transaction, &versions).await.map(|()| None),
     };
     let durable = match written {
         Ok(durable) => durable,

@@ -45,6 +45,7 @@ use extant_cache::Disk;
 use extant_format::VolumeBlock;
 use extant_rt::{Nanos, Rt};
 use flushes::FlushedDisk;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, Running, State};
@@ -63,6 +64,12 @@ pub(crate) struct Credits(pub(crate) u32);
 pub(crate) trait Listener: Send + Sync {
     /// `tid` is durable and no writes to the blocks it freed are in flight: they may be reused.
     fn released(&self, tid: Tid, freed: &[PhysicalRun]);
+}
+
+/// Marks the volume as in use on the device, before anything of a transaction is written.
+pub(crate) trait Opening: Send + Sync {
+    /// Called by each commit.
+    fn mark(&self) -> BoxFuture<'_, Result<()>>;
 }
 
 /// How a journal runs.
@@ -101,6 +108,7 @@ struct Inner {
     commits: Relay,
     checkpoints: Relay,
     listener: OnceLock<Arc<dyn Listener>>,
+    opening: OnceLock<Arc<dyn Opening>>,
     /// Keeps quotas, on a volume that has any.
     accounts: OnceLock<Arc<dyn Accounts>>,
     /// Discard freed blocks before they may be reused. Cleared when the device turns out not to
@@ -143,6 +151,7 @@ impl Journal {
             commits: Relay::new(rt),
             checkpoints: Relay::new(rt),
             listener: OnceLock::new(),
+            opening: OnceLock::new(),
             accounts: OnceLock::new(),
             discards: AtomicBool::new(false),
             background: background::Signals::default(),
@@ -157,6 +166,12 @@ impl Journal {
     pub(crate) fn set_listener(&self, listener: Arc<dyn Listener>) {
         let set = self.inner.listener.set(listener);
         assert!(set.is_ok(), "one listener");
+    }
+
+    /// Sets what commits do before they write. Called once, before the first handle is opened.
+    pub(crate) fn set_opening(&self, opening: Arc<dyn Opening>) {
+        let set = self.inner.opening.set(opening);
+        assert!(set.is_ok(), "one opening");
     }
 
     /// Makes commits charge inode changes to quotas. Called once, before the first handle is

@@ -2,6 +2,7 @@
 
 mod claims;
 mod live;
+mod marks;
 mod mmp;
 mod mount;
 mod orphans;

@@ -1,5 +1,6 @@
 //! Opening for writing: mount state, sync, close.
 
+use super::marks::Marks;
 use super::mmp::Protection;
 use super::orphans::orphan_file_blocks;
 use super::own_blocks::own_blocks;
@@ -14,14 +15,14 @@ use crate::recovery::{Log, replay};
 use crate::view::{Live, View, check_readable, check_whole, check_writable, read_superblock};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Result};
-use extant_block::{Bio, BioFlags, Buf, Claim, Device, IoErrorKind, Op, Sector, Segment};
+use extant_block::{Claim, Device, IoErrorKind};
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use extant_format::{
     Compat, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, RoCompat, STATE_ERROR,
-    STATE_VALID, Superblock,
+    Superblock,
 };
 use extant_rt::{Nanos, Rt};
 use futures_util::future::BoxFuture;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 pub struct WriteOptions {
     /// Age at which changes are committed without a sync; 5 s by default, as on Linux. `None` for
     /// an offline batch: there is no background work, and mount time and count are not updated, so
-    /// that the same edits produce the same bytes.
+    /// that the same edits produce the same bytes, and a batch without changes writes nothing.
     pub commit_interval: Option<Nanos>,
     /// A fixed value for all time stamps, in seconds since 1970.
     pub fixed_time: Option<i64>,
@@ -94,10 +95,10 @@ impl Drop for Mounted {
 /// How a volume is mounted for writing.
 #[derive(Debug)]
 struct Mount {
-    disk: Disk,
-    options: WriteOptions,
     /// `s_state` as found in the volume and its journal.
     state: u16,
+    /// Set when all checks are done that may refuse the volume.
+    marks: Option<Arc<Marks>>,
     /// How many orphans the volume had that were finished.
     orphans: u32,
     /// Only for a volume with multiple-mount protection.
@@ -117,8 +118,8 @@ impl Drop for Mount {
 impl Volume {
     /// Opens the volume on `disk` for reading and writing.
     ///
-    /// Replays a dirty journal first. The volume is marked as in use until [`Volume::close`];
-    /// dropping it instead is like a crash.
+    /// Replays a dirty journal first. The volume is marked as in use until [`Volume::close`], by an
+    /// offline batch from its first commit on; dropping it instead is like a crash.
     ///
     /// # Errors
     /// [`Error::Busy`] while another writer claims the device, [`Error::Locked`] if another program
@@ -184,7 +185,8 @@ impl Volume {
         protection: Option<Protection>,
     ) -> Result<Self> {
         let device = disk.device().clone();
-        if found.incompat().contains(Incompat::RECOVER) {
+        let needs_recovery = found.incompat().contains(Incompat::RECOVER);
+        if needs_recovery {
             replay(device.clone(), OpenOptions::default()).await?;
         }
         let raw = View::open(device.clone(), OpenOptions::default()).await?;
@@ -217,15 +219,7 @@ impl Volume {
         // From here on, `Mount` ends the journal however this function ends; its tasks and parked
         // commits would keep it alive.
         let claim = Mutex::new(Some(claim));
-        let mount = Mount {
-            disk: disk.clone(),
-            options,
-            state,
-            orphans: 0,
-            protection,
-            journal: journal.clone(),
-            claim,
-        };
+        let mount = Mount { state, marks: None, orphans: 0, protection, journal: journal.clone(), claim };
         // Checks that may refuse the volume come before it is marked as in use.
         let root = raw.root().await?;
         let own = Box::pin(own_blocks(&raw)).await?;
@@ -250,7 +244,15 @@ impl Volume {
             protection.tell(&mounted.namespace);
             protection.check()?;
         }
-        mounted.mount.mark_open(&writer.store).await?;
+        let is_mount = options.commit_interval.is_some();
+        let mounted_at = is_mount.then(|| writer.journal.wall_clock());
+        let marks = Marks::new(&writer.store, disk, state, mounted_at);
+        mounted.mount.marks = Some(marks.clone());
+        writer.journal.set_opening(marks.clone());
+        // Closing also clears what an earlier writer left.
+        if is_mount || failed || needs_recovery || sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+            marks.write().await?;
+        }
         // As on Linux, known errors leave the orphans to e2fsck.
         if mounted.mount.state & STATE_ERROR == 0 {
             mounted.mount.orphans = Self::finish_orphans(&mounted.namespace, orphans).await?;
@@ -346,7 +348,9 @@ impl Mounted {
             }
             writer.heed_noted().await;
             writer.journal.close().await?;
-            mount.mark_closed(writer).await?;
+            if let Some(marks) = &mount.marks {
+                marks.close(writer).await?;
+            }
             if let Some(protection) = &mount.protection {
                 protection.release(writer.journal.wall_clock()).await?;
             }
@@ -355,83 +359,6 @@ impl Mounted {
         let closed = closed.await;
         drop(mount.claim.lock().take());
         closed
-    }
-}
-
-impl Mount {
-    /// Marks the volume as in use, durably, before anything else is written.
-    async fn mark_open(&self, store: &MetaStore) -> Result<()> {
-        let (now, has_journal) = (self.journal.wall_clock(), has_journal(store));
-        {
-            let mut sb = store.superblock_unlogged();
-            let orphan_file = sb.compat().contains(Compat::ORPHAN_FILE);
-            if has_journal {
-                let present = if orphan_file { RoCompat::ORPHAN_PRESENT } else { RoCompat::empty() };
-                sb.add_features(Compat::empty(), Incompat::RECOVER, present);
-            }
-            let raw = sb.raw_mut();
-            raw.s_state = if has_journal { self.state } else { self.state & !STATE_VALID }.into();
-            if self.options.commit_interval.is_some() {
-                let (low, high) = seconds(now);
-                (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
-                (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
-                raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
-            }
-        }
-        self.write_superblock(store, BioFlags::FUA).await
-    }
-
-    /// Marks the volume as clean, durably, after everything else is durable.
-    async fn mark_closed(&self, writer: &Writer) -> Result<()> {
-        let store = &*writer.store;
-        let (now, has_journal) = (self.journal.wall_clock(), has_journal(store));
-        let (blocks, inodes) = store.groups().free_totals();
-        {
-            let mut sb = store.superblock_unlogged();
-            let (wide, per_cluster) =
-                (sb.incompat().contains(Incompat::BIT64), u64::from(sb.blocks_per_cluster()));
-            let raw = sb.raw_mut();
-            let blocks = blocks * per_cluster;
-            raw.s_free_blocks_count_lo = (blocks as u32).into();
-            if wide {
-                raw.s_free_blocks_count_hi = ((blocks >> 32) as u32).into();
-            }
-            raw.s_free_inodes_count = (inodes as u32).into();
-            let (low, high) = seconds(now);
-            (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
-            if has_journal {
-                raw.s_feature_incompat = (raw.s_feature_incompat.get() & !Incompat::RECOVER.bits()).into();
-                if writer.orphans.is_empty() {
-                    let bits = raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
-                    raw.s_feature_ro_compat = bits.into();
-                }
-            } else {
-                let error = raw.s_state.get() & STATE_ERROR;
-                raw.s_state = (self.state | error).into();
-            }
-        }
-        self.write_superblock(store, BioFlags::PREFLUSH | BioFlags::FUA).await
-    }
-
-    /// Writes the superblock outside any transaction.
-    async fn write_superblock(&self, store: &MetaStore, flags: BioFlags) -> Result<()> {
-        let (home, range) = store.superblock_home();
-        let mut block = Buf::from_slice(&home.bytes());
-        {
-            let mut sb = store.superblock_unlogged();
-            sb.update_checksum();
-            block[range].copy_from_slice(sb.as_bytes());
-        }
-        let start = Sector(home.number().0 * (block.len() as u64 / Sector::BYTES));
-        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
-        bio.flags = flags | BioFlags::SYNC | BioFlags::META;
-        if flags.contains(BioFlags::PREFLUSH) {
-            return self.journal.write_behind_flush(bio).await;
-        }
-        extant_block::execute(&**self.disk.device(), bio).await.1.map_err(|error| {
-            self.journal.latch(error.clone().into());
-            Error::from(error)
-        })
     }
 }
 
@@ -448,15 +375,6 @@ pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
 pub(super) fn known_errors(state: u16) -> Error {
     let rule = "without the mark of errors (2): run e2fsck, which also finishes deleted files";
     Corrupt::field(Place::Superblock, "s_state", state.into(), rule).into()
-}
-
-fn has_journal(store: &MetaStore) -> bool {
-    store.shape().compat().contains(Compat::HAS_JOURNAL)
-}
-
-/// The low and high parts of a superblock time.
-fn seconds(at: i64) -> (u32, u8) {
-    (at as u32, (at >> 32) as u8)
 }
 
 /// Opens the journal of a volume that needs no recovery and sets the features used for writing.
