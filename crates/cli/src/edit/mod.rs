@@ -324,9 +324,12 @@ impl<'a> Edit<'a> {
                 let sets: Result<Vec<_>, Error> = sets.collect();
                 self.each(&args.paths, |root, path| {
                     let sets = sets.clone()?;
-                    let sets = sets.iter().map(|(name, value)| (*name, Some(&value[..])));
+                    let is_kept = |name: &[u8]| args.remove.iter().all(|removed| removed.as_bytes() != name);
+                    let sets = sets.iter().filter(|(name, _)| is_kept(name));
+                    let sets = sets.map(|(name, value)| (*name, Some(&value[..])));
                     let removes = args.remove.iter().map(|name| (name.as_bytes(), None));
-                    root.change_xattrs(path, &sets.chain(removes).collect::<Vec<_>>())
+                    // Attributes that are removed make room for others.
+                    root.change_xattrs(path, &removes.chain(sets).collect::<Vec<_>>())
                 })
             }
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
