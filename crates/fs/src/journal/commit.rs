@@ -119,9 +119,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
     inner.notify();
     let accounts = inner.accounts.get().map(|accounts| &**accounts);
     let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none(), accounts).await;
-    let marked = match inner.opening.get() {
-        Some(opening) => opening.mark().await,
-        None => Ok(()),
+    // Marking writes an older superblock, which must not replace the record of an error.
+    let alive = inner.lock().check_alive();
+    let marked = match (alive, inner.opening.get()) {
+        (Ok(()), Some(opening)) => opening.mark().await,
+        (alive, _) => alive,
     };
     let written = match (marked, &inner.log) {
         (Err(cause), _) => Err(cause),

@@ -11,6 +11,10 @@ use std::ops::Range;
 /// Most ranges and attribute blocks kept in one pass, each of about 40 bytes.
 const KEPT_MAX: usize = 1 << 20;
 
+/// How often all files together may claim as many blocks as the volume has. Files of a sound volume
+/// do so once at most; on a hostile one, every inode may have the same blocks.
+const CLAIMED_MAX: u64 = 16;
+
 /// Ranges of blocks, disjoint and not adjacent: their ends by their starts.
 #[derive(Debug, Default)]
 struct Ranges(BTreeMap<u64, u64>);
@@ -63,6 +67,8 @@ pub(super) struct Claims<'a> {
     /// Claims outside are left out. Its end moves forward if there are too many.
     part: BlockRange,
     kept_max: usize,
+    /// How many blocks may still be claimed in this pass.
+    left: u64,
     claimed: Ranges,
     contested: Ranges,
     /// One inode that has each attribute block, and how many have it.
@@ -70,18 +76,31 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// No claims yet, to blocks from `start` on.
-    pub(super) fn new(structures: &'a Structures, cluster: ClusterSize, start: u64) -> Self {
+    /// No claims yet, to blocks from `start` on, of a volume with `count` blocks.
+    pub(super) fn new(structures: &'a Structures, count: u64, cluster: ClusterSize, start: u64) -> Self {
         let part = BlockRange::new(start, u64::MAX);
+        let left = count.saturating_mul(CLAIMED_MAX);
         let (claimed, contested, attributes) = Default::default();
-        Self { structures, cluster, part, kept_max: KEPT_MAX, claimed, contested, attributes }
+        Self { structures, cluster, part, kept_max: KEPT_MAX, left, claimed, contested, attributes }
     }
 
     /// Adds what a file claims.
     ///
     /// # Errors
-    /// A block of it is also one of the volume's own structures.
+    /// A block of it is also one of the volume's own structures, or the same blocks were claimed so
+    /// often that looking at all claims would take too long.
     pub(super) fn add(&mut self, blocks: &[Range<VolumeBlock>]) -> Result<(), Corrupt> {
+        let more: u64 = blocks.iter().map(|range| range.end.0.saturating_sub(range.start.0)).sum();
+        let Some(left) = self.left.checked_sub(more) else {
+            let rule = "at most once, for a volume's files share no blocks; run e2fsck";
+            return Err(Corrupt::field(
+                Place::Superblock,
+                "times that its blocks are claimed",
+                CLAIMED_MAX,
+                rule,
+            ));
+        };
+        self.left = left;
         for range in blocks {
             let next = self.structures.partition_point(|(own, _)| own.end <= range.start);
             if let Some((own, place)) = self.structures.get(next).filter(|(own, _)| own.start < range.end) {
@@ -138,6 +157,7 @@ impl<'a> Claims<'a> {
         let half = self.kept_max / 2;
         let middle = match () {
             () if self.claimed.0.len() > self.kept_max => self.claimed.0.keys().nth(half),
+            () if self.contested.0.len() > self.kept_max => self.contested.0.keys().nth(half),
             () if self.attributes.len() > self.kept_max => self.attributes.keys().nth(half),
             () => None,
         };
@@ -185,7 +205,7 @@ mod tests {
 
     #[test]
     fn blocks_of_two_owners_are_found_wherever_they_overlap() {
-        let mut claims = Claims::new(&[], ClusterSize::BLOCK, 0);
+        let mut claims = Claims::new(&[], 100, ClusterSize::BLOCK, 0);
         for (start, end) in [(1, 10), (3, 5), (4, 6), (9, 20), (20, 30)] {
             claims.add(&[blocks(start, end)]).unwrap();
         }
@@ -194,6 +214,13 @@ mod tests {
         // One file that has a block twice.
         claims.add(&[blocks(40, 50), blocks(45, 46)]).unwrap();
         assert_eq!(pairs(claims.contested()), [(3, 6), (9, 10), (45, 46)]);
+    }
+
+    #[test]
+    fn the_same_blocks_are_not_looked_at_for_ever() {
+        let mut claims = Claims::new(&[], 100, ClusterSize::BLOCK, 0);
+        let added = (0..100).take_while(|_| claims.add(&[blocks(20, 60)]).is_ok()).count();
+        assert_eq!(added, 40, "16 times the volume's blocks");
     }
 
     #[test]
@@ -210,11 +237,11 @@ mod tests {
             let run = |kept_max: usize| {
                 let (mut contested, mut claimed, mut passes, mut start) = (vec![], vec![], 0, Some(0));
                 while let Some(from) = start {
-                    let mut claims = Claims::new(&[], ClusterSize::BLOCK, from);
+                    let mut claims = Claims::new(&[], 5_004, ClusterSize::BLOCK, from);
                     claims.kept_max = kept_max;
                     for file in &files {
                         claims.add(std::slice::from_ref(file)).unwrap();
-                        assert!(claims.claimed.0.len() <= kept_max);
+                        assert!(claims.claimed.0.len() <= kept_max && claims.contested.0.len() <= kept_max);
                     }
                     contested.extend(claims.contested().flat_map(BlockRange::blocks));
                     claimed.extend(claims.claimed_in(ALL).flat_map(BlockRange::blocks));

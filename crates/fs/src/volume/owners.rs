@@ -64,7 +64,7 @@ pub(crate) async fn look(
     let mut findings = Findings::default();
     let mut start = Some(0);
     while let Some(from) = start {
-        let mut claims = Claims::new(&structures, cluster, from);
+        let mut claims = Claims::new(&structures, view.superblock().blocks_count(), cluster, from);
         // Each pass meets the same inodes.
         findings.unmarked.clear();
         add_files(view, store, &mut claims, are_many, &mut findings.unmarked).await?;

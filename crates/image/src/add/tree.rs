@@ -337,7 +337,15 @@ impl<'a> Adder<'a> {
             .filter(|name| **name != b"system.data" && wanted.iter().all(|xattr| *xattr.name != ***name));
         let mut changes: Vec<(&[u8], Option<&[u8]>)> = unwanted.map(|name| (&**name, None)).collect();
         changes.extend(wanted.iter().map(|xattr| (&*xattr.name, Some(&*xattr.value))));
-        made.change_xattrs(caller, &changes).await?;
+        match made.change_xattrs(caller, &changes).await {
+            // They may be too many for one transaction.
+            Err(Error::NoSpace) => {
+                for change in &changes {
+                    made.change_xattrs(caller, std::slice::from_ref(change)).await?;
+                }
+            }
+            changed => changed?,
+        }
         if node.kind == Kind::Symlink {
             return Ok(());
         }

@@ -50,14 +50,16 @@ impl NewFile {
         let failed = |error| BuildError::output("take permissions from", &self.path, error);
         let (owner, group) =
             (rustix::fs::Uid::from_raw(replaced.st_uid), rustix::fs::Gid::from_raw(replaced.st_gid));
-        match rustix::fs::fchown(&self.fd, Some(owner), Some(group)) {
-            Ok(()) => {}
+        // A user namespace says INVAL for owners that it does not map, and some file systems have
+        // no owners.
+        let given = |result| match result {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+            Err(error) => Err(failed(error)),
+        };
+        if !given(rustix::fs::fchown(&self.fd, Some(owner), Some(group)))? {
             // The group may still be one of the caller's groups.
-            Err(Errno::PERM) => match rustix::fs::fchown(&self.fd, None, Some(group)) {
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(error) => return Err(failed(error)),
-            },
-            Err(error) => return Err(failed(error)),
+            given(rustix::fs::fchown(&self.fd, None, Some(group)))?;
         }
         rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(replaced.st_mode)).map_err(failed)
     }
