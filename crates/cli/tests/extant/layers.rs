@@ -246,9 +246,9 @@ fn a_link_to_nothing_leads_to_the_same_place_in_an_image_and_in_a_volume() {
         build(&added, &[&lower]);
         extant(["build", "--layers", "--into", added.to_str().unwrap(), upper.to_str().unwrap()]).clean();
         fsck(&added);
-        let tree = |image: &Path| extant(["tree", "-a", image.to_str().unwrap()]).clean_text();
+        let tree = |image: &Path| extant(["ls", "-aR", image.to_str().unwrap()]).clean_text();
         let [built, merged] = [&both, &added].map(|image| tree(image));
-        assert_eq!(built.split_once('\n').unwrap().1, merged.split_once('\n').unwrap().1, "case {n}");
+        assert_eq!(built, merged, "case {n}");
         for name in expected {
             let (name, target) = name.split_once(" -> ").map_or((*name, None), |(a, b)| (a, Some(b)));
             let shown = extant(["ls", "-l", "-d", &place(&added, &format!("/{name}"))]).clean_text();

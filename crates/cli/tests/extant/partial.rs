@@ -275,7 +275,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
         ("64M", &["-t", "ext4", "-b", "1024"][..]),
         ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048", "-O", "64bit"]),
         ("32M", &["-t", "ext2", "-b", "1024"]),
-        ("24M", &["-t", "ext3", "-b", "4096", "-g", "2048", "-O", "^sparse_super,^resize_inode"]),
+        ("300M", &["-t", "ext3", "-b", "4096", "-O", "^sparse_super,^resize_inode"]),
         (
             "24M",
             &[
@@ -292,7 +292,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
             ],
         ),
         ("40M", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"]),
-        ("300M", &["-t", "ext4", "-b", "4096"]),
+        ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048"]),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = groups(dir.path(), size, options);

@@ -102,7 +102,7 @@ fn an_attribute_of_a_full_volume_waits_for_deletions_without_their_lock() {
         drop(doomed);
         let name = XattrName { index: XattrIndex::USER, suffix: b"shared" };
         let change = live::Change { name, value: Some(b"alone"), mode: SetMode::Any };
-        let prepared = live::prepare(writer, a.cell(), &change, Privilege::Reserved).await.unwrap();
+        let prepared = live::prepare(writer, a.cell(), &[change], Privilege::Reserved).await.unwrap();
         drop((prepared, hog));
         a.set_xattr(&caller, b"user.shared", b"alone", SetMode::Any).await.unwrap();
         drop((root, a));
