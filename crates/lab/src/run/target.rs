@@ -16,6 +16,7 @@ use extant_rt::{Nanos, Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Knobs, Machine, Sim};
 use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -510,12 +511,11 @@ impl Real {
         let device = FileDevice::open(path, FileOptions { write, direct: true })?.driven_by(&self.rt);
         if write {
             let key = identity(&path.metadata()?);
-            if !self.claims.contains_key(&key) {
-                let claim = match claim {
+            if let Entry::Vacant(place) = self.claims.entry(key) {
+                place.insert(match claim {
                     Some(claim) => claim,
                     None => device.claim().map_err(|error| std::io::Error::other(error.kind))?,
-                };
-                self.claims.insert(key, claim);
+                });
             }
         }
         Ok(Arc::new(device))
