@@ -276,7 +276,9 @@ fn a_bad_sector_among_metadata_costs_what_lies_in_its_block() {
                 }
                 assert_eq!((found, found + unknown), (names, FILES), "{what}");
                 let listed = volume.list(&root).await.unwrap();
-                assert_eq!(listed.len(), names + 1);
+                // The place of lost+found depends on its hash.
+                let ours = listed.iter().filter(|entry| entry.name.starts_with(b"a-file"));
+                assert_eq!(ours.count(), names);
                 assert!(volume.problems().iter().any(|problem| matches!(problem, Error::Lost(_))));
             }
         })
