@@ -269,3 +269,25 @@ fn directories_go_where_a_link_leads_and_those_of_layers_replace_it() {
     let names = extant(["ls", &place(&image, "/")]).clean_text();
     assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["k", "lost+found"]);
 }
+
+#[test]
+fn more_attributes_than_a_transaction_holds_are_added() {
+    if !have("mke2fs") || !have("e2fsck") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to, archive] = ["from", "to", "a.tar"].map(|name| dir.path().join(name));
+    for image in [&from, &to] {
+        mke2fs(image, "64M", &["-t", "ext4", "-b", "1024", "-O", "ea_inode", "-J", "size=1"]);
+    }
+    let file = place(&from, "/f");
+    extant(["truncate", "-s", "0", &file]).clean();
+    for n in 0..8 {
+        extant(["xattr", "-s", &format!("user.{n}={}", "v".repeat(60_000)), &file]).clean();
+    }
+    extant(["export", &place(&from, "/"), "-o", archive.to_str().unwrap()]).clean();
+    extant(["build", archive.to_str().unwrap(), "--into", to.to_str().unwrap()]).clean();
+    fsck(&to);
+    let listed = run("debugfs", &["-R", "ea_list /f", to.to_str().unwrap()]);
+    assert_eq!(listed.matches("(60000)").count(), 8, "{listed}");
+}
