@@ -180,7 +180,7 @@ mod tests {
             drop((0..8).map(|_| Buf::from_slice(&vec![7; len])).collect::<Vec<_>>());
             // Stale contents may be those of another test's buffers.
             let stale = Buf::stale(len);
-            assert!(stale[..] == stale.to_vec()[..], "memory that nobody wrote would be reported here");
+            assert!(stale[..] == stale.to_vec()[..], "Miri reports a read of uninitialised memory here");
             let (zeroes, copy) = (Buf::zeroed(len), Buf::from_slice(&vec![9; len]));
             assert!(zeroes[..] == vec![0; len][..] && copy[..] == vec![9; len][..]);
             assert_eq!((zeroes.as_ptr().addr() % BUF_ALIGN, copy.as_ptr().addr() % BUF_ALIGN), (0, 0));

@@ -178,7 +178,7 @@ impl World for Stage {
     fn spawn(&self, name: &str, _: Class, future: TaskFuture) {
         match name {
             "write-back completion" => drop(thread::spawn(move || block_on(future))),
-            // The cache takes a flusher that is dropped for the end of the world.
+            // If a flusher is dropped, the cache assumes that the runtime has shut down.
             _ => std::mem::forget(future),
         }
     }

@@ -372,8 +372,8 @@ impl Dir {
         self.world.wait(self.inner.remove_xattr(path, name))
     }
 
-    /// Sets extended attributes, or removes those without a value: all of them or, on an error,
-    /// none, also after a crash. Does not follow symbolic links.
+    /// Sets extended attributes, and removes those given without a value. All changes are made or
+    /// none, even if there is an error or a crash. Does not follow symbolic links.
     ///
     /// # Errors
     /// As [`Dir::set_xattr`] and [`Dir::remove_xattr`].

@@ -241,7 +241,8 @@ impl<T: Send + 'static> Job<T> {
                 let driver = {
                     let mut state = self.state.lock();
                     state.work = Some(work);
-                    // Meanwhile a task came for the work and found nothing to poll.
+                    // A task may have looked for the work while it was being polled here, and found
+                    // none.
                     state.driver.clone().filter(|_| is_caller && state.has_task)
                 };
                 driver.into_iter().for_each(Waker::wake);

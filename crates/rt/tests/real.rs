@@ -359,9 +359,9 @@ fn a_thread_that_drives_for_others_and_then_is_busy_keeps_no_other_waiting() {
     let (told, hears) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let (rt, lazy, is_busy) = (&rt, &lazy, &is_busy);
-        // So that there is something to drive. Nobody waits for it.
+        // Gives the runtime I/O to drive. No thread waits for this request.
         let other = lazy.submit();
-        // It has much to do when it comes back, although it was not woken. The timeout ends a
+        // This thread gives up the seat without being woken, and is then busy. The timeout ends a
         // failing test.
         let busy = scope.spawn(move || {
             let busy = poll_fn(|_| match is_busy.load(Ordering::SeqCst) {

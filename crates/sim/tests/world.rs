@@ -315,7 +315,7 @@ fn a_waiter_that_is_always_slow_gets_the_lock_in_the_end() {
             losses += 1;
             assert!(losses < 100, "it is overtaken for ever");
         }
-        // It has a tenth of the time at first, and then twice as long each time.
+        // The patience is a tenth of what the task needs at first, and doubles with each loss.
         assert_eq!(losses, 4);
         assert!(lock.try_write().is_some());
     }

@@ -118,7 +118,7 @@ fn a_commit_is_not_written_after_a_flush_that_failed_and_is_a_flush_for_others()
         (0, 1),
         "the flush may have lost what the commit vouches for"
     );
-    // One who has heard of the failure may go on.
+    // A caller that knows of the failure may go on.
     let committing = disk.clone();
     let commit =
         rt.spawn(

@@ -80,8 +80,8 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a volume in every way, and compares the results with what is expected. If nothing is
-/// expected of the root, its own attributes are ignored.
+/// Reads a volume in every way and compares the results with `expected`. If that has no entry for
+/// the root, the root's attributes are ignored.
 fn check(what: &str, image: &Path, expected: &BTreeMap<Vec<u8>, Seen>) {
     let copy = image.with_extension("copy");
     extant(["cp".as_ref(), place(image, "/").as_ref(), copy.as_os_str()]).clean();

@@ -1,4 +1,4 @@
-//! A command that is refused leaves every byte of the image as it was.
+//! A refused command leaves the image unchanged, byte for byte.
 
 use crate::testbed::{extant, extant_with, fsck, have, mke2fs, noise, place, run};
 use std::fs;
@@ -102,7 +102,7 @@ fn what_is_refused_leaves_no_trace() {
         }
         let ran = extant_with(b"rm /none\nrm /f\n", ["edit".as_ref(), image.as_os_str()]);
         assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
-        // Nothing to do is no change either.
+        // A command with nothing to do changes nothing either.
         extant_with(b"rm -f /none\n", ["edit".as_ref(), image.as_os_str()]).clean();
         assert!(fs::read(&image).unwrap() == before, "{options:?}");
         extant(["mkdir", &at("/new")]).clean();

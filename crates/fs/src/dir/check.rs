@@ -44,16 +44,16 @@ pub(crate) fn check_leaf(
     Ok(())
 }
 
-/// What a tree says that a block is.
+/// The role of a block in its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Node,
     Leaf(HashRange),
 }
 
-/// A check of all blocks of a tree. It first collects from the nodes which hashes each leaf may
-/// have, and then reads the blocks in the order of the directory, each once. In the order of the
-/// hashes, neighbours lie far apart.
+/// Checks all blocks of a tree. First it collects from the nodes which hashes each leaf may hold.
+/// Then it reads each block once, in file order, because leaves with neighbouring hashes lie far
+/// apart.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCheck {
     /// The path to the next leaf to collect.
@@ -65,8 +65,8 @@ pub(crate) struct TreeCheck {
 }
 
 impl TreeCheck {
-    /// Does the next step. Returns whether there are more. If a block was missing, the step can be
-    /// repeated.
+    /// Does the next step and returns whether there are more. A step that stopped at a block that
+    /// is not in memory can be repeated.
     pub(crate) fn step(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
         let Some((version, at)) = self.checking else {
             self.collect(shape, blocks)?;
@@ -94,7 +94,7 @@ impl TreeCheck {
         let has_next = next.next(shape, blocks, None)?.is_some();
         let nodes = path.nodes().filter(|at| at.0 > 0).map(|at| (at, Part::Node));
         for (at, part) in nodes.chain([(path.leaf, Part::Leaf(path.hashes()))]) {
-            // A node leads to several leaves.
+            // A node appears on the paths of several leaves.
             match self.parts.insert(at, part) {
                 None => {}
                 Some(Part::Node) if part == Part::Node => {}

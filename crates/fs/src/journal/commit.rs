@@ -119,7 +119,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     inner.notify();
     let accounts = inner.accounts.get().map(|accounts| &**accounts);
     let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none(), accounts).await;
-    // Marking writes an older superblock, which must not replace the record of an error.
+    // The mark writes an older superblock, which must not overwrite the record of an error.
     let alive = inner.lock().check_alive();
     let marked = match (alive, inner.opening.get()) {
         (Ok(()), Some(opening)) => opening.mark().await,

@@ -168,7 +168,7 @@ impl Journal {
         assert!(set.is_ok(), "one listener");
     }
 
-    /// Sets what commits do before they write. Called once, before the first handle is opened.
+    /// Sets what each commit does before it writes. Call it once, before the first handle opens.
     pub(crate) fn set_opening(&self, opening: Arc<dyn Opening>) {
         let set = self.inner.opening.set(opening);
         assert!(set.is_ok(), "one opening");

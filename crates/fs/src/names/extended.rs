@@ -37,8 +37,8 @@ impl Node {
         self.change_listed(caller, &[Wanted { name, value: None, mode: SetMode::Any }]).await
     }
 
-    /// Sets attributes, or removes those without a value: all of them or, on an error, none, also
-    /// after a crash. Of several changes of one attribute the last counts.
+    /// Sets attributes, and removes those given without a value. All changes are made or none, even
+    /// if there is an error or a crash. If one attribute is changed twice, the last change counts.
     ///
     /// # Errors
     /// As [`Self::set_xattr`] and [`Self::remove_xattr`]; [`Error::NoSpace`] if the values together

@@ -81,8 +81,8 @@ pub(crate) struct Namespace {
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
     indexes: Arc<Indexes>,
-    /// Directories whose hash trees were checked, also when their inodes have left memory since. A
-    /// later directory with the number is one that we have made, so its tree is sound too.
+    /// Directories whose hash trees were checked, even if their inodes have left memory since. If
+    /// the number is reused, the new directory is one that we made, so its tree is sound too.
     sound_trees: Mutex<BTreeSet<InodeNumber>>,
     /// Only on a volume with quotas.
     quotas: OnceLock<Arc<Quotas>>,

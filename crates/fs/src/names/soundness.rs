@@ -19,9 +19,9 @@ use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
 use extant_rt::Nanos;
 use std::sync::Arc;
 
-/// Trees up to this size are checked before a lookup first says that a name is absent. Larger ones
-/// are only checked before a name is added, or is not there to be removed, since a lookup should
-/// not have to read them.
+/// Trees up to this size are checked before a lookup first says that a name is absent. A lookup
+/// should not have to read a larger tree. Those are checked before a name is added, and when a name
+/// to be removed is not found.
 const LOOKED_THROUGH_BYTES: u64 = 1 << 20;
 /// Time for which a check may keep its processor.
 const STINT: Nanos = Nanos::from_millis(1);

@@ -1,18 +1,18 @@
 //! The blocks that files claim, and those that several claim.
 //!
-//! Memory is bounded: claims that lie next to each other become one range, and if there are too
-//! many ranges, only those in the front part of the volume are kept. The caller then looks at all
-//! files again for the rest.
+//! Memory is bounded. Adjacent claims become one range. If there are still too many ranges, only
+//! those in the front part of the volume are kept, and the caller reads all files again for the
+//! rest.
 
 use extant_format::{BlockRange, ClusterSize, Corrupt, InodeNumber, Place, VolumeBlock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most ranges and attribute blocks kept in one pass, each of about 40 bytes.
+/// How many ranges and attribute blocks one pass keeps at most. Each takes about 40 bytes.
 const KEPT_MAX: usize = 1 << 20;
 
-/// How often all files together may claim as many blocks as the volume has. Files of a sound volume
-/// do so once at most; on a hostile one, every inode may have the same blocks.
+/// All files together may claim this many times the volume's blocks. On a sound volume they claim
+/// each block once at most. On a hostile one, every inode may claim the same blocks.
 const CLAIMED_MAX: u64 = 16;
 
 /// Ranges of blocks, disjoint and not adjacent: their ends by their starts.
@@ -64,19 +64,20 @@ pub(super) type Structures = [(Range<VolumeBlock>, Place)];
 pub(super) struct Claims<'a> {
     structures: &'a Structures,
     cluster: ClusterSize,
-    /// Claims outside are left out. Its end moves forward if there are too many.
+    /// Claims outside this part are ignored. The part shrinks if there are too many.
     part: BlockRange,
     kept_max: usize,
-    /// How many blocks may still be claimed in this pass.
+    /// Number of blocks that files may still claim in this pass.
     left: u64,
     claimed: Ranges,
     contested: Ranges,
-    /// One inode that has each attribute block, and how many have it.
+    /// For each attribute block, one of its inodes and how many inodes share it.
     attributes: BTreeMap<u64, (InodeNumber, u32)>,
 }
 
 impl<'a> Claims<'a> {
-    /// No claims yet, to blocks from `start` on, of a volume with `count` blocks.
+    /// Creates an empty set of claims. It will hold claims to blocks from `start` on. The volume
+    /// has `count` blocks.
     pub(super) fn new(structures: &'a Structures, count: u64, cluster: ClusterSize, start: u64) -> Self {
         let part = BlockRange::new(start, u64::MAX);
         let left = count.saturating_mul(CLAIMED_MAX);
@@ -147,7 +148,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// The attribute blocks, with one inode that has each, and how many have it.
+    /// The attribute blocks: for each, one of its inodes and how many inodes share it.
     pub(super) fn take_attributes(&mut self) -> BTreeMap<u64, (InodeNumber, u32)> {
         std::mem::take(&mut self.attributes)
     }

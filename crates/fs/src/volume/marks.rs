@@ -1,4 +1,4 @@
-//! The marks in the superblock that say that a volume is open for writing.
+//! Marks in the superblock that a volume is open for writing.
 
 use crate::Result;
 use crate::journal::Opening;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Marks a volume as in use and, when it is closed, as clean.
 ///
-/// An offline batch marks it before its first commit only, so one that changes nothing leaves every
-/// byte as it was. File data may be written before that: a crash then leaves the volume as after a
-/// batch without those writes, except in blocks that are overwritten in place.
+/// An offline batch marks the volume just before its first commit, so a batch without changes
+/// leaves every byte as it was. File data may be written earlier. After a crash before the mark,
+/// the volume is as before the batch, except for blocks that were overwritten in place.
 #[derive(Debug)]
 pub(super) struct Marks {
     disk: Disk,
     /// `s_state` as found in the volume and its journal.
     state: u16,
-    /// The superblock's block with the marks, and without any change of a transaction.
+    /// The superblock's block with the marks, but without changes of any transaction.
     opened: Buf,
     opened_at: Sector,
     are_written: AtomicBool,

@@ -97,7 +97,7 @@ impl Drop for Mounted {
 struct Mount {
     /// `s_state` as found in the volume and its journal.
     state: u16,
-    /// Set when all checks are done that may refuse the volume.
+    /// Set once all checks that may refuse the volume have passed.
     marks: Option<Arc<Marks>>,
     /// How many orphans the volume had that were finished.
     orphans: u32,
@@ -118,8 +118,8 @@ impl Drop for Mount {
 impl Volume {
     /// Opens the volume on `disk` for reading and writing.
     ///
-    /// Replays a dirty journal first. The volume is marked as in use until [`Volume::close`], by an
-    /// offline batch from its first commit on; dropping it instead is like a crash.
+    /// Replays a dirty journal first. The volume is marked as in use until [`Volume::close`]; an
+    /// offline batch marks it at its first commit. Dropping the volume instead is like a crash.
     ///
     /// # Errors
     /// [`Error::Busy`] while another writer claims the device, [`Error::Locked`] if another program

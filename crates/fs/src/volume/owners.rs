@@ -2,9 +2,9 @@
 //! This is done when a volume is opened for writing, so that changing one file cannot affect
 //! another.
 //!
-//! It reads the maps of all inodes. With many inodes that would take longer than most changes, so
-//! it is then only done if the volume is known to have errors. A change that frees blocks which are
-//! free already records such an error.
+//! The search reads the maps of all inodes. With many inodes, this would take longer than most
+//! changes do. The search then runs only if an error is recorded on the volume. Freeing blocks that
+//! are free already records such an error.
 
 use super::claims::Claims;
 use crate::Result;
@@ -43,9 +43,9 @@ pub(crate) struct Findings {
     pub(crate) unmarked: Vec<Corrupt>,
 }
 
-/// Reads all maps, if there are few or the volume is known to be damaged. `own` has the blocks of
-/// the volume's own files. Of a damaged map, what can be read counts. Inodes that are damaged
-/// themselves or cannot be read are skipped; using them will fail.
+/// Reads all maps if there are few, or if the volume is known to be damaged. `own` has the blocks
+/// of the volume's own files. The readable part of a damaged map counts. Inodes that are damaged or
+/// cannot be read are skipped; using them will fail.
 ///
 /// # Errors
 /// A file's block is also one of the volume's own structures, and it is unknown which is wrong.
@@ -267,8 +267,8 @@ fn add_attributes(claims: &mut Claims<'_>, inode: &Inode, sb: &Superblock) {
     }
 }
 
-/// Adds the attribute blocks. Inodes may share one, but not more of them than it counts
-/// (`h_refcount`): the last owner but one would free it.
+/// Adds the attribute blocks. Several inodes may share one. If more of them share it than its
+/// reference count (`h_refcount`) says, the block is freed while an inode still uses it.
 async fn add_attribute_blocks(view: &View, claims: &mut Claims<'_>) -> Result<()> {
     let all: Vec<_> = claims.take_attributes().into_iter().collect();
     for some in all.chunks(AHEAD) {

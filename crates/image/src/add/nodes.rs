@@ -54,8 +54,8 @@ pub(super) async fn follow(caller: &Caller, root: &Node, start: &Node, path: &[u
     Ok(Some(here))
 }
 
-/// Like [`follow`], but creates missing directories, also where a link leads to nothing, and
-/// replaces other files in the way. `None` if that would replace one of `kept`.
+/// Like [`follow`], but creates missing directories, including the target of a dangling link, and
+/// replaces files that are in the way. Returns `None` if that would replace one of `kept`.
 pub(super) async fn follow_or_make(
     caller: &Caller,
     root: &Node,

@@ -171,7 +171,7 @@ impl<'a> Adder<'a> {
         Ok(there.is_some_and(|there| !is_dir(&there)))
     }
 
-    /// The directory where a link leads that a layer's path goes through, created if there is none.
+    /// Follows a link in a layer's path to a directory, which is created if it is missing. Returns
     /// `None` if a file that a layer lists is in its place.
     async fn behind(&self, above: &Node, entry: EntryId) -> Result<Option<Node>, BuildError> {
         let tree = self.origin.tree;
@@ -338,7 +338,7 @@ impl<'a> Adder<'a> {
         let mut changes: Vec<(&[u8], Option<&[u8]>)> = unwanted.map(|name| (&**name, None)).collect();
         changes.extend(wanted.iter().map(|xattr| (&*xattr.name, Some(&*xattr.value))));
         match made.change_xattrs(caller, &changes).await {
-            // They may be too many for one transaction.
+            // Together they may exceed one transaction.
             Err(Error::NoSpace) => {
                 for change in &changes {
                     made.change_xattrs(caller, std::slice::from_ref(change)).await?;

@@ -119,7 +119,7 @@ pub fn shrink(
     Ok(report)
 }
 
-/// A path to an inode of a damaged volume; whatever cannot be read is left out.
+/// Finds a path to an inode of a damaged volume. Directories that cannot be read are skipped.
 async fn path_of(volume: &Volume, wanted: InodeNumber) -> Option<Vec<u8>> {
     let mut seen = BTreeSet::from([InodeNumber::ROOT]);
     let mut todo = vec![(InodeNumber::ROOT, Vec::new())];

@@ -1,5 +1,5 @@
-//! Checks of single inodes and their attributes for what e2fsck would report: a copy would carry it
-//! over, or lose it without a word.
+//! Checks single inodes and their attributes for damage that e2fsck would report. Otherwise the
+//! copy would keep it, or lose data silently.
 
 use super::renumber::value_inodes;
 use super::survey::{Found, Role, Survey, read_blocks};
@@ -102,8 +102,8 @@ fn check_record(found: &Found, survey: &Survey, inode: &Inode, sb: &Superblock) 
     Ok(())
 }
 
-/// Checks that a target is as long as the link's size says and followed by a NUL, where e2fsck
-/// wants one.
+/// Checks that a link's target is as long as its size says, and that a NUL follows where e2fsck
+/// expects one.
 async fn check_target(volume: &Volume, survey: &Survey, found: &Found, inode: &Inode) -> Result<(), Error> {
     let place = Place::Symlink(inode.number);
     let size = inode.size();
@@ -140,7 +140,7 @@ async fn check_attributes(volume: &Volume, inode: &Inode, references: &mut Refer
         let parsed = XattrBlock::parse(&block, inode.number, number)?;
         let owners = references.blocks.entry(number).or_insert((0, inode.number));
         owners.0 += 1;
-        // A block that several inodes share refers to its values once.
+        // Count the values of a shared block once.
         if owners.0 == 1 {
             check_entries(volume, parsed.xattrs, Place::XattrBlock(inode.number, number), true).await?;
             note(parsed.xattrs, &mut context, references);
@@ -243,7 +243,7 @@ pub(super) async fn check_encrypted(
     child: InodeNumber,
 ) -> Result<(), Error> {
     let place = Place::Inode(dir.number);
-    // As listed, each `%` stands for one byte, together with two digits.
+    // Names are listed with `%` and two digits for one byte.
     let length = name.len() - 2 * name.iter().filter(|&&byte| byte == b'%').count();
     if length < ENCRYPTED_NAME_MIN {
         return bad(place, "length of an encrypted name", length as u64, "at least 16");

@@ -31,8 +31,8 @@ pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error>
         check_blocks(volume, group, &descriptor, &owned).await?;
         check_inodes(volume, survey, group, &descriptor).await?;
     }
-    // The superblock's free counts are no damage: Linux sums the groups' at each mount, and a crash
-    // leaves old ones.
+    // The superblock's free counts may be stale after a crash. Linux ignores them and adds up the
+    // counts of the groups at each mount.
     Ok(())
 }
 

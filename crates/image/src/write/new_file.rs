@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Symbolic links followed to an output, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// A file under construction. Only [`NewFile::name`] makes it appear under its name; if dropped or
-/// killed before, it leaves the name as it was.
+/// A file under construction. It appears under its name only in [`NewFile::name`]. If it is dropped
+/// or the program is killed before that, the name stays as it was.
 pub(crate) struct NewFile {
     path: PathBuf,
     dir: PathBuf,
@@ -22,8 +22,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates an empty file for `path`, in its directory. If that replaces a regular file, it has
-    /// the permissions of that file, and its owner as far as the caller may.
+    /// Creates an empty file for `path`, in its directory. If it will replace a regular file, it
+    /// gets that file's permissions, and its owner if the caller may set that.
     pub(crate) fn create(path: &Path) -> Result<Self, BuildError> {
         let dir = directory_of(path);
         let (fd, temporary) = nameless(&dir)?;
@@ -41,7 +41,7 @@ impl NewFile {
         &self.fd
     }
 
-    /// Another descriptor of the file.
+    /// Returns another descriptor of the file.
     pub(crate) fn duplicate(&self) -> Result<OwnedFd, BuildError> {
         rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(|e| BuildError::output("open", &self.path, e))
     }

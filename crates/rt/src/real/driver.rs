@@ -367,10 +367,10 @@ impl Drop for LeaveSeat<'_> {
                 other.interrupt_again();
             }
             // If this thread's wait is over, it may now be busy for long, so another waiting thread
-            // takes over. A thread whose completion was reaped by someone else mostly comes back by
-            // itself, but what it polls may have become ready meanwhile. No worker is woken at
-            // once, since this thread mostly waits again soon; if nobody drives after a while, all
-            // are woken.
+            // takes over. A thread whose completion was reaped by someone else usually comes back
+            // by itself, but its future may have become ready meanwhile. No worker is woken yet,
+            // because this thread will usually wait again soon. If no thread has taken the seat
+            // after a while, all threads are woken.
             None => {
                 let next = seats.parked_callers.first().filter(|_| self.parker.is_notified()).cloned();
                 let parked = seats.parked_callers.len() + seats.parked_workers.len();
