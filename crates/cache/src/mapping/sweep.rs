@@ -111,8 +111,9 @@ impl Inner {
                 (frames, end < range.end)
             }
             Position::List { left } => {
-                let visited = (*left).min(batch);
-                *left -= visited;
+                // Others remove pages between batches. No batch goes round the ring more than once.
+                let (cached, visited) = (pages.cached, (*left).min(batch).min(pages.cached));
+                *left = if visited == cached { 0 } else { *left - visited };
                 (self.next_frames(&mut pages, visited, range), *left > 0)
             }
             Position::Whole => {
@@ -210,5 +211,32 @@ mod tests {
         let left: Vec<u64> =
             (0..20).filter(|&page| inner.frame(&inner.pages.lock(), page).is_some()).collect();
         assert!(left.is_empty(), "pages {left:?} outlived the truncation");
+    }
+
+    #[test]
+    fn a_sweep_visits_no_page_twice_when_others_remove_pages_before_it_comes_to_them() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+        let write = |page: u64| {
+            mapping.open().write_blocking(page * PAGE_BYTES as u64, &[1; PAGE_BYTES]).expect("room");
+        };
+        let inner = &mapping.0;
+        // The batches of a truncation, and how many of them come before others remove pages.
+        for (batch, before) in [(64, 0), (5, 0), (5, 1), (5, 3)] {
+            (0..20).for_each(write);
+            let cut = PageRange::new(0, u64::MAX);
+            let (mut sweep, _round) = inner.begin_sweep(cut, Which::All);
+            for _ in 0..before {
+                assert!(inner.sweep_some(cut, Which::All, &mut sweep, batch));
+            }
+            // As eviction does it: each page by itself.
+            let others = PageRange::new(3, 18);
+            while inner.sweep_some(others, Which::All, &mut Position::Page(others.start), 64) {}
+            while inner.sweep_some(cut, Which::All, &mut sweep, batch) {}
+            assert_eq!((mapping.cached_pages(), mapping.dirty_pages()), (0, 0), "{batch}, {before}");
+        }
+        cache.audit();
     }
 }
