@@ -311,12 +311,7 @@ fn what_e2fsck_reports_is_refused_with_inode_and_path() {
     for (place, told, damage) in damages {
         fs::copy(&sound, &image).unwrap();
         damage(&image);
-        let checked = std::process::Command::new("e2fsck")
-            .env("PATH", std::env::var("PATH").unwrap() + ":/usr/sbin:/sbin")
-            .arg("-fn")
-            .arg(&image)
-            .output()
-            .unwrap();
+        let checked = extant_testbed::command("e2fsck").arg("-fn").arg(&image).output().unwrap();
         assert_eq!(checked.status.code(), Some(4), "{place} {told}");
         let before = fs::read(&image).unwrap();
         let ran = extant(["shrink", image.to_str().unwrap()]);
