@@ -23,3 +23,4 @@ mod space;
 mod streams;
 mod testbed;
 mod usage;
+mod wrapped;
