@@ -10,6 +10,11 @@ use extant_format::{Group, Incompat};
 /// Bytes that `--size exact` leaves free: enough to mount for writing. Linux reserves a fiftieth of
 /// the blocks, so nothing that needs a block can be added.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
+/// Sizes that Extant chooses are multiples of this, whatever the block size: dm-verity and disks
+/// with 4 KiB sectors need it.
+const SIZE_UNIT_BYTES: u64 = 4096;
+/// Such multiples that are tried.
+const LARGER_SIZES: u64 = 64;
 /// Smallest volume in blocks.
 const MIN_BLOCKS: u64 = 64;
 /// Search steps for a size, after which the best one so far is used.
@@ -173,7 +178,15 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
 fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
     let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
     let lay_out = |blocks| Plan::lay_out(contents, params, blocks, inodes);
-    smallest_for(params, contents.all_blocks, percent, lay_out)
+    let plan = smallest_for(params, contents.all_blocks, percent, lay_out)?;
+    let unit = (SIZE_UNIT_BYTES >> params.block.log2()).max(1);
+    let blocks = plan.geometry.sb.blocks_count();
+    if blocks.is_multiple_of(unit) {
+        return Ok(plan);
+    }
+    // A volume cannot have every size: its last group may be too small.
+    let larger = (1..=LARGER_SIZES).map(|n| (blocks / unit + n) * unit);
+    Ok(larger.filter_map(|blocks| lay_out(blocks).ok()).next().unwrap_or(plan))
 }
 
 /// A plan with the volume's geometry.
