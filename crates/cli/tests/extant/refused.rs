@@ -76,7 +76,13 @@ fn what_is_refused_leaves_no_trace() {
             &["truncate", "-s", "1", &at("/d")],
             &["truncate", "-s", "1", &at("/none/new")],
             &["truncate", "-s", "1000T", &at("/f")],
+            &["truncate", "-s", "1000T", &at("/new")],
+            &["truncate", "-s", "1", &at(&format!("/{long}"))],
             &["fallocate", "-l", "1K", &at("/d")],
+            &["fallocate", "-l", "1000T", &at("/new")],
+            &["fallocate", "-l", "100M", &at("/new")],
+            &["fallocate", "-l", "1K", &at(&format!("/{long}"))],
+            &["copy", &at("/f"), &at(&format!("/{long}"))],
             &["copy", &at("/none"), &at("/new")],
             &["copy", &at("/d"), &at("/new")],
             &["copy", &at("/f"), &at("/f")],
@@ -100,6 +106,17 @@ fn what_is_refused_leaves_no_trace() {
             }
             assert!(fs::read(&image).unwrap() == before, "{options:?} {command:?}: {}", ran.stderr);
         }
+        // Pointers map no preallocated blocks.
+        if !options.contains(&"ext4") {
+            let ran = extant(["fallocate", "-l", "1K", &at("/new")]);
+            assert!(
+                ran.code != Some(0) && fs::read(&image).unwrap() == before,
+                "{options:?}: {}",
+                ran.stderr
+            );
+        }
+        let ran = extant_with(b"truncate -s 1000T /new\n", ["edit".as_ref(), image.as_os_str()]);
+        assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
         let ran = extant_with(b"rm /none\nrm /f\n", ["edit".as_ref(), image.as_os_str()]);
         assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
         // A command with nothing to do changes nothing either.
