@@ -15,6 +15,22 @@ fn what_is_refused_leaves_no_trace() {
     fs::write(path("host"), noise(1, 9000)).unwrap();
     fs::write(path("tree/f"), b"f").unwrap();
     fs::write(path("large value"), vec![b'v'; 70_000]).unwrap();
+    // The volume has the directory, with other attributes; its new ones fit nowhere.
+    let mut tar = tar::Builder::new(fs::File::create(path("dir.tar")).unwrap());
+    tar.append_pax_extensions([
+        ("SCHILY.xattr.user.a", &b"1"[..]),
+        ("SCHILY.xattr.user.b", &[b'v'; 70_000]),
+        ("SCHILY.xattr.user.c", b"3"),
+    ])
+    .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(0o700);
+    header.set_uid(5);
+    header.set_gid(6);
+    tar.append_data(&mut header, "d", &b""[..]).unwrap();
+    tar.finish().unwrap();
     for options in [
         &["-t", "ext2", "-b", "1024"][..],
         &["-t", "ext3", "-b", "1024"],
@@ -93,6 +109,7 @@ fn what_is_refused_leaves_no_trace() {
             &["defrag", &at("/d")],
             &["build", "--into", &at("/f"), &empty],
             &["build", "--into", &at("/"), &path("none")],
+            &["build", "--into", &at("/"), &path("dir.tar")],
         ];
         let before = fs::read(&image).unwrap();
         for command in commands {
