@@ -57,7 +57,7 @@ pub fn build(
         image: options.image_name.as_deref(),
         volume_bytes: match options.volume.size {
             SizePolicy::Fixed(bytes) => Some(bytes),
-            SizePolicy::Exact | SizePolicy::PlusPercent(_) => None,
+            SizePolicy::Exact | SizePolicy::PlusPercent(_) | SizePolicy::PlusBytes(_) => None,
         },
         layers: options.layers,
     };

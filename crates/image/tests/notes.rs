@@ -177,3 +177,20 @@ fn sizes_are_multiples_of_4_kib_whatever_the_blocks() {
         }
     }
 }
+
+#[test]
+fn room_in_bytes_holds_a_file_of_that_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    for (kib, room) in [(10, 5 << 20), (9000, 1 << 20), (9000, 40 << 20)] {
+        fs::write(source.join("file"), vec![1; kib << 10]).unwrap();
+        let volume = VolumeOptions { size: SizePolicy::PlusBytes(room), ..VolumeOptions::default() };
+        let report = build_directory(&source, &image, volume);
+        assert!(report.free_bytes < room + room / 10 + (1 << 20), "{report:?}");
+        let Some(mount) = Mount::new(&image, "rw") else { return };
+        fs::write(mount.path().join("new"), vec![2; room as usize]).unwrap();
+        drop(mount);
+        assert_clean(&image);
+    }
+}
