@@ -1,8 +1,9 @@
 //! Arguments of the commands that change a volume; also used for lines of scripts.
 
+use crate::edit::{ModeChange, NamedOwner};
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
-use extant::Fallocate;
+use extant::{Fallocate, Special};
 use extant_block::ForeignLocks;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ impl LockArgs {
 pub(crate) enum EditCommand {
     Put(PutArgs),
     Mkdir(MkdirArgs),
+    Mknod(MknodArgs),
+    Touch(TouchArgs),
     Rm(RmArgs),
     Mv(MvArgs),
     Ln(LnArgs),
@@ -156,6 +159,57 @@ pub(crate) struct MkdirArgs {
     pub(crate) lock: LockArgs,
 }
 
+/// Make device nodes, named pipes and sockets
+#[derive(Debug, Args)]
+pub(crate) struct MknodArgs {
+    /// Permissions, in octal
+    #[arg(short, long, default_value = "644", value_parser = mode)]
+    pub(crate) mode: u32,
+    #[arg(value_name = TARGETS)]
+    pub(crate) path: OsString,
+    /// b for a block device, c or u for a character device, p for a named pipe, s for a socket
+    #[arg(value_parser = ["b", "c", "u", "p", "s"])]
+    pub(crate) kind: String,
+    /// Numbers of a device
+    #[arg(requires = "minor", required_if_eq_any = [("kind", "b"), ("kind", "c"), ("kind", "u")])]
+    pub(crate) major: Option<u32>,
+    pub(crate) minor: Option<u32>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
+impl MknodArgs {
+    /// What to make.
+    pub(crate) fn special(&self) -> Result<Special, String> {
+        let device = match (self.major, self.minor) {
+            (Some(major), Some(minor)) => Some((major, minor)),
+            _ => None,
+        };
+        match (self.kind.as_str(), device) {
+            ("b", Some((major, minor))) => Ok(Special::Block(major, minor)),
+            ("c" | "u", Some((major, minor))) => Ok(Special::Char(major, minor)),
+            ("p", None) => Ok(Special::Fifo),
+            ("s", None) => Ok(Special::Socket),
+            _ => Err("only devices have numbers".into()),
+        }
+    }
+}
+
+/// Set times of access and change to now, and make empty files where there are none
+#[derive(Debug, Args)]
+pub(crate) struct TouchArgs {
+    /// Do not create files that do not exist
+    #[arg(short = 'c', long)]
+    pub(crate) no_create: bool,
+    /// Set this time instead of now, in seconds since 1970
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub(crate) mtime: Option<i64>,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
 /// Remove files
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
@@ -215,9 +269,9 @@ pub(crate) struct ChmodArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// Permissions, in octal, as in 644 or 4755
-    #[arg(value_parser = mode)]
-    pub(crate) mode: u32,
+    /// Permissions: in octal, as in 644 or 4755, or what to change, as in u+x,go-w or a=rX
+    #[arg(value_parser = ModeChange::parse, allow_hyphen_values = true)]
+    pub(crate) mode: ModeChange,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
@@ -230,9 +284,10 @@ pub(crate) struct ChownArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// Numbers: UID, UID:GID or :GID
-    #[arg(value_parser = owner)]
-    pub(crate) owner: Owner,
+    /// OWNER, OWNER:GROUP or :GROUP, as numbers or as names of the image's /etc/passwd and
+    /// /etc/group
+    #[arg(value_parser = NamedOwner::parse)]
+    pub(crate) owner: NamedOwner,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
@@ -378,6 +433,8 @@ impl EditCommand {
         match self {
             Self::Put(PutArgs { lock, .. })
             | Self::Mkdir(MkdirArgs { lock, .. })
+            | Self::Mknod(MknodArgs { lock, .. })
+            | Self::Touch(TouchArgs { lock, .. })
             | Self::Mv(MvArgs { lock, .. })
             | Self::Chmod(ChmodArgs { lock, .. })
             | Self::Chown(ChownArgs { lock, .. })
@@ -406,6 +463,8 @@ impl EditCommand {
         match self {
             Self::Put(args) => args.paths.last_mut().into_iter().collect(),
             Self::Mkdir(args) => args.paths.iter_mut().collect(),
+            Self::Mknod(args) => vec![&mut args.path],
+            Self::Touch(args) => args.paths.iter_mut().collect(),
             Self::Rm(args) => args.paths.iter_mut().collect(),
             Self::Mv(args) => args.paths.iter_mut().collect(),
             Self::Ln(LnArgs { symbolic, target, name, .. }) => match symbolic {

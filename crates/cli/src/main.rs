@@ -6,12 +6,15 @@ mod build;
 mod cat;
 mod cp;
 mod debug;
+mod df;
 mod diff;
 mod docs;
+mod du;
 mod edit;
 mod edit_args;
 mod export;
 mod failure;
+mod find;
 mod image_path;
 mod info;
 mod json;
@@ -59,6 +62,9 @@ fn main() -> ExitCode {
         Command::Defrag(args) => edit::defrag(&mut session, args),
         Command::Shrink(args) => shrink::run(&mut session, args),
         Command::Shell(args) => shell::run(&mut session, args),
+        Command::Find(args) => find::run(&mut session, args),
+        Command::Du(args) => du::run(&mut session, args),
+        Command::Df(args) => df::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),

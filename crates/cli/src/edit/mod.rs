@@ -8,7 +8,9 @@
 
 #[cfg(test)]
 mod cuts;
+mod modes;
 mod names;
+mod owners;
 mod put;
 mod script;
 
@@ -20,12 +22,14 @@ use crate::output::outln;
 use crate::session::Session;
 use clap::Parser;
 use extant::{
-    Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode,
+    Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode, Time,
     Volume,
 };
 use extant_format::{Corrupt, Place};
 use extant_fs::quote;
+pub(crate) use modes::ModeChange;
 use names::{directory_of, is_same_name, join, resolved};
+pub(crate) use owners::NamedOwner;
 pub(crate) use script::words;
 use serde::Serialize;
 use std::cell::Cell;
@@ -306,6 +310,26 @@ impl<'a> Edit<'a> {
                 false => root.create_dir_with(path, args.mode),
                 true => create_with_parents(root, path, args.mode),
             }),
+            EditCommand::Mknod(args) => {
+                let special = args.special().map_err(Failure::Usage)?;
+                self.at(&args.path, |root, path| root.create_special(path, special, args.mode))
+            }
+            EditCommand::Touch(args) => {
+                let (seconds, nanos) = self.session.rt.wall_time();
+                let fixed = crate::build::source_date_epoch()?.map(|time| time.seconds);
+                let time = match args.mtime.or(fixed) {
+                    Some(seconds) => Time { seconds, nanos: 0 },
+                    None => Time { seconds, nanos },
+                };
+                self.each(&args.paths, |root, path| match root.set_times(path, Some(time), Some(time)) {
+                    Err(Error::NotFound(_)) if args.no_create => Ok(()),
+                    Err(Error::NotFound(_)) => {
+                        let made = root.open_with(path, FileOptions::new().write(true).create(true))?;
+                        made.set_times(Some(time), Some(time))
+                    }
+                    done => done,
+                })
+            }
             EditCommand::Rm(args) => self.each(&args.paths, |root, path| {
                 let kind = match root.symlink_metadata(path) {
                     Err(Error::NotFound(_)) if args.is_content || args.force => return Ok(()),
@@ -354,10 +378,14 @@ impl<'a> Edit<'a> {
                 if args.recursive && root.symlink_metadata(path)?.file_type() == FileType::Symlink {
                     return Ok(());
                 }
-                root.set_mode(path, args.mode)
+                let mode = match args.mode.absolute() {
+                    Some(mode) => mode,
+                    None => args.mode.apply(&root.metadata(path)?),
+                };
+                root.set_mode(path, mode)
             }),
             EditCommand::Chown(args) => {
-                let Owner { uid, gid } = args.owner;
+                let Owner { uid, gid } = args.owner.resolve(&self.root, self.image)?;
                 self.below(&args.paths, args.recursive, |root, path| root.set_owner(path, uid, gid))
             }
             EditCommand::Xattr(args) => {
