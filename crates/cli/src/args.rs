@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Tree(TreeArgs),
     Stat(StatArgs),
     Cat(CatArgs),
+    Head(HeadArgs),
     Find(FindArgs),
     Du(DuArgs),
     Df(DfArgs),
@@ -265,6 +266,22 @@ pub(crate) struct CatArgs {
     /// Files to print
     #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<ImagePath>,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Print the beginning of files
+#[derive(Debug, clap::Args)]
+pub(crate) struct HeadArgs {
+    /// Files to print
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
+    /// Print this many lines
+    #[arg(short = 'n', long, value_name = "COUNT", default_value = "10")]
+    pub(crate) lines: u64,
+    /// Print this many bytes instead
+    #[arg(short = 'c', long, value_name = "SIZE", value_parser = values::size, conflicts_with = "lines")]
+    pub(crate) bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }

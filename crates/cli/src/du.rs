@@ -2,6 +2,7 @@
 
 use crate::args::DuArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::image_path::ImagePath;
 use crate::output::outln;
 use crate::session::{Access, Session};
@@ -11,7 +12,7 @@ use extant_fs::{Follow, Volume, WalkOptions, quote};
 use std::collections::BTreeSet;
 
 pub(crate) fn run(session: &mut Session, args: &DuArgs) -> Result<(), Failure> {
-    for place in &args.places {
+    for place in &globs::expanded(session, &args.places, &args.open)? {
         let volume = match session.volume(place, &args.open, Access::Metadata) {
             Ok(volume) => volume,
             Err(failure) => {

@@ -294,7 +294,10 @@ pub(crate) struct ChownArgs {
     pub(crate) lock: LockArgs,
 }
 
-/// Set or remove extended attributes
+/// Set, remove or list extended attributes
+///
+/// Without --set and --remove, attributes are listed as getfattr dumps them, and nothing is
+/// changed.
 ///
 /// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as
 /// getfattr prints them; any other is taken as it is written, and cannot hold NUL. Access control
@@ -304,7 +307,7 @@ pub(crate) struct ChownArgs {
 pub(crate) struct XattrArgs {
     /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in
     /// base64
-    #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
+    #[arg(short, long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
     #[arg(short = 'x', long, value_name = "NAME")]
@@ -313,6 +316,13 @@ pub(crate) struct XattrArgs {
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
+}
+
+impl XattrArgs {
+    /// Whether nothing is to be changed.
+    pub(crate) fn only_lists(&self) -> bool {
+        self.set.is_empty() && self.remove.is_empty()
+    }
 }
 
 /// Set the size of files: what lies beyond is gone, what is new is zeroes
@@ -453,6 +463,7 @@ impl EditCommand {
             Self::Put(PutArgs { paths, .. }) if paths[..paths.len() - 1].iter().any(|path| path == "-") => {
                 Err("standard input cannot be put here; name a file")
             }
+            Self::Xattr(args) if args.only_lists() => Err("a script sets (-s) or removes (-x) attributes"),
             _ if self.lock().force => Err("--force is an option of the command that opens the image"),
             _ => Ok(()),
         }

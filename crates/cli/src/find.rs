@@ -2,6 +2,7 @@
 
 use crate::args::FindArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::image_path::ImagePath;
 use crate::output::outln;
 use crate::session::{Access, Session};
@@ -9,7 +10,7 @@ use extant_format::{FileKind, Inode};
 use extant_fs::{Follow, Volume, WalkOptions, quote};
 
 pub(crate) fn run(session: &mut Session, args: &FindArgs) -> Result<(), Failure> {
-    for place in &args.places {
+    for place in &globs::expanded(session, &args.places, &args.open)? {
         let volume = match session.volume(place, &args.open, Access::Metadata) {
             Ok(volume) => volume,
             Err(failure) => {

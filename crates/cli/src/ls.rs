@@ -2,6 +2,7 @@
 
 use crate::args::LsArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time, kind_name};
 use crate::output::{Output, outln};
@@ -17,7 +18,8 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
     if args.json {
         session.out.write(b"[")?;
     }
-    for (n, place) in args.places.iter().enumerate() {
+    let places = globs::expanded(session, &args.places, &args.open)?;
+    for (n, place) in places.iter().enumerate() {
         let volume = match session.volume(place, &args.open, Access::Metadata) {
             Ok(volume) => volume,
             Err(failure) => {
@@ -25,7 +27,7 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
                 continue;
             }
         };
-        let headed = args.places.len() > 1 && !args.json && !args.directory;
+        let headed = places.len() > 1 && !args.json && !args.directory;
         if headed {
             outln!(session.out, "{}{}:", if n > 0 { "\n" } else { "" }, place.quoted())?;
         }

@@ -204,6 +204,7 @@ pub(crate) fn feature(text: &str) -> Result<Feature, String> {
         "dir_index" => |f| &mut f.dir_index,
         "large_dir" => |f| &mut f.large_dir,
         "ea_inode" => |f| &mut f.ea_inode,
+        "has_journal" => return Err("a journal is chosen with --journal: -J none leaves it out".into()),
         _ => return Err("not a feature that can be chosen; --help lists those that can".into()),
     };
     Ok(Feature { field, on })

@@ -6,6 +6,7 @@
 //! closes the volume, so the image is complete and clean either way. It succeeds only if every
 //! command and the close succeeded.
 
+mod attributes;
 #[cfg(test)]
 mod cuts;
 mod modes;
@@ -41,6 +42,11 @@ use std::path::{Path, PathBuf};
 
 /// Runs a single command. All of its paths must be in the same image.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
+    if let EditCommand::Xattr(args) = command
+        && args.only_lists()
+    {
+        return attributes::list(session, &args.paths);
+    }
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
     batch(session, &image, command.lock(), |session, volume| {
         let edit = Edit { in_script: false, ..Edit::in_script(session, &image, volume) };

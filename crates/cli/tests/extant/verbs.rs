@@ -5,6 +5,7 @@ use crate::testbed::{Ran, extant, extant_at, fsck, have, mke2fs, mounted, place,
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A volume with files of several kinds and sizes, and names for owners.
 fn volume(dir: &Path) -> PathBuf {
@@ -17,7 +18,7 @@ fn volume(dir: &Path) -> PathBuf {
     for (name, kib) in [("a/one.conf", 1), ("a/b/two.conf", 900), ("a/b/three", 30), ("a/zero", 0)] {
         fs::write(source.join(name), vec![7; kib << 10]).unwrap();
     }
-    fs::hard_link(source.join("a/b/two.conf"), source.join("a/again")).unwrap();
+    fs::hard_link(source.join("a/b/two.conf"), source.join("a/b/again")).unwrap();
     symlink("b/two.conf", source.join("a/link")).unwrap();
     let image = dir.join("image");
     mke2fs(&image, "16M", &["-b", "1024", "-d", source.to_str().unwrap()]);
@@ -102,17 +103,17 @@ fn ls_sorts_and_shows_sizes_and_inodes() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = volume(dir.path());
-    let at = place(&image, "/a");
-    extant(["touch", "--mtime", "2000000000", &place(&image, "/a/one.conf")]).clean();
+    let at = place(&image, "/a/b");
+    extant(["touch", "--mtime", "2000000000", &place(&image, "/a/b/three")]).clean();
     let names = |options: &[&str]| lines(extant([&["ls"], options, &[at.as_str()]].concat()));
     assert_eq!(names(&["-S"])[0], "again");
-    assert_eq!(names(&["-t"])[0], "one.conf");
+    assert_eq!(names(&["-t"])[0], "three");
     assert_eq!(names(&["-1"]), names(&[]));
     let long = names(&["-lh"]);
     assert!(long.iter().any(|line| line.contains(" 900K ") && line.ends_with(" again")), "{long:?}");
     let numbered = names(&["-i"]);
-    let stat = run("debugfs", &["-R", "stat /a/zero", image.to_str().unwrap()]);
-    let line = numbered.iter().find(|line| line.ends_with(" zero")).unwrap();
+    let stat = run("debugfs", &["-R", "stat /a/b/three", image.to_str().unwrap()]);
+    let line = numbered.iter().find(|line| line.ends_with(" three")).unwrap();
     let number = line.split_whitespace().next().unwrap();
     assert!(stat.contains(&format!("Inode: {number} ")), "{line}: {stat}");
 }
@@ -162,4 +163,103 @@ fn changes_are_those_that_the_tools_of_their_names_make() {
     assert!(meta("disk").file_type().is_block_device());
     assert_eq!((rustix::fs::major(disk), rustix::fs::minor(disk)), (259, 70_000));
     assert!(meta("pipe").file_type().is_fifo() && meta("socket").file_type().is_socket());
+}
+
+#[test]
+fn patterns_name_what_the_shell_would() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let at = |path: &str| place(&image, path);
+    extant(["touch", &at("/a/.hidden"), &at("/a/b/[x]"), &at("/a/*odd*")]).clean();
+    let listed = |path: &str| lines(extant(["ls", "-d", &at(path)]));
+    assert_eq!(listed("/a/*.conf"), ["/a/one.conf"]);
+    assert_eq!(listed("/*/b/t*"), ["/a/b/three", "/a/b/two.conf"]);
+    assert_eq!(listed("/a/?ne.c[a-o]nf"), ["/a/one.conf"]);
+    assert!(!listed("/a/*").contains(&"/a/.hidden".to_owned()));
+    assert_eq!(listed("/a/.h*"), ["/a/.hidden"]);
+    // What exists as it is written is no pattern.
+    assert_eq!(
+        (listed("/a/b/[x]"), listed("/a/*odd*")),
+        (vec!["/a/b/[x]".to_owned()], vec!["/a/*odd*".to_owned()])
+    );
+    let none = extant(["cat", &at("/a/*.none")]);
+    assert!(none.code == Some(1) && none.stderr.contains("/a/*.none"), "{}", none.stderr);
+    let both = extant(["cat", &at("/etc/pass*"), &at("/etc/gr?up")]).clean_text();
+    assert!(both.starts_with("root:x:0:0") && both.ends_with("wheel:x:10:adm\n"), "{both}");
+}
+
+#[test]
+fn head_prints_the_beginning() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let text: String = (0..100_000).map(|n| format!("line {n}\n")).collect();
+    let file = dir.path().join("text");
+    fs::write(&file, &text).unwrap();
+    extant(["put", file.to_str().unwrap(), &place(&image, "/text")]).clean();
+    extant(["truncate", "--size", "5M", &place(&image, "/text")]).clean();
+    for options in
+        [&[][..], &["-n", "1"], &["-n", "0"], &["-n", "70000"], &["-c", "7"], &["-c", "0"], &["-c", "4M"]]
+    {
+        let path = place(&image, "/text");
+        let ours = extant([&["head"], options, &[path.as_str()]].concat()).clean();
+        let grown = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        grown.set_len(5 << 20).unwrap();
+        let theirs = Command::new("head").args(options).arg(&file).output().unwrap().stdout;
+        assert!(ours == theirs, "{options:?}: {} bytes, head {}", ours.len(), theirs.len());
+    }
+    let both = extant(["head", "-c", "1", &place(&image, "/etc/*")]).clean_text();
+    assert!(both.contains("/etc/group <==\nr") && both.contains("/etc/passwd <==\nr"), "{both}");
+}
+
+#[test]
+fn attributes_are_listed_in_a_form_that_can_be_set() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let (one, two) = (place(&image, "/a/one.conf"), place(&image, "/a/zero"));
+    extant(["xattr", "-s", "user.a=text", "-s", "user.b=0x00ff", "-s", "user.c=0s", &one]).clean();
+    let listed = extant(["xattr", &one, &two]).clean_text();
+    assert_eq!(listed, "# file: /a/one.conf\nuser.a=\"text\"\nuser.b=0x00ff\nuser.c=\"\"\n\n");
+    let before = fs::read(&image).unwrap();
+    extant(["xattr", &one]).clean();
+    assert!(fs::read(&image).unwrap() == before, "listing changes nothing");
+}
+
+#[test]
+fn what_is_typed_for_something_else_is_answered_with_the_right_command() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let (image, file) = (image.to_str().unwrap(), dir.path().join("source/a/zero"));
+    let (file, within) = (file.to_str().unwrap(), format!("{image}:/a/zero"));
+    let target = format!("{image}:/new");
+    for (args, told) in [
+        (vec!["mount", image, "/mnt"], "mount -o loop"),
+        (vec!["fsck", image], "e2fsck -f"),
+        (vec!["resize", image, "20M"], "extant shrink"),
+        (vec!["extract", image], "extant export"),
+        (vec!["create", image], "extant build"),
+        (vec!["cp", file, &target], "extant put -r"),
+        (vec!["cp", &within, &target], "extant copy"),
+        (vec!["mkfs", "-O", "^has_journal", "/nowhere/x", "8M"], "-J none"),
+    ] {
+        let ran = extant(&args);
+        assert!(ran.code == Some(2) && ran.stderr.contains(told), "{args:?}: {}", ran.stderr);
+    }
+    let turned = extant(["debug", "inode", "2", image]).clean();
+    assert_eq!(turned, extant(["debug", image, "inode", "2"]).clean());
+    assert_eq!(
+        extant(["debug", "superblock", image]).clean(),
+        extant(["debug", image, "superblock"]).clean()
+    );
 }
