@@ -489,9 +489,17 @@ fn change(random: &mut Random, root: &Path, n: usize) {
 /// As in a system whose `/bin` is a link to `/usr/bin`, with an application's tree added.
 #[test]
 fn directories_of_plain_sources_merge_with_what_links_of_earlier_ones_lead_to() {
-    let base =
-        archive(&["usr/", "usr/bin/sh=shell", "bin->usr/bin", "lib->nowhere", "etc->usr/bin/sh", "all->."]);
-    let app = ["bin/", "bin/tool=tool", "bin/sub/", "bin/sub/x=x", "lib/", "lib/l=l", "etc/", "etc/f=f"];
+    let base = archive(&[
+        "usr/",
+        "usr/bin/sh=shell",
+        "bin->usr/bin",
+        "lib->nowhere",
+        "etc->usr/bin/sh",
+        "all->.",
+        "run->run",
+    ]);
+    let app =
+        ["bin/", "bin/tool=tool", "bin/sub/", "bin/sub/x=x", "lib/", "lib/l=l", "etc/", "etc/f=f", "run/"];
     let also = ["all/top=top", "opt/also==bin/tool"];
     let expected = shaped(&[
         ("all", "-> ."),
@@ -502,6 +510,7 @@ fn directories_of_plain_sources_merge_with_what_links_of_earlier_ones_lead_to() 
         ("lib/l", "l (1 links)"),
         ("opt", IMPLIED),
         ("opt/also", "tool (2 links)"),
+        ("run", LISTED),
         ("top", "top (1 links)"),
         ("usr", LISTED),
         ("usr/bin", LISTED),

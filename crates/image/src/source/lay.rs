@@ -131,7 +131,8 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
         let Some((from, to, is_moved)) = pending.pop() else {
             if let Some((from, dir, name)) = behind.pop() {
                 let path = [&tree.path(dir)[..], b"/", &name].concat();
-                let target = place::find_followed(tree, &path)?;
+                // A link that leads in a circle leads to nothing.
+                let target = place::find_followed(tree, &path).ok().flatten();
                 let target = target.filter(|&target| tree.node(target).kind == Kind::Directory);
                 let node = upper.node(from);
                 let to = match target {
