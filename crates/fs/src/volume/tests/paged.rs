@@ -5,12 +5,17 @@ use super::unreadable::{Bad, image_of_any_block_size, noise, place_of, reading};
 use crate::{Follow, Volume};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
+use extant_format::InodeNumber;
 use extant_rt::Rt;
 use std::sync::Arc;
 
 /// A volume open for reading whose files have pages, and their cache.
 pub(super) async fn cached(rt: &Rt, device: Arc<dyn Device>) -> (Volume, PageCache) {
-    let cache = PageCache::new(rt, CacheConfig::with_budget(16 << 20)).unwrap();
+    cached_within(rt, device, 16 << 20).await
+}
+
+async fn cached_within(rt: &Rt, device: Arc<dyn Device>, budget_bytes: u64) -> (Volume, PageCache) {
+    let cache = PageCache::new(rt, CacheConfig::with_budget(budget_bytes)).unwrap();
     let disk = cache.attach(device);
     (reading(disk.device().clone()).await.cached_by(&disk), cache)
 }
@@ -59,4 +64,30 @@ fn a_bad_sector_in_a_small_file_costs_its_neighbours_nothing() {
         };
         sim.rt().block_on(run).unwrap();
     }
+}
+
+#[test]
+fn metadata_counts_against_the_budget() {
+    const LEN: usize = 5 << 20;
+    let Some(empty) = image_of_any_block_size("-t ext4 -b 4096 -N 8192 -I 256") else { return };
+    let sim = world();
+    let run = async {
+        let gate = Gate::new(&empty);
+        let (volume, _cache) = opened(sim.rt(), &gate).await;
+        created(&volume, b"large").await.write(0, &vec![7; LEN]).await.unwrap();
+        volume.close().await.unwrap();
+        let (volume, cache) = cached_within(sim.rt(), Bad::new(&gate.bytes(), &[]), 4 << 20).await;
+        let inode = volume.resolve(b"/large", Follow::No).await.unwrap();
+        let file = volume.open_file(inode).await.unwrap();
+        // The pages of the file take all of the budget, until 2 MiB of inodes are read.
+        assert_eq!(file.read_at(0, &mut vec![0; LEN]).await.unwrap(), LEN);
+        for number in (16..=8192).step_by(16) {
+            volume.inode(InodeNumber(number)).await.unwrap();
+        }
+        let usage = cache.usage();
+        let pages_bytes = (usage.frames - usage.parked) * extant_cache::PAGE_BYTES as u64;
+        assert!(pages_bytes <= (4 << 20) - (512 << 10), "{usage:?}");
+        assert_eq!(file.read_at(0, &mut vec![0; LEN]).await.unwrap(), LEN, "and the file is still read");
+    };
+    sim.rt().block_on(run).unwrap();
 }
