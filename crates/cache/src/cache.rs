@@ -344,6 +344,11 @@ impl Disk {
         Mapping(Inner::new(&self.shared, &self.state, backing, inode, size))
     }
 
+    /// The current budget of the disk's cache, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        u64::from(self.shared.pool.budget()) * PAGE
+    }
+
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.state.device

@@ -5,6 +5,7 @@ mod bed;
 use bed::{fsck, image, writable};
 use extant::{FileOptions, InodeFlags, OpenOptions, Volume};
 use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op};
+use extant_image::{SizePolicy, Timestamp, VolumeOptions};
 use extant_rt::Rt;
 use std::path::Path;
 use std::sync::Arc;
@@ -87,6 +88,45 @@ fn a_volume_open_for_reading_reads_nothing_twice() {
             let expected = large.get(at.min(5 << 20) as usize..).unwrap();
             assert_eq!(bytes[..read], expected[..expected.len().min(10_000)], "from byte {at}");
         }
+    };
+    look();
+    let first = device.read_bytes();
+    look();
+    assert_eq!(device.read_bytes(), first, "the second pass reads from memory alone");
+}
+
+#[test]
+fn thousands_of_small_files_are_read_from_memory_again() {
+    const FILES: u64 = 4200;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let options = VolumeOptions {
+        size: SizePolicy::Fixed(32 << 20),
+        inodes: Some(FILES as u32 + 100),
+        ..VolumeOptions::default()
+    };
+    let rt = Rt::real(Default::default());
+    let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+    extant_image::mkfs(&path, &options, created, &rt, Arc::new(|_, _| {})).unwrap();
+    let volume = writable(&path);
+    let contents: Vec<_> = (0..FILES).map(|n| pattern(300, n)).collect();
+    for (n, bytes) in contents.iter().enumerate() {
+        volume.root().write(format!("{n}"), bytes).unwrap();
+    }
+    // The same name in another directory.
+    volume.root().create_dir("dir").unwrap();
+    volume.root().write("dir/0", "another").unwrap();
+    volume.close().unwrap();
+
+    let device = Counted::open(&rt, &path);
+    let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new()).unwrap();
+    let root = volume.root();
+    let look = || {
+        for (n, bytes) in contents.iter().enumerate() {
+            assert_eq!(&root.read(format!("{n}")).unwrap(), bytes, "file {n}");
+        }
+        assert_eq!(root.read("dir/0").unwrap(), b"another");
+        assert!(root.read("dir/1").is_err());
     };
     look();
     let first = device.read_bytes();

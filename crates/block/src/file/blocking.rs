@@ -18,6 +18,24 @@ pub(super) fn run(host_file: &HostFile, mut transfer: Transfer) {
     transfer.bio.end_as(&host_file.limits.name, result);
 }
 
+/// Reads what the host's page cache holds, without waiting for the device. Ends the transfer if that
+/// was everything; otherwise returns it, to read the rest. Errors are left to the next attempt.
+pub(super) fn read_now(host_file: &HostFile, mut transfer: Transfer) -> Option<Transfer> {
+    let Step::Read { offset, direct } = transfer.step(host_file) else { return Some(transfer) };
+    let (fd, flags) = (host_file.fd(direct), ReadWriteFlags::NOWAIT);
+    let outcome = rustix::io::preadv2(fd, &mut transfer.slices_mut(), offset, flags);
+    if matches!(outcome, Err(Errno::OPNOTSUPP | Errno::NOSYS)) {
+        host_file.refuse_to_read_now();
+    }
+    let result = match outcome {
+        Ok(bytes) if bytes > 0 => transfer.completed(host_file, Ok(bytes)),
+        _ => None,
+    };
+    let Some(result) = result else { return Some(transfer) };
+    transfer.bio.end_as(&host_file.limits.name, result);
+    None
+}
+
 fn take_step(host_file: &HostFile, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
     match step {
         Step::Sync => rustix::fs::fdatasync(&host_file.buffered).map(|()| 0),

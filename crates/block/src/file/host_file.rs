@@ -22,6 +22,8 @@ pub(super) struct HostFile {
     pub(super) buffered: OwnedFd,
     pub(super) direct: Option<OwnedFd>,
     direct_refused: AtomicBool,
+    /// The file system or the kernel cannot read without waiting (`RWF_NOWAIT`).
+    read_now_refused: AtomicBool,
     /// Alignment of memory for direct I/O, in bytes.
     pub(super) memory_align: usize,
     /// Alignment of offset and length for direct I/O, in bytes.
@@ -56,6 +58,7 @@ impl HostFile {
             buffered,
             direct,
             direct_refused: AtomicBool::new(false),
+            read_now_refused: AtomicBool::new(false),
             memory_align: memory_align as usize,
             offset_align: u64::from(offset_align),
             is_block_device,
@@ -70,6 +73,16 @@ impl HostFile {
     /// Turns direct I/O off: the file does not support it after all.
     pub(super) fn refuse_direct(&self) {
         self.direct_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a read may be tried without waiting. Not with direct I/O on: then the bytes are not
+    /// in the host's page cache.
+    pub(super) fn may_read_now(&self) -> bool {
+        !self.direct_is_on() && !self.read_now_refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refuse_to_read_now(&self) {
+        self.read_now_refused.store(true, Ordering::Relaxed);
     }
 
     /// Whether direct I/O is on and accepts an offset and a length, given as their bitwise or.

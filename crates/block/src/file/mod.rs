@@ -56,11 +56,13 @@ pub struct FileOptions {
 /// is claimed. A claim locks the file against other writers, and against programs that check locks,
 /// as QEMU does; for their locks see [`ForeignLocks`]. Readers take no locks and respect none.
 ///
-/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]). If a thread that does not
-/// belong to this world submits, a thread of this world is woken. A thread in [`Rt::block_on`] may
-/// start short reads when its poll ends ([`Rt::may_defer`]); if it submits and then goes on to
-/// something long, it calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its
-/// ring have ended; those on blocking threads continue.
+/// A read that the host's page cache can answer ends before [`Device::submit`] returns.
+///
+/// Over io_uring, other bios end on threads that wait ([`extant_rt::Driver`]). If a thread that
+/// does not belong to this world submits, a thread of this world is woken. A thread in
+/// [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); if it submits and
+/// then goes on to something long, it calls [`Rt::ensure_driven`]. Dropping the device waits until
+/// all bios of its ring have ended; those on blocking threads continue.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
@@ -208,6 +210,25 @@ impl FileDevice {
         bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.host_file.direct_is_on()
     }
 
+    /// Ends a read whose bytes are all in the host's page cache; returns any other transfer. The
+    /// ring's submission would copy the same bytes on this thread, and a thread would have to reap
+    /// the completion as well.
+    fn read_now(&self, transfer: Transfer) -> Option<Transfer> {
+        if transfer.bio.op != Op::Read
+            || matches!(self.engine, Engine::Caller)
+            || !self.host_file.may_read_now()
+        {
+            return Some(transfer);
+        }
+        if let Engine::Ring { ring, .. } = &self.engine
+            && transfer.bio.bytes > COPIED_BYTES_MAX
+        {
+            // The device works during the copy.
+            ring.enter_deferred();
+        }
+        blocking::read_now(&self.host_file, transfer)
+    }
+
     /// Whether the calling thread, which will wait for the bio, makes its system calls itself. The
     /// kernel cannot start a flush, or a write that is durable when it ends, without a kernel
     /// thread that blocks. It ends a small write in the context of the submitter
@@ -220,6 +241,26 @@ impl FileDevice {
         }
         let is_awaited = bio.op == Op::Write && bio.flags.contains(BioFlags::SYNC);
         is_awaited && bio.bytes <= AWAITED_BYTES_MAX && rt.may_block_once()
+    }
+
+    /// Has the engine make a transfer.
+    fn start(&self, transfer: Transfer) {
+        match &self.engine {
+            Engine::Caller => blocking::run(&self.host_file, transfer),
+            Engine::Threads { rt } | Engine::Ring { rt, .. } if self.blocks_here(rt, &transfer) => {
+                self.block_on(rt, transfer);
+            }
+            Engine::Threads { rt } => self.on_thread(rt, transfer),
+            Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
+            Engine::Ring { ring, .. } if self.is_copy(&transfer) => {
+                ring.enter_deferred();
+                blocking::run(&self.host_file, transfer);
+            }
+            Engine::Ring { ring, rt, .. } => {
+                ring.submit([transfer], || rt.may_defer());
+                rt.io_started();
+            }
+        }
     }
 
     fn block_on(&self, rt: &Rt, transfer: Transfer) {
@@ -239,28 +280,13 @@ impl Device for FileDevice {
     }
 
     fn submit(&self, bio: Bio) {
-        let Some(transfer) = self.admit(bio) else { return };
-        match &self.engine {
-            Engine::Caller => blocking::run(&self.host_file, transfer),
-            Engine::Threads { rt } | Engine::Ring { rt, .. } if self.blocks_here(rt, &transfer) => {
-                self.block_on(rt, transfer);
-            }
-            Engine::Threads { rt } => self.on_thread(rt, transfer),
-            Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
-            Engine::Ring { ring, .. } if self.is_copy(&transfer) => {
-                ring.enter_deferred();
-                blocking::run(&self.host_file, transfer);
-            }
-            Engine::Ring { ring, rt, .. } => {
-                ring.submit([transfer], || rt.may_defer());
-                rt.io_started();
-            }
-        }
+        let transfer = self.admit(bio).and_then(|transfer| self.read_now(transfer));
+        transfer.into_iter().for_each(|transfer| self.start(transfer));
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
         let Engine::Ring { ring, rt, .. } = &self.engine else {
-            return bios.for_each(|bio| self.submit(bio));
+            return bios.filter_map(|bio| self.admit(bio)).for_each(|transfer| self.start(transfer));
         };
         // Admitted before the ring is locked, because a refused bio's completion may submit again.
         let Some(first) = bios.next() else { return };

@@ -34,12 +34,57 @@ fn on_every_engine(rt: &Rt, path: &Path, write: bool, check: impl Fn(FileDevice)
         let open = || FileDevice::open(path, FileOptions { write, direct }).unwrap();
         check(open());
         check(open().on_threads_of(rt));
-        let ring = open().driven_by(rt);
+        check(waiting(open()).on_threads_of(rt));
+        check(open().driven_by(rt));
+        let ring = waiting(open()).driven_by(rt);
         if ring.engine() != "io_uring" {
             println!("skipped: io_uring is not available here");
         }
         check(ring);
     }
+}
+
+/// The device, as if its file could not be read without waiting.
+fn waiting(device: FileDevice) -> FileDevice {
+    device.host_file.refuse_to_read_now();
+    device
+}
+
+#[test]
+fn reads_of_what_the_host_has_cached_end_at_once() {
+    let rt = world();
+    let content = pattern(1 << 20);
+    let file = temp_file(&content);
+    let open = || FileDevice::open(file.path(), FileOptions::default()).unwrap();
+    for device in [open().driven_by(&rt), open().on_threads_of(&rt)] {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for (at, len) in [(0, 512), (4096, 64 << 10), (0, 1 << 20)] {
+            let mut read = std::pin::pin!(read(&device, Sector::containing(at), len));
+            let Poll::Ready(bytes) = read.as_mut().poll(&mut cx) else { panic!("{len} bytes at {at}") };
+            assert_eq!(bytes.unwrap()[..], content[at as usize..][..len]);
+        }
+    }
+}
+
+#[test]
+fn reads_of_what_the_host_has_cached_in_part_are_whole() {
+    use rustix::fs::{Advice, fadvise};
+    let rt = world();
+    let content = pattern(1 << 20);
+    let file = temp_file(&content);
+    file.as_file().sync_all().unwrap();
+    on_every_engine(&rt, file.path(), false, |device| {
+        // Forget the file, then load some pages without those after them.
+        fadvise(file.as_file(), 0, None, Advice::DontNeed).unwrap();
+        fadvise(file.as_file(), 0, None, Advice::Random).unwrap();
+        for at in [0, 4096, 512 << 10] {
+            rustix::io::pread(file.as_file(), &mut [0; 4096], at).unwrap();
+        }
+        for at in [0, 508 << 10] {
+            let bytes = rt.block_on(read(&device, Sector::containing(at), 64 << 10)).unwrap().unwrap();
+            assert_eq!(bytes[..], content[at as usize..][..64 << 10], "from byte {at}");
+        }
+    });
 }
 
 #[test]
@@ -126,7 +171,8 @@ fn a_layout_over_files_claims_all_of_them_or_none() {
 fn refused_entries_are_entered_again_beside_a_second_device() {
     let rt = world();
     let files = [temp_file(&pattern(4096)), temp_file(&pattern(4096))];
-    let open = |n: usize| FileDevice::open(files[n].path(), FileOptions::default()).unwrap().driven_by(&rt);
+    let open =
+        |n: usize| waiting(FileDevice::open(files[n].path(), FileOptions::default()).unwrap()).driven_by(&rt);
     let (first, _second) = (open(0), open(1));
     let Engine::Ring { ring, .. } = &first.engine else {
         println!("skipped: io_uring is not available here");
@@ -141,7 +187,7 @@ fn refused_entries_are_entered_again_beside_a_second_device() {
 fn requests_of_a_poll_are_entered_at_its_end() {
     let file = temp_file(&pattern(1 << 20));
     let rt = world();
-    let device = FileDevice::open(file.path(), FileOptions::default()).unwrap().driven_by(&rt);
+    let device = waiting(FileDevice::open(file.path(), FileOptions::default()).unwrap()).driven_by(&rt);
     let Engine::Ring { ring, .. } = &device.engine else {
         println!("skipped: io_uring is not available here");
         return;
@@ -186,7 +232,7 @@ fn requests_of_a_poll_are_entered_at_its_end() {
 fn a_thread_of_another_executor_has_its_io_driven() {
     let file = temp_file(&pattern(4096));
     let rt = world();
-    let device = FileDevice::open(file.path(), FileOptions::default()).unwrap().driven_by(&rt);
+    let device = waiting(FileDevice::open(file.path(), FileOptions::default()).unwrap()).driven_by(&rt);
     let (done, wait) = std::sync::mpsc::channel();
     #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
     std::thread::spawn(move || done.send(pollster::block_on(read(&device, Sector(0), 4096))));

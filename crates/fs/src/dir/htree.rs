@@ -93,8 +93,8 @@ impl View {
         let blocks = sb.block_size().blocks_for(dir.size());
         for _ in 0..=blocks {
             let block = self.dir_block(&mut mapper, dir, leaf).await?;
-            let items = self.parse_dir_block(dir, leaf, &block)?;
-            if let Some(item) = items.into_iter().find(|item| item.name == name) {
+            let items = self.parse_dir_block(dir, leaf, &block, Some(name))?;
+            if let Some(item) = items.into_iter().next() {
                 return Ok(Some(Some(item.inode)));
             }
             match self.next_leaf(&mut mapper, dir, &mut path, info.levels, hash).await? {

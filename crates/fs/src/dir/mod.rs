@@ -57,6 +57,8 @@ pub struct DirReader {
     is_behind: bool,
     /// The directory that `..` names, once read.
     parent: Option<InodeNumber>,
+    /// Returns only this name, for a lookup.
+    only: Option<Box<[u8]>>,
 }
 
 /// The names of a block, or a part of the directory that cannot be read.
@@ -65,6 +67,11 @@ type Names = std::result::Result<Option<Vec<DirItem>>, Lost>;
 impl View {
     /// Begins reading a directory.
     pub(crate) async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
+        self.read_names(dir, None).await
+    }
+
+    /// Begins reading a directory, or only the entries with one name.
+    async fn read_names(&self, dir: &Inode, only: Option<&[u8]>) -> Result<DirReader> {
         if dir.kind() != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
         }
@@ -75,7 +82,7 @@ impl View {
                     Ok(found) => parent = Some(found),
                     Err(corrupt) => self.note(Err(corrupt))?,
                 }
-                Some(self.inline_items(dir)?)
+                Some(self.inline_items(dir, only)?)
             }
             false => None,
         };
@@ -95,6 +102,7 @@ impl View {
             blocks,
             is_behind: false,
             parent,
+            only: only.map(Box::from),
         })
     }
 
@@ -156,12 +164,12 @@ impl View {
             }
             is_missed = true;
         }
-        let mut reader = self.read_dir(dir).await?;
+        let mut reader = self.read_names(dir, Some(name)).await?;
         let mut lost: Option<Lost> = None;
         loop {
             match reader.next().await {
                 Ok(Some(items)) => {
-                    if let Some(item) = items.into_iter().find(|item| item.name == name) {
+                    if let Some(item) = items.into_iter().next() {
                         lost.map_or(Ok(()), |lost| self.note_lost(lost))?;
                         if is_missed {
                             let place = Place::HtreeNode(dir.number, FileBlock(0));
@@ -196,13 +204,14 @@ impl View {
         Err(Corrupt::field(place, "..", 0, "an entry for the directory above").into())
     }
 
-    /// The entries of one linear block, with the checksum verified. If damage is only recorded,
-    /// returns what could be parsed.
-    pub(crate) fn parse_dir_block(
+    /// The entries of one linear block, or those with one name, with the checksum verified. If
+    /// damage is only recorded, returns what could be parsed.
+    fn parse_dir_block(
         &self,
         dir: &Inode,
         index: FileBlock,
         block: &[u8],
+        only: Option<&[u8]>,
     ) -> Result<Vec<DirItem>> {
         let place = Place::DirectoryBlock(dir.number, index);
         if let Some(seed) = self.superblock().checksum_seed() {
@@ -216,12 +225,13 @@ impl View {
             }
         }
         let (filetype, max_inode) = self.entry_rules();
-        self.items(dir, index, DirEntries::new(block, filetype, max_inode, dir.number, index))
+        self.items(dir, index, DirEntries::new(block, filetype, max_inode, dir.number, index), only)
     }
 
-    fn inline_items(&self, dir: &Inode) -> Result<Vec<DirItem>> {
+    fn inline_items(&self, dir: &Inode, only: Option<&[u8]>) -> Result<Vec<DirItem>> {
         let (filetype, max_inode) = self.entry_rules();
-        self.items(dir, FileBlock(0), inline_data(dir)?.as_directory()?.entries(filetype, max_inode))
+        let entries = inline_data(dir)?.as_directory()?.entries(filetype, max_inode);
+        self.items(dir, FileBlock(0), entries, only)
     }
 
     /// Whether entries record the file type, and the highest inode they may refer to.
@@ -230,12 +240,16 @@ impl View {
         (sb.incompat().contains(Incompat::FILETYPE), sb.inodes_count())
     }
 
+    /// Judges every entry, whether or not it is returned: a lookup meets the same damage as a
+    /// listing.
     fn items<'a>(
         &self,
         dir: &Inode,
         index: FileBlock,
         entries: impl Iterator<Item = std::result::Result<DirEntry<'a>, Corrupt>>,
+        only: Option<&[u8]>,
     ) -> Result<Vec<DirItem>> {
+        let is_wanted = |name: &[u8]| only.is_none_or(|only| only == name);
         let mut items = Vec::new();
         for entry in entries {
             let entry = match entry {
@@ -250,7 +264,9 @@ impl View {
             }
             if dir.flags().contains(InodeFlags::ENCRYPT) {
                 let name = shown_encrypted(entry.name);
-                items.push(DirItem { name, inode: entry.inode, kind: entry.kind });
+                if is_wanted(&name) {
+                    items.push(DirItem { name, inode: entry.inode, kind: entry.kind });
+                }
                 continue;
             }
             if entry.name.iter().any(|&b| b == b'/' || b == 0) {
@@ -259,7 +275,9 @@ impl View {
                 self.note(Err(Corrupt::field(place, "name", entry.offset as u64, rule)))?;
                 continue;
             }
-            items.push(DirItem { name: entry.name.to_vec(), inode: entry.inode, kind: entry.kind });
+            if is_wanted(entry.name) {
+                items.push(DirItem { name: entry.name.to_vec(), inode: entry.inode, kind: entry.kind });
+            }
         }
         Ok(items)
     }
@@ -381,7 +399,8 @@ impl DirReader {
                             Err(corrupt) => self.note_in(BlockRange::one(0), corrupt)?,
                         }
                     }
-                    self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)
+                    let index = FileBlock(logical as u32);
+                    self.view.parse_dir_block(&self.dir, index, &block, self.only.as_deref())
                 }
                 Err(error) => Err(error),
             };

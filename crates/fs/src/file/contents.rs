@@ -53,7 +53,7 @@ pub(crate) struct Contents {
 const PAGE_BYTES: u64 = extant_cache::PAGE_BYTES as u64;
 
 /// Memory of a file in the table without its map: two pointers to it, and its pages' index.
-const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
+pub(super) const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
 
 /// State that changes with each write.
 pub(super) struct Live {

@@ -47,7 +47,7 @@ impl Inline {
         }
     }
 
-    /// Fills the front of `to` with the bytes at `offset`, which lies within the file.
+    /// Fills the front of `to` with the bytes at `offset`.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         let from = self.bytes.get(offset as usize..).unwrap_or_default();
         let n = from.len().min(to.len());
@@ -141,24 +141,30 @@ impl File {
         if let Some(live) = &self.live {
             return live.read(offset, to).await;
         }
-        if let Some(pages) = &self.pages
-            && let Ok(read) = pages.read(offset, to).await
-        {
-            return Ok(read);
-        }
-        // The cache fails whole pages. After an error, read again without it to find the first
-        // unreadable byte.
         let size = self.inode.size();
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
         let to = &mut to[..len];
         if let Some(inline) = &self.inline {
             return inline.read_at(offset, to);
         }
-        // A concurrent reader walks the map on its own, so neither waits for the other.
+        let mut done = 0;
+        if let Some(pages) = &self.pages {
+            done = pages.read(offset, to).await.unwrap_or(0);
+            if done == len {
+                return Ok(done);
+            }
+        }
+        // The cache loses whole pages. Where it stops, read on without it, up to the first
+        // unreadable byte. A concurrent reader walks the map on its own, so neither waits for the
+        // other.
         let mut mapper = self.mapper.lock().take().unwrap_or_default();
-        let read = mapper.read_some(&self.view, &self.inode, offset, to).await;
+        let read = mapper.read_some(&self.view, &self.inode, offset + done as u64, &mut to[done..]).await;
         *self.mapper.lock() = Some(mapper);
-        read
+        match read {
+            Ok(more) => Ok(done + more),
+            Err(_) if done > 0 => Ok(done),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`File::read_at`], for callers that must not wait: reads everything from memory or
@@ -170,7 +176,10 @@ impl File {
         match (&self.live, &self.pages) {
             (Some(live), _) => live.try_read(offset, to),
             (None, Some(pages)) => pages.try_read(offset, to),
-            (None, None) => Err(WouldWait { done_bytes: 0 }),
+            (None, None) => match &self.inline {
+                Some(inline) => inline.read_at(offset, to).map_err(|_| WouldWait { done_bytes: 0 }),
+                None => Err(WouldWait { done_bytes: 0 }),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::meta::CHUNK_BYTES;
 use crate::view::View;
 use crate::{Error, Result, RunState};
 use extant_block::Sector;
+use extant_cache::accounts::{Account, AccountConfig, Charge};
 use extant_cache::{
     Answer, Backing, ByteRange, DirtyRun, Disk, MAX_FILE_BYTES, Mapping, OpenFile as CachedFile, Placed,
     ReadExtent, ReadFrom, WrittenRun,
@@ -15,15 +16,24 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most files kept in memory, with their pages. Beyond that, the least recently opened half is
-/// dropped.
-const KEPT: usize = 4096;
+/// Memory of a file in the table without its pages: itself, and the cache's description of it.
+const MEMORY_BYTES: u64 = size_of::<StoredContents>() as u64 + 768;
+/// At most one part in this many of the cache's budget describes files.
+const SHARE: u64 = 8;
+/// Files that are kept even if the budget is tiny.
+const KEPT_MIN: usize = 16;
+/// Smallest budget with which a small file's neighbours are read along with it.
+const NEIGHBOURS_MIN_BYTES: u64 = 16 << 20;
 
 /// Files that have been read, by inode. Pages stay cached after a close so that the next open finds
 /// them.
 #[derive(Debug)]
 pub(crate) struct StoredFiles {
     disk: Disk,
+    /// Charges everything except pages.
+    account: Account,
+    /// Most files kept, with their pages. Beyond that, the least recently opened half is dropped.
+    kept: usize,
     table: Mutex<Table>,
 }
 
@@ -39,11 +49,15 @@ struct Entry {
     pages: Mapping,
     /// Value of `opens` at its last open.
     used: u64,
+    _charge: Charge,
 }
 
 impl StoredFiles {
     pub(crate) fn new(disk: &Disk) -> Self {
-        Self { disk: disk.clone(), table: Mutex::default() }
+        let limit_bytes = disk.budget_bytes() / SHARE;
+        let account = disk.account(AccountConfig { name: "files", limit_bytes, pinned_bytes: 0 });
+        let kept = (limit_bytes / MEMORY_BYTES) as usize;
+        Self { disk: disk.clone(), account, kept: kept.max(KEPT_MIN), table: Mutex::default() }
     }
 
     /// Opens a file whose contents are in blocks. Returns `None` if it is too large for the cache.
@@ -58,11 +72,17 @@ impl StoredFiles {
             entry.used = used;
             return Some(entry.pages.open());
         }
-        let contents = StoredContents { view: view.clone(), inode: inode.clone(), mapper: Mutex::default() };
+        let contents = StoredContents {
+            view: view.clone(),
+            inode: inode.clone(),
+            with_neighbours: inode.size() <= CHUNK_BYTES && self.disk.budget_bytes() >= NEIGHBOURS_MIN_BYTES,
+            mapper: Mutex::default(),
+        };
         let pages = self.disk.mapping(Arc::new(contents), inode.number.0.into(), inode.size());
         let opened = pages.open();
-        table.files.insert(inode.number, Entry { pages, used });
-        let evicted = table.evict();
+        let entry = Entry { pages, used, _charge: self.account.charge(MEMORY_BYTES) };
+        table.files.insert(inode.number, entry);
+        let evicted = table.evict(self.kept);
         drop(table);
         drop(evicted);
         Some(opened)
@@ -70,15 +90,15 @@ impl StoredFiles {
 }
 
 impl Table {
-    /// Removes the least recently opened files if there are too many. Drop them without holding the
-    /// lock.
-    fn evict(&mut self) -> Vec<Entry> {
-        if self.files.len() <= KEPT {
+    /// Removes the least recently opened files if there are more than `kept`. Drop them without
+    /// holding the lock.
+    fn evict(&mut self, kept: usize) -> Vec<Entry> {
+        if self.files.len() <= kept {
             return Vec::new();
         }
         let mut by_use: Vec<_> = self.files.iter().map(|(&number, entry)| (entry.used, number)).collect();
         by_use.sort_unstable();
-        by_use.truncate(KEPT / 2);
+        by_use.truncate(kept / 2);
         by_use.iter().filter_map(|(_, number)| self.files.remove(number)).collect()
     }
 }
@@ -88,6 +108,8 @@ impl Table {
 struct StoredContents {
     view: View,
     inode: Inode,
+    /// The neighbouring blocks will be wanted soon.
+    with_neighbours: bool,
     /// The part of the map read last. A concurrent reader walks the map on its own.
     mapper: Mutex<Option<Mapper>>,
 }
@@ -112,9 +134,8 @@ impl StoredContents {
             let block = buffers.block(first).await?;
             return Ok(inline_extent(&block[skip as usize..]));
         }
-        if self.inode.size() <= CHUNK_BYTES {
-            // The neighbouring blocks will be wanted soon. After an error read block by block: a
-            // neighbour may be the bad one.
+        if self.with_neighbours {
+            // After an error read block by block: a neighbour may be the bad one.
             let blocks = buffers.chunk_run(first, clean);
             if blocks > 0
                 && let Ok(contents) = buffers.contents(first, blocks).await

@@ -1,6 +1,6 @@
 //! The table of files whose contents are in memory.
 
-use super::contents::{Contents, Rest};
+use super::contents::{Contents, MEMORY_BYTES, Rest};
 use super::read::check_size;
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::{GivesBack, WantsSpace};
@@ -18,8 +18,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-/// Files in memory above which idle ones without openers are evicted, down to half as many.
-const KEPT: usize = 4096;
+/// Files in memory above which idle ones without openers are evicted, down to half as many; more if
+/// they take at most one part in [`SHARE`] of the cache's budget.
+const KEPT_MIN: usize = 4096;
+const SHARE: u64 = 8;
 /// Memory charged for files above which maps are forgotten, even if memory is plentiful.
 const LIMIT_BYTES: u64 = 64 << 20;
 /// Most files examined by one call to shrink.
@@ -32,6 +34,7 @@ pub(crate) struct Files {
     disk: Disk,
     /// Charges the files' maps and everything else except pages.
     account: Account,
+    kept: usize,
     table: Mutex<Table>,
 }
 
@@ -72,8 +75,9 @@ impl Files {
             limit_bytes: LIMIT_BYTES,
             pinned_bytes: LIMIT_BYTES,
         });
+        let kept = ((disk.budget_bytes() / SHARE / MEMORY_BYTES) as usize).max(KEPT_MIN);
         let (writer, disk, table) = (writer.clone(), disk.clone(), Mutex::default());
-        let files = Arc::new(Self { writer, disk, account, table });
+        let files = Arc::new(Self { writer, disk, account, kept, table });
         files.account.set_shrinker(Arc::downgrade(&files) as Weak<dyn Shrink>);
         files.writer.alloc.add_giver(Arc::new(WriteBackGiver(Arc::downgrade(&files))));
         files.writer.alloc.add_seeker(Arc::new(Unplaced(Arc::downgrade(&files))));
@@ -116,7 +120,7 @@ impl Files {
         entry.used = turn;
         cell.set_has_contents(true);
         let file = OpenFile::new(entry.contents.clone(), entry.mapping.clone(), options);
-        let (gone, unlogged) = table.evict();
+        let (gone, unlogged) = table.evict(self.kept);
         drop(table);
         drop(gone);
         // They can be evicted next time.
@@ -262,9 +266,9 @@ impl Files {
 impl Table {
     /// Removes unused clean files beyond the number kept, to be dropped without the lock. Also
     /// returns those that could be removed if their times were logged.
-    fn evict(&mut self) -> (Vec<Entry>, Vec<Arc<Contents>>) {
+    fn evict(&mut self, kept: usize) -> (Vec<Entry>, Vec<Arc<Contents>>) {
         // Not at every open, since each scan visits files that cannot be evicted again.
-        if self.files.len() <= KEPT || self.came < KEPT / 2 {
+        if self.files.len() <= kept || self.came < kept / 2 {
             return Default::default();
         }
         self.came = 0;
@@ -281,7 +285,7 @@ impl Table {
         }
         idle.sort_unstable();
         unlogged.sort_unstable_by_key(|contents| contents.number());
-        idle.truncate(self.files.len() - KEPT / 2);
+        idle.truncate(self.files.len() - kept / 2);
         let gone: Vec<_> = idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect();
         gone.iter().for_each(|entry: &Entry| entry.contents.cell.set_has_contents(false));
         (gone, unlogged)

@@ -2,6 +2,8 @@
 
 use crate::Result;
 use extant_block::{Buf, Device};
+use extant_cache::Disk;
+use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::{BlockBytes, Blocks};
 use extant_format::{BlockSize, VolumeBlock};
 use futures_util::future::join_all;
@@ -15,6 +17,9 @@ pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 const METADATA_BYTES: usize = 24 << 20;
 /// Memory for the contents of its small files.
 const CHUNKS_BYTES: usize = 8 << 20;
+/// Least of either, however small the cache that they are charged to: 16 chunks, or 16 of the largest
+/// blocks.
+const CHARGED_MIN_BYTES: u64 = 16 * CHUNK_BYTES;
 
 /// Location of the newest contents of a block that is in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,21 @@ impl Buffers {
     /// Creates a reader over blocks that others also read and change.
     pub(crate) fn over(blocks: Blocks) -> Self {
         Self { blocks, chunks: None, overlay: BTreeMap::new() }
+    }
+
+    /// Charges the memory of a volume opened read-only to the cache of `disk`, and stays within
+    /// three eighths of its budget.
+    pub(crate) fn charge_to(&self, disk: &Disk) {
+        let parts = [
+            ("metadata", Some(&self.blocks), METADATA_BYTES, 4),
+            ("chunks", self.chunks.as_ref(), CHUNKS_BYTES, 8),
+        ];
+        for (name, blocks, most_bytes, share) in parts {
+            let Some(blocks) = blocks else { continue };
+            let limit_bytes = (disk.budget_bytes() / share).clamp(CHARGED_MIN_BYTES, most_bytes as u64);
+            blocks.set_budget(limit_bytes as usize);
+            blocks.charge_to(&disk.account(AccountConfig { name, limit_bytes, pinned_bytes: 0 }));
+        }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {

@@ -37,6 +37,7 @@ mod path;
 mod remove;
 mod rename;
 mod soundness;
+mod stored_names;
 mod target;
 mod walk;
 
@@ -49,6 +50,7 @@ pub(crate) use caller::{Want, check_stored};
 pub use node::{Attributes, Node};
 pub use path::Follow;
 pub use rename::RenameMode;
+pub(crate) use stored_names::StoredNames;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
 use crate::alloc::{GivesBack, Privilege};

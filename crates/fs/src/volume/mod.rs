@@ -17,7 +17,7 @@ mod trim;
 use crate::file::StoredFiles;
 #[cfg(test)]
 use crate::file::{FileOptions, OpenFile};
-use crate::names::{Namespace, Node};
+use crate::names::{Namespace, Node, StoredNames};
 use crate::view::{OpenOptions, View};
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -40,7 +40,14 @@ pub struct Volume {
     /// On a volume open for writing.
     mounted: Option<Arc<mount::Mounted>>,
     /// On a read-only volume with a cache.
-    stored: Option<Arc<StoredFiles>>,
+    stored: Option<Arc<Stored>>,
+}
+
+/// What a read-only volume keeps of what was read.
+#[derive(Debug)]
+struct Stored {
+    files: StoredFiles,
+    names: StoredNames,
 }
 
 impl Volume {
@@ -76,13 +83,16 @@ impl Volume {
         Ok(Self { view, mounted: None, stored: None })
     }
 
-    /// Returns the volume with file contents cached through `disk`, a disk on the volume's device.
-    /// For read-only volumes; one open for writing always caches them.
+    /// Returns the volume with file contents cached through `disk`, a disk on the volume's device,
+    /// and its other memory charged to that disk's cache. For read-only volumes; one open for
+    /// writing always does both.
     pub fn cached_by(self, disk: &Disk) -> Self {
-        match self.mounted {
-            Some(_) => self,
-            None => Self { stored: Some(Arc::new(StoredFiles::new(disk))), ..self },
+        if self.mounted.is_some() || self.stored.is_some() {
+            return self;
         }
+        self.view.buffers().charge_to(disk);
+        let stored = Stored { files: StoredFiles::new(disk), names: StoredNames::new(disk) };
+        Self { stored: Some(Arc::new(stored)), ..self }
     }
 
     /// Returns the problems met so far that did not fail an operation, each once, at most 1,000.

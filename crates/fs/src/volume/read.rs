@@ -113,7 +113,15 @@ impl Volume {
 
     /// Looks up a name in a directory, including `.` and `..`.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
-        self.view.lookup(dir, name).await
+        let Some(stored) = &self.stored else { return self.view.lookup(dir, name).await };
+        if let Some(known) = stored.names.get(dir.number, name) {
+            return Ok(Some(known));
+        }
+        let found = self.view.lookup(dir, name).await?;
+        if let Some(inode) = found {
+            stored.names.add(dir.number, name, inode);
+        }
+        Ok(found)
     }
 
     /// Resolves an absolute path as `path_resolution(7)` describes. `..` never goes above the root.
@@ -159,7 +167,7 @@ impl Volume {
         }
         match (self.namespace(), &self.stored) {
             (Some(namespace), _) => Ok(file.with_live(namespace.open(number, FileOptions::default()).await?)),
-            (None, Some(stored)) => Ok(file.through(stored)),
+            (None, Some(stored)) => Ok(file.through(&stored.files)),
             (None, None) => Ok(file),
         }
     }

@@ -2,6 +2,7 @@
 
 mod ends;
 mod owners;
+mod paged;
 mod stream;
 mod unreadable;
 

@@ -1,6 +1,7 @@
 //! Reading around blocks that the device cannot read, and around damaged maps.
 
 use super::ends::{Gate, created, image, opened, world};
+use super::paged::cached;
 use crate::{Chunk, Damage, Error, Follow, Lost, OpenOptions, RunState, Volume, WalkOptions};
 use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, MemDevice, Op, Sector};
 use extant_format::{FileKind, Inode, InodeNumber};
@@ -10,13 +11,13 @@ use std::sync::Arc;
 
 /// A device whose reads fail entirely if they overlap one of these byte ranges.
 #[derive(Debug)]
-struct Bad {
+pub(super) struct Bad {
     memory: MemDevice,
     ranges: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Bad {
-    fn new(image: &[u8], ranges: &[(u64, u64)]) -> Arc<Self> {
+    pub(super) fn new(image: &[u8], ranges: &[(u64, u64)]) -> Arc<Self> {
         Arc::new(Self { memory: MemDevice::from_bytes(image.to_vec()), ranges: Mutex::new(ranges.to_vec()) })
     }
 }
@@ -43,12 +44,12 @@ impl Device for Bad {
 const REPORT: OpenOptions =
     OpenOptions { damage: Damage::Report, superblock_offset: None, ignore_journal: false };
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     (0..len).map(|_| rng.next_u64() as u8 | 1).collect()
 }
 
-async fn reading(device: Arc<dyn Device>) -> Volume {
+pub(super) async fn reading(device: Arc<dyn Device>) -> Volume {
     Volume::open(device, REPORT).await.unwrap()
 }
 
@@ -94,7 +95,7 @@ fn ranges(lost: &[Lost]) -> Vec<(u64, u64)> {
 
 /// Builds a volume of 32 MiB. mke2fs warns about block sizes that Linux does not support on this
 /// machine.
-fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
+pub(super) fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
     if !crate::testbed::have_tools() {
         return None;
     }
@@ -107,7 +108,7 @@ fn image_of_any_block_size(args: &str) -> Option<Vec<u8>> {
 }
 
 /// The device offset of byte `at` of a file.
-async fn place_of(volume: &Volume, inode: &Inode, at: u64) -> u64 {
+pub(super) async fn place_of(volume: &Volume, inode: &Inode, at: u64) -> u64 {
     let bytes = u64::from(volume.superblock().block_size().bytes());
     let mut runs = volume.runs(inode);
     while let Some(run) = runs.next().await.unwrap() {
@@ -161,17 +162,24 @@ fn a_bad_sector_in_a_large_file_costs_its_block_only() {
                     assert_eq!(ranges(&parts), lost, "{what}");
                     assert!(parts.iter().all(|part| matches!(part.error, Error::Io(_))), "{what}: {parts:?}");
 
-                    // A read returns the bytes before the first unreadable one, and then the error.
-                    let file = volume.open_file(inode.clone()).await.unwrap();
-                    let mut all = vec![0; LEN];
-                    if lost[0].0 > 0 {
-                        assert_eq!(file.read_at(0, &mut all).await.unwrap() as u64, lost[0].0, "{what}");
-                        assert_eq!(all[..lost[0].0 as usize], expected[..lost[0].0 as usize], "{what}");
-                    }
-                    assert!(matches!(file.read_at(lost[0].0, &mut all).await, Err(Error::Io(_))), "{what}");
-                    if lost[0].1 < LEN as u64 {
-                        let read = file.read_at(lost[0].1, &mut all[..1]).await.unwrap();
-                        assert_eq!((read, all[0]), (1, expected[lost[0].1 as usize]), "{what}");
+                    // A read returns the bytes before the first unreadable one, and then the error,
+                    // with and without pages.
+                    let (paged, _cache) = cached(sim.rt(), device.clone()).await;
+                    for volume in [volume, paged] {
+                        let file = volume.open_file(inode.clone()).await.unwrap();
+                        let mut all = vec![0; LEN];
+                        if lost[0].0 > 0 {
+                            assert_eq!(file.read_at(0, &mut all).await.unwrap() as u64, lost[0].0, "{what}");
+                            assert_eq!(all[..lost[0].0 as usize], expected[..lost[0].0 as usize], "{what}");
+                        }
+                        assert!(
+                            matches!(file.read_at(lost[0].0, &mut all).await, Err(Error::Io(_))),
+                            "{what}"
+                        );
+                        if lost[0].1 < LEN as u64 {
+                            let read = file.read_at(lost[0].1, &mut all[..1]).await.unwrap();
+                            assert_eq!((read, all[0]), (1, expected[lost[0].1 as usize]), "{what}");
+                        }
                     }
 
                     // Through the cache of a volume open for writing, the whole page is lost.
@@ -552,9 +560,10 @@ fn reads_at_any_offset_agree_with_the_model() {
     sim.rt()
         .block_on(async {
             let still = reading(Bad::new(&image, &[])).await;
+            let (paged, _pages) = cached(sim.rt(), Bad::new(&image, &[])).await;
             let (live, _cache) = super::ends::opened_on(sim.rt(), Bad::new(&image, &[])).await;
             let mut rng = Rng::new(seed);
-            for (volume, what) in [(&still, "for reading"), (&live, "for writing")] {
+            for (volume, what) in [(&still, "for reading"), (&paged, "with pages"), (&live, "for writing")] {
                 for (name, bytes) in &files {
                     let inode = volume.resolve(format!("/{name}").as_bytes(), Follow::No).await.unwrap();
                     let file = volume.open_file(inode).await.unwrap();
