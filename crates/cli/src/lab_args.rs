@@ -3,10 +3,9 @@
 use crate::values;
 use clap::ValueHint;
 use extant_history::Host;
-use extant_lab::Memory;
-use extant_lab::Setting;
 use extant_lab::experiment::Axis;
 use extant_lab::reproduce::Format;
+use extant_lab::{Memory, Setting};
 use std::path::{Path, PathBuf};
 
 /// `extant lab`: its subcommands.
@@ -184,6 +183,9 @@ pub(crate) struct SweepArgs {
     /// and several share it
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) results: Option<PathBuf>,
+    /// How many runs to make at a time [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = at_a_time)]
+    pub(crate) at_a_time: Option<usize>,
     /// Make only this part of the runs, such as 2/8
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<(usize, usize)>,
@@ -251,6 +253,10 @@ fn seeds(text: &str) -> Result<Seeds, String> {
         all.extend(first..=last);
     }
     Ok(Seeds(all))
+}
+
+fn at_a_time(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| format!("\"{text}\" is not 1 to 1024"))
 }
 
 fn shard(text: &str) -> Result<(usize, usize), String> {
