@@ -53,7 +53,8 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds(), args.shard)?,
         None => {
             let requests = args.requests.map(|requests| requests as usize);
-            let policy = Policy { requests, memory: Memory::default(), ..Policy::default() };
+            let volume = args.volume.clone();
+            let policy = Policy { requests, memory: Memory::default(), volume, ..Policy::default() };
             let seeds = args.seeds();
             let swept = SweptJobs {
                 jobs: command::jobs_of(&args.words)?,

@@ -80,6 +80,16 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
     assert!(with < 1_000_000_000, "31 requests of 512 KiB and a cache of 64 MiB at 180 MB/s: {with} ns");
 }
 
+/// What direct writers wrote counts when they have ended, too.
+#[test]
+fn the_bytes_of_direct_writers_that_have_ended_are_among_those_written() {
+    let jobs = "[global]\nrw=write\nruntime=2\n[direct]\ndirect=1\nbs=1m\nsize=64m\n[cached]\nbs=4k\nsize=4m\nrate=1m\n";
+    let outcome = on_a_disk_with(Memory::default(), jobs).unwrap();
+    assert!(outcome.reports[0].measured.runtime.as_secs_f64() < 1.5, "the direct writer ends first");
+    let written = outcome.written.unwrap();
+    assert!((64 * MIB..=68 * MIB).contains(&written.bytes), "{written:?}");
+}
+
 /// A device that turns out to be slow holds more than it may by then. It gives that back while its
 /// writer goes on.
 #[test]
