@@ -1,10 +1,10 @@
 //! What jobs run on: a modelled machine, or host files.
 
-use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
 use super::volume::{Layout, OnDevice, OnVolume, Policies, VolumeSpec, Volumes, command_bytes};
+use super::{MOST_THREADS, RunError};
 use crate::fio::Job;
 use extant_block::blktrace::Blktrace;
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, StreamId};
@@ -12,7 +12,7 @@ use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
 use extant_iosched::elevator::{DeadlineTunables, IoClass, Priority, ProgramId};
 use extant_iosched::{Queue, QueueConfig, StreamInfo};
-use extant_rt::{Nanos, Rt, Sink};
+use extant_rt::{Nanos, RealConfig, Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Knobs, Machine, Sim};
 use parking_lot::Mutex;
@@ -493,7 +493,9 @@ pub(super) struct Real {
 
 impl Real {
     pub(super) fn new(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Self, RunError> {
-        let rt = Rt::real(Default::default());
+        let processes = jobs.iter().map(|job| job.processes as usize).sum::<usize>();
+        let blocking_threads = Some(processes.clamp(1, MOST_THREADS));
+        let rt = Rt::real(RealConfig { blocking_threads, ..RealConfig::default() });
         rt.set_sink(sink);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cache = match jobs.iter().all(|job| job.direct) {
