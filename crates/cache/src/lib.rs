@@ -60,7 +60,7 @@ pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, W
 pub use event::Event;
 pub use mapping::exclude::Exclusion;
 pub use mapping::file::{DirectWrite, Mapping};
-pub use mapping::open::OpenFile;
+pub use mapping::open::{OpenFile, ReadOrder};
 pub use mapping::readahead;
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
 pub use pool::evict;

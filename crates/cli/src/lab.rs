@@ -56,6 +56,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     requests: args.requests.map(|requests| requests as usize),
                     memory: args.memory.memory(),
                     blktrace: args.blktrace.clone(),
+                    volume: args.volume.clone(),
                     ..default
                 };
                 let jobs = Jobs {

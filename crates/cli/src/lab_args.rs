@@ -3,10 +3,9 @@
 use crate::values;
 use clap::ValueHint;
 use extant_history::Host;
-use extant_lab::Memory;
-use extant_lab::Setting;
 use extant_lab::experiment::Axis;
 use extant_lab::reproduce::Format;
+use extant_lab::{FileSystem, Memory, Setting, VolumeSpec};
 use std::path::{Path, PathBuf};
 
 /// `extant lab`: its subcommands.
@@ -71,6 +70,10 @@ pub(crate) struct RunArgs {
     /// several runs, that of the last
     #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
     pub(crate) blktrace: Option<PathBuf>,
+    /// Make an ext2, ext3 or ext4 volume on each modelled disk for the jobs' files, as large as the
+    /// disk or of a size such as ext4:64G; without it each file is one run of its disk
+    #[arg(long, value_name = "FS[:SIZE]", value_parser = volume, requires = "machine")]
+    pub(crate) volume: Option<VolumeSpec>,
     /// Write a report of an experiment into this folder: its tables, and a drawing (SVG) for each
     /// workload
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
@@ -124,6 +127,24 @@ fn pass(name: &str) -> Result<String, String> {
     extant_history::pass(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
+/// The smallest volume: room for a journal and some groups.
+const LEAST_VOLUME_BYTES: u64 = 16 << 20;
+
+fn volume(text: &str) -> Result<VolumeSpec, String> {
+    let (fs, size) = text.split_once(':').map_or((text, None), |(fs, size)| (fs, Some(size)));
+    let fs = match fs {
+        "ext2" => FileSystem::Ext2,
+        "ext3" => FileSystem::Ext3,
+        "ext4" => FileSystem::Ext4,
+        _ => return Err(format!("\"{fs}\" is not ext2, ext3 or ext4")),
+    };
+    let bytes = size.map(values::size).transpose().map_err(|error| error.to_string())?;
+    match bytes.filter(|bytes| *bytes < LEAST_VOLUME_BYTES) {
+        Some(bytes) => Err(format!("{bytes} bytes are less than {LEAST_VOLUME_BYTES}, 16M")),
+        None => Ok(VolumeSpec::for_jobs(fs, bytes)),
+    }
+}
+
 fn elevator(name: &str) -> Result<String, String> {
     extant_history::elevator(name, &extant_history::BlockHost::default())
         .map(|_| name.to_owned())
@@ -168,6 +189,9 @@ pub(crate) struct SweepArgs {
     /// Controllers of dirty memory for jobs, such as linux-3.1,extant
     #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',', value_parser = dirty_control)]
     pub(crate) controls: Vec<String>,
+    /// Make a volume on each modelled disk for the jobs' files, as `lab run` does
+    #[arg(long, value_name = "FS[:SIZE]", value_parser = volume, requires = "machine")]
+    pub(crate) volume: Option<VolumeSpec>,
     /// Values for an option of the jobs, such as iodepth=1,4,32; may be given several times
     #[arg(long = "job", value_name = "KEY=VALUE,VALUE", value_parser = option_values)]
     pub(crate) options: Vec<(String, Vec<String>)>,
@@ -184,6 +208,9 @@ pub(crate) struct SweepArgs {
     /// and several share it
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) results: Option<PathBuf>,
+    /// How many runs to make at a time [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = at_a_time)]
+    pub(crate) at_a_time: Option<usize>,
     /// Make only this part of the runs, such as 2/8
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<(usize, usize)>,
@@ -215,6 +242,7 @@ impl SweepArgs {
     pub(crate) fn is_of_jobs(&self) -> bool {
         !(self.elevators.is_empty() && self.controls.is_empty() && self.options.is_empty())
             || self.requests.is_some()
+            || self.volume.is_some()
     }
 
     /// Whether more is requested than an experiment's table at each point.
@@ -251,6 +279,10 @@ fn seeds(text: &str) -> Result<Seeds, String> {
         all.extend(first..=last);
     }
     Ok(Seeds(all))
+}
+
+fn at_a_time(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| format!("\"{text}\" is not 1 to 1024"))
 }
 
 fn shard(text: &str) -> Result<(usize, usize), String> {

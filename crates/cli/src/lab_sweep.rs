@@ -50,10 +50,11 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         return Ok(command::sweep(selection, &args.axes, session.out.as_write()?)?);
     }
     let sweep = match &selection {
-        Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds())?,
+        Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds(), args.shard)?,
         None => {
             let requests = args.requests.map(|requests| requests as usize);
-            let policy = Policy { requests, memory: Memory::default(), ..Policy::default() };
+            let volume = args.volume.clone();
+            let policy = Policy { requests, memory: Memory::default(), volume, ..Policy::default() };
             let seeds = args.seeds();
             let swept = SweptJobs {
                 jobs: command::jobs_of(&args.words)?,
@@ -65,7 +66,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
                 controls: args.controls.clone(),
                 seeds: if seeds.is_empty() { vec![1] } else { seeds },
             };
-            Sweep::of_jobs(&swept)?
+            Sweep::of_jobs(&swept, args.shard)?
         }
     };
     let runs = sweep.len();
@@ -79,7 +80,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         on_ray(args, address, runs)?;
     }
     let bar = Progress::of_runs(runs as u64, session.quiet);
-    let plan = Plan { results: args.results.clone(), shard: args.shard };
+    let plan = Plan { results: args.results.clone(), at_a_time: args.at_a_time };
     let done = sweep.run(&plan, bar.of_sweep());
     bar.finish();
     let done = done.map_err(command::LabError::from)?;
@@ -96,9 +97,9 @@ fn own_words() -> Vec<String> {
     let mut given = std::env::args();
     while let Some(word) = given.next() {
         match word.as_str() {
-            "--on" | "--shard" | "--emit" | "--results" => drop(given.next()),
+            "--on" | "--shard" | "--emit" | "--results" | "--at-a-time" => drop(given.next()),
             "--json" | "--count" => {}
-            word if ["--on=", "--shard=", "--emit=", "--results="]
+            word if ["--on=", "--shard=", "--emit=", "--results=", "--at-a-time="]
                 .iter()
                 .any(|key| word.starts_with(key)) => {}
             _ => words.push(word),
@@ -126,7 +127,7 @@ fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     let results = args.results.as_deref().unwrap_or(Path::new("lab-results")).display().to_string();
     let mut words = own_words();
     // Options must come before the jobs, which take all remaining words.
-    words.splice(3..3, ["--results".to_owned(), results]);
+    words.splice(3..3, ["--results", &results, "--at-a-time", "1"].map(str::to_owned));
     let shell: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     match emit {
         Emit::Slurm => {

@@ -6,7 +6,7 @@
 //! progress.
 
 use crate::command::{LabError, Selection, select};
-use crate::experiment::{Axis, ExperimentError, Figure, Run, side_by_side};
+use crate::experiment::{Axis, ExperimentError, Figure, Run, at_most};
 use crate::fio::{self, Job};
 use crate::run::{Policy, on_machine};
 use crate::store::{self, Store};
@@ -18,13 +18,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Which runs of a sweep to execute, and where to store results.
+/// How to execute the runs of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The folder that stores results; if `None`, nothing is stored.
     pub results: Option<PathBuf>,
-    /// The part of the runs to execute: which one, counted from 1, of how many; all if not given.
-    pub shard: Option<(usize, usize)>,
+    /// How many runs to execute at a time; one per processor if not given.
+    pub at_a_time: Option<usize>,
+}
+
+/// A part of a sweep's runs: which one, counted from 1, of how many. `None` is all of them.
+pub type Shard = Option<(usize, usize)>;
+
+/// Whether the run with this number, from 0, is in the part.
+fn is_mine(shard: Shard, number: usize) -> bool {
+    shard.is_none_or(|(which, of)| number % of == which - 1)
 }
 
 /// Plain jobs to sweep over.
@@ -62,10 +70,12 @@ enum Work {
     Jobs { jobs: Vec<Job>, machine: Box<Machine>, policy: Box<Policy>, seed: u64 },
 }
 
-/// A sweep, expanded.
+/// A sweep, or a part of it, expanded.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     tasks: Vec<Task>,
+    /// Number of runs in all parts.
+    runs: usize,
 }
 
 /// A finished run.
@@ -125,21 +135,32 @@ impl Sweep {
     ///
     /// # Errors
     /// The selection cannot be loaded, or the machine rejects a value.
-    pub fn of_experiment(selection: &Selection, axes: &[Axis], seeds: &[u64]) -> Result<Self, LabError> {
-        let tasks = select(selection)?.sweep_runs(axes, seeds)?.into_iter().map(|(settings, run)| {
+    pub fn of_experiment(
+        selection: &Selection,
+        axes: &[Axis],
+        seeds: &[u64],
+        shard: Shard,
+    ) -> Result<Self, LabError> {
+        let all = select(selection)?.sweep_runs(axes, seeds)?;
+        let runs = all.len();
+        let mine = all.into_iter().enumerate().filter(|(number, _)| is_mine(shard, *number));
+        let tasks = mine.map(|(_, (settings, run))| {
             let mut label = labels(&settings);
             label.extend(run.names());
             Task { label, work: Work::Row(Box::new(run)) }
         });
-        Ok(Self { tasks: tasks.collect() })
+        Ok(Self { tasks: tasks.collect(), runs })
     }
 
     /// Jobs under every combination of values, policies and seeds.
     ///
+    /// Only values of the part are looked at: of thousands of parts, each must not read the machine
+    /// thousands of times.
+    ///
     /// # Errors
     /// The machine or a job rejects a value.
-    pub fn of_jobs(swept: &SweptJobs) -> Result<Self, LabError> {
-        let mut tasks = Vec::new();
+    pub fn of_jobs(swept: &SweptJobs, shard: Shard) -> Result<Self, LabError> {
+        let (mut tasks, mut runs) = (Vec::new(), 0);
         let or_own = |list: &[String], own: String| if list.is_empty() { vec![own] } else { list.to_vec() };
         let elevators = or_own(&swept.elevators, swept.policy.elevator.clone());
         let control = swept.policy.memory.control.clone();
@@ -148,12 +169,24 @@ impl Sweep {
             list => list.iter().cloned().map(Some).collect(),
         };
         for settings in Axis::combinations(&swept.axes) {
-            let machine = crate::machine::load(&swept.machine, &settings)?;
+            let mut machine = None;
             for options in combinations(&swept.options) {
-                let jobs = fio::changed(&swept.jobs, &options)?;
+                let mut jobs = None;
                 for elevator in &elevators {
                     for control in &controls {
                         for seed in &swept.seeds {
+                            runs += 1;
+                            if !is_mine(shard, runs - 1) {
+                                continue;
+                            }
+                            let machine = match &machine {
+                                Some(machine) => machine,
+                                None => machine.insert(crate::machine::load(&swept.machine, &settings)?),
+                            };
+                            let jobs = match &jobs {
+                                Some(jobs) => jobs,
+                                None => jobs.insert(fio::changed(&swept.jobs, &options)?),
+                            };
                             let mut policy = swept.policy.clone();
                             policy.elevator.clone_from(elevator);
                             policy.memory.control.clone_from(control);
@@ -172,32 +205,32 @@ impl Sweep {
                 }
             }
         }
-        Ok(Self { tasks })
+        Ok(Self { tasks, runs })
     }
 
-    /// Number of runs.
+    /// Number of runs in all parts.
     pub fn len(&self) -> usize {
-        self.tasks.len()
+        self.runs
     }
 
     /// Whether there are no runs.
     pub fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
+        self.runs == 0
     }
 
-    /// Executes the plan's runs in parallel, one per processor, skipping those already stored.
+    /// Executes the runs in parallel, skipping those already stored.
     ///
     /// # Errors
     /// The first run that fails, or if results cannot be stored.
     pub fn run(&self, plan: &Plan, progress: Progress) -> Result<Vec<Done>, ExperimentError> {
-        let mine = |n: usize| plan.shard.is_none_or(|(which, of)| n % of == which - 1);
-        let tasks: Vec<Task> =
-            self.tasks.iter().enumerate().filter(|(n, _)| mine(*n)).map(|(_, task)| task.clone()).collect();
+        let tasks = self.tasks.clone();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = plan.at_a_time.unwrap_or(threads);
         let store = plan.results.as_deref().map(Store::open).transpose()?;
         let program = if store.is_none() { store::program()? } else { [0; 32] };
         let (over, kept, all) = (AtomicUsize::new(0), AtomicUsize::new(0), tasks.len());
         progress(0, 0, all);
-        side_by_side(tasks, move |task: &Task| {
+        at_most(threads, tasks, move |task: &Task| {
             let contents = task.work.contents();
             let digest = match &store {
                 Some(store) => store.digest(&contents),

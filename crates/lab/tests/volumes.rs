@@ -37,6 +37,7 @@ fn each_disk() -> VolumeSpec {
         truncates: false,
         aged: None,
         stripe_blocks: 0,
+        for_jobs: false,
     }
 }
 

@@ -184,9 +184,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Drops the file's clean, unpinned pages after writing back its dirty ones, like
-    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. Pages that are read or written meanwhile
-    /// stay. So do loaded pages that have not been read yet: a reader may be waiting for them.
+    /// Drops the file's clean, unpinned pages after writing back its dirty ones, and waits for
+    /// that. Pages that are read or written meanwhile stay. So do loaded pages that have not been read yet: a reader may be waiting for them.
     ///
     /// # Errors
     /// A write-back failed while this waited.
@@ -234,6 +233,28 @@ impl Mapping {
     pub async fn write_back(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let pages = clamped(bytes.into()).pages();
         self.0.write_back(pages, BioFlags::SYNC).await
+    }
+
+    /// Begins the write-back of a range's dirty pages and returns once they are submitted, like
+    /// `sync_file_range(2)` with `SYNC_FILE_RANGE_WRITE` alone. Pages under write-back are left.
+    ///
+    /// Errors stay in the record that [`OpenFile::sync`] reports from.
+    pub async fn begin_write_back(&self, bytes: impl Into<ByteRange>) {
+        self.0.begin_write_back(clamped(bytes.into()).pages()).await;
+    }
+
+    /// Begins the write-back of a range and drops its clean, unpinned whole pages, like
+    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. A page that the range covers in part stays,
+    /// unless it is the file's last. Dirty pages stay too, as do loaded ones not read yet.
+    pub async fn not_needed(&self, bytes: impl Into<ByteRange>) {
+        let bytes = clamped(bytes.into());
+        self.begin_write_back(bytes).await;
+        let size = self.size();
+        let end = if bytes.end >= size { size.next_multiple_of(PAGE) } else { bytes.end };
+        let (first, end) = (bytes.start.div_ceil(PAGE), end / PAGE);
+        if first < end {
+            self.0.sweep(PageRange::new(first, end), Which::Clean { and_loading: false }).await;
+        }
     }
 
     /// Waits until the range's writes now in flight have ended and their backing has been notified.

@@ -46,6 +46,41 @@ pub struct OpenFile {
     pub(crate) keeps_size: bool,
 }
 
+/// The order in which a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOrder {
+    /// Not said (`POSIX_FADV_NORMAL`).
+    Unknown,
+    /// From front to back (`POSIX_FADV_SEQUENTIAL`): reads twice as far ahead.
+    Sequential,
+    /// At random (`POSIX_FADV_RANDOM`): reads nothing ahead.
+    Random,
+}
+
+impl Inner {
+    /// Starts loading the missing pages of a range that nobody waits for. Returns false if it
+    /// stopped early, because of an error or for want of frames.
+    async fn read_ahead(self: &Arc<Self>, run: PageRange, mark: Option<u64>, stream: StreamId) -> bool {
+        let mut at = run.start;
+        while at < run.end {
+            let wanted = Wanted {
+                pages: PageRange::new(at, run.end),
+                purpose: Purpose::Ahead,
+                mark,
+                stream,
+                in_exclusion: false,
+            };
+            match self.load(wanted, &mut None).await {
+                Ok(Loading::Started(load)) => at = load.pages().end,
+                Ok(Loading::Present) => at += 1,
+                // The reader that needs the page gets the error.
+                Ok(Loading::NoFrames) | Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
 impl OpenFile {
     /// Attributes reads to a stream.
     pub fn with_stream(mut self, stream: StreamId) -> Self {
@@ -243,26 +278,11 @@ impl OpenFile {
         if plan.ahead.is_empty() {
             return;
         }
-        let inner = self.inner.clone();
-        let stream = self.stream;
+        let (inner, stream) = (self.inner.clone(), self.stream);
         let mut work = Box::pin(async move {
             for run in plan.ahead {
-                let mut at = run.start;
-                while at < run.end {
-                    let wanted = Wanted {
-                        pages: PageRange::new(at, run.end),
-                        purpose: Purpose::Ahead,
-                        mark: plan.mark,
-                        stream,
-                        in_exclusion: false,
-                    };
-                    match inner.load(wanted, &mut None).await {
-                        Ok(Loading::Started(load)) => at = load.pages().end,
-                        Ok(Loading::Present) => at += 1,
-                        // No task waits for read-ahead: the reader that needs the page gets the
-                        // error.
-                        Ok(Loading::NoFrames) | Err(_) => return,
-                    }
+                if !inner.read_ahead(PageRange::new(run.start, run.end), plan.mark, stream).await {
+                    return;
                 }
             }
         });
@@ -272,6 +292,35 @@ impl OpenFile {
         } else {
             self.inner.shared.rt.ensure_driven();
         }
+    }
+
+    /// Says in which order the file will be read, like `posix_fadvise(2)`: it changes how far this
+    /// open file reads ahead.
+    pub fn expects(&self, order: ReadOrder) {
+        let pages = self.inner.shared.settings.read_ahead_pages;
+        *self.ahead.lock() = ReadAhead::new(match order {
+            ReadOrder::Unknown => pages,
+            ReadOrder::Sequential => 2 * pages,
+            ReadOrder::Random => 0,
+        });
+    }
+
+    /// Submits reads of a range's missing pages, and waits for none of them, like
+    /// `posix_fadvise(2)` with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an
+    /// error; a later read of these pages gets it.
+    pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
+        let end = self.inner.size().div_ceil(PAGE);
+        let pages = bytes.into().pages();
+        if pages.start < pages.end.min(end) {
+            let pages = PageRange::new(pages.start, pages.end.min(end));
+            self.inner.read_ahead(pages, None, self.stream).await;
+            self.inner.shared.rt.ensure_driven();
+        }
+    }
+
+    /// The most that the cache reads ahead of one reader, in bytes.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.inner.shared.settings.read_ahead_pages * PAGE
     }
 
     /// Writes `bytes` at byte `at`, into the cache. The file grows as needed. May pause when much

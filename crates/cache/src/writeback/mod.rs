@@ -168,6 +168,27 @@ impl Inner {
         self.wait_for_writeback(pages).await;
         self.errors.peek(&mut since)
     }
+
+    /// Submits the pages of `pages` that are dirty now and not under write-back, and waits for none
+    /// of them. A page whose backing must wait to place it is submitted later.
+    pub(crate) async fn begin_write_back(self: &Arc<Self>, pages: PageRange) {
+        let shared = self.shared.clone();
+        let end = pages.end.min(self.pages.lock().dirty.end());
+        let mut window = Window::new(&shared, &self.disk);
+        let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+        let mut at = pages.start;
+        while at < end {
+            window.unplug_before_yield(&visiting);
+            match self.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run, BioFlags::empty());
+                }
+                Taken::Clean => break,
+                Taken::InFlight(index) | Taken::Busy(index) => at = index + 1,
+            }
+        }
+    }
 }
 
 /// Starts the write-back of everything dirty in a file now, without waiting for pages in flight.

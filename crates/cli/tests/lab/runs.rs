@@ -37,6 +37,28 @@ fn the_command_line_of_the_thread_runs_on_a_modelled_machine() {
 }
 
 #[test]
+fn a_volume_for_the_jobs_is_an_option() {
+    let model = root().join("machines/sata-7200-2013.toml");
+    let model = model.to_str().unwrap();
+    let line = ["--name=log", "--rw=write", "--bs=4k", "--size=40k", "--fdatasync=1", "--output-format=json"];
+    let mean = |volume: &[&str]| {
+        let words = [&["run", "--machine", model], volume, &line].concat();
+        let json: Value = serde_json::from_str(&lab(&words).unwrap()).unwrap();
+        json["jobs"][0]["sync"]["lat_ns"]["mean"].as_f64().unwrap()
+    };
+    assert!(mean(&["--volume", "ext4:64M"]) > 1.5 * mean(&[]), "a journal costs turns of the platters");
+    for (volume, problem) in [
+        ("xfs", "\"xfs\" is not ext2, ext3 or ext4"),
+        ("ext4:1M", "are less than 16777216, 16M"),
+        ("ext4:2T", "do not fit sda"),
+    ] {
+        let words = [&["run", "--machine", model, "--volume", volume], &line[..]].concat();
+        let error = lab(&words).unwrap_err();
+        assert!(error.contains(problem), "{volume}: {error}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
     let model = root().join("machines/cfq-2013.toml");
     let model = model.to_str().unwrap();

@@ -6,7 +6,7 @@ use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result};
-use extant_cache::{ByteRange, Mapping};
+use extant_cache::{ByteRange, Mapping, ReadOrder};
 use futures_util::future::BoxFuture;
 
 /// Rounds of write-back until the recorded size covers the size at the start. A block that another
@@ -38,6 +38,43 @@ impl OpenFile {
     /// The write-back error, which the next sync also returns.
     pub fn write_back(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.contents.writer.guarded(self.contents.write_back(&self.mapping)))
+    }
+
+    /// Writes back the dirty data of a range and waits, like `sync_file_range(2)`. Not durable yet.
+    ///
+    /// # Errors
+    /// The write-back error, which the next sync also returns.
+    pub fn write_back_range(&self, bytes: impl Into<ByteRange>) -> BoxFuture<'_, Result<()>> {
+        let bytes = bytes.into();
+        let write = async move { self.mapping.write_back(bytes).await.map_err(cache_error) };
+        Box::pin(self.contents.writer.guarded(write))
+    }
+
+    /// As [`Self::write_back_range`], without waiting for the data once they are submitted. Errors
+    /// are returned by the next sync.
+    pub async fn begin_write_back(&self, bytes: impl Into<ByteRange>) {
+        self.mapping.begin_write_back(bytes).await;
+    }
+
+    /// Begins the write-back of a range and drops its clean whole pages from the cache
+    /// (`POSIX_FADV_DONTNEED`).
+    pub async fn not_needed(&self, bytes: impl Into<ByteRange>) {
+        self.mapping.not_needed(bytes).await;
+    }
+
+    /// Reads a range ahead without waiting (`POSIX_FADV_WILLNEED`).
+    pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
+        self.pages.will_need(bytes).await;
+    }
+
+    /// The most that is read ahead of one reader, in bytes.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.pages.read_ahead_bytes()
+    }
+
+    /// Says in which order the file will be read; it changes how far it is read ahead.
+    pub fn expects(&self, order: ReadOrder) {
+        self.pages.expects(order);
     }
 
     /// As [`Self::sync`] for one range, as a boxed future.

@@ -17,7 +17,7 @@ pub use compared::{Compared, Headline, Part};
 pub(crate) use compared::{EACH_ROW, EachRow};
 pub use constant::Constant;
 pub use figure::Figure;
-pub(crate) use runs::{Figures, Run, side_by_side};
+pub(crate) use runs::{Figures, Run, at_most, side_by_side};
 
 use crate::fio::{self, JobError};
 use crate::run::{Cyclictest, Memory, Outcome, Policies, RunError, VolumeSpec};

@@ -147,7 +147,15 @@ pub(crate) fn side_by_side<T: Send + 'static, R: Send + 'static>(
     runs: Vec<T>,
     each: impl Fn(&T) -> Result<R, ExperimentError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, ExperimentError> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    at_most(std::thread::available_parallelism().map_or(1, usize::from), runs, each)
+}
+
+/// Like [`side_by_side`], with `threads` runs at a time.
+pub(crate) fn at_most<T: Send + 'static, R: Send + 'static>(
+    threads: usize,
+    runs: Vec<T>,
+    each: impl Fn(&T) -> Result<R, ExperimentError> + Send + Sync + 'static,
+) -> Result<Vec<R>, ExperimentError> {
     let rt = Rt::real(RealConfig { blocking_threads: Some(threads), ..RealConfig::default() });
     let each = Arc::new(each);
     let stopped = |error: &dyn std::fmt::Display| {

@@ -35,7 +35,7 @@ pub(super) fn takes_a_word(key: &str) -> bool {
 /// and threads.
 ///
 /// None of this is modelled, and none of it lies between a job and its device here.
-pub const WITHOUT_EFFECT: [&str; 93] = [
+pub const WITHOUT_EFFECT: [&str; 92] = [
     "alloc-size",
     "allow_file_create",
     "allow_mounted_write",
@@ -69,7 +69,6 @@ pub const WITHOUT_EFFECT: [&str; 93] = [
     "eta-newline",
     "exitall",
     "exitall_on_error",
-    "fadvise_hint",
     "fallocate",
     "file_service_type",
     "fixedbufs",

@@ -10,7 +10,7 @@ mod parse;
 mod units;
 
 pub use known::WITHOUT_EFFECT;
-pub use options::{Durability, Engine, Job, KEYS, Pattern, Size, SyncCall};
+pub use options::{Advice, Durability, Engine, Job, KEYS, Pattern, Size, SyncCall};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};
 
 /// Returns the jobs with other values for some options.

@@ -88,9 +88,50 @@ pub enum Durability {
     /// Not durable.
     #[default]
     None,
-    /// `O_SYNC` or `O_DSYNC`; the two are equivalent for a file whose size and location do not
-    /// change.
+    /// `O_DSYNC`.
+    Data,
+    /// `O_SYNC`; the same as `O_DSYNC` for a file that is a run of its disk.
     Each,
+}
+
+/// What a process tells the kernel about its file when it opens it (`fadvise_hint`,
+/// `posix_fadvise(2)`). Only for files in the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing. Unlike fio, whose default is [`Self::Order`], this is the default here: the cache
+    /// finds out by itself how a file is read.
+    #[default]
+    None,
+    /// Whether the job reads in sequence or at random.
+    Order,
+    /// In sequence, whatever the job does.
+    Sequential,
+    /// At random, whatever the job does.
+    Random,
+    /// Once only (`POSIX_FADV_NOREUSE`), which Linux before 6.3 ignores, as this cache does.
+    NoReuse,
+    /// The job's part of the file will be read soon. Not an option of fio's.
+    WillNeed,
+    /// The job's part of the file is not needed in memory. Not an option of fio's.
+    DontNeed,
+}
+
+impl Advice {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "0" | "none" => Self::None,
+            "" | "1" | "pattern" => Self::Order,
+            "sequential" => Self::Sequential,
+            "random" => Self::Random,
+            "noreuse" => Self::NoReuse,
+            "willneed" => Self::WillNeed,
+            "dontneed" => Self::DontNeed,
+            _ => {
+                let known = "0, 1, none, pattern, sequential, random, noreuse, willneed, dontneed";
+                return Err(format!("\"{text}\" is no advice; known are {known}"));
+            }
+        })
+    }
 }
 
 /// Why a key was refused.
@@ -123,8 +164,14 @@ pub struct Job {
     pub io_bytes: u64,
     /// How many times to repeat the whole transfer.
     pub loops: u64,
-    /// Offset of the span in the file.
+    /// I/Os after which a process ends; 0 if not given.
+    pub ios: u64,
+    /// Length of the file; 0 if not given.
+    pub file_size_bytes: u64,
+    /// Offset of the first process's span in the file.
     pub offset_bytes: u64,
+    /// Distance between the spans of consecutive processes.
+    pub offset_increment_bytes: u64,
     /// I/Os that an asynchronous engine keeps in flight.
     pub depth: u32,
     /// Number of identical processes.
@@ -143,8 +190,7 @@ pub struct Job {
     pub direct: bool,
     /// Flush before the next I/O after this many writes; 0 for never.
     pub fsync: u64,
-    /// Likewise with `fdatasync(2)`, which is equivalent for a file whose size and location do not
-    /// change.
+    /// Likewise with `fdatasync(2)`, which is the same for a file that is a run of its disk.
     pub fdatasync: u64,
     /// After this many writes, write back the range written since the last time
     /// (`sync_file_range(2)`); 0 for never.
@@ -153,6 +199,8 @@ pub struct Job {
     pub sync_range_waits: bool,
     /// Drop the file's cached pages before the process starts.
     pub invalidate: bool,
+    /// What the process tells about the file when it opens it.
+    pub advice: Advice,
     /// Flush at the end.
     pub end_fsync: bool,
     /// Whether each write is durable when it completes.
@@ -200,7 +248,10 @@ impl Default for Job {
             size: Size::Bytes(0),
             io_bytes: 0,
             loops: 1,
+            ios: 0,
+            file_size_bytes: 0,
             offset_bytes: 0,
+            offset_increment_bytes: 0,
             depth: 1,
             processes: 1,
             think: Nanos::ZERO,
@@ -214,6 +265,7 @@ impl Default for Job {
             sync_range: 0,
             sync_range_waits: false,
             invalidate: true,
+            advice: Advice::None,
             end_fsync: false,
             durability: Durability::None,
             rate_bytes_s: 0,
@@ -237,9 +289,9 @@ impl Default for Job {
 }
 
 /// The known keys, listed in the error message for an unknown one.
-pub const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fdatasync, filename, fsync, group_reporting, \
+pub const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fadvise_hint, fdatasync, filename, filesize, fsync, fsync_on_close, group_reporting, \
     invalidate, io_size, iodepth, ioengine, loops, name, \
-    new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, rate_iops, runtime, rw, rwmixread, \
+    new_group, norandommap, number_ios, numjobs, offset, offset_increment, prio, prioclass, ramp_time, randseed, rate, rate_iops, runtime, rw, rwmixread, \
     rwmixwrite, size, startdelay, stonewall, sync, sync_file_range, thinktime, thinktime_blocks, time_based";
 
 impl Job {
@@ -277,11 +329,14 @@ impl Job {
     fn set_known(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "rw" | "readwrite" => self.pattern = Pattern::parse(value)?,
-            "bs" | "blocksize" => self.block_bytes = above_zero(bytes(value)?)?,
+            "bs" | "blocksize" => self.block_bytes = above_zero(bytes(alike(value)?)?)?,
             "size" => self.size = size(value)?,
             "io_size" | "io_limit" => self.io_bytes = bytes(value)?,
             "loops" => self.loops = above_zero(count(value)?)?,
+            "filesize" => self.file_size_bytes = bytes(value)?,
+            "number_ios" => self.ios = count(value)?,
             "offset" => self.offset_bytes = bytes(value)?,
+            "offset_increment" => self.offset_increment_bytes = bytes(value)?,
             "iodepth" => self.depth = above_zero(small(value)?)?,
             "numjobs" => self.processes = above_zero(small(value)?)?,
             "thinktime" => self.think = time(value, "us")?,
@@ -294,10 +349,11 @@ impl Job {
             "fdatasync" => self.fdatasync = count(value)?,
             "sync_file_range" => (self.sync_range_waits, self.sync_range) = range_sync(value)?,
             "invalidate" => self.invalidate = flag(value)?,
+            "fadvise_hint" => self.advice = Advice::parse(value)?,
             "buffered" => self.direct = !flag(value)?,
-            "end_fsync" => self.end_fsync = flag(value)?,
-            "rate" => self.rate_bytes_s = bytes(value)?,
-            "rate_iops" => self.rate_iops = count(value)?,
+            "end_fsync" | "fsync_on_close" => self.end_fsync = flag(value)?,
+            "rate" => self.rate_bytes_s = bytes(alike(value)?)?,
+            "rate_iops" => self.rate_iops = count(alike(value)?)?,
             "rwmixread" => self.read_percent = within(value, 100)?.into(),
             "rwmixwrite" => self.read_percent = 100 - u64::from(within(value, 100)?),
             "sync" => self.durability = durability(value)?,
@@ -338,14 +394,15 @@ impl Job {
         {
             return Some(format!("size={size} is less than one block of {}", self.block_bytes));
         }
-        if self.offset_bytes.checked_add(self.size_bytes()).is_none_or(|end| end > MOST_FILE_BYTES) {
+        if self.end_bytes().is_none_or(|end| end > MOST_FILE_BYTES) {
             return Some("offset and size end beyond what a file can have (8 EiB)".into());
         }
         if self.block_bytes.saturating_mul(self.effective_depth().into()) > MOST_BUFFER_BYTES {
             return Some("bs times iodepth is more than 16 GiB of memory".into());
         }
         let is_whole = |bytes: u64| bytes.is_multiple_of(512);
-        if self.direct && !(is_whole(self.block_bytes) && is_whole(self.offset_bytes)) {
+        let offsets = [self.offset_bytes, self.offset_increment_bytes];
+        if self.direct && !(is_whole(self.block_bytes) && offsets.into_iter().all(is_whole)) {
             return Some("bs and offset are multiples of 512 with direct=1".into());
         }
         None
@@ -355,9 +412,27 @@ impl Job {
     /// percentage of it, as it is.
     pub fn size_bytes(&self) -> u64 {
         match self.size {
+            Size::Bytes(0) => self.file_size_bytes.saturating_sub(self.offset_bytes),
             Size::Bytes(bytes) => bytes,
             Size::Percent(_) => 0,
         }
+    }
+
+    /// Offset of a process's span in the file.
+    pub fn offset_of(&self, process: u32) -> u64 {
+        self.offset_bytes.saturating_add(self.offset_increment_bytes.saturating_mul(process.into()))
+    }
+
+    /// Where the span of the last process ends, unless that is beyond any file.
+    fn end_bytes(&self) -> Option<u64> {
+        let apart = self.offset_increment_bytes.checked_mul(u64::from(self.processes.max(1)) - 1)?;
+        let end = self.offset_bytes.checked_add(apart)?.checked_add(self.size_bytes())?;
+        Some(end.max(self.file_size_bytes))
+    }
+
+    /// Length of the file that the job needs; 0 if it takes the file as it is.
+    pub fn file_bytes(&self) -> u64 {
+        if self.size_bytes() == 0 { 0 } else { self.end_bytes().unwrap_or(u64::MAX) }
     }
 
     /// Limit per process in bytes per second, for reads and writes separately, if there is one.
@@ -405,7 +480,8 @@ impl Job {
             (0, size) => blocks.max(size / self.block_bytes),
             (wanted, _) => wanted.div_ceil(self.block_bytes),
         };
-        once.saturating_mul(self.loops)
+        let all = once.saturating_mul(self.loops);
+        if self.ios > 0 { all.min(self.ios) } else { all }
     }
 
     /// Whether it syncs between writes.
@@ -417,8 +493,10 @@ impl Job {
     /// strongest, as in fio.
     pub fn sync_due(&self, writes: u64) -> Option<SyncCall> {
         let due = |every: u64| every > 0 && writes > 0 && writes.is_multiple_of(every);
-        if due(self.fsync) || due(self.fdatasync) {
+        if due(self.fsync) {
             Some(SyncCall::Whole)
+        } else if due(self.fdatasync) {
+            Some(SyncCall::Data)
         } else {
             due(self.sync_range).then_some(SyncCall::Range)
         }
@@ -440,8 +518,10 @@ impl Job {
 /// How a job makes its writes durable, or starts their write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncCall {
-    /// `fsync(2)` or `fdatasync(2)`.
+    /// `fsync(2)`.
     Whole,
+    /// `fdatasync(2)`.
+    Data,
     /// `sync_file_range(2)` of what was written since the last call.
     Range,
 }
@@ -468,6 +548,19 @@ fn range_sync(text: &str) -> Result<(bool, u64), String> {
     Ok((waits, count(writes)?))
 }
 
+/// The value for reads of an option with values for reads, writes and trims, if those for writes
+/// and reads are the same.
+fn alike(text: &str) -> Result<&str, String> {
+    let mut values = text.split(',');
+    let first = values.next().unwrap_or(text);
+    match values.next() {
+        Some(second) if !second.is_empty() && second != first => {
+            Err(format!("\"{text}\": different values for reads and writes are not understood"))
+        }
+        _ => Ok(first),
+    }
+}
+
 /// Parses `size=BYTES` or `size=N%`.
 fn size(text: &str) -> Result<Size, String> {
     match text.strip_suffix('%') {
@@ -480,7 +573,8 @@ fn size(text: &str) -> Result<Size, String> {
 fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "0" | "none" => Ok(Durability::None),
-        "" | "1" | "sync" | "dsync" => Ok(Durability::Each),
+        "dsync" => Ok(Durability::Data),
+        "" | "1" | "sync" => Ok(Durability::Each),
         _ => Err(format!("\"{text}\" is not one of none, sync, dsync, 0, 1")),
     }
 }

@@ -174,7 +174,7 @@ pub fn command_line(
                 current = Some((word.clone(), job));
             }
             "machine" | "elevator" | "requests" | "seed" | "trace" | "cache" | "dirty-limit"
-            | "dirty-background" | "dirty-control" | "set" => {
+            | "dirty-background" | "dirty-control" | "set" | "volume" => {
                 return Err(error(format!("--{key} belongs before the first job file and fio's options")));
             }
             _ => {
@@ -327,6 +327,22 @@ mod tests {
         );
         let refused = parse("--name=a --size=1m --bs=2300 --direct=1").unwrap_err().to_string();
         assert!(refused.contains("multiples of 512 with direct=1"), "{refused}");
+    }
+
+    #[test]
+    fn processes_may_have_spans_of_their_own_in_a_file() {
+        let line = parse(
+            "--name=a --filesize=1g --size=10m --numjobs=4 --offset=1m --offset_increment=20m --bs=4k,4k",
+        )
+        .unwrap();
+        let job = &line.jobs[0];
+        assert_eq!((job.offset_of(0), job.offset_of(3), job.file_bytes()), (1 << 20, 61 << 20, 1 << 30));
+        let job =
+            &parse("--name=a --size=10m --numjobs=4 --offset_increment=20m --number_ios=7").unwrap().jobs[0];
+        assert_eq!((job.file_bytes(), job.wanted_blocks(job.span_bytes(70 << 20))), (70 << 20, 7));
+        assert_eq!(parse("--name=a --filesize=1g --rw=read").unwrap().jobs[0].size_bytes(), 1 << 30);
+        let refused = parse("--name=a --size=1m --bs=4k,8k").unwrap_err().to_string();
+        assert!(refused.contains("different values for reads and writes"), "{refused}");
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::sync::Arc;
 pub(super) struct FileSpan {
     /// The device for direct I/O.
     pub(super) device: Arc<dyn Device>,
-    /// The same device as the queue of a modelled disk; a task may have to wait for one of its
-    /// requests.
-    pub(super) queue: Option<Arc<Queue>>,
+    /// The queues of the modelled disks below; a task may have to wait for one of their requests.
+    pub(super) queues: Vec<Arc<Queue>>,
+    /// The longest command of these disks.
+    pub(super) command_bytes: u64,
     /// Offset of the file on the device.
     pub(super) file_byte: u64,
     /// Offset of the span in the file.

@@ -4,9 +4,9 @@ use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
 use crate::cost::Cost;
-use crate::fio::{Durability, Engine, Job, SyncCall};
+use crate::fio::{Advice, Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
-use extant_cache::{CacheError, OpenFile};
+use extant_cache::{ByteRange, CacheError, OpenFile, ReadOrder};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,6 +14,10 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+
+/// Linux submits the reads of `POSIX_FADV_WILLNEED` in steps of this length
+/// (`force_page_cache_ra()`).
+const WILL_NEED_STEP_BYTES: u64 = 2 << 20;
 
 /// The inputs of a process.
 pub(super) struct Process {
@@ -101,6 +105,10 @@ impl Running {
         if let (Some(file), true) = (&self.file, job.invalidate) {
             file.mapping().forget().await?;
         }
+        if let (Some(file), true) = (&self.p.place.on_volume, job.invalidate && !job.direct) {
+            file.forget().await?;
+        }
+        self.advise(job.advice).await;
         let began = self.p.rt.now();
         let ends = job.runtime.map_or(Nanos::MAX, |most| self.counted_from.saturating_add(most));
         let depth = job.effective_depth() as usize;
@@ -204,15 +212,33 @@ impl Running {
         self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
         let port = self.port.clone();
-        let is_durable = op == Op::Write && self.p.job.durability == Durability::Each;
+        let durable = match op {
+            Op::Write => self.p.job.durability,
+            _ => Durability::None,
+        };
+        let is_durable = durable != Durability::None;
         match (&self.file, &self.p.place.on_volume) {
             (_, Some(file)) => {
-                let (buffer, mut result) =
-                    file.transfer(rt, self.p.stream, op, at, buffer, self.p.place.direct).await;
-                if is_durable && result.is_ok() {
-                    result = file.sync(rt).await;
+                let (file, rt, stream, direct) =
+                    (file.clone(), rt.clone(), self.p.stream, self.p.place.direct);
+                let is_asynchronous = self.p.job.is_asynchronous();
+                let work = async move {
+                    let (buffer, mut result) = file.transfer(&rt, stream, op, at, buffer, direct).await;
+                    if result.is_ok() {
+                        result = match durable {
+                            Durability::None => Ok(()),
+                            Durability::Data => file.datasync(&rt).await,
+                            Durability::Each => file.sync(&rt).await,
+                        };
+                    }
+                    let used = if is_asynchronous { rt.task_usage() } else { None };
+                    port.end(Ended { slot, buffer, result, used });
+                };
+                if is_asynchronous {
+                    drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
+                } else {
+                    work.await;
                 }
-                port.end(Ended { slot, buffer, result, used: None });
             }
             (None, None) => {
                 let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
@@ -297,50 +323,92 @@ impl Running {
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
         match (call, &self.p.place.on_volume, &self.file) {
+            (SyncCall::Range, ..) => self.sync_range().await?,
             (SyncCall::Whole, Some(file), _) => file.sync(&self.p.rt).await?,
-            (SyncCall::Range, Some(file), _) => file.write_back().await?,
-            (SyncCall::Whole, None, Some(file)) => file.sync().await?,
-            (SyncCall::Whole, None, None) => flush(&*self.p.place.device).await?,
-            (SyncCall::Range, None, _) => self.sync_range().await?,
+            (SyncCall::Data, Some(file), _) => file.datasync(&self.p.rt).await?,
+            (_, None, Some(file)) => file.sync().await?,
+            (_, None, None) => flush(&*self.p.place.device).await?,
         }
         let now = self.p.rt.now();
         Ok((now >= self.counted_from).then(|| now.saturating_sub(before)))
     }
 
+    /// `sync_file_range(2)` of what was written since the last call. Without waiting for the
+    /// write-back, the caller still sleeps until each bio has a request, as on Linux. Otherwise a
+    /// writer that calls this often would queue everything it writes.
     async fn sync_range(&mut self) -> Result<(), CacheError> {
-        if let (Some(bytes), Some(file)) = (self.unsynced.take(), self.file.clone()) {
-            if self.p.job.sync_range_waits {
-                file.sync_range(bytes).await?;
-            } else {
-                self.begin_write_back(file, bytes).await;
-            }
+        let Some(bytes) = self.unsynced.take() else { return Ok(()) };
+        let waits = self.p.job.sync_range_waits;
+        match (&self.p.place.on_volume, &self.file) {
+            (Some(file), _) if waits => return file.write_back(bytes).await,
+            (None, Some(file)) if waits => return file.sync_range(bytes).await,
+            (Some(file), _) => file.begin_write_back(bytes).await,
+            (None, Some(file)) => file.mapping().begin_write_back(bytes).await,
+            (None, None) => {}
         }
+        self.sleep_for_requests().await;
         Ok(())
     }
-}
 
-impl Running {
-    /// Starts the write-back of a range, and sleeps until each of its bios has a request, as a
-    /// Linux task does.
-    ///
-    /// Without the sleep, a writer that calls this often would queue everything it writes. Errors
-    /// go to the file's error log, like those of the flusher.
-    async fn begin_write_back(&self, file: Arc<OpenFile>, bytes: Range<u64>) {
-        let mut writing = Box::pin(async move { drop(file.mapping().write_back(bytes).await) });
-        let mut is_over = false;
-        let begun = poll_fn(|cx| {
-            is_over = writing.as_mut().poll(cx).is_ready();
-            Poll::Ready(())
-        });
-        begun.await;
-        if is_over {
-            return;
-        }
-        // The rest runs in the background. If it fills the queue later, the next call sleeps.
-        drop(self.p.rt.spawn("sync_file_range", Class::Normal, writing));
-        if let Some(queue) = &self.p.place.queue {
+    /// Sleeps until each bio at the disks has a request.
+    async fn sleep_for_requests(&self) {
+        for queue in &self.p.place.queues {
             self.p.rt.waits_on(|| WaitsOn::Other("a request for stream", self.p.stream.0));
             queue.has_requests().await;
+        }
+    }
+
+    /// `posix_fadvise(2)` of the process's part of a file in the page cache.
+    async fn advise(&self, advice: Advice) {
+        let place = &self.p.place;
+        if advice == Advice::None || place.direct {
+            return;
+        }
+        self.p.rt.charge(Cost::Syscall(1));
+        let order = match advice {
+            Advice::None | Advice::NoReuse => return,
+            Advice::WillNeed => return self.will_need().await,
+            Advice::DontNeed => {
+                let bytes = ByteRange::at(place.offset_bytes, place.span_bytes);
+                match (&place.on_volume, &self.file) {
+                    (Some(file), _) => file.not_needed(bytes).await,
+                    (None, Some(file)) => file.mapping().not_needed(bytes).await,
+                    (None, None) => {}
+                }
+                return self.sleep_for_requests().await;
+            }
+            Advice::Sequential => ReadOrder::Sequential,
+            Advice::Random => ReadOrder::Random,
+            Advice::Order if self.p.job.pattern.random => ReadOrder::Random,
+            Advice::Order => ReadOrder::Sequential,
+        };
+        match (&place.on_volume, &self.file) {
+            (Some(file), _) => file.expects(order),
+            (None, Some(file)) => file.expects(order),
+            (None, None) => {}
+        }
+    }
+
+    /// Submits the reads and sleeps until each has a request. As on Linux since 4.10, reads no more
+    /// than the read-ahead limit, or the disk's longest command if that is more.
+    async fn will_need(&self) {
+        let place = &self.p.place;
+        let limit = match (&place.on_volume, &self.file) {
+            (Some(file), _) => file.read_ahead_bytes(),
+            (None, Some(file)) => file.read_ahead_bytes(),
+            (None, None) => return,
+        };
+        let end = place.offset_bytes + place.span_bytes.min(limit.max(place.command_bytes));
+        let mut at = place.offset_bytes;
+        while at < end {
+            let step = ByteRange::new(at, end.min(at + WILL_NEED_STEP_BYTES));
+            match (&place.on_volume, &self.file) {
+                (Some(file), _) => file.will_need(step).await,
+                (None, Some(file)) => file.will_need(step).await,
+                (None, None) => {}
+            }
+            self.sleep_for_requests().await;
+            at = step.end;
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What jobs run on: a modelled machine, or host files.
 
-use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
-use super::volume::{Layout, OnDevice, OnVolume, Policies, VolumeSpec, Volumes};
+use super::volume::{Layout, OnDevice, OnVolume, Policies, VolumeSpec, Volumes, command_bytes};
+use super::{MOST_THREADS, RunError};
 use crate::fio::Job;
 use extant_block::blktrace::Blktrace;
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, StreamId};
@@ -12,7 +12,7 @@ use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
 use extant_iosched::elevator::{DeadlineTunables, IoClass, Priority, ProgramId};
 use extant_iosched::{Queue, QueueConfig, StreamInfo};
-use extant_rt::{Nanos, Rt, Sink};
+use extant_rt::{Nanos, RealConfig, Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Knobs, Machine, Sim};
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Policies of a modelled machine: I/O scheduling, page cache, volumes, and the task that samples
 /// latency.
@@ -147,8 +148,8 @@ fn files_of(jobs: &[Job], takes_part: impl Fn(&Job) -> bool) -> BTreeSet<String>
 }
 
 /// Length of the part of a file that a process uses.
-fn span(job: &Job, file: String, length: u64) -> Result<u64, RunError> {
-    let rest = length.saturating_sub(job.offset_bytes);
+fn span(job: &Job, process: u32, file: String, length: u64) -> Result<u64, RunError> {
+    let rest = length.saturating_sub(job.offset_of(process));
     let span_bytes = job.span_bytes(rest);
     if span_bytes < job.block_bytes {
         return Err(RunError::TooSmall { job: job.name.clone(), file, length });
@@ -165,11 +166,15 @@ pub(super) struct Modelled {
     files: BTreeMap<String, ModelledFile>,
     /// Files that exist before the run because a job reads them.
     read: BTreeSet<String>,
+    /// The length that the jobs need of each file.
+    lengths: BTreeMap<String, u64>,
     /// Offset of the next file on each disk.
     free_bytes: Vec<u64>,
     volumes: Option<Volumes>,
     /// Bios of streams that have ended, and how many of them were merged.
     dismissed: Mutex<(u64, u64)>,
+    /// Bytes written by streams that have ended.
+    written_before: Arc<AtomicU64>,
     blktraces: Vec<Blktrace>,
 }
 
@@ -264,15 +269,33 @@ impl Modelled {
             Some((cache, disks))
         };
         let read = files_of(jobs, |job| job.pattern.reads);
+        let mut lengths = BTreeMap::new();
+        for job in jobs {
+            for process in 0..job.processes {
+                let length: &mut u64 = lengths.entry(job.file_of(process)).or_default();
+                *length = job.file_bytes().max(*length);
+            }
+        }
         let free_bytes = vec![0; queues.len()];
         let policies =
             Policies { direct_io: policy.direct_io.as_deref(), allocator: policy.allocator.as_deref() };
         let pages = cache.as_ref().map(|(cache, _)| cache);
         let on_machine = |spec| Volumes::new(spec, policies, is_direct, &sim, &queues, pages);
         let volumes = policy.volume.clone().map(on_machine).transpose()?;
-        let dismissed = Mutex::default();
-        let files = BTreeMap::new();
-        Ok(Self { sim, queues, names, cache, files, read, free_bytes, volumes, dismissed, blktraces })
+        Ok(Self {
+            sim,
+            queues,
+            names,
+            cache,
+            files: BTreeMap::new(),
+            read,
+            lengths,
+            free_bytes,
+            volumes,
+            dismissed: Mutex::default(),
+            written_before: Arc::default(),
+            blktraces,
+        })
     }
 
     /// Returns where a process does its I/O.
@@ -289,17 +312,21 @@ impl Modelled {
                 file
             }
         };
-        let device = match &self.volumes {
-            Some(volumes) => volumes.at(file.disk).device().clone(),
-            None => self.queues[file.disk].clone(),
+        let (device, queues): (Arc<dyn Device>, _) = match &self.volumes {
+            Some(volumes) => {
+                let volume = volumes.at(file.disk);
+                (volume.device().clone(), volume.queues().to_vec())
+            }
+            None => (self.queues[file.disk].clone(), vec![self.queues[file.disk].clone()]),
         };
         Ok(FileSpan {
             device,
-            queue: self.volumes.is_none().then(|| self.queues[file.disk].clone()),
+            queues,
+            command_bytes: command_bytes(self.sim.machine()),
             file_byte: file.start_byte,
             on_volume: file.on_volume,
-            offset_bytes: job.offset_bytes,
-            span_bytes: span(job, name, file.length)?,
+            offset_bytes: job.offset_of(process),
+            span_bytes: span(job, process, name, file.length)?,
             direct: job.direct,
             pages: file.pages,
         })
@@ -310,16 +337,27 @@ impl Modelled {
             let disk = volumes.place_of(name)?;
             let volume = volumes.at(disk);
             let on_volume = volume.make_file(&self.sim, name)?;
-            if on_volume.is_some() && (job.pattern.reads || job.is_asynchronous()) {
-                let problem = format!("[{}]: jobs on a volume write, one I/O at a time", job.name);
+            let is_theirs = on_volume.as_ref().is_some_and(|file| !file.is_ours());
+            if is_theirs && (job.pattern.reads || job.is_asynchronous()) {
+                let problem = format!(
+                    "[{}]: jobs under a policy of history write to a volume, one I/O at a time",
+                    job.name
+                );
                 return Err(RunError::Volume(problem));
             }
             if job.size_bytes() == 0 {
                 return Err(RunError::NoSize(job.name.clone()));
             }
-            let length = job.offset_bytes.saturating_add(job.size_bytes());
+            let length = self.length_of(job, name);
             if length > volume.device().limits().capacity_bytes {
                 return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
+            }
+            if let Some(file) = &on_volume {
+                let is_set_none = |(key, value): &(String, String)| {
+                    key == "fallocate" && matches!(value.as_str(), "none" | "0")
+                };
+                let allocates = !job.given.iter().any(is_set_none);
+                volume.prepare_file(&self.sim, file, length, self.read.contains(name), allocates)?;
             }
             return Ok(ModelledFile { disk, start_byte: 0, length, pages: None, on_volume });
         }
@@ -338,11 +376,16 @@ impl Modelled {
         Ok(ModelledFile { disk, start_byte, length, pages, on_volume: None })
     }
 
+    /// Length of a file: what the longest of its jobs needs.
+    fn length_of(&self, job: &Job, name: &str) -> u64 {
+        self.lengths.get(name).copied().unwrap_or(0).max(job.file_bytes())
+    }
+
     fn room(&mut self, job: &Job, name: &str, disk: usize) -> Result<(u64, u64), RunError> {
         if job.size_bytes() == 0 {
             return Err(RunError::NoSize(job.name.clone()));
         }
-        let length = job.offset_bytes.saturating_add(job.size_bytes());
+        let length = self.length_of(job, name);
         let start_byte = self.free_bytes[disk];
         if start_byte.saturating_add(length) > self.queues[disk].limits().capacity_bytes {
             return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
@@ -361,6 +404,11 @@ impl Modelled {
         let priority = Priority::new(class, job.priority);
         let info = StreamInfo { priority, program: ProgramId(program) };
         self.queues.iter().for_each(|queue| queue.set_stream(stream, info));
+    }
+
+    /// Bytes written by streams that have ended, whose accounts the queues no longer have.
+    pub(super) fn written_before(&self) -> &Arc<AtomicU64> {
+        &self.written_before
     }
 
     /// The disks' queues.
@@ -402,6 +450,7 @@ impl Modelled {
             let mut dismissed = self.dismissed.lock();
             dismissed.0 += stats.bios;
             dismissed.1 += stats.merged;
+            self.written_before.fetch_add(stats.written_bytes, Ordering::Relaxed);
         }
     }
 
@@ -444,7 +493,9 @@ pub(super) struct Real {
 
 impl Real {
     pub(super) fn new(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Self, RunError> {
-        let rt = Rt::real(Default::default());
+        let processes = jobs.iter().map(|job| job.processes as usize).sum::<usize>();
+        let blocking_threads = Some(processes.clamp(1, MOST_THREADS));
+        let rt = Rt::real(RealConfig { blocking_threads, ..RealConfig::default() });
         rt.set_sink(sink);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cache = match jobs.iter().all(|job| job.direct) {
@@ -482,14 +533,16 @@ impl Real {
             let pages = pages(&cache.attach(device.clone()), 0, length, inode, length);
             self.cached.insert(file.clone(), pages);
         }
+        let device_bytes = device.limits().max_bytes;
         Ok(FileSpan {
             device,
-            queue: None,
+            queues: Vec::new(),
+            command_bytes: device_bytes,
             file_byte: 0,
-            offset_bytes: job.offset_bytes,
+            offset_bytes: job.offset_of(process),
             pages: self.cached.get(&file).cloned(),
             on_volume: None,
-            span_bytes: span(job, file, length)?,
+            span_bytes: span(job, process, file, length)?,
             direct: job.direct,
         })
     }
@@ -536,7 +589,7 @@ fn identity(found: &std::fs::Metadata) -> (u64, u64) {
 
 /// Whether a job needs a longer file. Without a size it uses the file as it is.
 fn is_short(path: &Path, job: &Job) -> bool {
-    let wanted = job.offset_bytes.saturating_add(job.size_bytes());
+    let wanted = job.file_bytes();
     job.size_bytes() > 0 && !path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted)
 }
 
@@ -544,7 +597,7 @@ fn is_short(path: &Path, job: &Job) -> bool {
 /// faster.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
-    let wanted = job.offset_bytes.saturating_add(job.size_bytes());
+    let wanted = job.file_bytes();
     if !is_short(path, job) {
         return Ok(());
     }

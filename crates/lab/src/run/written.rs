@@ -9,6 +9,7 @@ use extant_sim::Machine;
 use extant_sim::disk::{DiskKind, DiskModel};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes whose write completed within a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +39,10 @@ pub(super) struct Counter {
     totals: Arc<Mutex<[Option<u64>; 2]>>,
 }
 
-fn total(queues: &[Arc<Queue>]) -> u64 {
-    queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.written_bytes).sum()
+/// Bytes written so far, including those of the streams that have ended.
+fn total(queues: &[Arc<Queue>], before: &AtomicU64) -> u64 {
+    let now: u64 = queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.written_bytes).sum();
+    now + before.load(Ordering::Relaxed)
 }
 
 impl Counter {
@@ -60,10 +63,10 @@ impl Counter {
         let totals = Arc::new(Mutex::new([None; 2]));
         for (nth, at) in [from, until].into_iter().enumerate() {
             let queues: Vec<_> = target.queues().iter().map(Arc::downgrade).collect();
-            let totals = totals.clone();
+            let (totals, before) = (totals.clone(), target.written_before().clone());
             clock.call_at(at, move || {
                 let queues: Vec<Arc<Queue>> = queues.iter().filter_map(std::sync::Weak::upgrade).collect();
-                totals.lock()[nth] = Some(total(&queues));
+                totals.lock()[nth] = Some(total(&queues, &before));
             });
         }
         Some(Self { from, until, totals })
@@ -79,9 +82,8 @@ impl Counter {
         let (after, until) = match after {
             Some(after) => (after, self.until),
             // The jobs ended early.
-            None => (total(target.queues()), now.min(self.until)),
+            None => (total(target.queues(), target.written_before()), now.min(self.until)),
         };
-        // The total excludes direct writers whose stream has ended, so it may have decreased.
         let bytes = after.saturating_sub(before?);
         let written = Written { bytes, over: until.saturating_sub(self.from) };
         let most = most_bytes(target.sim.machine(), written.over);

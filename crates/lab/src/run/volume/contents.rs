@@ -56,7 +56,9 @@ fn data_of(file: &File, bytes: u64) -> std::io::Result<Vec<(Sector, Vec<u8>)>> {
     let mut at = 0;
     while let Some(from) = next_data(file, at)?.filter(|from| *from < bytes) {
         let start = from / BLOCK_BYTES * BLOCK_BYTES;
-        let len = (bytes - start).min(CHUNK_BYTES as u64) as usize;
+        // Bitmaps of a large volume are single blocks with long holes between them.
+        let end = next_hole(file, from)?.next_multiple_of(BLOCK_BYTES).min(bytes);
+        let len = (end - start).min(CHUNK_BYTES as u64) as usize;
         file.read_exact_at(&mut chunk[..len], start)?;
         for (number, block) in chunk[..len].chunks(BLOCK_BYTES as usize).enumerate() {
             if *block == zeroes[..block.len()] {
@@ -73,6 +75,11 @@ fn data_of(file: &File, bytes: u64) -> std::io::Result<Vec<(Sector, Vec<u8>)>> {
         at = start + len as u64;
     }
     Ok(data)
+}
+
+/// Offset of the first hole after `at`, which may be the end of the file.
+fn next_hole(file: &File, at: u64) -> std::io::Result<u64> {
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(at))?)
 }
 
 /// Offset of the first byte at or after `at` that is not in a hole.

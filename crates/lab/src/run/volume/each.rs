@@ -6,6 +6,8 @@ use extant_block::Device;
 use extant_cache::PageCache;
 use extant_iosched::Queue;
 use extant_sim::Sim;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// The volumes of a run.
@@ -13,7 +15,12 @@ pub(in crate::run) struct Volumes {
     all: Vec<OnMachine>,
     /// The disk of each volume, if each disk has one; otherwise empty.
     disks: Vec<String>,
+    /// A path that names no disk means the first.
+    falls_back: bool,
 }
+
+/// A volume that fills its disk ends at a multiple of this.
+const UNIT: u64 = 1 << 20;
 
 impl Volumes {
     /// Makes the volumes on the machine's disks, all with the same contents, and opens them.
@@ -28,15 +35,31 @@ impl Volumes {
         if let Some(problem) = spec.fault().or_else(|| spec.fault_with(policies)) {
             return Err(RunError::Volume(problem));
         }
-        let made = contents::make(&spec).map_err(RunError::Volume)?.map(Arc::new);
-        let on = |spec| OnMachine::new(spec, made.clone(), policies, is_direct, sim, queues, cache);
+        let mut all_made = BTreeMap::new();
+        let mut made = |spec: &VolumeSpec| match all_made.entry(spec.bytes) {
+            Entry::Occupied(made) => Ok::<_, RunError>(Option::clone(made.get())),
+            Entry::Vacant(place) => {
+                let made = contents::make(spec).map_err(RunError::Volume)?.map(Arc::new);
+                Ok(place.insert(made).clone())
+            }
+        };
+        let mut on = |spec: VolumeSpec| {
+            let made = made(&spec)?;
+            OnMachine::new(spec, made, policies, is_direct, sim, queues, cache)
+        };
+        let falls_back = spec.for_jobs;
         if !spec.each_disk {
-            return Ok(Self { all: vec![on(spec)?], disks: Vec::new() });
+            return Ok(Self { all: vec![on(spec)?], disks: Vec::new(), falls_back });
         }
         let disks: Vec<String> = queues.iter().map(|queue| queue.limits().name.clone()).collect();
-        let on_disk =
-            |disk: &String| on(VolumeSpec { each_disk: false, disk: Some(disk.clone()), ..spec.clone() });
-        Ok(Self { all: disks.iter().map(on_disk).collect::<Result<_, _>>()?, disks })
+        let mut all = Vec::new();
+        for queue in queues {
+            let limits = queue.limits();
+            let bytes = if spec.bytes == 0 { limits.capacity_bytes / UNIT * UNIT } else { spec.bytes };
+            let disk = Some(limits.name.clone());
+            all.push(on(VolumeSpec { each_disk: false, disk, bytes, ..spec.clone() })?);
+        }
+        Ok(Self { all, disks, falls_back })
     }
 
     /// Index of the volume that holds a file.
@@ -51,7 +74,8 @@ impl Volumes {
                 format!("{name} is a disk that has a volume; give a file on it, such as /mnt/{whole}/file");
             return Err(RunError::Volume(problem));
         }
-        name.split('/').find_map(called).ok_or_else(|| {
+        let named = name.split('/').find_map(called);
+        named.or(self.falls_back.then_some(0)).ok_or_else(|| {
             let known = self.disks.join(", ");
             RunError::Volume(format!("the path {name} names none of the disks that have volumes: {known}"))
         })

@@ -1,10 +1,10 @@
 //! A job's file on a volume.
 
-use super::BLOCK_BYTES;
 use super::placed::PlacedFile;
+use super::{BLOCK_BYTES, VolumeSpec};
 use extant_block::{Buf, Device, IoError, IoErrorKind, Op, Sector, StreamId};
-use extant_cache::{BackingError, BackingErrorKind, CacheError};
-use extant_fs::{Error, OpenFile};
+use extant_cache::{BackingError, BackingErrorKind, ByteRange, CacheError, ReadOrder};
+use extant_fs::{Error, Fallocate, OpenFile};
 use extant_history::direct::{BlockMap, Direct, Kernel, Sent};
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -68,11 +68,12 @@ impl LinuxFile {
 pub(crate) struct OurFile {
     file: OpenFile,
     truncates: bool,
+    of_plain_job: bool,
 }
 
 impl OurFile {
-    pub(super) fn new(file: OpenFile, truncates: bool) -> Self {
-        Self { file, truncates }
+    pub(super) fn new(file: OpenFile, spec: &VolumeSpec) -> Self {
+        Self { file, truncates: spec.truncates, of_plain_job: spec.for_jobs }
     }
 
     async fn transfer(&self, op: Op, at: u64, mut buffer: Buf, direct: bool) -> (Buf, Result<(), Error>) {
@@ -136,12 +137,100 @@ impl OnVolume {
         }
     }
 
-    /// Writes back dirty data.
-    pub(in crate::run) async fn write_back(&self) -> Result<(), CacheError> {
+    /// Makes durable what is needed to read the file's data back.
+    pub(in crate::run) async fn datasync(&self, rt: &Rt) -> Result<(), CacheError> {
+        match self {
+            Self::Ours(file) => file.file.datasync().await.map_err(told),
+            _ => self.sync(rt).await,
+        }
+    }
+
+    /// Writes back a range's dirty data and waits.
+    pub(in crate::run) async fn write_back(&self, bytes: Range<u64>) -> Result<(), CacheError> {
         match self {
             Self::Linux(_) | Self::Placed(_) => Ok(()),
-            Self::Ours(file) => file.file.write_back().await.map_err(told),
+            Self::Ours(file) => file.file.write_back_range(bytes).await.map_err(told),
         }
+    }
+
+    /// Submits a range's dirty data without waiting.
+    pub(in crate::run) async fn begin_write_back(&self, bytes: Range<u64>) {
+        if let Self::Ours(file) = self {
+            file.file.begin_write_back(bytes).await;
+        }
+    }
+
+    /// Drops what is cached of a plain job's file.
+    pub(in crate::run) async fn forget(&self) -> Result<(), CacheError> {
+        match self {
+            Self::Ours(file) if file.of_plain_job => {
+                file.file.write_back().await.map_err(told)?;
+                file.file.not_needed(ByteRange::ALL).await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Submits a range's dirty data and drops its clean pages.
+    pub(in crate::run) async fn not_needed(&self, bytes: ByteRange) {
+        if let Self::Ours(file) = self {
+            file.file.not_needed(bytes).await;
+        }
+    }
+
+    /// Submits reads of a range's missing pages.
+    pub(in crate::run) async fn will_need(&self, bytes: ByteRange) {
+        if let Self::Ours(file) = self {
+            file.file.will_need(bytes).await;
+        }
+    }
+
+    /// The most that is read ahead of one reader; 0 if the file is not in our cache.
+    pub(in crate::run) fn read_ahead_bytes(&self) -> u64 {
+        match self {
+            Self::Ours(file) => file.file.read_ahead_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Says in which order the file will be read.
+    pub(in crate::run) fn expects(&self, order: ReadOrder) {
+        if let Self::Ours(file) = self {
+            file.file.expects(order);
+        }
+    }
+
+    /// Whether it can be read, and written by several I/Os at a time.
+    pub(in crate::run) fn is_ours(&self) -> bool {
+        matches!(self, Self::Ours(_))
+    }
+
+    /// Fills the file up to this length, durably and past the cache: a job will read it.
+    pub(super) async fn lay_out(&self, bytes: u64) -> Result<(), String> {
+        const STEP_BYTES: u64 = 8 << 20;
+        let Self::Ours(ours) = self else { return Ok(()) };
+        let file = &ours.file;
+        let mut at = file.size() / BLOCK_BYTES * BLOCK_BYTES;
+        while at < bytes {
+            let step = STEP_BYTES.min((bytes - at).next_multiple_of(BLOCK_BYTES));
+            let (_, written) = file.write_direct(at, Buf::zeroed(step as usize)).await;
+            written.map_err(|error| error.to_string())?;
+            at += step;
+        }
+        file.sync().await.map_err(|error| error.to_string())
+    }
+
+    /// Allocates the file's blocks and sets its length, as fio does for a job that only writes.
+    pub(super) async fn allocate(&self, bytes: u64) -> Result<(), String> {
+        let Self::Ours(ours) = self else { return Ok(()) };
+        let file = &ours.file;
+        if file.size() >= bytes {
+            return Ok(());
+        }
+        let allocated = file.fallocate(Fallocate::Allocate { keep_size: false }, 0, bytes).await;
+        allocated.map_err(|error| error.to_string())?;
+        file.sync().await.map_err(|error| error.to_string())
     }
 
     /// Called when its process closes the file. Ours stays open, so that later passes find it.

@@ -85,6 +85,11 @@ pub struct VolumeSpec {
     /// Stripe width in blocks for historical allocators (`stripe=`); 0 if not given.
     #[serde(default)]
     pub stripe_blocks: u64,
+    /// Made by [`VolumeSpec::for_jobs`]. Files that jobs read are filled first, those that they
+    /// only write are preallocated unless the job says `fallocate=none`, and a path that names no
+    /// disk means the first.
+    #[serde(skip)]
+    pub for_jobs: bool,
 }
 
 /// Historical policies for a volume's files; ours where `None`.
@@ -97,6 +102,24 @@ pub(crate) struct Policies<'a> {
 }
 
 impl VolumeSpec {
+    /// For plain jobs: a new volume on each of the machine's disks, as large as the disk if `bytes`
+    /// is not given.
+    pub fn for_jobs(fs: FileSystem, bytes: Option<u64>) -> Self {
+        Self {
+            fs,
+            bytes: bytes.unwrap_or(0),
+            each_disk: true,
+            chunk_bytes: None,
+            disk: None,
+            bytes_per_inode: None,
+            inode_bytes: None,
+            truncates: false,
+            aged: None,
+            stripe_blocks: 0,
+            for_jobs: true,
+        }
+    }
+
     /// Describes the first inconsistent setting, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let problem = match self {
@@ -112,6 +135,7 @@ impl VolumeSpec {
             Self { each_disk: true, stripe_blocks: 1.., .. } => {
                 "each_disk: stripe_blocks is for allocators of history, which use one volume; leave it out"
             }
+            Self { bytes: 0, for_jobs: false, .. } => "bytes: a volume has more than none",
             Self { chunk_bytes: Some(_), disk: Some(_), .. } => {
                 "chunk_bytes: all disks are striped; leave disk out"
             }
@@ -159,6 +183,8 @@ pub(super) struct OnMachine {
     device: Arc<dyn Device>,
     pieces: Pieces,
     kernel: Kernel,
+    /// The queues of the disks below.
+    queues: Vec<Arc<Queue>>,
     made: Option<Arc<Made>>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
@@ -201,6 +227,10 @@ impl OnMachine {
             let load = async {
                 for (at, bytes) in &made.data {
                     write(&*device, *at, extant_block::Buf::from_slice(bytes)).await?;
+                }
+                if spec.for_jobs {
+                    // The jobs' first sync must not find the volume in the disk's cache.
+                    extant_block::flush(&*device).await?;
                 }
                 Ok::<(), extant_block::IoError>(())
             };
@@ -249,7 +279,38 @@ impl OnMachine {
             map_wait: wait(Cost::MapWait(1)),
             placeholder_wait: wait(Cost::PlaceholderWait(1)),
         };
-        Ok(Self { spec, device, pieces, kernel, made, ours, linux, placed, sent: Arc::default() })
+        let is_below = |queue: &&Arc<Queue>| match (spec.chunk_bytes, &spec.disk) {
+            (None, Some(disk)) => queue.limits().name == *disk,
+            _ => true,
+        };
+        let most = if spec.chunk_bytes.is_some() { usize::MAX } else { 1 };
+        let queues = queues.iter().filter(is_below).take(most).cloned().collect();
+        Ok(Self { spec, device, pieces, kernel, queues, made, ours, linux, placed, sent: Arc::default() })
+    }
+
+    /// The queues of the disks below.
+    pub(super) fn queues(&self) -> &[Arc<Queue>] {
+        &self.queues
+    }
+
+    /// Prepares a new file of this length: fills it if a job reads it; if jobs only write it,
+    /// preallocates it on ext4 if so asked. Like fio, leaves it empty where that is not supported.
+    pub(super) fn prepare_file(
+        &self,
+        sim: &Sim,
+        file: &OnVolume,
+        bytes: u64,
+        is_read: bool,
+        allocates: bool,
+    ) -> Result<(), RunError> {
+        let work = async {
+            match (is_read, allocates && self.spec.for_jobs && self.spec.fs == FileSystem::Ext4) {
+                (true, _) => file.lay_out(bytes).await,
+                (false, true) => file.allocate(bytes).await,
+                (false, false) => Ok(()),
+            }
+        };
+        sim.rt().block_on(work)?.map_err(RunError::Volume)
     }
 
     /// The device, for jobs without a file system.
@@ -290,7 +351,7 @@ impl OnMachine {
             node.open(&caller, FileOptions::default())
         };
         let opened = sim.rt().block_on(open)?.map_err(|error| RunError::Volume(error.to_string()))?;
-        let file = OurFile::new(opened, self.spec.truncates);
+        let file = OurFile::new(opened, &self.spec);
         Ok(Some(OnVolume::Ours(Arc::new(file))))
     }
 
@@ -332,6 +393,6 @@ impl OnMachine {
 }
 
 /// The longest command that all disks accept.
-fn command_bytes(machine: &Machine) -> u64 {
+pub(super) fn command_bytes(machine: &Machine) -> u64 {
     machine.disks.iter().map(|disk| disk.max_command_bytes).min().unwrap_or(u64::MAX)
 }

@@ -22,6 +22,7 @@ fn volume_on_ram(fs: FileSystem) -> VolumeSpec {
         truncates: false,
         aged: None,
         stripe_blocks: 0,
+        for_jobs: false,
     }
 }
 
@@ -156,6 +157,49 @@ fn each_disk_has_a_clean_volume_with_the_files_whose_paths_name_it() {
         images.iter().map(|image| std::fs::read(image.path()).unwrap()).collect()
     };
     assert!(bytes(&images) == bytes(&left_on_two_disks(&files)), "the same files leave the same bytes");
+}
+
+#[test]
+fn the_volumes_of_plain_jobs_have_their_files_and_are_clean() {
+    const MIB: u64 = 1 << 20;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
+    let text = std::fs::read_to_string(path).unwrap().replace("count = 10", "count = 2");
+    for fs in [FileSystem::Ext2, FileSystem::Ext3, FileSystem::Ext4] {
+        let sim = Sim::new(Machine::parse("jbod", &text).unwrap(), 1);
+        let rt = sim.rt();
+        let disks = Disks::attach(&sim).devices();
+        let queue = |disk: &Arc<ModelDisk>| {
+            let elevator = elevator("none", &BlockHost::default()).unwrap();
+            Arc::new(Queue::new(rt, disk.clone(), elevator, QueueConfig::default()))
+        };
+        let queues: Vec<_> = disks.iter().map(queue).collect();
+        let memory = super::super::Memory::default();
+        let cache = memory.cache(rt, None, super::super::memory::Kernel { cpus: 2, hz: 1000 }).unwrap();
+        let spec = VolumeSpec::for_jobs(fs, Some(128 * MIB));
+        let volumes = Volumes::new(spec, Policies::default(), false, &sim, &queues, Some(&cache)).unwrap();
+        assert_eq!(volumes.place_of("/mnt/any/file").unwrap(), 0, "such a path means the first disk");
+        let volume = volumes.at(volumes.place_of("/mnt/sd1/x").unwrap());
+        let [read, grown] =
+            ["/mnt/sd1/read", "/mnt/sd1/written"].map(|name| volume.make_file(&sim, name).unwrap().unwrap());
+        volume.prepare_file(&sim, &read, 5 * MIB + 4096, true, true).unwrap();
+        volume.prepare_file(&sim, &grown, 3 * MIB, false, true).unwrap();
+        let work = async {
+            for at in (0..MIB).step_by(2300) {
+                let buffer = Buf::from_slice(&[7; 2300]);
+                grown.transfer(rt, StreamId(1), Op::Write, at, buffer, false).await.1.unwrap();
+                grown.datasync(rt).await.unwrap();
+            }
+        };
+        rt.block_on(work).unwrap();
+        drop((read, grown));
+        volumes.close(&sim).unwrap();
+        let image = image_of(&disks[1]);
+        let written = if fs == FileSystem::Ext4 { 3 * MIB } else { MIB.next_multiple_of(2300) };
+        let expected =
+            [("_mnt_sd1_read".to_owned(), 5 * MIB + 4096), ("_mnt_sd1_written".to_owned(), written)];
+        assert_eq!(files_on(image.path()), expected, "{fs:?}");
+        check(image.path(), &format!("{fs:?} of a plain job"));
+    }
 }
 
 /// Checks that e2fsck, if installed, finds no errors.
