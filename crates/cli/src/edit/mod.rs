@@ -194,14 +194,14 @@ impl<'a> JsonDefragmented<'a> {
 
 /// Why a batch stopped early.
 struct Stopped {
-    failure: Failure,
+    failure: Box<Failure>,
     /// All that the batch did is to make a file that gets no name. The image stays as it was.
     is_void: bool,
 }
 
 impl From<Failure> for Stopped {
     fn from(failure: Failure) -> Self {
-        Self { failure, is_void: false }
+        Self { failure: Box::new(failure), is_void: false }
     }
 }
 
@@ -215,12 +215,12 @@ fn batch(
     let volume = open(session, image, lock)?;
     match work(session, &volume) {
         Err(Stopped { failure, is_void: true }) => {
-            close_by(session, image, &volume, Volume::give_up)?;
-            Err(failure)
+            let closed = close_by(session, image, &volume, Volume::give_up);
+            Err::<(), _>(*failure).and(closed)
         }
         done => {
             let closed = close(session, image, &volume);
-            done.map_err(|stopped| stopped.failure).and(closed)
+            done.map_err(|stopped| *stopped.failure).and(closed)
         }
     }
 }
@@ -268,7 +268,7 @@ impl<'a> Edit<'a> {
     }
 
     fn stopped(&self, failure: Failure) -> Stopped {
-        Stopped { failure, is_void: self.is_void.get() }
+        Stopped { failure: Box::new(failure), is_void: self.is_void.get() }
     }
 
     /// Makes something without a name, which `make` names at its end, if at all.
