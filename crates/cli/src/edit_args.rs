@@ -1,6 +1,7 @@
 //! Arguments of the commands that change a volume; also used for lines of scripts.
 
-use crate::edit::{ModeChange, NamedOwner};
+use crate::modes::ModeChange;
+use crate::owners::{NamedOwner, Owner};
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use extant::{Fallocate, Special};
@@ -401,13 +402,6 @@ pub(crate) struct CopyArgs {
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
-}
-
-/// An owner, a group, or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
 }
 
 fn mode(text: &str) -> Result<u32, String> {

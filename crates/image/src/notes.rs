@@ -44,8 +44,8 @@ pub enum Note {
         /// Number of such names.
         names: u64,
     },
-    /// Entries of a source were left out, because the source also has another file in their place, or
-    /// in place of their directory.
+    /// Entries of a source were left out, because the source also has another file in their place,
+    /// or in place of their directory.
     Replaced {
         /// The archive.
         archive: String,

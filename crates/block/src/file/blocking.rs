@@ -18,8 +18,9 @@ pub(super) fn run(host_file: &HostFile, mut transfer: Transfer) {
     transfer.bio.end_as(&host_file.limits.name, result);
 }
 
-/// Reads what the host's page cache holds, without waiting for the device. Ends the transfer if that
-/// was everything; otherwise returns it, to read the rest. Errors are left to the next attempt.
+/// Reads what the host's page cache holds, without waiting for the device. Ends the transfer if
+/// that was everything; otherwise returns it, to read the rest. Errors are left to the next
+/// attempt.
 pub(super) fn read_now(host_file: &HostFile, mut transfer: Transfer) -> Option<Transfer> {
     let Step::Read { offset, direct } = transfer.step(host_file) else { return Some(transfer) };
     let (fd, flags) = (host_file.fd(direct), ReadWriteFlags::NOWAIT);

@@ -185,7 +185,8 @@ impl Mapping {
     }
 
     /// Drops the file's clean, unpinned pages after writing back its dirty ones, and waits for
-    /// that. Pages that are read or written meanwhile stay. So do loaded pages that have not been read yet: a reader may be waiting for them.
+    /// that. Pages that are read or written meanwhile stay. So do loaded pages that have not been
+    /// read yet: a reader may be waiting for them.
     ///
     /// # Errors
     /// A write-back failed while this waited.

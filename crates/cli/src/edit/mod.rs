@@ -9,17 +9,16 @@
 mod attributes;
 #[cfg(test)]
 mod cuts;
-mod modes;
 mod names;
-mod owners;
 mod put;
 mod script;
 
-use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, Owner, ScriptLine, TrimArgs};
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, ScriptLine, TrimArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
 use crate::output::outln;
+use crate::owners::Owner;
 use crate::session::Session;
 use clap::Parser;
 use extant::{
@@ -28,9 +27,7 @@ use extant::{
 };
 use extant_format::{Corrupt, Place};
 use extant_fs::quote;
-pub(crate) use modes::ModeChange;
 use names::{directory_of, is_same_name, join, resolved};
-pub(crate) use owners::NamedOwner;
 pub(crate) use script::words;
 use serde::Serialize;
 use std::cell::Cell;

@@ -293,7 +293,8 @@ impl Volume {
         })
     }
 
-    /// Whether this is an offline batch that has changed nothing so far, in memory or on the device.
+    /// Whether this is an offline batch that has changed nothing so far, in memory or on the
+    /// device.
     pub fn is_unchanged(&self) -> bool {
         self.mounted.as_ref().is_none_or(|mounted| {
             mounted.is_unmarked() && mounted.mount.journal.is_empty() && mounted.namespace.files.is_empty()

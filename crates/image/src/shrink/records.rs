@@ -105,7 +105,8 @@ fn check_record(found: &Found, survey: &Survey, inode: &Inode, sb: &Superblock) 
     Ok(())
 }
 
-/// Checks that each node of an extent tree begins with the file block in the entry that leads to it.
+/// Checks that each node of an extent tree begins with the file block in the entry that leads to
+/// it.
 async fn check_tree(volume: &Volume, inode: &Inode) -> Result<(), Error> {
     let root = ExtentContext::root(volume.superblock(), inode.number);
     let mut todo = vec![(root, ExtentNode::parse(inode.map(), &root)?)];

@@ -1,10 +1,16 @@
 //! Owners by number, or by name as the image's own `/etc/passwd` and `/etc/group` know them.
 
-use crate::edit_args::Owner;
 use crate::failure::Failure;
 use extant::Dir;
 use extant_fs::quote;
 use std::path::Path;
+
+/// An owner, a group, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+}
 
 /// An owner, a group, or both, as they were typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
