@@ -47,6 +47,11 @@ pub(crate) enum Command {
     Tree(TreeArgs),
     Stat(StatArgs),
     Cat(CatArgs),
+    Head(HeadArgs),
+    Find(FindArgs),
+    Du(DuArgs),
+    Df(DfArgs),
+    #[command(alias = "get")]
     Cp(CpArgs),
     Export(ExportArgs),
     Diff(DiffArgs),
@@ -107,7 +112,8 @@ pub(crate) struct InfoArgs {
 }
 
 /// List directories
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct LsArgs {
     /// Files and directories to list
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
@@ -124,9 +130,103 @@ pub(crate) struct LsArgs {
     /// List a directory itself, not its contents
     #[arg(short, long)]
     pub(crate) directory: bool,
+    /// Show inode numbers
+    #[arg(short, long)]
+    pub(crate) inode: bool,
+    /// Show sizes as 1.5M, in powers of 1024
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+    /// Sort each directory by time of change, latest first
+    #[arg(short = 't', conflicts_with_all = ["by_size", "recursive"])]
+    pub(crate) by_time: bool,
+    /// Sort each directory by size, largest first
+    #[arg(short = 'S', conflicts_with = "recursive")]
+    pub(crate) by_size: bool,
+    /// One name a line, as always
+    #[arg(short = '1')]
+    pub(crate) one_a_line: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub(crate) help: Option<bool>,
     /// Print JSON: one array of all entries
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Print the paths of files that match, one a line
+#[derive(Debug, clap::Args)]
+pub(crate) struct FindArgs {
+    /// Where to begin
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
+    /// The name matches this pattern, with *, ? and [...]
+    #[arg(short, long, value_name = "PATTERN", value_parser = values::pattern)]
+    pub(crate) name: Option<glob::Pattern>,
+    /// The kind: f for a regular file, d for a directory, l for a symbolic link, b, c, p or s
+    #[arg(short = 't', long = "type", value_name = "KIND", value_parser = ["f", "d", "l", "b", "c", "p", "s"])]
+    pub(crate) kind: Option<String>,
+    /// At least this long
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) min_size: Option<u64>,
+    /// Go this deep only
+    #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_depth: Option<u32>,
+    /// End each path with NUL instead of a newline, and print it as it is
+    #[arg(short = '0', long)]
+    pub(crate) print0: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Show the space that directories take, with everything below them
+///
+/// Counted are blocks of contents, maps and attributes; a file with several names counts once.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct DuArgs {
+    /// Files and directories
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
+    /// Show the total of each place only
+    #[arg(short, long)]
+    pub(crate) summarize: bool,
+    /// Show files, too
+    #[arg(short, long, conflicts_with = "summarize")]
+    pub(crate) all: bool,
+    /// Show directories this deep only
+    #[arg(short = 'd', long, value_name = "LEVELS", conflicts_with = "summarize")]
+    pub(crate) max_depth: Option<usize>,
+    /// Show sizes as 1.5M, in powers of 1024; otherwise in bytes
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub(crate) help: Option<bool>,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Show how full volumes are
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct DfArgs {
+    /// Images
+    #[arg(required = true, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    pub(crate) images: Vec<PathBuf>,
+    /// Show inodes instead of bytes
+    #[arg(short, long)]
+    pub(crate) inodes: bool,
+    /// Show sizes as 1.5M, in powers of 1024; otherwise in bytes
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+    /// Print JSON: one array of all volumes
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub(crate) help: Option<bool>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
@@ -166,6 +266,22 @@ pub(crate) struct CatArgs {
     /// Files to print
     #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<ImagePath>,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Print the beginning of files
+#[derive(Debug, clap::Args)]
+pub(crate) struct HeadArgs {
+    /// Files to print
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
+    /// Print this many lines
+    #[arg(short = 'n', long, value_name = "COUNT", default_value = "10")]
+    pub(crate) lines: u64,
+    /// Print this many bytes instead
+    #[arg(short = 'c', long, value_name = "SIZE", value_parser = values::size, conflicts_with = "lines")]
+    pub(crate) bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
@@ -336,7 +452,7 @@ pub(crate) struct BuildArgs {
             "reserved", "journal", "label", "uuid", "hash_seed", "features"])]
     pub(crate) into: Option<ImagePath>,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N%
-    /// more), or a size such as 2G
+    /// more), +64M (room for so many bytes of new files), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,
     /// Make root the owner of every file, and the root that capabilities are for

@@ -2,6 +2,7 @@
 
 use crate::args::CpArgs;
 use crate::failure::Failure;
+use crate::hints;
 use crate::progress::Progress;
 use crate::report::{self, Reporter};
 use crate::session::{Access, Session, used_bytes};
@@ -15,6 +16,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
+    hints::wrong_way(args)?;
     // Every directory on the way down stays open.
     let _ = raise_open_files();
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;

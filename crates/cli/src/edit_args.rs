@@ -1,8 +1,9 @@
 //! Arguments of the commands that change a volume; also used for lines of scripts.
 
+use crate::edit::{ModeChange, NamedOwner};
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
-use extant::Fallocate;
+use extant::{Fallocate, Special};
 use extant_block::ForeignLocks;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ impl LockArgs {
 pub(crate) enum EditCommand {
     Put(PutArgs),
     Mkdir(MkdirArgs),
+    Mknod(MknodArgs),
+    Touch(TouchArgs),
     Rm(RmArgs),
     Mv(MvArgs),
     Ln(LnArgs),
@@ -156,6 +159,57 @@ pub(crate) struct MkdirArgs {
     pub(crate) lock: LockArgs,
 }
 
+/// Make device nodes, named pipes and sockets
+#[derive(Debug, Args)]
+pub(crate) struct MknodArgs {
+    /// Permissions, in octal
+    #[arg(short, long, default_value = "644", value_parser = mode)]
+    pub(crate) mode: u32,
+    #[arg(value_name = TARGETS)]
+    pub(crate) path: OsString,
+    /// b for a block device, c or u for a character device, p for a named pipe, s for a socket
+    #[arg(value_parser = ["b", "c", "u", "p", "s"])]
+    pub(crate) kind: String,
+    /// Numbers of a device
+    #[arg(requires = "minor", required_if_eq_any = [("kind", "b"), ("kind", "c"), ("kind", "u")])]
+    pub(crate) major: Option<u32>,
+    pub(crate) minor: Option<u32>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
+impl MknodArgs {
+    /// What to make.
+    pub(crate) fn special(&self) -> Result<Special, String> {
+        let device = match (self.major, self.minor) {
+            (Some(major), Some(minor)) => Some((major, minor)),
+            _ => None,
+        };
+        match (self.kind.as_str(), device) {
+            ("b", Some((major, minor))) => Ok(Special::Block(major, minor)),
+            ("c" | "u", Some((major, minor))) => Ok(Special::Char(major, minor)),
+            ("p", None) => Ok(Special::Fifo),
+            ("s", None) => Ok(Special::Socket),
+            _ => Err("only devices have numbers".into()),
+        }
+    }
+}
+
+/// Set times of access and change to now, and make empty files where there are none
+#[derive(Debug, Args)]
+pub(crate) struct TouchArgs {
+    /// Do not create files that do not exist
+    #[arg(short = 'c', long)]
+    pub(crate) no_create: bool,
+    /// Set this time instead of now, in seconds since 1970
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub(crate) mtime: Option<i64>,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
 /// Remove files
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
@@ -215,9 +269,9 @@ pub(crate) struct ChmodArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// Permissions, in octal, as in 644 or 4755
-    #[arg(value_parser = mode)]
-    pub(crate) mode: u32,
+    /// Permissions: in octal, as in 644 or 4755, or what to change, as in u+x,go-w or a=rX
+    #[arg(value_parser = ModeChange::parse, allow_hyphen_values = true)]
+    pub(crate) mode: ModeChange,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
@@ -230,16 +284,20 @@ pub(crate) struct ChownArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// Numbers: UID, UID:GID or :GID
-    #[arg(value_parser = owner)]
-    pub(crate) owner: Owner,
+    /// OWNER, OWNER:GROUP or :GROUP, as numbers or as names of the image's /etc/passwd and
+    /// /etc/group
+    #[arg(value_parser = NamedOwner::parse)]
+    pub(crate) owner: NamedOwner,
     #[arg(required = true, value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 }
 
-/// Set or remove extended attributes
+/// Set, remove or list extended attributes
+///
+/// Without --set and --remove, attributes are listed as getfattr dumps them, and nothing is
+/// changed.
 ///
 /// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as
 /// getfattr prints them; any other is taken as it is written, and cannot hold NUL. Access control
@@ -249,7 +307,7 @@ pub(crate) struct ChownArgs {
 pub(crate) struct XattrArgs {
     /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in
     /// base64
-    #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
+    #[arg(short, long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
     #[arg(short = 'x', long, value_name = "NAME")]
@@ -258,6 +316,13 @@ pub(crate) struct XattrArgs {
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
+}
+
+impl XattrArgs {
+    /// Whether nothing is to be changed.
+    pub(crate) fn only_lists(&self) -> bool {
+        self.set.is_empty() && self.remove.is_empty()
+    }
 }
 
 /// Set the size of files: what lies beyond is gone, what is new is zeroes
@@ -378,6 +443,8 @@ impl EditCommand {
         match self {
             Self::Put(PutArgs { lock, .. })
             | Self::Mkdir(MkdirArgs { lock, .. })
+            | Self::Mknod(MknodArgs { lock, .. })
+            | Self::Touch(TouchArgs { lock, .. })
             | Self::Mv(MvArgs { lock, .. })
             | Self::Chmod(ChmodArgs { lock, .. })
             | Self::Chown(ChownArgs { lock, .. })
@@ -396,6 +463,7 @@ impl EditCommand {
             Self::Put(PutArgs { paths, .. }) if paths[..paths.len() - 1].iter().any(|path| path == "-") => {
                 Err("standard input cannot be put here; name a file")
             }
+            Self::Xattr(args) if args.only_lists() => Err("a script sets (-s) or removes (-x) attributes"),
             _ if self.lock().force => Err("--force is an option of the command that opens the image"),
             _ => Ok(()),
         }
@@ -406,6 +474,8 @@ impl EditCommand {
         match self {
             Self::Put(args) => args.paths.last_mut().into_iter().collect(),
             Self::Mkdir(args) => args.paths.iter_mut().collect(),
+            Self::Mknod(args) => vec![&mut args.path],
+            Self::Touch(args) => args.paths.iter_mut().collect(),
             Self::Rm(args) => args.paths.iter_mut().collect(),
             Self::Mv(args) => args.paths.iter_mut().collect(),
             Self::Ln(LnArgs { symbolic, target, name, .. }) => match symbolic {

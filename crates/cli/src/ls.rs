@@ -2,20 +2,24 @@
 
 use crate::args::LsArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time, kind_name};
 use crate::output::{Output, outln};
 use crate::session::{Access, Session};
+use crate::values;
 use extant_format::{FileKind, Inode, InodeNumber};
-use extant_fs::{Follow, Volume, WalkOptions, quote};
+use extant_fs::{Follow, Volume, WalkEntry, WalkOptions, quote};
 use serde::Serialize;
+use std::cmp::Reverse;
 
 pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
     let mut listing = Listing { args, first: true };
     if args.json {
         session.out.write(b"[")?;
     }
-    for (n, place) in args.places.iter().enumerate() {
+    let places = globs::expanded(session, &args.places, &args.open)?;
+    for (n, place) in places.iter().enumerate() {
         let volume = match session.volume(place, &args.open, Access::Metadata) {
             Ok(volume) => volume,
             Err(failure) => {
@@ -23,7 +27,7 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
                 continue;
             }
         };
-        let headed = args.places.len() > 1 && !args.json && !args.directory;
+        let headed = places.len() > 1 && !args.json && !args.directory;
         if headed {
             outln!(session.out, "{}{}:", if n > 0 { "\n" } else { "" }, place.quoted())?;
         }
@@ -64,7 +68,9 @@ impl Listing<'_> {
         let at = |error| Failure::at(place, error);
         let follow = if self.args.directory || self.args.long { Follow::No } else { Follow::Yes };
         let top = volume.resolve(&place.path, follow).await.map_err(at)?;
-        let wants_inodes = self.args.long || self.args.json;
+        let is_sorted = self.args.by_time || self.args.by_size;
+        let wants_inodes = self.args.long || self.args.json || is_sorted;
+        let mut sorted = Vec::new();
         if self.args.directory || top.kind() != Some(FileKind::Directory) {
             let target = self.target(session, place, volume, &top).await;
             let item =
@@ -94,6 +100,10 @@ impl Listing<'_> {
                 }
                 None => None,
             };
+            if is_sorted {
+                sorted.push((walk.path().to_vec(), entry, target));
+                continue;
+            }
             let item = Item {
                 path: walk.path(),
                 number: entry.number,
@@ -101,6 +111,17 @@ impl Listing<'_> {
                 inode: entry.inode.as_ref(),
                 target,
             };
+            self.print(&mut session.out, volume, &item)?;
+        }
+        // Names come in order, and those of equal rank stay in it.
+        sorted.sort_by_cached_key(|(_, entry, _)| {
+            entry.inode.as_ref().map(|inode| match self.args.by_size {
+                true => (Reverse(i128::from(inode.size())), 0),
+                false => (Reverse(inode.modified().seconds.into()), u32::MAX - inode.modified().nanos),
+            })
+        });
+        for (path, WalkEntry { number, kind, inode, .. }, target) in sorted {
+            let item = Item { path: &path, number, kind, inode: inode.as_ref(), target };
             self.print(&mut session.out, volume, &item)?;
         }
         Ok(())
@@ -131,21 +152,23 @@ impl Listing<'_> {
             out.write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })?;
             return json::print_compact(out, &JsonItem::new(volume, item));
         }
+        let number = if self.args.inode { format!("{:>7} ", item.number.0) } else { String::new() };
         let path = quote(item.path);
         match item.inode.filter(|_| self.args.long) {
-            None => outln!(out, "{path}"),
+            None => outln!(out, "{number}{path}"),
             Some(inode) => {
                 let arrow = item.target.as_ref().map(|t| format!(" -> {}", quote(t))).unwrap_or_default();
-                outln!(out, "{} {path}{arrow}", long_line(inode))
+                outln!(out, "{number}{} {path}{arrow}", long_line(inode, self.args.human_readable))
             }
         }
     }
 }
 
 /// Mode, links, owner, size or device number, and modification time, in columns.
-fn long_line(inode: &Inode) -> String {
+fn long_line(inode: &Inode, is_human: bool) -> String {
     let size = match inode.device() {
         Some(device) => format!("{}, {}", device.major, device.minor),
+        None if is_human => values::human(inode.size()),
         None => inode.size().to_string(),
     };
     let owner = format!("{}:{}", inode.uid(), inode.gid());

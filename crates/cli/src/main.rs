@@ -6,12 +6,18 @@ mod build;
 mod cat;
 mod cp;
 mod debug;
+mod df;
 mod diff;
 mod docs;
+mod du;
 mod edit;
 mod edit_args;
 mod export;
 mod failure;
+mod find;
+mod globs;
+mod head;
+mod hints;
 mod image_path;
 mod info;
 mod json;
@@ -31,7 +37,6 @@ mod tree;
 mod values;
 
 use args::{Args, Command};
-use clap::Parser;
 use failure::{Exit, Failure};
 use session::Session;
 use std::borrow::Cow;
@@ -39,7 +44,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Args { quiet, mut command } = match Args::try_parse() {
+    let Args { quiet, mut command } = match hints::parse(std::env::args_os().collect()) {
         Ok(args) => args,
         Err(told) => return tell(&told),
     };
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
         Command::Tree(args) => tree::run(&mut session, args),
         Command::Stat(args) => stat::run(&mut session, args),
         Command::Cat(args) => cat::run(&mut session, args),
+        Command::Head(args) => head::run(&mut session, args),
         Command::Debug(args) => debug::run(&mut session, args),
         Command::Change(command) => edit::run(&mut session, command),
         Command::Edit(args) => edit::run_script(&mut session, args),
@@ -59,6 +65,9 @@ fn main() -> ExitCode {
         Command::Defrag(args) => edit::defrag(&mut session, args),
         Command::Shrink(args) => shrink::run(&mut session, args),
         Command::Shell(args) => shell::run(&mut session, args),
+        Command::Find(args) => find::run(&mut session, args),
+        Command::Du(args) => du::run(&mut session, args),
+        Command::Df(args) => df::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
@@ -76,11 +85,13 @@ fn main() -> ExitCode {
 /// Prints help or a usage error, and returns the exit code.
 fn tell(told: &clap::Error) -> ExitCode {
     if told.use_stderr() {
-        let text = told.render().to_string();
+        let hint = hints::for_unknown_command(told);
+        let text = told.render().to_string() + &hint.map(|hint| format!("\n{hint}\n")).unwrap_or_default();
         // If standard error is closed, that is the user's choice.
         let _ = match extant_fs::printable(&text) {
             // With colours, if the terminal supports them.
-            Cow::Borrowed(_) => told.print(),
+            Cow::Borrowed(_) if hint.is_none() => told.print(),
+            Cow::Borrowed(text) => std::io::stderr().write_all(text.as_bytes()),
             Cow::Owned(text) => std::io::stderr().write_all(text.as_bytes()),
         };
         return ExitCode::from(Exit::Usage.code());

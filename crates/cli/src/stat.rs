@@ -2,6 +2,7 @@
 
 use crate::args::StatArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, JsonLost, Time, kind_name};
 use crate::ls::{JsonAttributes, mode_string};
@@ -15,7 +16,7 @@ use serde::Serialize;
 const RUNS_MAX: usize = 1000;
 
 pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure> {
-    for (n, place) in args.places.iter().enumerate() {
+    for (n, place) in globs::expanded(session, &args.places, &args.open)?.iter().enumerate() {
         let volume = match session.volume(place, &args.open, Access::Metadata) {
             Ok(volume) => volume,
             Err(failure) => {

@@ -42,22 +42,55 @@ fn other_format(name: &[u8]) -> Option<&'static str> {
     ENDINGS.into_iter().find(|(ending, _)| name.ends_with(ending.as_bytes())).map(|(_, format)| format)
 }
 
-/// Bytes, optionally with a binary unit, as in 64K.
+/// Bytes, optionally with a unit: `64K` and `64KiB` are powers of 1024, `64kB` of 1000.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
-        _ => return Err("a size is a number of bytes, or one with K, M, G or T behind it".into()),
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        "G" | "GIB" => 1 << 30,
+        "T" | "TIB" => 1 << 40,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => {
+            return Err(
+                "a size is a number of bytes, or one with K, M, G or T (powers of 1024) or KB, MB, GB or TB \
+                        (powers of 1000) behind it"
+                    .into(),
+            );
+        }
     };
     if digits.starts_with('+') {
         return Err("a size is absolute: leave out the sign".into());
     }
     let number: u64 = digits.parse().map_err(|_| "a size begins with a whole number".to_string())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
+    number.checked_mul(unit).ok_or_else(|| "too large".into())
+}
+
+/// A size in powers of 1024 and at most four characters, as in 1.5M.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    // Rounded up, as ls and du do: what is shown is enough room.
+    let mut unit = 0;
+    let tenths = |unit: usize| (u128::from(bytes) * 10).div_ceil(1 << (10 * (unit + 1)));
+    while unit + 1 < UNITS.len() && tenths(unit).div_ceil(10) >= 1024 {
+        unit += 1;
+    }
+    match tenths(unit) {
+        tenths if tenths < 100 => format!("{}.{}{}", tenths / 10, tenths % 10, UNITS[unit]),
+        tenths => format!("{}{}", tenths.div_ceil(10), UNITS[unit]),
+    }
+}
+
+/// A pattern for names, as in the shell.
+pub(crate) fn pattern(text: &str) -> Result<glob::Pattern, String> {
+    glob::Pattern::new(text).map_err(|error| error.to_string())
 }
 
 pub(crate) fn size_policy(text: &str) -> Result<SizePolicy, String> {
@@ -65,10 +98,13 @@ pub(crate) fn size_policy(text: &str) -> Result<SizePolicy, String> {
         return Ok(SizePolicy::Exact);
     }
     match text.strip_prefix('+') {
-        Some(more) => {
-            let percent = more.strip_suffix('%').and_then(|n| n.parse().ok());
-            Ok(SizePolicy::PlusPercent(percent.ok_or("room for more is written like +20%")?))
-        }
+        Some(more) => match more.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.parse().map_err(|_| "room for more is written like +20% or +64M")?;
+                Ok(SizePolicy::PlusPercent(percent))
+            }
+            None => size(more).map(SizePolicy::PlusBytes),
+        },
         None => size(text).map(SizePolicy::Fixed),
     }
 }
@@ -168,6 +204,7 @@ pub(crate) fn feature(text: &str) -> Result<Feature, String> {
         "dir_index" => |f| &mut f.dir_index,
         "large_dir" => |f| &mut f.large_dir,
         "ea_inode" => |f| &mut f.ea_inode,
+        "has_journal" => return Err("a journal is chosen with --journal: -J none leaves it out".into()),
         _ => return Err("not a feature that can be chosen; --help lists those that can".into()),
     };
     Ok(Feature { field, on })
@@ -178,17 +215,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_binary_units() {
+    fn units_are_powers_of_1024_and_with_a_b_of_1000() {
         assert_eq!(size("4096"), Ok(4096));
         assert_eq!(size("64K"), Ok(65536));
         assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!((size("600MB"), size("64kB")), (Ok(600_000_000), Ok(64_000)));
         assert!(size("1.5G").is_err() && size("+5").is_err());
         assert!(size("G").is_err());
         assert!(size("99999999T").is_err());
         assert_eq!(size_policy("exact"), Ok(SizePolicy::Exact));
         assert_eq!(size_policy("+20%"), Ok(SizePolicy::PlusPercent(20)));
         assert_eq!(size_policy("1M"), Ok(SizePolicy::Fixed(1 << 20)));
-        assert!(size_policy("+20").is_err());
+        assert_eq!(size_policy("+64M"), Ok(SizePolicy::PlusBytes(64 << 20)));
+        assert!(size_policy("+20x%").is_err() && size_policy("++1").is_err());
+    }
+
+    #[test]
+    fn sizes_for_people_are_those_of_ls() {
+        let shown = [
+            0,
+            1023,
+            1024,
+            1025,
+            10 << 10,
+            (10 << 10) + 1,
+            1023 << 10,
+            (1 << 20) - 1,
+            1 << 20,
+            900 << 10,
+            3 << 29,
+        ];
+        let told = shown.map(human);
+        assert_eq!(
+            told,
+            ["0", "1023", "1.0K", "1.1K", "10K", "11K", "1023K", "1.0M", "1.0M", "900K", "1.5G"]
+        );
+        assert_eq!(human(u64::MAX), "16E");
     }
 
     #[test]

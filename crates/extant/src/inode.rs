@@ -165,4 +165,13 @@ impl Inode {
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_xattr(name))
     }
+
+    /// Sets extended attributes, and removes those given without a value. All changes are made or
+    /// none, even if there is an error or a crash.
+    ///
+    /// # Errors
+    /// As [`Inode::set_xattr`] and [`Inode::remove_xattr`].
+    pub fn change_xattrs(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<()> {
+        self.world.wait(self.inner.change_xattrs(changes))
+    }
 }

@@ -373,10 +373,22 @@ impl Sys {
         self.volume.trim(range, min_bytes).await
     }
 
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.volume.is_unchanged()
+    }
+
     pub(crate) async fn close(self) -> Result<()> {
+        self.close_by(Volume::close).await
+    }
+
+    pub(crate) async fn give_up(self) -> Result<()> {
+        self.close_by(Volume::give_up).await
+    }
+
+    async fn close_by<F: Future<Output = Result<()>>>(self, close: impl FnOnce(Volume) -> F) -> Result<()> {
         let Self { volume, root, cache, .. } = self;
         drop(root);
-        let closed = volume.close().await;
+        let closed = close(volume).await;
         // The cache is closed, and the device released, by the last user.
         let Some(cache) = Arc::into_inner(cache) else { return closed };
         match cache.close().await {

@@ -171,6 +171,21 @@ impl Volume {
         self.inner.statfs()
     }
 
+    /// Whether this is an offline batch ([`OpenOptions::offline`]) that has changed nothing so far.
+    pub fn is_unchanged(&self) -> bool {
+        self.inner.is_unchanged()
+    }
+
+    /// Like [`Volume::close`], but without the changes of an offline batch, as long as they are in
+    /// memory only: every structure then stays as it was when the volume was opened. For a batch
+    /// whose only operation has failed.
+    ///
+    /// # Errors
+    /// As [`Volume::close`].
+    pub fn give_up(self) -> Result<()> {
+        self.world.wait(self.inner.give_up())
+    }
+
     /// Writes everything, leaves an empty journal and closes the volume.
     ///
     /// Afterwards operations through clones, directories and files fail; a concurrent write is

@@ -57,7 +57,7 @@ pub fn build(
         image: options.image_name.as_deref(),
         volume_bytes: match options.volume.size {
             SizePolicy::Fixed(bytes) => Some(bytes),
-            SizePolicy::Exact | SizePolicy::PlusPercent(_) => None,
+            SizePolicy::Exact | SizePolicy::PlusPercent(_) | SizePolicy::PlusBytes(_) => None,
         },
         layers: options.layers,
     };
@@ -132,7 +132,8 @@ fn write(
 ) -> Result<BuildReport, BuildError> {
     let Loaded { tree, stores, mut notes, clamp } = source;
     let mut params = Params::resolve(volume)?;
-    let contents = Contents::new(tree, &mut params, clamp, &mut notes)?;
+    let (seconds, nanos) = rt.wall_time();
+    let contents = Contents::new(tree, &mut params, (clamp, Timestamp { seconds, nanos }), &mut notes)?;
     let plan = layout::plan(&contents, &params)?;
     let image = Arc::new(Image::new(contents, params, plan, stores, clamp));
     let output = Output::create(replaced, image.bytes(), rt)?;

@@ -44,8 +44,8 @@ pub enum Note {
         /// Number of such names.
         names: u64,
     },
-    /// Entries of an archive were left out, because the archive also puts another file in place of
-    /// their directory.
+    /// Entries of a source were left out, because the source also has another file in their place, or
+    /// in place of their directory.
     Replaced {
         /// The archive.
         archive: String,
@@ -121,7 +121,7 @@ impl fmt::Display for Note {
             }
             Self::Replaced { archive, path, entries } => write!(
                 f,
-                "{archive}: {path}{} left out: the same archive puts another file in place of their directory",
+                "{archive}: {path}{} left out: the same source has another file in their place or in place of their directory",
                 More(*entries)
             ),
             Self::FlagsLeftOut { archive, flags, path, files } => {

@@ -42,6 +42,8 @@ pub enum SizePolicy {
     Exact,
     /// The contents plus this many percent.
     PlusPercent(u32),
+    /// The contents plus room for this many bytes of new files.
+    PlusBytes(u64),
     /// This many bytes, rounded down to whole blocks.
     Fixed(u64),
 }

@@ -127,14 +127,9 @@ fn access_list(tree: &mut Tree, set: XattrSetId) -> Option<(u16, XattrSetId)> {
 }
 
 /// Clamps times to at most `clamp` and to `range`, the earliest and latest second that an inode can
-/// store. Returns the nodes whose times were out of range, and the latest time.
-pub(crate) fn clamp_times(
-    tree: &mut Tree,
-    range: (i64, i64),
-    clamp: Option<Timestamp>,
-) -> (Vec<NodeId>, Option<Timestamp>) {
+/// store. Returns the nodes whose times were out of range.
+pub(crate) fn clamp_times(tree: &mut Tree, range: (i64, i64), clamp: Option<Timestamp>) -> Vec<NodeId> {
     let mut clamped = Vec::new();
-    let mut latest = None;
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let node = tree.node_mut(id);
         if node.names == 0 || node.implied {
@@ -148,7 +143,6 @@ pub(crate) fn clamp_times(
             node.mtime.seconds = nearest;
             clamped.push(id);
         }
-        latest = latest.max(Some(node.mtime));
     }
-    (clamped, latest)
+    clamped
 }

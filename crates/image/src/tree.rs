@@ -288,10 +288,15 @@ impl Tree {
             if nodes.remove(&id)
                 && let Payload::Host { root } = self.node(id).payload
             {
-                self.host_paths.push(self.entry_path(entry).into());
-                self.node_mut(id).payload = Payload::HostAt { root, path: self.host_paths.len() as u32 - 1 };
+                self.node_mut(id).payload = self.host_at(root, self.entry_path(entry));
             }
         }
+    }
+
+    /// Remembers where a host file lies that gets another path here.
+    pub(crate) fn host_at(&mut self, root: u16, path: Vec<u8>) -> Payload {
+        self.host_paths.push(path.into());
+        Payload::HostAt { root, path: self.host_paths.len() as u32 - 1 }
     }
 
     /// Interns an attribute set. Order does not matter; the last of equal names wins.

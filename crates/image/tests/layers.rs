@@ -486,6 +486,72 @@ fn change(random: &mut Random, root: &Path, n: usize) {
     }
 }
 
+/// As in a system whose `/bin` is a link to `/usr/bin`, with an application's tree added.
+#[test]
+fn directories_of_plain_sources_merge_with_what_links_of_earlier_ones_lead_to() {
+    let base = archive(&[
+        "usr/",
+        "usr/bin/sh=shell",
+        "bin->usr/bin",
+        "lib->nowhere",
+        "etc->usr/bin/sh",
+        "all->.",
+        "run->run",
+    ]);
+    let app =
+        ["bin/", "bin/tool=tool", "bin/sub/", "bin/sub/x=x", "lib/", "lib/l=l", "etc/", "etc/f=f", "run/"];
+    let also = ["all/top=top", "opt/also==bin/tool"];
+    let expected = shaped(&[
+        ("all", "-> ."),
+        ("bin", "-> usr/bin"),
+        ("etc", LISTED),
+        ("etc/f", "f (1 links)"),
+        ("lib", LISTED),
+        ("lib/l", "l (1 links)"),
+        ("opt", IMPLIED),
+        ("opt/also", "tool (2 links)"),
+        ("run", LISTED),
+        ("top", "top (1 links)"),
+        ("usr", LISTED),
+        ("usr/bin", LISTED),
+        ("usr/bin/sh", "shell (1 links)"),
+        ("usr/bin/sub", LISTED),
+        ("usr/bin/sub/x", "x (1 links)"),
+        ("usr/bin/tool", "tool (2 links)"),
+    ]);
+    let layers = Layers::new();
+    let tree = layers.path("app");
+    for line in app {
+        match line.split_once('=') {
+            Some((name, text)) => fs::write(tree.join(name), text).unwrap(),
+            None => {
+                fs::create_dir_all(tree.join(line)).unwrap();
+                fs::set_permissions(tree.join(line), fs::Permissions::from_mode(0o711)).unwrap();
+            }
+        }
+    }
+    for dir in ["opt", "all"] {
+        fs::create_dir(tree.join(dir)).unwrap();
+    }
+    fs::write(tree.join("all/top"), "top").unwrap();
+    fs::hard_link(tree.join("bin/tool"), tree.join("opt/also")).unwrap();
+    let packed = layers.sources(&[base, archive(&[&app[..], &also].concat())]);
+    for upper in [packed[1].clone(), Source::Directory(tree)] {
+        let sources = [packed[0].clone(), upper];
+        let report = try_build(&options(layers.image()), &sources).unwrap();
+        assert_eq!(report.notes, [], "{sources:?}");
+        assert_clean(&layers.image());
+        let Some(seen) = layers.shape() else { return };
+        assert_eq!(seen, expected, "{sources:?}");
+    }
+    // A name that is the same twice, through the link, is reported.
+    let twice = layers
+        .sources(&[archive(&["usr/bin/sh=shell", "bin->usr/bin"]), archive(&["usr/bin/x=1", "bin/x=2"])]);
+    let notes = try_build(&options(layers.image()), &twice).unwrap().notes;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].to_string().contains("\"/usr/bin/x\" left out"), "{}", notes[0]);
+}
+
 #[test]
 fn layers_of_umoci_give_what_it_packed() {
     for seed in [1, 2, 3] {

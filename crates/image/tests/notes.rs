@@ -4,7 +4,8 @@ mod common;
 
 use common::entries::{file, header, pax, with_link};
 use common::*;
-use extant_image::{BuildOptions, BuildReport, Source, VolumeOptions};
+use extant_format::BlockSize;
+use extant_image::{BuildOptions, BuildReport, SizePolicy, Source, VolumeOptions};
 use std::fs;
 use std::path::Path;
 
@@ -90,7 +91,7 @@ fn entries_whose_directory_is_replaced_are_told() {
     for layers in [false, true] {
         let told = notes(&build_archives(dir.path(), std::slice::from_ref(&one), 256, layers));
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("0.tar\": \"/a/x\" and 2 more left out: the same archive"), "{told:?}");
+        assert!(told[0].contains("0.tar\": \"/a/x\" and 2 more left out: the same source"), "{told:?}");
     }
     // A later source may replace them.
     let two = [entries.concat(), files.concat()];
@@ -126,4 +127,70 @@ fn whiteouts_are_applied_or_told() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("1.tar\": whiteout \"etc/.wh.gone\" and 1 more taken as a file"), "{told:?}");
     assert_eq!(report.files, 6);
+}
+
+#[test]
+fn a_file_from_the_future_keeps_its_time_and_does_not_date_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let at = |seconds| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    let date = |name: &str, seconds| {
+        let file = fs::File::create(source.join(name)).unwrap();
+        file.set_modified(at(seconds)).unwrap();
+    };
+    // Creation and last check, from the superblock (Linux's ext4.h).
+    let dates = || {
+        let image = dir.path().join("image");
+        build_directory(&source, &image, VolumeOptions::default());
+        assert_clean(&image);
+        let bytes = fs::read(image).unwrap();
+        [0x108, 0x40].map(|at| u32::from_le_bytes(bytes[1024 + at..][..4].try_into().unwrap()))
+    };
+    date("future", 15_000_000_000);
+    date("past", 1_000_000_000);
+    fs::File::open(&source).unwrap().set_modified(at(900_000_000)).unwrap();
+    assert_eq!(dates(), [1_000_000_000; 2]);
+    // Without any other time, it is made now.
+    fs::remove_file(source.join("past")).unwrap();
+    fs::File::open(&source).unwrap().set_modified(at(15_000_000_000)).unwrap();
+    let [created, checked] = dates();
+    assert!(created == checked && (1_700_000_000..4_000_000_000).contains(&created), "{created}");
+}
+
+#[test]
+fn sizes_are_multiples_of_4_kib_whatever_the_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for kib in [0, 1, 300, 8190] {
+        fs::write(source.join("file"), vec![1; kib << 10]).unwrap();
+        for block_bytes in [1024, 2048] {
+            for size in [SizePolicy::Exact, SizePolicy::PlusPercent(3)] {
+                let image = dir.path().join("image");
+                let block_size = BlockSize::from_bytes(block_bytes);
+                let volume = VolumeOptions { block_size, size, ..VolumeOptions::default() };
+                let report = build_directory(&source, &image, volume);
+                assert_eq!((report.block_bytes, report.image_bytes % 4096), (block_bytes, 0), "{kib} KiB");
+                assert_clean(&image);
+            }
+        }
+    }
+}
+
+#[test]
+fn room_in_bytes_holds_a_file_of_that_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    for (kib, room) in [(10, 5 << 20), (9000, 1 << 20), (9000, 40 << 20)] {
+        fs::write(source.join("file"), vec![1; kib << 10]).unwrap();
+        let volume = VolumeOptions { size: SizePolicy::PlusBytes(room), ..VolumeOptions::default() };
+        let report = build_directory(&source, &image, volume);
+        assert!(report.free_bytes < room + room / 10 + (1 << 20), "{report:?}");
+        let Some(mount) = Mount::new(&image, "rw") else { return };
+        fs::write(mount.path().join("new"), vec![2; room as usize]).unwrap();
+        drop(mount);
+        assert_clean(&image);
+    }
 }

@@ -25,7 +25,7 @@ mod mounts;
 pub use loops::LoopDevice;
 pub use mounts::Mount;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -50,9 +50,7 @@ pub fn can_mount() -> bool {
 
 /// Whether these programs are installed; if not, prints that the test is skipped, and why.
 pub fn have(programs: &[&str]) -> bool {
-    let path = path();
-    let missing =
-        programs.iter().find(|program| !path.split(':').any(|dir| Path::new(dir).join(program).exists()));
+    let missing = programs.iter().find(|program| find(program).is_none());
     if let Some(missing) = missing {
         println!("skipped: {missing} is not installed (./check install)");
     }
@@ -63,6 +61,21 @@ pub fn have(programs: &[&str]) -> bool {
 /// `PATH` lacks.
 fn path() -> String {
     std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin"
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    path().split(':').map(|dir| Path::new(dir).join(program)).find(|file| file.is_file())
+}
+
+/// A command that runs a system program, with Debian's directories for administrators in its
+/// `PATH`, and no input.
+///
+/// It names the program by its path: looked up in a changed `PATH`, it would be started by fork,
+/// which copies the page tables of a test that holds whole images in memory.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));
+    command.env("PATH", path()).stdin(Stdio::null());
+    command
 }
 
 /// A failed attempt, with the program's message.
@@ -95,9 +108,9 @@ fn pause() {
 
 /// Runs a system program; returns its standard output, or its message on standard error.
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(program);
-    command.args(args).env("PATH", path()).env("LC_ALL", "C").stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    let mut command = command(program);
+    let output =
+        command.args(args).env("LC_ALL", "C").output().map_err(|error| format!("{program}: {error}"))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
         false => {

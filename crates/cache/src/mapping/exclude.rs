@@ -1,8 +1,15 @@
-//! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`).
+//! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`), first come, first served.
 
 use crate::PageRange;
+use crate::state::fills::{Turn, Wants};
 use crate::state::{Inner, Pages, excluded};
+use extant_rt::Nanos;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 
 /// The exclusive right to fill a range of a mapping; see [`crate::Mapping::exclude`]. Dropping it
 /// readmits others.
@@ -40,24 +47,76 @@ impl Inner {
         Some((Lookup { inner: self, id: Some(id) }, range))
     }
 
-    /// Waits until no page of `range` is excluded.
-    pub(crate) async fn wait_admitted(&self, range: PageRange) {
-        let is_over = || !self.pages.lock().fills.excludes(range);
-        self.shared.pages.wait_until(excluded(self.file), is_over).await;
+    /// Enters the line of those that wait for exclusions to end, to fill these pages.
+    pub(crate) fn enter_to_fill(&self, pages: PageRange) -> InLine<'_> {
+        InLine { inner: self, id: self.pages.lock().fills.enter(pages, Wants::Fill) }
+    }
+
+    /// Waits until it is the turn of a fill of `range`, which enters the line if it is not in it
+    /// yet. Its first page is then not excluded, and no one excludes pages of the range before the
+    /// fill leaves the line, unless it stays there for long.
+    pub(crate) async fn wait_admitted<'a>(&'a self, range: PageRange, place: &mut Option<InLine<'a>>) {
+        place.get_or_insert_with(|| self.enter_to_fill(range)).wait_for_turn().await;
     }
 
     pub(crate) async fn exclude(self: &Arc<Self>, pages: PageRange) -> Exclusion {
-        let try_exclude = || {
+        let place = {
             let fills = &mut self.pages.lock().fills;
-            let is_free = !fills.excludes(pages);
-            if is_free {
-                fills.excluded.push(pages);
-                fills.remapped(pages);
-            }
-            is_free
+            let wants = Wants::Exclusion;
+            (!fills.try_exclude(pages)).then(|| InLine { inner: self, id: fills.enter(pages, wants) })
         };
-        self.shared.pages.wait_until(excluded(self.file), try_exclude).await;
+        if let Some(place) = place {
+            place.wait_for_turn().await;
+        }
         Exclusion { inner: self.clone(), pages }
+    }
+}
+
+/// A place in the line of those that had to wait for an exclusion; see [`Wants`].
+#[derive(Debug)]
+pub(crate) struct InLine<'a> {
+    inner: &'a Inner,
+    id: u64,
+}
+
+impl InLine<'_> {
+    async fn wait_for_turn(&self) {
+        let shared = &self.inner.shared;
+        let due = AtomicU64::new(u64::MAX);
+        let is_turn = || {
+            let turn = self.inner.pages.lock().fills.take_turn(self.id, shared.rt.now());
+            if let Turn::Later(at) = turn {
+                due.store(at.unwrap_or(Nanos::MAX).0, Relaxed);
+            }
+            turn == Turn::Now
+        };
+        loop {
+            let mut wait = pin!(shared.pages.wait_until(excluded(self.inner.file), is_turn));
+            let mut alarm = None;
+            let is_over = poll_fn(|cx| {
+                if wait.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(true);
+                }
+                let at = Nanos(due.load(Relaxed));
+                if at <= shared.rt.now() {
+                    return Poll::Ready(false);
+                }
+                alarm = (at < Nanos::MAX).then(|| shared.rt.alarm(at, cx.waker()));
+                Poll::Pending
+            });
+            if is_over.await {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let has_others = self.inner.pages.lock().fills.leave(self.id);
+        if has_others {
+            self.inner.shared.pages.wake(excluded(self.inner.file));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::PageRange;
 use crate::backing::{ReadExtent, ReadFrom};
 use crate::caught::caught;
+use crate::mapping::exclude::InLine;
 use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
 use crate::pool::Purpose;
 use crate::state::inner::Aftermath;
@@ -55,23 +56,33 @@ pub(crate) struct Load {
 impl Inner {
     /// Loads the first page of `wanted`, and following pages that are missing, adjacent on the
     /// device and get a frame. May wait for the backing or for the end of an exclusion; it holds
-    /// nothing meanwhile.
-    pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
+    /// nothing meanwhile but its `place` in the line, which it enters if an exclusion is in its
+    /// way. The caller leaves the line once it has the page's bytes.
+    pub(crate) async fn load<'a>(
+        self: &'a Arc<Self>,
+        wanted: Wanted,
+        place: &mut Option<InLine<'a>>,
+    ) -> Result<Loading> {
         let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
         let pool = &self.shared.pool;
+        // Pages that exclusions have taken away before they were used.
+        let mut was_overtaken = place.is_some();
         loop {
             let is_cached = |&page: &u64| pool.index.guess(&pool.frames, self.key(page)).is_some();
             if purpose == Purpose::Ahead && is_cached(&start) {
                 return Ok(Loading::Present);
             }
             let end = end.min(self.size().div_ceil(PAGE)).max(start + 1);
+            if was_overtaken {
+                Box::pin(self.wait_admitted(PageRange::new(start, end), place)).await;
+            }
             let Some((lookup, PageRange { end, .. })) =
                 self.begin_lookup(PageRange::new(start, end), in_exclusion)
             else {
                 if purpose == Purpose::Ahead {
                     return Ok(Loading::Present);
                 }
-                self.wait_admitted(PageRange::one(start)).await;
+                was_overtaken = true;
                 continue;
             };
             let device_block = u64::from(self.disk.device.limits().block_bytes);
@@ -141,6 +152,7 @@ impl Inner {
             };
             pool.return_frames(unused);
             if stale {
+                was_overtaken = purpose != Purpose::Ahead && !in_exclusion;
                 continue;
             }
             if frames.is_empty() {

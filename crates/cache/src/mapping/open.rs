@@ -2,6 +2,7 @@
 
 use crate::dirty::ledger::NoRoom;
 use crate::dirty::writer::Writer;
+use crate::mapping::exclude::InLine;
 use crate::mapping::load::{Load, Loading, Wanted};
 use crate::mapping::pause::Pause;
 use crate::mapping::read::ReadStop;
@@ -69,7 +70,7 @@ impl Inner {
                 stream,
                 in_exclusion: false,
             };
-            match self.load(wanted).await {
+            match self.load(wanted, &mut None).await {
                 Ok(Loading::Started(load)) => at = load.pages().end,
                 Ok(Loading::Present) => at += 1,
                 // The reader that needs the page gets the error.
@@ -160,11 +161,13 @@ impl OpenFile {
         let mut most = u64::MAX;
         let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
+        let mut contest = Contest::default();
         loop {
             let offset = at + done as u64;
             let asked = (buf.len() - done).min(stretch(offset));
             let some = inner.read_cached(offset, &mut buf[done..done + asked], self.is_new_use(offset));
             done += some.bytes;
+            contest.moved(some.bytes);
             self.note_end(at + done as u64);
             if let Some(mark) = some.mark {
                 self.read_on_past(mark);
@@ -184,14 +187,19 @@ impl OpenFile {
                 }
                 ReadStop::Loading(page) => {
                     inner.wait_loaded(page).await;
+                    contest.was_loaded = true;
                     continue;
                 }
                 ReadStop::Missing(page) => {
                     let last = (at + buf.len() as u64).div_ceil(PAGE).min(page.saturating_add(most));
-                    match self.fill(PageRange::new(page, last.max(page + 1)), true, &mut waiting).await {
+                    let pages = PageRange::new(page, last.max(page + 1));
+                    match self.fill(pages, true, &mut waiting, &mut contest).await {
                         Ok(None) => continue,
                         Ok(Some(load)) => match load.wait().await {
-                            Ok(()) => continue,
+                            Ok(()) => {
+                                contest.was_loaded = true;
+                                continue;
+                            }
                             Err(_) if load.pages().end - page > 1 => {
                                 most = 1;
                                 continue;
@@ -208,13 +216,17 @@ impl OpenFile {
 
     /// Starts loading missing pages, together with what read-ahead wants. `None` if another task
     /// was first, or after a wait for a frame.
-    async fn fill(
-        &self,
+    async fn fill<'a>(
+        &'a self,
         pages: PageRange,
         read_ahead: bool,
         waiting: &mut Waiting,
+        contest: &mut Contest<'a>,
     ) -> Result<Option<Arc<Load>>> {
         let inner = &self.inner;
+        if contest.was_loaded && !self.in_exclusion && contest.place.is_none() {
+            contest.place = Some(inner.enter_to_fill(pages));
+        }
         let end = inner.size().div_ceil(PAGE);
         let wanted = Wanted {
             pages,
@@ -223,7 +235,7 @@ impl OpenFile {
             stream: self.stream,
             in_exclusion: self.in_exclusion,
         };
-        let mut load = pin!(inner.load(wanted));
+        let mut load = pin!(inner.load(wanted, &mut contest.place));
         let loading = poll_fn(|cx| {
             let loading = load.as_mut().poll(cx);
             if loading.is_pending() {
@@ -414,6 +426,7 @@ impl OpenFile {
         let inner = &self.inner;
         let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
+        let mut contest = Contest::default();
         let mut refused = false;
         // The wait at the dirty limits themselves, for the trace.
         let mut pause = None;
@@ -426,6 +439,7 @@ impl OpenFile {
             let asks = self.account(wrote);
             done += wrote.bytes;
             copied_bytes.store(done, Ordering::Relaxed);
+            contest.moved(wrote.bytes);
             if wrote.bytes > 0 {
                 waiting.took(|on| if on == Condition::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 });
                 refused = false;
@@ -451,14 +465,19 @@ impl OpenFile {
                 // moved before it is polled.
                 WriteStop::Loading(page) => {
                     Box::pin(inner.wait_loaded(page)).await;
+                    contest.was_loaded = true;
                 }
                 WriteStop::Missing(page) => {
-                    let fill = Box::pin(self.fill(PageRange::one(page), false, &mut waiting));
-                    if let Some(load) = fill.await? {
+                    let fill = self.fill(PageRange::one(page), false, &mut waiting, &mut contest);
+                    if let Some(load) = Box::pin(fill).await? {
                         Box::pin(load.wait()).await?;
+                        contest.was_loaded = true;
                     }
                 }
-                WriteStop::Excluded(page) => Box::pin(inner.wait_admitted(PageRange::one(page))).await,
+                WriteStop::Excluded(page) => {
+                    let pages = PageRange::one(page);
+                    Box::pin(inner.wait_admitted(pages, &mut contest.place)).await;
+                }
                 WriteStop::NoFrames => Box::pin(wait_for_frames(&inner.shared, &mut waiting)).await?,
                 WriteStop::NoRoom(_) if inner.shared.is_closed() => return Err(CacheError::ShutDown),
                 WriteStop::NoRoom(NoRoom::Stuck) => {
@@ -531,6 +550,24 @@ impl OpenFile {
         // Errors are in the log, together with those of other callers.
         let _ = self.inner.write_back(pages, BioFlags::SYNC).await;
         self.inner.errors.check(&mut self.told.lock())
+    }
+}
+
+/// A reader's or writer's contest for a page with those that exclude it again and again.
+#[derive(Default)]
+struct Contest<'a> {
+    /// The page was loaded since the last byte was copied. If it is missing again, an exclusion has
+    /// taken it away, or memory is short.
+    was_loaded: bool,
+    place: Option<InLine<'a>>,
+}
+
+impl Contest<'_> {
+    /// So many bytes have been copied.
+    fn moved(&mut self, bytes: usize) {
+        if bytes > 0 {
+            *self = Self::default();
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod corners;
 mod defects;
 mod endings;
 mod eviction;
+mod exclusion;
 mod failing;
 mod faults;
 mod herd;

@@ -6,9 +6,12 @@
 //! closes the volume, so the image is complete and clean either way. It succeeds only if every
 //! command and the close succeeded.
 
+mod attributes;
 #[cfg(test)]
 mod cuts;
+mod modes;
 mod names;
+mod owners;
 mod put;
 mod script;
 
@@ -20,14 +23,17 @@ use crate::output::outln;
 use crate::session::Session;
 use clap::Parser;
 use extant::{
-    Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode,
+    Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode, Time,
     Volume,
 };
 use extant_format::{Corrupt, Place};
 use extant_fs::quote;
+pub(crate) use modes::ModeChange;
 use names::{directory_of, is_same_name, join, resolved};
+pub(crate) use owners::NamedOwner;
 pub(crate) use script::words;
 use serde::Serialize;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -36,10 +42,15 @@ use std::path::{Path, PathBuf};
 
 /// Runs a single command. All of its paths must be in the same image.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
+    if let EditCommand::Xattr(args) = command
+        && args.only_lists()
+    {
+        return attributes::list(session, &args.paths);
+    }
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
     batch(session, &image, command.lock(), |session, volume| {
-        let edit = Edit { session, image: &image, volume, root: volume.root(), in_script: false };
-        edit.run(command)
+        let edit = Edit { in_script: false, ..Edit::in_script(session, &image, volume) };
+        edit.run(command).map_err(|failure| edit.stopped(failure))
     })
 }
 
@@ -97,9 +108,10 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let count = commands.len();
     batch(session, &args.image, args.lock, |session, volume| {
         for (number, command) in &commands {
-            Edit::in_script(session, &args.image, volume)
-                .run(command)
-                .map_err(|failure| Failure::Line { number: *number, failure: Box::new(failure) })?;
+            let edit = Edit::in_script(session, &args.image, volume);
+            edit.run(command).map_err(|failure| {
+                edit.stopped(Failure::Line { number: *number, failure: Box::new(failure) })
+            })?;
         }
         Ok(())
     })?;
@@ -180,16 +192,37 @@ impl<'a> JsonDefragmented<'a> {
     }
 }
 
+/// Why a batch stopped early.
+struct Stopped {
+    failure: Failure,
+    /// All that the batch did is to make a file that gets no name. The image stays as it was.
+    is_void: bool,
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { failure, is_void: false }
+    }
+}
+
 /// Opens the image, runs `work` on it, closes it, and reports damage that did not stop `work`.
 fn batch(
     session: &mut Session,
     image: &Path,
     lock: LockArgs,
-    work: impl FnOnce(&Session, &Volume) -> Result<(), Failure>,
+    work: impl FnOnce(&Session, &Volume) -> Result<(), Stopped>,
 ) -> Result<(), Failure> {
     let volume = open(session, image, lock)?;
-    let done = work(session, &volume);
-    done.and(close(session, image, &volume))
+    match work(session, &volume) {
+        Err(Stopped { failure, is_void: true }) => {
+            close_by(session, image, &volume, Volume::give_up)?;
+            Err(failure)
+        }
+        done => {
+            let closed = close(session, image, &volume);
+            done.map_err(|stopped| stopped.failure).and(closed)
+        }
+    }
 }
 
 /// Opens the volume in an image for a batch of changes.
@@ -202,8 +235,17 @@ pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Vo
 
 /// Closes the volume, and reports damage that did not stop the changes.
 pub(crate) fn close(session: &mut Session, image: &Path, volume: &Volume) -> Result<(), Failure> {
+    close_by(session, image, volume, Volume::close)
+}
+
+fn close_by(
+    session: &mut Session,
+    image: &Path,
+    volume: &Volume,
+    close: impl FnOnce(Volume) -> Result<(), Error>,
+) -> Result<(), Failure> {
     let place = quote(image.as_os_str().as_bytes());
-    let closed = volume.clone().close().map_err(|error| Failure::Volume { place: place.clone(), error });
+    let closed = close(volume.clone()).map_err(|error| Failure::Volume { place: place.clone(), error });
     session.problems(&place, volume.problems());
     closed
 }
@@ -215,12 +257,26 @@ pub(crate) struct Edit<'a> {
     image: &'a Path,
     root: Dir,
     in_script: bool,
+    /// The batch had changed nothing when an operation failed that leaves nothing behind.
+    is_void: Cell<bool>,
 }
 
 impl<'a> Edit<'a> {
     /// For commands whose paths start at the volume's root.
     pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
-        Self { session, image, volume, root: volume.root(), in_script: true }
+        Self { session, image, volume, root: volume.root(), in_script: true, is_void: Cell::new(false) }
+    }
+
+    fn stopped(&self, failure: Failure) -> Stopped {
+        Stopped { failure, is_void: self.is_void.get() }
+    }
+
+    /// Makes something without a name, which `make` names at its end, if at all.
+    fn make_unnamed<T>(&self, make: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let was_unchanged = self.volume.is_unchanged();
+        let made = make();
+        self.is_void.set(made.is_err() && was_unchanged);
+        made
     }
 
     fn place(&self, target: &OsStr) -> ImagePath {
@@ -260,6 +316,26 @@ impl<'a> Edit<'a> {
                 false => root.create_dir_with(path, args.mode),
                 true => create_with_parents(root, path, args.mode),
             }),
+            EditCommand::Mknod(args) => {
+                let special = args.special().map_err(Failure::Usage)?;
+                self.at(&args.path, |root, path| root.create_special(path, special, args.mode))
+            }
+            EditCommand::Touch(args) => {
+                let (seconds, nanos) = self.session.rt.wall_time();
+                let fixed = crate::build::source_date_epoch()?.map(|time| time.seconds);
+                let time = match args.mtime.or(fixed) {
+                    Some(seconds) => Time { seconds, nanos: 0 },
+                    None => Time { seconds, nanos },
+                };
+                self.each(&args.paths, |root, path| match root.set_times(path, Some(time), Some(time)) {
+                    Err(Error::NotFound(_)) if args.no_create => Ok(()),
+                    Err(Error::NotFound(_)) => {
+                        let made = root.open_with(path, FileOptions::new().write(true).create(true))?;
+                        made.set_times(Some(time), Some(time))
+                    }
+                    done => done,
+                })
+            }
             EditCommand::Rm(args) => self.each(&args.paths, |root, path| {
                 let kind = match root.symlink_metadata(path) {
                     Err(Error::NotFound(_)) if args.is_content || args.force => return Ok(()),
@@ -308,10 +384,14 @@ impl<'a> Edit<'a> {
                 if args.recursive && root.symlink_metadata(path)?.file_type() == FileType::Symlink {
                     return Ok(());
                 }
-                root.set_mode(path, args.mode)
+                let mode = match args.mode.absolute() {
+                    Some(mode) => mode,
+                    None => args.mode.apply(&root.metadata(path)?),
+                };
+                root.set_mode(path, mode)
             }),
             EditCommand::Chown(args) => {
-                let Owner { uid, gid } = args.owner;
+                let Owner { uid, gid } = args.owner.resolve(&self.root, self.image)?;
                 self.below(&args.paths, args.recursive, |root, path| root.set_owner(path, uid, gid))
             }
             EditCommand::Xattr(args) => {
@@ -333,22 +413,24 @@ impl<'a> Edit<'a> {
                 })
             }
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
-                change_file(root, path, !args.no_create, |file| file.set_len(args.size)).or_else(|error| {
-                    match error {
+                self.change_file(root, path, !args.no_create, |file| file.set_len(args.size)).or_else(
+                    |error| match error {
                         Error::NotFound(_) if args.no_create => Ok(()),
                         error => Err(error),
-                    }
-                })
+                    },
+                )
             }),
             EditCommand::Fallocate(args) => self.each(&args.paths, |root, path| {
                 let creates = matches!(args.mode(), Fallocate::Allocate { .. });
-                change_file(root, path, creates, |file| file.fallocate(args.mode(), args.offset, args.length))
+                self.change_file(root, path, creates, |file| {
+                    file.fallocate(args.mode(), args.offset, args.length)
+                })
             }),
             EditCommand::Copy(args) => {
                 let (target, sources) = args.paths.split_last().expect("clap wants two");
                 let to = self.place(target).path;
                 self.wants_dir(sources, target)?;
-                self.each(sources, |root, path| copy(root, path, &self.inside(&to, path)))
+                self.each(sources, |root, path| self.copy(root, path, &self.inside(&to, path)))
             }
         }
     }
@@ -402,6 +484,58 @@ impl<'a> Edit<'a> {
         }
         Ok(())
     }
+
+    /// Applies `change` to a file. With `creates`, applies it to a new unnamed file, which gets its
+    /// name only afterwards.
+    fn change_file(
+        &self,
+        root: &Dir,
+        path: &[u8],
+        creates: bool,
+        change: impl FnOnce(&File) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let path = resolved(root, path)?;
+        let mut options = FileOptions::new();
+        options.write(true);
+        if !creates || root.try_exists(&path)? {
+            return change(&root.open_with(&path, &options)?);
+        }
+        self.make_unnamed(|| {
+            let new = root.unnamed(directory_of(&path), NewFile::Regular, 0o644)?;
+            change(&new.open(&options)?)?;
+            new.link(root, &path)
+        })
+    }
+
+    /// Copies a file; the copy gets its name once it is complete.
+    fn copy(&self, root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
+        let to = resolved(root, to)?;
+        let source = root.open(from)?;
+        let metadata = source.metadata()?;
+        if let Ok(there) = root.symlink_metadata(&to) {
+            match there.file_type() {
+                _ if there.inode() == metadata.inode() => {
+                    return Err(Error::Invalid(format!("{}: a copy of the file to itself", quote(&to))));
+                }
+                FileType::Dir => return Err(Error::IsADirectory(quote(&to))),
+                FileType::File => {}
+                _ => return Err(Error::Special(quote(&to))),
+            }
+        }
+        self.make_unnamed(|| {
+            let new = root.unnamed(directory_of(&to), NewFile::Regular, 0o600)?;
+            let file = new.open(FileOptions::new().write(true))?;
+            let (len, mut done) = (source.len(), 0);
+            while done < len {
+                match source.copy_range(done, &file, done, len - done)? {
+                    0 => break,
+                    copied => done += copied,
+                }
+            }
+            new.set_mode(metadata.mode() & 0o7777)?;
+            new.link_over(root, &to)
+        })
+    }
 }
 
 /// Renames like mv: if both names are of the same file, removes the old one, whereas rename(2)
@@ -418,53 +552,6 @@ fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Er
         };
     }
     root.rename_with(from, to, mode)
-}
-
-/// Applies `change` to a file. With `creates`, applies it to a new unnamed file, which gets its
-/// name only afterwards.
-fn change_file(
-    root: &Dir,
-    path: &[u8],
-    creates: bool,
-    change: impl FnOnce(&File) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let path = resolved(root, path)?;
-    let mut options = FileOptions::new();
-    options.write(true);
-    if !creates || root.try_exists(&path)? {
-        return change(&root.open_with(&path, &options)?);
-    }
-    let new = root.unnamed(directory_of(&path), NewFile::Regular, 0o644)?;
-    change(&new.open(&options)?)?;
-    new.link(root, &path)
-}
-
-/// Copies a file; the copy gets its name once it is complete.
-fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
-    let to = resolved(root, to)?;
-    let source = root.open(from)?;
-    let metadata = source.metadata()?;
-    if let Ok(there) = root.symlink_metadata(&to) {
-        match there.file_type() {
-            _ if there.inode() == metadata.inode() => {
-                return Err(Error::Invalid(format!("{}: a copy of the file to itself", quote(&to))));
-            }
-            FileType::Dir => return Err(Error::IsADirectory(quote(&to))),
-            FileType::File => {}
-            _ => return Err(Error::Special(quote(&to))),
-        }
-    }
-    let new = root.unnamed(directory_of(&to), NewFile::Regular, 0o600)?;
-    let file = new.open(FileOptions::new().write(true))?;
-    let (len, mut done) = (source.len(), 0);
-    while done < len {
-        match source.copy_range(done, &file, done, len - done)? {
-            0 => break,
-            copied => done += copied,
-        }
-    }
-    new.set_mode(metadata.mode() & 0o7777)?;
-    new.link_over(root, &to)
 }
 
 /// Fails if a link at `path` would replace `target`, to which it leads.

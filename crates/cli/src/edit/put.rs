@@ -302,7 +302,8 @@ impl Put<'_> {
     }
 
     /// Sets owner and extended attributes of `made`, which is or will be `target`. The owner comes
-    /// before the mode, because changing it clears the set-ID bits.
+    /// before the mode, because changing it clears the set-ID bits. A directory may have existed
+    /// before: what can be refused comes first, in one step, so that it then keeps all that it had.
     fn attributes(
         &self,
         source: &Path,
@@ -312,16 +313,30 @@ impl Put<'_> {
     ) -> Result<(), Failure> {
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = self.owner((metadata.uid(), metadata.gid()));
+        let mut xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
+        if self.args.all_root || self.args.owner.is_some_and(|owner| owner.uid == Some(0)) {
+            for (_, value) in xattrs.iter_mut().filter(|(name, _)| name == CAPABILITY_XATTR) {
+                if let Some(mapped) = with_capability_root(value, 0) {
+                    *value = mapped;
+                }
+            }
+        }
+        // An existing directory, or its parent, may have had an access list that would let others
+        // in.
+        let mut removed = made.xattrs().map_err(failed)?;
+        removed.retain(|name| xattrs.iter().all(|(kept, _)| kept != name));
+        if metadata.is_dir() {
+            let removed = removed.iter().map(|name| (&name[..], None));
+            let set = xattrs.iter().map(|(name, value)| (&name[..], Some(&value[..])));
+            made.change_xattrs(&removed.chain(set).collect::<Vec<_>>()).map_err(failed)?;
+        }
         // Each change takes log space and time; skip what is already right.
         let there = made.metadata().map_err(failed)?;
         if (there.uid(), there.gid()) != (uid, gid) {
             made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
         }
-        let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
-        // An existing directory, or its parent, may have had an access list that would let others
-        // in.
-        for name in made.xattrs().map_err(failed)? {
-            if !xattrs.iter().any(|(kept, _)| *kept == name) {
+        if !metadata.is_dir() {
+            for name in &removed {
                 made.remove_xattr(name).map_err(failed)?;
             }
         }
@@ -329,13 +344,10 @@ impl Put<'_> {
         if !metadata.is_symlink() && made.metadata().map_err(failed)?.mode() != mode {
             made.set_mode(mode).map_err(failed)?;
         }
-        for (name, mut value) in xattrs {
-            if (self.args.all_root || self.args.owner.is_some_and(|owner| owner.uid == Some(0)))
-                && name == CAPABILITY_XATTR
-            {
-                value = with_capability_root(&value, 0).unwrap_or(value);
+        if !metadata.is_dir() {
+            for (name, value) in &xattrs {
+                made.set_xattr(name, value, XattrMode::Any).map_err(failed)?;
             }
-            made.set_xattr(&name, &value, XattrMode::Any).map_err(failed)?;
         }
         Ok(())
     }

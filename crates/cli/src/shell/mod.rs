@@ -156,7 +156,9 @@ impl<'a> Shell<'a> {
         match command {
             ShellCommand::Ls { long, all, recursive, directory, paths } => {
                 let places = self.places(&paths);
-                ls::run(self.session, &LsArgs { places, long, all, recursive, directory, json, open })
+                let args =
+                    LsArgs { places, long, all, recursive, directory, json, open, ..LsArgs::default() };
+                ls::run(self.session, &args)
             }
             ShellCommand::Cat { paths } => {
                 cat::run(self.session, &CatArgs { places: self.places(&paths), open })

@@ -44,6 +44,40 @@ fn a_damaged_root_is_told_by_every_command() {
 }
 
 #[test]
+fn what_is_lost_is_named_by_its_path() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    for (damage, lost) in [
+        ("sif /sub/file mode 0", "/sub/file"),
+        ("clri /sub/file", "/sub/file"),
+        ("ln <9> /sub/reserved", "/sub/reserved"),
+        ("ln /sub /sub/again", "/sub/again"),
+        ("ln <4000> /sub/nothing", "/sub/nothing"),
+        ("sif /sub links_count 0\nsif /sub mode 0", "/sub"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = volume(dir.path(), &["-t", "ext4"]);
+        debugfs(&image, &damage.lines().map(str::to_owned).collect::<Vec<_>>());
+        let top = place(&image, "/");
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (archive, copy, source) = (path("out.tar"), path("copy"), path("source"));
+        let commands: [&[&str]; 4] = [
+            &["export", &top, "-o", &archive],
+            &["cp", &top, &copy],
+            &["diff", &top, &source],
+            &["ls", "--long", "--recursive", &top],
+        ];
+        for command in commands {
+            let ran = extant(command);
+            assert_eq!(ran.code, Some(3), "{damage}: {command:?}: {}", ran.stderr);
+            let told = ran.stderr.lines().filter(|line| line.contains(&format!(":{lost}: "))).count();
+            assert_eq!(told, 1, "{damage}: {command:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_callers_mistake_is_no_damage() {
     if !have("mke2fs") {
         return;

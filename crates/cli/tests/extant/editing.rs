@@ -270,7 +270,7 @@ fn mistakes_are_refused_with_a_sentence_and_change_nothing() {
     for (code, args, told) in [
         (2, &["mkdir", name][..], "a path in an image is written IMAGE:/PATH"),
         (2, &["mv", &at("/f"), "/elsewhere.img:/f"], "one call changes one image"),
-        (2, &["chmod", "u+x", &at("/f")], "octal"),
+        (2, &["chmod", "u+q", &at("/f")], "as in 644, u+x"),
         (2, &["chown", "root", &at("/f")], "names mean nothing here"),
         (2, &["truncate", &at("/f")], "--size"),
         (1, &["mkdir", &at("/d")], "/d: exists already"),

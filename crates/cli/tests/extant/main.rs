@@ -23,3 +23,5 @@ mod space;
 mod streams;
 mod testbed;
 mod usage;
+mod verbs;
+mod wrapped;

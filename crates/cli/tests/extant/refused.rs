@@ -15,6 +15,22 @@ fn what_is_refused_leaves_no_trace() {
     fs::write(path("host"), noise(1, 9000)).unwrap();
     fs::write(path("tree/f"), b"f").unwrap();
     fs::write(path("large value"), vec![b'v'; 70_000]).unwrap();
+    // The volume has the directory, with other attributes; its new ones fit nowhere.
+    let mut tar = tar::Builder::new(fs::File::create(path("dir.tar")).unwrap());
+    tar.append_pax_extensions([
+        ("SCHILY.xattr.user.a", &b"1"[..]),
+        ("SCHILY.xattr.user.b", &[b'v'; 70_000]),
+        ("SCHILY.xattr.user.c", b"3"),
+    ])
+    .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(0o700);
+    header.set_uid(5);
+    header.set_gid(6);
+    tar.append_data(&mut header, "d", &b""[..]).unwrap();
+    tar.finish().unwrap();
     for options in [
         &["-t", "ext2", "-b", "1024"][..],
         &["-t", "ext3", "-b", "1024"],
@@ -76,7 +92,13 @@ fn what_is_refused_leaves_no_trace() {
             &["truncate", "-s", "1", &at("/d")],
             &["truncate", "-s", "1", &at("/none/new")],
             &["truncate", "-s", "1000T", &at("/f")],
+            &["truncate", "-s", "1000T", &at("/new")],
+            &["truncate", "-s", "1", &at(&format!("/{long}"))],
             &["fallocate", "-l", "1K", &at("/d")],
+            &["fallocate", "-l", "1000T", &at("/new")],
+            &["fallocate", "-l", "100M", &at("/new")],
+            &["fallocate", "-l", "1K", &at(&format!("/{long}"))],
+            &["copy", &at("/f"), &at(&format!("/{long}"))],
             &["copy", &at("/none"), &at("/new")],
             &["copy", &at("/d"), &at("/new")],
             &["copy", &at("/f"), &at("/f")],
@@ -87,6 +109,7 @@ fn what_is_refused_leaves_no_trace() {
             &["defrag", &at("/d")],
             &["build", "--into", &at("/f"), &empty],
             &["build", "--into", &at("/"), &path("none")],
+            &["build", "--into", &at("/"), &path("dir.tar")],
         ];
         let before = fs::read(&image).unwrap();
         for command in commands {
@@ -100,6 +123,17 @@ fn what_is_refused_leaves_no_trace() {
             }
             assert!(fs::read(&image).unwrap() == before, "{options:?} {command:?}: {}", ran.stderr);
         }
+        // Pointers map no preallocated blocks.
+        if !options.contains(&"ext4") {
+            let ran = extant(["fallocate", "-l", "1K", &at("/new")]);
+            assert!(
+                ran.code != Some(0) && fs::read(&image).unwrap() == before,
+                "{options:?}: {}",
+                ran.stderr
+            );
+        }
+        let ran = extant_with(b"truncate -s 1000T /new\n", ["edit".as_ref(), image.as_os_str()]);
+        assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
         let ran = extant_with(b"rm /none\nrm /f\n", ["edit".as_ref(), image.as_os_str()]);
         assert!(ran.code == Some(1) && fs::read(&image).unwrap() == before, "{options:?}: {}", ran.stderr);
         // A command with nothing to do changes nothing either.

@@ -285,15 +285,21 @@ fn what_e2fsck_reports_is_refused_with_inode_and_path() {
             format!("symlink slow {slow}"),
             "ea_set file user.name needle-of-a-value".into(),
             "mknod pipe p".into(),
+            format!("write {} tree", file.display()),
         ],
     );
+    // So many extents that the inode has an index only, which begins with block 9.
+    let extents: Vec<String> = (0..6).map(|n| format!("fallocate d/tree {0} {0}", 9 + 2 * n)).collect();
+    debugfs(&sound, &["punch d/tree 0 5".to_owned()].into_iter().chain(extents).collect::<Vec<_>>());
     fsck(&sound);
     let set = |what: &'static str| move |image: &Path| debugfs(image, &[what.into()]);
     let attribute_block = |at: usize, byte: u8| {
         move |image: &Path| patch(image, b"\0\0\x02\xea\x01\0\0\0\x01\0\0\0", |bytes| bytes[at] = byte)
     };
     type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path) + 'a>);
-    let damages: [Damage<'_>; 9] = [
+    let index = b"\x0a\xf3\x01\0\x04\0\x01\0\0\0\0\0\x09\0\0\0";
+    let damages: [Damage<'_>; 10] = [
+        (":/d/tree\"", "ei_block", Box::new(|image| patch(image, index, |bytes| bytes[12] = 0))),
         (":/d/fast\"", "NUL", Box::new(|image| patch(image, b"needle-in-an-inode", |bytes| bytes[6] = 0))),
         (":/d/slow\"", "NUL", Box::new(|image| patch(image, slow.as_bytes(), |bytes| bytes[50] = 0))),
         (":/d/slow\"", "i_size", Box::new(|image| patch(image, slow.as_bytes(), |bytes| bytes[120] = b'x'))),
@@ -311,12 +317,7 @@ fn what_e2fsck_reports_is_refused_with_inode_and_path() {
     for (place, told, damage) in damages {
         fs::copy(&sound, &image).unwrap();
         damage(&image);
-        let checked = std::process::Command::new("e2fsck")
-            .env("PATH", std::env::var("PATH").unwrap() + ":/usr/sbin:/sbin")
-            .arg("-fn")
-            .arg(&image)
-            .output()
-            .unwrap();
+        let checked = extant_testbed::command("e2fsck").arg("-fn").arg(&image).output().unwrap();
         assert_eq!(checked.status.code(), Some(4), "{place} {told}");
         let before = fs::read(&image).unwrap();
         let ran = extant(["shrink", image.to_str().unwrap()]);

@@ -92,8 +92,7 @@ pub(crate) fn is_root() -> bool {
 
 /// Runs another program, which must succeed, and returns its output.
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let output = Command::new(program).env("PATH", path).args(args).stdin(Stdio::null()).output().unwrap();
+    let output = extant_testbed::command(program).args(args).output().unwrap();
     let ran = Ran::from(output);
     assert_eq!(ran.code, Some(0), "{program} {args:?}: {}", ran.stderr);
     String::from_utf8_lossy(&ran.stdout).into_owned() + &ran.stderr

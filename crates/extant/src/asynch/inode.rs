@@ -165,4 +165,13 @@ impl Inode {
     pub async fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         self.sys.remove_xattr(&self.node, name.as_ref()).await
     }
+
+    /// Sets extended attributes, and removes those given without a value. All changes are made or
+    /// none, even if there is an error or a crash.
+    ///
+    /// # Errors
+    /// As [`Inode::set_xattr`] and [`Inode::remove_xattr`].
+    pub async fn change_xattrs(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<()> {
+        self.sys.change_xattrs(&self.node, changes).await
+    }
 }

@@ -206,6 +206,11 @@ impl Files {
         }
     }
 
+    /// Whether no file is open or has data to write back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().files.is_empty()
+    }
+
     /// Forgets all files and their pages, dirty or not, because the volume is being dropped.
     pub(crate) fn clear(&self) {
         let files = {

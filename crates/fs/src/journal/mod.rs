@@ -249,6 +249,11 @@ impl Journal {
         state.running.tid == tid && state.running.fresh.contains(&at.0)
     }
 
+    /// Whether the running transaction holds no change, as far as its operations have ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.state.lock().running.is_empty()
+    }
+
     /// The newest durable transaction.
     pub(crate) fn committed(&self) -> Tid {
         self.inner.state.lock().committed

@@ -306,7 +306,8 @@ impl Walk {
         }
     }
 
-    /// Takes the next name of the innermost directory; `None` if it was a problem.
+    /// Takes the next name of the innermost directory. Returns `None` if that is lost, and records
+    /// its path.
     async fn take_entry(&mut self) -> Option<WalkEntry> {
         let depth = self.stack.len();
         let level = self.stack.last_mut()?;
@@ -323,27 +324,18 @@ impl Walk {
         self.path.extend_from_slice(&name);
         if twice {
             let rule = "1: names within a directory differ";
-            self.note(Corrupt::field(Place::Inode(dir), "entries of one name", 2, rule));
+            self.fail(Corrupt::field(Place::Inode(dir), "entries of one name", 2, rule).into());
             return None;
         }
         let mut entry = WalkEntry { name, depth, number: item.number, kind: item.kind, inode: None, is_last };
         let first = self.view.superblock().first_inode();
         if item.number < first && item.number != InodeNumber::ROOT {
-            let value = item.number.0.into();
-            self.note(Corrupt::field(
-                Place::Inode(item.number),
-                "a name's inode",
-                value,
-                "one that is not reserved",
-            ));
+            let (place, value) = (Place::Inode(item.number), item.number.0.into());
+            self.fail(Corrupt::field(place, "a name's inode", value, "one that is not reserved").into());
             return None;
         }
         if self.options.inodes || matches!(item.kind, None | Some(FileKind::Directory)) {
             match self.view.inode(item.number).await {
-                Err(Error::Corrupt(corrupt)) => {
-                    self.note(corrupt);
-                    return None;
-                }
                 Err(error) => {
                     self.fail(error);
                     return None;
@@ -361,7 +353,8 @@ impl Walk {
     fn judge(&mut self, entry: &mut WalkEntry, inode: Inode) -> Option<()> {
         let place = Place::Inode(entry.number);
         let Some(kind) = inode.kind() else {
-            self.note(Corrupt::field(place, "i_mode", inode.mode().into(), "that of a kind of file"));
+            let corrupt = Corrupt::field(place, "i_mode", inode.mode().into(), "that of a kind of file");
+            self.fail(corrupt.into());
             return None;
         };
         if inode.links() == 0 {
@@ -379,7 +372,8 @@ impl Walk {
     fn plan_descent(&mut self, entry: &WalkEntry) -> Option<()> {
         let place = Place::Inode(entry.number);
         if !self.seen.insert(entry.number) {
-            self.note(Corrupt::field(place, "names of the directory", 2, "1: it was reached before"));
+            let corrupt = Corrupt::field(place, "names of the directory", 2, "1: it was reached before");
+            self.fail(corrupt.into());
             return None;
         }
         if self.options.depth.is_some_and(|depth| entry.depth >= depth) {

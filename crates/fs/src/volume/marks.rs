@@ -66,6 +66,11 @@ impl Marks {
         Ok(())
     }
 
+    /// Whether the marks are on the device, as before the first commit of a batch.
+    pub(super) fn are_written(&self) -> bool {
+        self.are_written.load(Ordering::Acquire)
+    }
+
     /// Marks the volume as clean, durably, after everything else is durable. Writes nothing if the
     /// marks were never written.
     pub(super) async fn close(&self, writer: &Writer) -> Result<()> {

@@ -293,6 +293,28 @@ impl Volume {
         })
     }
 
+    /// Whether this is an offline batch that has changed nothing so far, in memory or on the device.
+    pub fn is_unchanged(&self) -> bool {
+        self.mounted.as_ref().is_none_or(|mounted| {
+            mounted.is_unmarked() && mounted.mount.journal.is_empty() && mounted.namespace.files.is_empty()
+        })
+    }
+
+    /// Closes the volume without the changes of an offline batch, which are in memory only until
+    /// its first commit: every structure then stays as it was. After a commit this is
+    /// [`Volume::close`].
+    ///
+    /// # Errors
+    /// As [`Volume::close`].
+    pub fn give_up(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            match &self.mounted {
+                Some(mounted) => mounted.give_up().await,
+                None => Ok(()),
+            }
+        })
+    }
+
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal,
     /// correct free counts, not marked as in use.
     ///
@@ -330,6 +352,25 @@ async fn sync(namespace: &Namespace) -> Result<()> {
 }
 
 impl Mounted {
+    /// Whether no commit of an offline batch has written anything yet. Multiple-mount protection
+    /// writes when the volume is opened.
+    fn is_unmarked(&self) -> bool {
+        let Mount { marks, protection, journal, .. } = &self.mount;
+        let are_written = marks.as_ref().is_none_or(|marks| marks.are_written());
+        !are_written && protection.is_none() && !journal.has_background()
+    }
+
+    /// See [`Volume::give_up`].
+    async fn give_up(&self) -> Result<()> {
+        if !self.is_unmarked() {
+            return self.close().await;
+        }
+        self.mount.journal.abandon();
+        self.namespace.files.clear();
+        drop(self.mount.claim.lock().take());
+        Ok(())
+    }
+
     /// See [`Volume::close`].
     async fn close(&self) -> Result<()> {
         let Self { namespace, mount } = self;

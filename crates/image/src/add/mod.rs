@@ -170,7 +170,7 @@ fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, not
         names.iter().enumerate().map(|(at, &(node, _))| (node, at)).collect();
     let path =
         |tree: &Tree, at: usize| quoted(&names[at].1.map_or_else(|| b"/".to_vec(), |e| tree.entry_path(e)));
-    let (clamped, _) = settle::clamp_times(tree, time_range, clamp);
+    let clamped = settle::clamp_times(tree, time_range, clamp);
     if let Some(first) = clamped.iter().filter_map(|node| places.get(node)).min() {
         let files = clamped.len() as u64;
         notes.push(Note::TimeClamped { path: path(tree, *first), files, range: time_range });

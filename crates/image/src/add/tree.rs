@@ -323,13 +323,18 @@ impl<'a> Adder<'a> {
     /// Sets the source's owner, extended attributes and mode, and removes other attributes.
     ///
     /// Changing the owner clears the set-ID bits and an access list changes the mode, so the mode
-    /// comes last.
+    /// comes last. A directory may have existed before: what can be refused comes first, in one
+    /// step, so that it then keeps all that it had.
     async fn attributes(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
         let tree = self.origin.tree;
         let node = tree.node(id);
         let caller = &self.caller;
         let owner = SetAttributes { uid: Some(node.uid), gid: Some(node.gid), ..Default::default() };
-        made.set_attributes(caller, &owner).await?;
+        let is_dir = node.kind == Kind::Directory;
+        // A file would lose its capabilities to a later change of its owner.
+        if !is_dir {
+            made.set_attributes(caller, &owner).await?;
+        }
         let wanted = tree.xattrs(node.xattrs);
         let there = made.xattrs(caller).await?;
         let unwanted = there
@@ -339,7 +344,7 @@ impl<'a> Adder<'a> {
         changes.extend(wanted.iter().map(|xattr| (&*xattr.name, Some(&*xattr.value))));
         match made.change_xattrs(caller, &changes).await {
             // Together they may exceed one transaction.
-            Err(Error::NoSpace) => {
+            Err(Error::NoSpace) if !is_dir => {
                 for change in &changes {
                     made.change_xattrs(caller, std::slice::from_ref(change)).await?;
                 }
@@ -349,8 +354,8 @@ impl<'a> Adder<'a> {
         if node.kind == Kind::Symlink {
             return Ok(());
         }
-        let mode = SetAttributes { permissions: Some(node.mode), ..Default::default() };
-        made.set_attributes(caller, &mode).await
+        let owner = if is_dir { owner } else { SetAttributes::default() };
+        made.set_attributes(caller, &SetAttributes { permissions: Some(node.mode), ..owner }).await
     }
 
     /// The access time is set to the modification time, as in built volumes.

@@ -44,10 +44,10 @@ impl Contents {
     pub(crate) fn new(
         mut tree: Tree,
         params: &mut Params,
-        clamp: Option<Timestamp>,
+        (clamp, now): (Option<Timestamp>, Timestamp),
         notes: &mut Vec<Note>,
     ) -> Result<Self, BuildError> {
-        let clamped = settle_times(&mut tree, params, clamp);
+        let clamped = settle_times(&mut tree, params, clamp, now);
         let mut inodes = Inodes::number(tree, params)?;
         if let Some(first) = clamped.iter().map(|&node| inodes.number_of(node)).min() {
             let (path, range) = (inodes.quoted_path_of(first), params.time_range());
@@ -252,12 +252,22 @@ fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
     }));
 }
 
-/// Clamps the tree's times, uses the latest as the volume's, and returns the nodes whose times do
-/// not fit in an inode.
-fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) -> Vec<NodeId> {
+/// Clamps the tree's times, uses the latest that is not in the future as the volume's, and returns
+/// the nodes whose times do not fit in an inode.
+fn settle_times(
+    tree: &mut Tree,
+    params: &mut Params,
+    clamp: Option<Timestamp>,
+    now: Timestamp,
+) -> Vec<NodeId> {
     let range = params.time_range();
-    let (clamped, latest) = settle::clamp_times(tree, range, clamp);
-    let created = clamp.or(latest).unwrap_or_default();
+    let clamped = settle::clamp_times(tree, range, clamp);
+    let listed = (0..tree.node_slots() as u32).map(|id| tree.node(NodeId(id)));
+    let times = listed.filter(|node| node.names > 0 && !node.implied).map(|node| node.mtime);
+    let created = clamp.unwrap_or_else(|| {
+        let past = times.clone().filter(|&time| time <= now).max();
+        past.or_else(|| times.clone().next().map(|_| now)).unwrap_or_default()
+    });
     params.created = extant_format::Timestamp { seconds: created.seconds.clamp(0, range.1), nanos: 0 };
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let node = tree.node_mut(id);

@@ -22,5 +22,5 @@ pub(crate) use map::{FileMap, LogicalRun, MapBlocks, ROOT_BYTES};
 pub(crate) use own::Own;
 pub(crate) use params::Params;
 pub(crate) use plan::{Piece, Plan, What};
-pub(crate) use size::{Planned, plan, smallest_for};
+pub(crate) use size::{Headroom, Planned, plan, smallest_for};
 pub(crate) use space::{Run, Short, Space};

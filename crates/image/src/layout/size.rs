@@ -5,11 +5,16 @@ use super::geometry::{Geometry, GeometryError, Misfit, first_data_block, group_c
 use super::params::Params;
 use super::plan::Plan;
 use crate::{BuildError, SizePolicy};
-use extant_format::{Group, Incompat};
+use extant_format::{BlockSize, Group, Incompat};
 
 /// Bytes that `--size exact` leaves free: enough to mount for writing. Linux reserves a fiftieth of
 /// the blocks, so nothing that needs a block can be added.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
+/// Sizes that Extant chooses are multiples of this, whatever the block size: dm-verity and disks
+/// with 4 KiB sectors need it.
+const SIZE_UNIT_BYTES: u64 = 4096;
+/// Such multiples that are tried.
+const LARGER_SIZES: u64 = 64;
 /// Smallest volume in blocks.
 const MIN_BLOCKS: u64 = 64;
 /// Search steps for a size, after which the best one so far is used.
@@ -19,8 +24,9 @@ const MAX_STEPS: u32 = 64;
 pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildError> {
     let mut plan = match params.size {
         SizePolicy::Fixed(bytes) => fixed(contents, params, bytes)?,
-        SizePolicy::Exact => smallest(contents, params, 0)?,
-        SizePolicy::PlusPercent(percent) => smallest(contents, params, percent.into())?,
+        SizePolicy::Exact => smallest(contents, params, Headroom::NONE)?,
+        SizePolicy::PlusPercent(percent) => smallest(contents, params, Headroom::Percent(percent.into()))?,
+        SizePolicy::PlusBytes(bytes) => smallest(contents, params, Headroom::Bytes(bytes))?,
     };
     plan.list_pieces(contents, params);
     Ok(plan)
@@ -31,13 +37,40 @@ fn inodes_needed(contents: &Contents) -> u64 {
     u64::from(contents.orphan_inode.0)
 }
 
-/// Room that a volume has, apart from its contents.
-#[derive(Clone, Copy)]
-enum Room {
-    /// Up to a size in bytes, contents included.
-    Bytes(u64),
+/// Room on a volume for new files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Headroom {
     /// So many percent of what is in use.
     Percent(u64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Headroom {
+    pub(crate) const NONE: Self = Self::Percent(0);
+
+    /// Free blocks for a volume with this many in use.
+    fn blocks(self, used: u64, block: BlockSize) -> u64 {
+        match self {
+            Self::Percent(percent) => used * percent / 100,
+            Self::Bytes(0) => 0,
+            Self::Bytes(bytes) => {
+                let blocks = bytes.div_ceil(block.bytes().into());
+                // Linux lets nobody have the last fiftieth, at most 4,096 blocks, which its own
+                // allocations for extents may need.
+                blocks + ((used + blocks) / 49 + 1).min(4096)
+            }
+        }
+    }
+}
+
+/// What the number of inodes follows.
+#[derive(Clone, Copy)]
+enum Room {
+    /// A volume of this size in bytes.
+    Volume(u64),
+    /// The contents and new files.
+    Contents(Headroom),
 }
 
 /// Bytes of free space for which a volume with room in percent has an inode more.
@@ -54,11 +87,14 @@ fn inodes_wanted(contents: &Contents, params: &Params, room: Room) -> Result<u64
             Err(BuildError::TooFewInodes { needed, given: given.into() })
         }
         (Some(given), _) => Ok(given.into()),
-        (None, Room::Bytes(bytes)) => Ok((bytes / params.bytes_per_inode).max(needed + 1)),
-        (None, Room::Percent(0)) => Ok(few),
-        (None, Room::Percent(percent)) => {
-            let free_bytes = (contents.all_blocks << params.block.log2()) * percent / 100;
-            let by_files = needed * percent / 100;
+        (None, Room::Volume(bytes)) => Ok((bytes / params.bytes_per_inode).max(needed + 1)),
+        (None, Room::Contents(Headroom::NONE | Headroom::Bytes(0))) => Ok(few),
+        (None, Room::Contents(headroom)) => {
+            let free_bytes = headroom.blocks(contents.all_blocks, params.block) << params.block.log2();
+            let by_files = match headroom {
+                Headroom::Percent(percent) => needed * percent / 100,
+                Headroom::Bytes(_) => 0,
+            };
             Ok(few + by_files.max(free_bytes / FREE_BYTES_PER_INODE).max(LEAST_FREE_INODES))
         }
     }
@@ -80,7 +116,7 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
     if blocks == 1 << 32 && !params.incompat.contains(Incompat::BIT64) {
         blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
-    let mut wanted = inodes_wanted(contents, params, Room::Bytes(bytes))?;
+    let mut wanted = inodes_wanted(contents, params, Room::Volume(bytes))?;
     // A plan whose last group is so small that it is dropped if the contents fit without it.
     let mut with_crumb = None;
     loop {
@@ -135,7 +171,7 @@ fn crumb(plan: &Plan) -> Option<u64> {
 }
 
 fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
-    let smallest = match smallest(contents, params, 0) {
+    let smallest = match smallest(contents, params, Headroom::NONE) {
         Ok(plan) => plan.geometry.sb.blocks_count() << params.block.log2(),
         Err(error) => return error,
     };
@@ -147,22 +183,22 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
     BuildError::TooSmall { needed, given }
 }
 
-/// The smallest volume with free blocks equal to `percent` of those in use.
-fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
-    let mut best = smallest_of_groups(contents, params, percent)?;
+/// The smallest volume with this much room.
+fn smallest(contents: &Contents, params: &Params, headroom: Headroom) -> Result<Plan, BuildError> {
+    let mut best = smallest_of_groups(contents, params, headroom)?;
     // If files average less than a block, full groups with inodes for all of them would leave most
     // blocks free. Smaller groups need less metadata, so a few steps find the right size.
-    let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
+    let inodes = inodes_wanted(contents, params, Room::Contents(headroom))?;
     let groups = inodes.div_ceil(max_inodes_per_group(params).into());
     for _ in 0..16 {
         let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
-        let wanted = used + used * percent / 100;
+        let wanted = used + headroom.blocks(used, params.block);
         let group_blocks = (wanted / groups) as u32 & !7;
         if groups < 2 || group_blocks >= best.geometry.sb.blocks_per_group() {
             break;
         }
         let smaller = Params { group_blocks, ..params.clone() };
-        match smallest_of_groups(contents, &smaller, percent) {
+        match smallest_of_groups(contents, &smaller, headroom) {
             Ok(plan) if plan.geometry.sb.blocks_count() < best.geometry.sb.blocks_count() => best = plan,
             _ => break,
         }
@@ -170,10 +206,18 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
     Ok(best)
 }
 
-fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
-    let inodes = inodes_wanted(contents, params, Room::Percent(percent))?;
+fn smallest_of_groups(contents: &Contents, params: &Params, headroom: Headroom) -> Result<Plan, BuildError> {
+    let inodes = inodes_wanted(contents, params, Room::Contents(headroom))?;
     let lay_out = |blocks| Plan::lay_out(contents, params, blocks, inodes);
-    smallest_for(params, contents.all_blocks, percent, lay_out)
+    let plan = smallest_for(params, contents.all_blocks, headroom, lay_out)?;
+    let unit = (SIZE_UNIT_BYTES >> params.block.log2()).max(1);
+    let blocks = plan.geometry.sb.blocks_count();
+    if blocks.is_multiple_of(unit) {
+        return Ok(plan);
+    }
+    // A volume cannot have every size: its last group may be too small.
+    let larger = (1..=LARGER_SIZES).map(|n| (blocks / unit + n) * unit);
+    Ok(larger.filter_map(|blocks| lay_out(blocks).ok()).next().unwrap_or(plan))
 }
 
 /// A plan with the volume's geometry.
@@ -187,12 +231,11 @@ impl Planned for Plan {
     }
 }
 
-/// Finds the smallest volume for about `content_blocks` by trial layouts, leaving free blocks equal
-/// to `percent` of those in use.
+/// Finds the smallest volume for about `content_blocks` by trial layouts, with this much room.
 pub(crate) fn smallest_for<P: Planned>(
     params: &Params,
     content_blocks: u64,
-    percent: u64,
+    headroom: Headroom,
     lay_out: impl Fn(u64) -> Result<P, Misfit>,
 ) -> Result<P, BuildError> {
     let base = EXACT_SLACK_BYTES >> params.block.log2();
@@ -200,14 +243,15 @@ pub(crate) fn smallest_for<P: Planned>(
     // The largest size known to be too small, and the next to try.
     let mut too_small = MIN_BLOCKS - 1;
     let mut stride = base.max(1);
-    let mut next = MIN_BLOCKS.max(content_blocks + content_blocks / 32 + content_blocks * percent / 100);
+    let mut next =
+        MIN_BLOCKS.max(content_blocks + content_blocks / 32 + headroom.blocks(content_blocks, params.block));
     for _ in 0..MAX_STEPS {
         let tried = next;
         match lay_out(tried) {
             Ok(plan) => {
                 let geometry = plan.geometry();
                 let used = geometry.sb.blocks_count() - geometry.space.free();
-                let wanted = base.max(1) + used * percent / 100;
+                let wanted = base.max(1) + headroom.blocks(used, params.block);
                 let free = geometry.space.free();
                 if free < wanted {
                     too_small = too_small.max(tried);

@@ -3,7 +3,7 @@
 use super::renumber::Numbers;
 use super::survey::{Found, Survey};
 use crate::layout::{
-    FileMap, Geometry, LogicalRun, Misfit, Own, Params, Planned, Run, Short, Space, smallest_for,
+    FileMap, Geometry, Headroom, LogicalRun, Misfit, Own, Params, Planned, Run, Short, Space, smallest_for,
 };
 use crate::{BuildError, JournalSize, SizePolicy};
 use extant_format::{Compat, FileBlock, Incompat, InodeNumber, Superblock, Timestamp, VolumeBlock};
@@ -56,7 +56,7 @@ impl Arrangement {
         // A few more, as in a newly built volume.
         let wanted = (u64::from(needed) + u64::from(needed) / 32 + 16).min(sb.inodes_count().into());
         let lay_out = |blocks| Self::lay_out(&params, &indirect, survey, blocks, wanted);
-        let mut arrangement = smallest_for(&params, survey.blocks, 0, lay_out)?;
+        let mut arrangement = smallest_for(&params, survey.blocks, Headroom::NONE, lay_out)?;
         let has_pointers = survey.inodes.iter().any(|found| found.is_mapped() && !found.has_extents);
         if has_pointers && arrangement.geometry.sb.blocks_count() > u64::from(u32::MAX) {
             return Err(BuildError::Options("a map of pointers reaches 2^32 blocks only".into()));

@@ -4,8 +4,8 @@
 use super::renumber::value_inodes;
 use super::survey::{Found, Role, Survey, read_blocks};
 use extant_format::{
-    CharSign, Corrupt, FileKind, Inode, InodeFlags, InodeNumber, Place, Problem, Superblock, ValueInode,
-    VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrValue, Xattrs,
+    CharSign, Corrupt, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags, InodeNumber, Place, Problem,
+    Superblock, ValueInode, VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrValue, Xattrs,
 };
 use extant_fs::{Error, Volume};
 use std::collections::BTreeMap;
@@ -47,6 +47,9 @@ pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error>
         }
         let inode = volume.inode(found.number).await?;
         check_record(found, survey, &inode, sb)?;
+        if found.has_extents && found.is_mapped() {
+            check_tree(volume, &inode).await?;
+        }
         if inode.kind() == Some(FileKind::Symlink) && !inode.flags().contains(InodeFlags::ENCRYPT) {
             check_target(volume, survey, found, &inode).await?;
         }
@@ -98,6 +101,30 @@ fn check_record(found: &Found, survey: &Survey, inode: &Inode, sb: &Superblock) 
             }
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// Checks that each node of an extent tree begins with the file block in the entry that leads to it.
+async fn check_tree(volume: &Volume, inode: &Inode) -> Result<(), Error> {
+    let root = ExtentContext::root(volume.superblock(), inode.number);
+    let mut todo = vec![(root, ExtentNode::parse(inode.map(), &root)?)];
+    while let Some((parent, node)) = todo.pop() {
+        let ExtentNode::Index { depth, entries } = node else { continue };
+        for (n, entry) in entries.iter().enumerate() {
+            let cx = parent.child(depth, &entries, n);
+            let node = ExtentNode::parse(&read_blocks(volume, entry.child, 1).await?, &cx)?;
+            let first = match &node {
+                ExtentNode::Leaf(extents) => extents.first().map(|extent| extent.logical),
+                ExtentNode::Index { entries, .. } => entries.first().map(|entry| entry.logical),
+            };
+            if first.is_some_and(|first| first != entry.logical) {
+                let place = Place::ExtentNode(inode.number, parent.block);
+                let rule = "the first file block of the node that the entry leads to";
+                return bad(place, "ei_block", entry.logical.0.into(), rule);
+            }
+            todo.push((cx, node));
+        }
     }
     Ok(())
 }

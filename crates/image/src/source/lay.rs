@@ -116,19 +116,41 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
         xattrs: sets[node.xattrs.0 as usize],
     };
     let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
-    let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
+    // Directories of `upper`, where they go, and whether that is another path: behind a link.
+    let mut pending = vec![(NodeId::ROOT, NodeId::ROOT, false)];
     // Paths of unlisted directories that collide with something else. They wait until all links to
     // directories are in place.
     let mut late: Vec<(NodeId, Vec<u8>)> = Vec::new();
+    // Directories that meet a link of an earlier source. They may merge with the link's target,
+    // except in layers: these list what is a directory in the resulting image.
+    let mut behind: Vec<(NodeId, NodeId, Vec<u8>)> = Vec::new();
     if !upper.node(NodeId::ROOT).implied {
         tree.set_meta(NodeId::ROOT, meta(upper.node(NodeId::ROOT)));
     }
     loop {
-        let Some((from, to)) = pending.pop() else {
+        let Some((from, to, is_moved)) = pending.pop() else {
+            if let Some((from, dir, name)) = behind.pop() {
+                let path = [&tree.path(dir)[..], b"/", &name].concat();
+                // A link that leads in a circle leads to nothing.
+                let target = place::find_followed(tree, &path).ok().flatten();
+                let target = target.filter(|&target| tree.node(target).kind == Kind::Directory);
+                let node = upper.node(from);
+                let to = match target {
+                    Some(target) if node.implied => target,
+                    Some(target) => {
+                        tree.set_meta(target, meta(node));
+                        target
+                    }
+                    None if node.implied => tree.imply_directory(dir, &name)?,
+                    None => tree.put_directory(dir, &name, meta(node))?,
+                };
+                pending.push((from, to, true));
+                continue;
+            }
             let Some((from, path)) = late.pop() else { return Ok(lost) };
             // Do not remove a file that the layer lists for a directory that it does not list.
             match place::directory_or_make_unless(tree, &path, |node| node >= first_own)? {
-                Some(to) => pending.push((from, to)),
+                Some(to) => pending.push((from, to, false)),
                 None => lost.count_below(upper, from, NodeId::ROOT),
             }
             continue;
@@ -140,6 +162,10 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
             if let Some(there) = there {
                 match (node.kind, tree.node(there).kind) {
                     (Kind::Directory, Kind::Directory) => {}
+                    (Kind::Directory, Kind::Symlink) if there < first_own && !upper.is_layered() => {
+                        behind.push((id, to, name.to_vec()));
+                        continue;
+                    }
                     (Kind::Directory, Kind::Symlink) if node.implied => {}
                     (Kind::Directory, _) if there >= first_own => {
                         if !node.implied {
@@ -149,6 +175,9 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
                         continue;
                     }
                     (_, Kind::Directory) => lost.count_below(tree, there, first_own),
+                    _ if there >= first_own && done.get(&id) != Some(&there) && !upper.is_layered() => {
+                        lost.count(|| [&tree.path(to)[..], b"/", name].concat());
+                    }
                     _ => {}
                 }
             }
@@ -168,7 +197,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
                         true => tree.imply_directory(to, name)?,
                         false => tree.put_directory(to, name, meta(node))?,
                     };
-                    pending.push((id, made));
+                    pending.push((id, made, is_moved));
                     continue;
                 }
                 (_, Payload::Below { node }) => {
@@ -177,6 +206,13 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
                 }
                 (Kind::Symlink, _) => tree.put_symlink(to, name, meta(node), upper.symlink_target(id))?,
                 (kind, payload) => {
+                    // Any name of several may turn out to be one that moved.
+                    let payload = match payload {
+                        Payload::Host { root } if is_moved || node.names > 1 => {
+                            tree.host_at(root, upper.entry_path(entry))
+                        }
+                        payload => payload,
+                    };
                     let sparse = upper.sparse_map(id).map(<[_]>::to_vec);
                     tree.put(to, name, kind, meta(node), payload, node.size, sparse)?
                 }

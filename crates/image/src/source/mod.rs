@@ -66,10 +66,14 @@ pub(crate) fn load(
                     marks::take_marks(&mut layer, &quoted_path(&path))?;
                     layer.mark_layered();
                     lay::lay(&mut tree, layer, &quoted_path(&path), notes)?;
-                } else {
+                } else if tree.is_blank() {
                     let whiteouts;
                     (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;
                     notes.extend(whiteouts);
+                } else {
+                    let (upper, whiteouts) = walk::walk(Tree::new(), &stores, root, options, rt)?;
+                    notes.extend(whiteouts);
+                    lay::lay(&mut tree, upper, &quoted_path(&path), notes)?;
                 }
             }
             Resolved::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 
 /// Default options.
@@ -31,17 +31,13 @@ pub(crate) fn build_directory(source: &Path, output: &Path, volume: VolumeOption
 
 /// Runs a tool; prints a message and returns `None` if it is not installed.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
-    match Command::new(name).args(args).env("PATH", path_with_sbin()).output() {
+    match extant_testbed::command(name).args(args).output() {
         Ok(output) => Some(output),
         Err(_) => {
             println!("skipped: {name} is not installed");
             None
         }
     }
-}
-
-fn path_with_sbin() -> String {
-    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 
 /// Runs a tool that must succeed; returns false if it is not installed.

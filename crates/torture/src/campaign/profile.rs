@@ -16,9 +16,9 @@ pub struct Profile {
     pub tune2fs: &'static [&'static str],
     /// Size in KiB.
     pub kib: u32,
-    /// Whether the device contained bytes other than zero before mke2fs, which does not write
-    /// unused inode tables and bitmaps (`lazy_itable_init`).
-    pub used_device: bool,
+    /// Whether mke2fs leaves unused inode tables and bitmaps unwritten (`lazy_itable_init`): they
+    /// then hold what the device held before.
+    pub lazy_tables: bool,
     /// Whether it is opened with the library's defaults, which commit by age and checkpoint in the
     /// background; otherwise as an offline batch.
     pub online: bool,
@@ -37,7 +37,7 @@ pub const UNLOGGED: [Profile; 3] = [
         &["-t", "ext4", "-b", "1024", "-I", "256", "-g", "512", "-O", "^has_journal,^flex_bg"],
         4 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
 ];
 
 const EXT4: Profile =
@@ -49,7 +49,7 @@ const GROUPS: Profile = Profile::new(
     &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "1024", "-G", "4"],
     6 << 10,
 )
-.over_used_device();
+.lazy_tables();
 
 /// All volumes for campaigns. For those without a journal there is no prefix to guarantee, and
 /// e2fsck is part of recovery.
@@ -89,14 +89,14 @@ pub const PROFILES: [Profile; 20] = [
         ],
         6 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     // Bitmaps and inode tables in their own groups, two descriptor blocks.
     Profile::new(
         "ext4-no-flex-bg",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "256", "-O", "^flex_bg"],
         6 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     // 32-byte descriptors with the checksum that preceded `metadata_csum`.
     Profile::new(
         "ext4-uninit-bg",
@@ -116,7 +116,7 @@ pub const PROFILES: [Profile; 20] = [
         ],
         6 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     Profile::new(
         "ext4-inline",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "inline_data"],
@@ -178,7 +178,7 @@ const BIGALLOC: Profile = Profile::new(
     ],
     8 << 10,
 )
-.over_used_device();
+.lazy_tables();
 
 /// Data goes through the log, and its blocks are freed with their clusters.
 pub const BIGALLOC_DATA_JOURNAL: Profile =
@@ -226,19 +226,19 @@ const CONFIG: &str = "\
     }
 ";
 
-/// Fill byte of a used device.
+/// Every device is filled with this before mke2fs, so that no stale block passes for a hole.
 const USED: u8 = 0xa5;
 
 impl Profile {
-    /// A volume on a zeroed device, opened as an offline batch.
+    /// A volume whose inode tables mke2fs writes, opened as an offline batch.
     pub const fn new(name: &'static str, mke2fs: &'static [&'static str], kib: u32) -> Self {
-        Self { name, mke2fs, tune2fs: &[], kib, used_device: false, online: false, short_steps: false }
+        Self { name, mke2fs, tune2fs: &[], kib, lazy_tables: false, online: false, short_steps: false }
     }
 
-    /// On a device with other bytes, of which mke2fs overwrites as few as possible.
+    /// A volume that mke2fs writes as little of as possible.
     #[must_use]
-    pub const fn over_used_device(mut self) -> Self {
-        self.used_device = true;
+    pub const fn lazy_tables(mut self) -> Self {
+        self.lazy_tables = true;
         self
     }
 
@@ -274,12 +274,9 @@ impl Profile {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("image");
         let bytes = (self.kib as usize) << 10;
-        match self.used_device {
-            false => std::fs::File::create(&path)?.set_len(bytes as u64)?,
-            true => std::fs::write(&path, vec![USED; bytes])?,
-        }
+        std::fs::write(&path, vec![USED; bytes])?;
         let uuid = "9d3b2b8e-6f4c-4b1e-8a57-0123456789ab";
-        let lazy = u8::from(self.used_device);
+        let lazy = u8::from(self.lazy_tables);
         let extended =
             format!("hash_seed={uuid},lazy_itable_init={lazy},lazy_journal_init=0,nodiscard,root_owner=0:0");
         let config = folder.path().join("mke2fs.conf");

@@ -39,13 +39,13 @@ pub(super) const TINY: [Profile; 8] = [
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-G", "4"],
         4 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     Profile::new(
         "tiny-inline",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-O", "inline_data,^flex_bg"],
         4 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     Profile::new("tiny-data-journal", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10)
         .tuned(&["-o", "journal_data"]),
     TINY_BIGALLOC,

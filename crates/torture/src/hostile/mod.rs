@@ -40,13 +40,13 @@ pub const PROFILES: [Profile; 7] = [
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-G", "4"],
         4 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
     Profile::new(
         "ext4-groups-no-checksums",
         &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "512", "-O", "^metadata_csum,^flex_bg,uninit_bg"],
         4 << 10,
     )
-    .over_used_device(),
+    .lazy_tables(),
 ];
 
 /// Operations tried on a damaged volume.

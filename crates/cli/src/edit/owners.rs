@@ -1,0 +1,72 @@
+//! Owners by number, or by name as the image's own `/etc/passwd` and `/etc/group` know them.
+
+use crate::edit_args::Owner;
+use crate::failure::Failure;
+use extant::Dir;
+use extant_fs::quote;
+use std::path::Path;
+
+/// An owner, a group, or both, as they were typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedOwner {
+    user: Option<Id>,
+    group: Option<Id>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Id {
+    Number(u32),
+    Name(String),
+}
+
+impl NamedOwner {
+    /// Parses `OWNER`, `OWNER:GROUP` or `:GROUP`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (user, group) = text.split_once(':').unwrap_or((text, ""));
+        let owner = Self { user: Id::parse(user)?, group: Id::parse(group)? };
+        match owner.user.is_none() && owner.group.is_none() || text.ends_with(':') {
+            true => Err("an owner is OWNER, OWNER:GROUP or :GROUP, in numbers or names".into()),
+            false => Ok(owner),
+        }
+    }
+
+    /// The numbers, with names looked up on the volume.
+    pub(crate) fn resolve(&self, root: &Dir, image: &Path) -> Result<Owner, Failure> {
+        let number = |id: &Option<Id>, file: &str| match id {
+            None => Ok(None),
+            Some(Id::Number(number)) => Ok(Some(*number)),
+            Some(Id::Name(name)) => look_up(root, image, file, name).map(Some),
+        };
+        Ok(Owner { uid: number(&self.user, "/etc/passwd")?, gid: number(&self.group, "/etc/group")? })
+    }
+}
+
+impl Id {
+    fn parse(text: &str) -> Result<Option<Self>, String> {
+        match text.parse() {
+            _ if text.is_empty() => Ok(None),
+            // Linux's system calls use it for "unchanged".
+            Ok(u32::MAX) => Err(format!("{text} is no id that a file can have")),
+            Ok(number) => Ok(Some(Self::Number(number))),
+            Err(_) if text.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first)) => {
+                Err(format!("{text} is no number and no name"))
+            }
+            Err(_) => Ok(Some(Self::Name(text.to_owned()))),
+        }
+    }
+}
+
+/// The third field of the line of this name: passwd(5), group(5).
+fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Failure> {
+    let image = quote(image.as_os_str().as_encoded_bytes());
+    let unknown =
+        |why: String| Failure::Usage(format!("{}: {why}; give its number instead", quote(name.as_bytes())));
+    let text =
+        root.read(file).map_err(|error| unknown(format!("{image}:{file} cannot be read ({error})")))?;
+    let text = String::from_utf8_lossy(&text);
+    let number = text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    number.ok_or_else(|| unknown(format!("{image}:{file} has no such name")))
+}

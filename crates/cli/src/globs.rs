@@ -1,0 +1,91 @@
+//! Patterns in paths of an image: `rootfs.img:/etc/*.conf`.
+
+use crate::args::ImageArgs;
+use crate::failure::Failure;
+use crate::image_path::ImagePath;
+use crate::session::{Access, Session};
+use extant_format::{FileKind, Inode};
+use extant_fs::{Error, Follow, Volume, WalkOptions};
+use glob::{MatchOptions, Pattern};
+
+/// As in the shell: `*` does not match a name's first dot.
+const OPTIONS: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// The places, with those whose paths are patterns replaced by what matches, in order of names. A
+/// path that exists as it is written is no pattern, and one that nothing matches stays.
+pub(crate) fn expanded(
+    session: &mut Session,
+    places: &[ImagePath],
+    open: &ImageArgs,
+) -> Result<Vec<ImagePath>, Failure> {
+    let mut all = Vec::new();
+    for place in places {
+        let is_pattern = place.path.iter().any(|byte| b"*?[".contains(byte));
+        // The command itself reports a volume that cannot be opened.
+        let volume = match is_pattern {
+            true => session.volume(place, open, Access::Metadata).ok(),
+            false => None,
+        };
+        let Some(volume) = volume else {
+            all.push(place.clone());
+            continue;
+        };
+        let rt = session.rt.clone();
+        let found = rt.block_on(matching(&volume, &place.path))?;
+        match found.is_empty() {
+            true => all.push(place.clone()),
+            false => {
+                all.extend(found.into_iter().map(|path| ImagePath { image: place.image.clone(), path }));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Paths that match. What cannot be read matches nothing.
+async fn matching(volume: &Volume, path: &[u8]) -> Vec<Vec<u8>> {
+    if volume.resolve(path, Follow::No).await.is_ok() {
+        return Vec::new();
+    }
+    let mut found: Vec<Vec<u8>> = vec![Vec::new()];
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        let pattern = std::str::from_utf8(name).ok().filter(|name| name.contains(['*', '?', '[']));
+        let pattern = pattern.and_then(|name| Pattern::new(name).ok());
+        let mut next = Vec::new();
+        for dir in found {
+            match &pattern {
+                None => {
+                    let path = [&dir[..], b"/", name].concat();
+                    if volume.resolve(&path, Follow::No).await.is_ok() {
+                        next.push(path);
+                    }
+                }
+                Some(pattern) => {
+                    let names = names(volume, &dir).await.unwrap_or_default();
+                    let matches =
+                        |name: &Vec<u8>| pattern.matches_with(&String::from_utf8_lossy(name), OPTIONS);
+                    let paths =
+                        names.into_iter().filter(matches).map(|name| [&dir[..], b"/", &name].concat());
+                    next.extend(paths);
+                }
+            }
+        }
+        found = next;
+    }
+    found
+}
+
+/// The names in a directory, in order.
+async fn names(volume: &Volume, path: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let path = if path.is_empty() { b"/" } else { path };
+    let dir: Inode = volume.resolve(path, Follow::Yes).await?;
+    let mut names = Vec::new();
+    if dir.kind() == Some(FileKind::Directory) {
+        let mut walk = volume.walk(&dir, WalkOptions { depth: Some(1), ..Default::default() }).await?;
+        while let Some(next) = walk.next().await {
+            names.extend(next.ok().map(|entry| entry.name));
+        }
+    }
+    Ok(names)
+}

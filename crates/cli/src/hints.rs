@@ -1,0 +1,104 @@
+//! What to type instead: for commands that other tools have, and for words in another order.
+
+use crate::args::{Args, CpArgs};
+use crate::failure::Failure;
+use crate::image_path::ImagePath;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+use extant_fs::quote;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Commands that people know from elsewhere, and what there is.
+const ELSEWHERE: [(&[&str], &str); 9] = [
+    (
+        &["mount", "umount", "unmount"],
+        "Extant cannot mount volumes yet. Without root, `extant shell IMAGE` looks at one, `extant cp` and `extant \
+         export` copy out of it, and `extant put` and `extant edit` change it. With root: mount -o loop IMAGE DIR",
+    ),
+    (
+        &["fsck", "check", "e2fsck", "repair", "verify"],
+        "Extant cannot check or repair volumes yet: run e2fsck -f IMAGE. `extant recover` replays a journal.",
+    ),
+    (
+        &["resize", "grow", "resize2fs", "expand"],
+        "`extant shrink` makes a volume as small as its contents. Extant cannot grow one yet: enlarge the file with \
+         truncate, then run resize2fs IMAGE.",
+    ),
+    (
+        &["extract", "unpack", "dump"],
+        "`extant cp IMAGE:/ DIR` copies files out, `extant export IMAGE -o X.tar` into an archive.",
+    ),
+    (
+        &["create", "new", "pack", "make"],
+        "`extant build` makes a volume of files, `extant mkfs` an empty one.",
+    ),
+    (&["mke2fs", "format", "mkfs.ext4"], "`extant mkfs` makes an empty volume."),
+    (
+        &["import", "add", "write"],
+        "`extant put` copies files into a volume, `extant build --into` archives and images.",
+    ),
+    (
+        &["dumpe2fs", "show", "tune2fs"],
+        "`extant info` shows a volume's settings. Extant cannot change them: use tune2fs.",
+    ),
+    (&["debugfs"], "`extant debug` prints structures, `extant shell` looks at files at a prompt."),
+];
+
+/// Parses the command line. `debug WHAT [NUMBER] IMAGE` is understood like `debug IMAGE WHAT
+/// [NUMBER]`.
+pub(crate) fn parse(words: Vec<OsString>) -> Result<Args, clap::Error> {
+    let told = match Args::try_parse_from(&words) {
+        Ok(args) => return Ok(args),
+        Err(told) => told,
+    };
+    let at = words.iter().position(|word| word == "debug");
+    if let Some(at) = at
+        && let [what, rest @ ..] = &words[at + 1..]
+        && Args::command()
+            .find_subcommand("debug")
+            .is_some_and(|debug| debug.get_subcommands().any(|known| *what == *known.get_name()))
+        && let Some(image) = rest.iter().rposition(|word| !word.as_bytes().starts_with(b"-"))
+    {
+        let mut turned = words[..=at].to_vec();
+        turned.extend([rest[image].clone(), what.clone()]);
+        turned.extend(rest.iter().enumerate().filter(|&(n, _)| n != image).map(|(_, word)| word.clone()));
+        if let Ok(args) = Args::try_parse_from(turned) {
+            return Ok(args);
+        }
+    }
+    Err(told)
+}
+
+/// What there is instead of an unknown command.
+pub(crate) fn for_unknown_command(told: &clap::Error) -> Option<&'static str> {
+    if told.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = told.get(ContextKind::InvalidSubcommand) else { return None };
+    ELSEWHERE.iter().find(|(words, _)| words.contains(&word.as_str())).map(|(_, hint)| *hint)
+}
+
+/// Refuses a copy into an image, and names the command for it.
+pub(crate) fn wrong_way(args: &CpArgs) -> Result<(), Failure> {
+    let to = args.to.as_os_str();
+    let target = ImagePath::parse(to.to_owned());
+    let is_image =
+        to.as_bytes().windows(2).any(|pair| pair == b":/") && target.image.is_file() && !args.to.exists();
+    if !is_image {
+        return Ok(());
+    }
+    let (from, to) = (args.place.image_quoted(), quote(to.as_bytes()));
+    let is_host = args.place.path == b"/" && Path::new(&args.place.image).exists();
+    Err(Failure::Usage(match is_host && args.place.image != target.image {
+        true => format!("cp copies out of an image; into one: extant put -r {from} {to}"),
+        false if args.place.image == target.image => {
+            format!("cp copies out of an image; within one: extant copy {} {to}", args.place.quoted())
+        }
+        false => format!(
+            "cp copies out of an image; copy {} to a directory first, then put that",
+            args.place.quoted()
+        ),
+    }))
+}
