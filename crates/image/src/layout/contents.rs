@@ -253,7 +253,8 @@ fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
 }
 
 /// Clamps the tree's times, uses the latest that is not in the future as the volume's, and returns
-/// the nodes whose times do not fit in an inode.
+/// the nodes whose times do not fit in an inode. Archives round times, and clocks differ: a day
+/// ahead is not the future.
 fn settle_times(
     tree: &mut Tree,
     params: &mut Params,
@@ -265,7 +266,7 @@ fn settle_times(
     let listed = (0..tree.node_slots() as u32).map(|id| tree.node(NodeId(id)));
     let times = listed.filter(|node| node.names > 0 && !node.implied).map(|node| node.mtime);
     let created = clamp.unwrap_or_else(|| {
-        let past = times.clone().filter(|&time| time <= now).max();
+        let past = times.clone().filter(|time| time.seconds <= now.seconds + 24 * 60 * 60).max();
         past.or_else(|| times.clone().next().map(|_| now)).unwrap_or_default()
     });
     params.created = extant_format::Timestamp { seconds: created.seconds.clamp(0, range.1), nanos: 0 };
