@@ -1,6 +1,5 @@
 //! Runs jobs.
 
-mod bounds;
 mod cyclictest;
 mod file_span;
 mod measure;
@@ -12,11 +11,10 @@ mod volume;
 mod watch;
 mod written;
 
-pub use bounds::{Chosen, QueueBounds};
 pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
-pub use target::Policy;
+pub use target::{Chosen, Policy, QueueBounds};
 pub(crate) use volume::Policies;
 pub use volume::{Aged, FileSystem, Layout, OnDevice, VolumeSpec};
 pub(crate) use watch::{STEP, Seen, Watch};
