@@ -41,12 +41,13 @@ pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = 
     let mut names: BTreeMap<(Name, IsMisplaced), (NodeId, u64)> = BTreeMap::new();
     for node in order {
         let (old, kind) = (tree.node(node).xattrs, tree.node(node).kind);
-        let is_kept = |xattr: &Xattr| is_storable(&xattr.name) && !is_misplaced(&xattr.name, kind);
+        let has_place = |xattr: &Xattr| is_storable(&xattr.name) && !is_misplaced(&xattr.name, kind);
+        let is_kept = |xattr: &Xattr| has_place(xattr) && !is_empty_list(xattr);
         let set = tree.xattrs(old);
         if set.iter().all(is_kept) {
             continue;
         }
-        for xattr in set.iter().filter(|xattr| !is_kept(xattr)) {
+        for xattr in set.iter().filter(|xattr| !has_place(xattr)) {
             let name = (xattr.name.clone(), is_storable(&xattr.name));
             names.entry(name).or_insert((node, 0)).1 += 1;
         }
@@ -67,6 +68,8 @@ pub(crate) fn leave_out_xattrs(tree: &mut Tree, order: impl IntoIterator<Item = 
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+/// The first word of a list's value (`linux/posix_acl_xattr.h`).
+const VERSION_OF_LISTS: u32 = 2;
 
 /// Whether Linux does not allow an attribute of this name on files of this type (xattr(7), acl(5)).
 fn is_misplaced(name: &[u8], kind: Kind) -> bool {
@@ -77,6 +80,12 @@ fn is_misplaced(name: &[u8], kind: Kind) -> bool {
         _ if name == ACCESS_LIST => kind == Kind::Symlink,
         _ => name.starts_with(b"user."),
     }
+}
+
+/// Whether an access list has no entries. Linux stores no attribute for such a list; GNU tar writes
+/// one as the default list of a directory that has only an access list.
+fn is_empty_list(xattr: &Xattr) -> bool {
+    [ACCESS_LIST, DEFAULT_LIST].contains(&&*xattr.name) && *xattr.value == VERSION_OF_LISTS.to_le_bytes()
 }
 
 /// Sets the mode of every node with an access list as Linux does: the group bits are the list's

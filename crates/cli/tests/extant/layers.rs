@@ -75,12 +75,16 @@ fn a_mode_follows_its_access_list_wherever_it_comes_from() {
     let path = |name: &str| dir.path().join(name);
     let source = path("source");
     fs::create_dir_all(source.join("d")).unwrap();
+    fs::create_dir_all(source.join("d/no-default")).unwrap();
     let mode =
         |name: &str, mode| fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
-    for (name, before, list) in
-        [("f", 0o600, "u:33:r"), ("g", 0o4751, "g:7:rwx"), ("d", 0o1700, "u:33:rwx,d:u:33:r")]
-    {
-        if name != "d" {
+    for (name, before, list) in [
+        ("f", 0o600, "u:33:r"),
+        ("g", 0o4751, "g:7:rwx"),
+        ("d/no-default", 0o750, "g:7:rx"),
+        ("d", 0o1700, "u:33:rwx,d:u:33:r"),
+    ] {
+        if !source.join(name).is_dir() {
             fs::write(source.join(name), name).unwrap();
         }
         mode(name, before);
@@ -102,6 +106,8 @@ fn a_mode_follows_its_access_list_wherever_it_comes_from() {
         source.clone(),
         archive("bsd.tar", "bsdtar", &["--acls"]),
         archive("gnu.tar", "tar", &["--xattrs", "--xattrs-include=*", "--format=pax"]),
+        archive("gnu-acls.tar", "tar", &["--acls", "--format=pax"]),
+        archive("gnu-both.tar", "tar", &["--acls", "--xattrs", "--xattrs-include=*", "--format=pax"]),
     ];
     let image = path("image");
     let check = |what: &str, below: &str| {

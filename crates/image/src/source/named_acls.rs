@@ -95,6 +95,7 @@ impl<'a> Known<'a> {
                 Some(name) if set.iter().any(|other| *other.name == *name) => {}
                 Some(name) => {
                     let value = acl_from_text(&xattr.value, |of, name| self.number_of(of, name))?;
+                    // `settle` drops lists without entries, which GNU tar writes.
                     resolved.push(Xattr { name: name.into(), value: value.into() });
                 }
             }
