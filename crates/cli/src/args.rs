@@ -22,7 +22,8 @@ Exit codes:
 
 const PLACES: &str = "\
 A path in an image is written IMAGE:/path and split at the last \":/\", so that the image's own name may hold colons; for \
-an image whose name holds \":/\", add a final \":/\" to mean its root. Names are printed with control characters, \
+an image whose name holds \":/\", add a final \":/\" to mean its root. An image may also be the address of an NBD \
+export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH. Names are printed with control characters, \
 backslashes and bytes that are not UTF-8 escaped.";
 
 /// Builds, reads, changes, compares and recovers ext2, ext3 and ext4 volumes in files and disks,
@@ -34,8 +35,30 @@ pub(crate) struct Args {
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Where the volume is in an image or on a disk.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Where the volume is")]
+pub(crate) struct PlaceArgs {
+    /// The volume begins at this byte of the image or disk, such as 1M
+    // `trim` and `fallocate` have an option of this name and id, which clap then leaves to them.
+    #[arg(id = "place_offset", long = "offset", global = true, value_name = "BYTES", value_parser = values::size)]
+    pub(crate) offset: Option<u64>,
+    /// The same, for commands that have another --offset
+    #[arg(long, global = true, hide_short_help = true, value_name = "BYTES", value_parser = values::size)]
+    pub(crate) volume_offset: Option<u64>,
+    /// It takes no more than these bytes
+    #[arg(long, global = true, value_name = "BYTES", value_parser = values::size)]
+    pub(crate) size_limit: Option<u64>,
+    /// It is in this partition of a GPT or MBR, by number, or by name; `extant info DISK` lists them
+    #[arg(long, global = true, value_name = "N|NAME")]
+    pub(crate) partition: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -77,7 +77,10 @@ fn add(
     progress.finish();
     let AddReport { files, directories, free_bytes, free_inodes, notes, problems } =
         added.map_err(|error| match error {
-            BuildError::Volume { path, error } => Failure::to_add(&place.image, path, error),
+            BuildError::Volume { path, error } => match session.not_opened_to_change(&place.image, error) {
+                Failure::Volume { error, .. } => Failure::Volume { place: path, error },
+                failure => failure,
+            },
             error => advised(error),
         })?;
     for note in &notes {

@@ -73,7 +73,7 @@ pub(crate) struct TrimArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Begin at this byte of the volume
-    #[arg(short, long, default_value = "0", value_parser = values::size)]
+    #[arg(id = "place_offset", short = 'o', long = "offset", default_value = "0", value_parser = values::size)]
     pub(crate) offset: u64,
     /// Look at this many bytes; all that follow by default
     #[arg(short, long, value_parser = values::size)]
@@ -365,7 +365,7 @@ pub(crate) struct FallocateArgs {
     #[arg(short = 'n', long, conflicts_with_all = ["punch_hole", "collapse_range", "insert_range"])]
     pub(crate) keep_size: bool,
     /// Where the range begins, such as 0 or 64K
-    #[arg(short, long, default_value = "0", value_parser = values::size)]
+    #[arg(id = "place_offset", short = 'o', long = "offset", default_value = "0", value_parser = values::size)]
     pub(crate) offset: u64,
     /// Its length, such as 64K
     #[arg(short, long, value_parser = values::size)]

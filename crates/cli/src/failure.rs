@@ -1,6 +1,8 @@
 //! Failures of commands, and their exit codes.
 
 use crate::image_path::ImagePath;
+use crate::place;
+use extant::{Part, PlaceError};
 use extant_block::IoErrorKind;
 use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
 use extant_fs::quote;
@@ -64,9 +66,12 @@ pub(crate) enum Failure {
     /// No superblock was found.
     #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
     NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
-    /// The file is something else.
-    #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, foreign.advice)]
-    Foreign { image: String, foreign: Foreign },
+    /// The file is something else. `advice` is better than what its format has.
+    #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, advice.as_deref().unwrap_or(foreign.advice))]
+    Foreign { image: String, foreign: Foreign, advice: Option<String> },
+    /// The image, or the part of it that was asked for, cannot be opened.
+    #[error("{image}: {error}")]
+    Place { image: String, error: PlaceError },
     /// There is no superblock at the offset given by the user.
     #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
     NoBackup { image: String, at: u64, error: extant_fs::Error },
@@ -170,40 +175,32 @@ impl Failure {
 
     /// The failure for an image that could not be opened for reading; `superblock` is the offset
     /// given by the user.
-    pub(crate) fn open(image: &Path, superblock: Option<u64>, error: extant_fs::Error) -> Self {
+    pub(crate) fn open(image: &Path, part: &Part, superblock: Option<u64>, error: extant_fs::Error) -> Self {
         match superblock {
             Some(at) if lacks_superblock(&error) => {
-                Self::NoBackup { image: quote(image.as_os_str().as_bytes()), at, error }
+                Self::NoBackup { image: place::described(image, part), at, error }
             }
-            _ => Self::open_whole(image, ", which --superblock may get round", error),
+            _ => Self::not_opened(image, part, ", which --superblock may get round", error),
         }
     }
 
     /// The failure for an image that could not be opened for writing.
-    pub(crate) fn open_to_change(image: &Path, error: extant_fs::Error) -> Self {
-        Self::open_whole(image, ", which e2fsck -b can repair", error)
-    }
-
-    /// The failure for an image that files could not be added to; `place` is where it was met.
-    pub(crate) fn to_add(image: &Path, place: String, error: extant_fs::Error) -> Self {
-        match Self::open_to_change(image, error) {
-            Self::Volume { error, .. } => Self::Volume { place, error },
-            other => other,
-        }
+    pub(crate) fn open_to_change(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
+        Self::not_opened(image, part, ", which e2fsck -b can repair", error)
     }
 
     /// The failure for an image that could not be opened; `advice` may help with a damaged
     /// superblock.
-    fn open_whole(path: &Path, advice: &'static str, error: extant_fs::Error) -> Self {
-        let image = quote(path.as_os_str().as_bytes());
+    fn not_opened(path: &Path, part: &Part, advice: &'static str, error: extant_fs::Error) -> Self {
+        let image = place::described(path, part);
         match error {
             extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
             extant_fs::Error::Busy(_) => {
                 let told = format!("{image}: in use by another command of extant; wait until it has ended");
                 Self::Named { told, error }
             }
-            error if lacks_superblock(&error) => match identify(path) {
-                Some(foreign) => Self::Foreign { image, foreign },
+            error if lacks_superblock(&error) => match identify(path, part) {
+                Some(foreign) => Self::Foreign { image, foreign, advice: None },
                 None => Self::NoVolume { image, advice, error },
             },
             error => Self::Volume { place: image, error },
@@ -225,14 +222,17 @@ impl Failure {
 }
 
 /// Names the format of a file that has no superblock, if its first bytes tell.
-fn identify(path: &Path) -> Option<Foreign> {
+fn identify(path: &Path, part: &Part) -> Option<Foreign> {
     let mut head = Vec::new();
+    if *part != Part::Whole {
+        return None;
+    }
     File::open(path).ok()?.take(FOREIGN_HEAD_BYTES as u64).read_to_end(&mut head).ok()?;
     Foreign::identify(&head)
 }
 
 /// Whether nothing at the superblock's offset looks like one.
-fn lacks_superblock(error: &extant_fs::Error) -> bool {
+pub(crate) fn lacks_superblock(error: &extant_fs::Error) -> bool {
     use extant_format::{Corrupt, Place, Problem};
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! `IMAGE:/path`.
+//! `IMAGE:/path`; the image may be the address of an NBD export.
 
 use extant_fs::quote;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,12 @@ pub(crate) struct ImagePath {
 impl ImagePath {
     pub(crate) fn parse(arg: OsString) -> Self {
         let bytes = arg.into_vec();
-        let split = bytes.windows(2).rposition(|pair| pair == b":/").filter(|&at| at > 0);
+        // The colon of an address's scheme does not count.
+        let scheme = match extant::is_address(Path::new(OsStr::from_bytes(&bytes))) {
+            true => bytes.windows(3).position(|three| three == b"://"),
+            false => Some(0),
+        };
+        let split = bytes.windows(2).rposition(|pair| pair == b":/").filter(|&at| Some(at) > scheme);
         let (image, path) = match split {
             Some(at) => (bytes[..at].to_vec(), bytes[at + 1..].to_vec()),
             None => (bytes, b"/".to_vec()),
@@ -93,6 +98,11 @@ mod tests {
         assert_eq!(split("/dev/disk/by-path/pci:0:/x"), pair("/dev/disk/by-path/pci:0", "/x"));
         assert_eq!(split("odd:/name.img:/"), pair("odd:/name.img", "/"));
         assert_eq!(split(":/x"), pair(":/x", "/"));
+        assert_eq!(split("nbd://host"), pair("nbd://host", "/"));
+        assert_eq!(split("nbd://host:10809/a:/etc/fstab"), pair("nbd://host:10809/a", "/etc/fstab"));
+        let unix = "nbd+unix:///a?socket=/run/s";
+        assert_eq!(split(&format!("{unix}:/x")), pair(unix, "/x"));
+        assert_eq!(split(unix), pair(unix, "/"));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `extant info`.
 
 use crate::args::InfoArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, lacks_superblock};
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time};
 use crate::output::outln;
 use crate::session::{Access, Session};
+use extant::Part;
 use extant_format::{Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock};
 use extant_fs::Volume;
 use serde::Serialize;
@@ -14,9 +15,18 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let device = session.device(&place, Access::Metadata)?;
     let at = args.open.superblock.unwrap_or(1024);
-    let in_image = |error| Failure::open(&place.image, args.open.superblock, error);
     // Shown even if the volume cannot be opened.
-    let lying = session.rt.block_on(extant_fs::read_superblock(&*device, at))?.map_err(in_image)?;
+    let lying = match session.rt.block_on(extant_fs::read_superblock(&*device, at))? {
+        Ok(lying) => lying,
+        Err(error) => {
+            let is_disk =
+                session.part == Part::Whole && args.open.superblock.is_none() && lacks_superblock(&error);
+            return match session.partitions(&place.image).filter(|_| is_disk) {
+                Some(there) => crate::place::print(session, &there, args.json),
+                None => Err(session.not_opened(&place.image, args.open.superblock, error)),
+            };
+        }
+    };
     drop(device);
     let volume = match session.volume(&place, &args.open, Access::Metadata) {
         Ok(volume) => Some(volume),

@@ -28,6 +28,7 @@ mod ls;
 mod modes;
 mod output;
 mod owners;
+mod place;
 mod progress;
 mod recover;
 mod report;
@@ -46,11 +47,18 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Args { quiet, mut command } = match hints::parse(std::env::args_os().collect()) {
+    let Args { quiet, place, mut command } = match hints::parse(std::env::args_os().collect()) {
         Ok(args) => args,
         Err(told) => return tell(&told),
     };
     let mut session = Session::new(quiet);
+    match place::part(&place, &command) {
+        Ok(part) => session.part = part,
+        Err(failure) => {
+            session.fail(failure);
+            return session.finish();
+        }
+    }
     let done = match &mut command {
         Command::Build(args) => build::run(&mut session, args),
         Command::Mkfs(args) => build::mkfs(&mut session, args),

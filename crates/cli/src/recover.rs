@@ -13,7 +13,7 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
     let image = ImagePath { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // Stop at the first problem: damage to the superblock or journal must not get worse.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
-    let done = done.map_err(|error| Failure::open_to_change(&args.image, error))?;
+    let done = done.map_err(|error| session.not_opened_to_change(&args.image, error))?;
     if args.json {
         json::print(&mut session.out, &JsonRecovery::from(&done))?;
     } else {

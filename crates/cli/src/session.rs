@@ -4,8 +4,10 @@ use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
+use crate::place;
+use extant::{Part, Partition, PlaceError, open_place};
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
-use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable};
+use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote};
 use extant_rt::Rt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) rt: Rt,
     pub(crate) out: Output,
     pub(crate) quiet: bool,
+    /// The part of each image that holds the volume.
+    pub(crate) part: Part,
     worst: Exit,
     closed: bool,
     volumes: Vec<(PathBuf, Volume)>,
@@ -36,13 +40,14 @@ impl Session {
             rt: Rt::real(Default::default()),
             out: Output::stdout(),
             quiet,
+            part: Part::Whole,
             worst: Exit::Done,
             closed: false,
             volumes: Vec::new(),
         }
     }
 
-    /// Opens an image file for reading.
+    /// Opens an image, or the part of it that holds the volume, for reading.
     pub(crate) fn device(&self, place: &ImagePath, access: Access) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: false, direct: access == Access::Contents };
         let failure = |error: std::io::Error| match place.misspelt(&error) {
@@ -50,19 +55,67 @@ impl Session {
             None => Failure::host(&place.image, error),
         };
         Failure::of_split(place)?;
-        let device = FileDevice::open(&place.image, options).map_err(failure)?;
-        Ok(Arc::new(device.driven_by(&self.rt)))
+        self.open_part(&place.image, &self.part, options, ForeignLocks::Honour, failure)
     }
 
-    /// Opens an existing image file for reading and writing.
+    /// Opens an existing image, or the part of it that holds the volume, for reading and writing.
     pub(crate) fn device_to_change(
         &self,
         image: &Path,
         foreign: ForeignLocks,
     ) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: true, direct: false };
-        let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
-        Ok(Arc::new(device.with_foreign_locks(foreign).driven_by(&self.rt)))
+        self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))
+    }
+
+    fn open_part(
+        &self,
+        image: &Path,
+        part: &Part,
+        options: FileOptions,
+        foreign: ForeignLocks,
+        of_host: impl FnOnce(std::io::Error) -> Failure,
+    ) -> Result<Arc<dyn Device>, Failure> {
+        let opened = self.rt.block_on(open_place(&self.rt, image, part, options, foreign))?;
+        opened.map_err(|error| match error {
+            PlaceError::Host(error) => of_host(error),
+            error => Failure::Place { image: quote(image.as_os_str().as_encoded_bytes()), error },
+        })
+    }
+
+    /// The partitions of a disk, if it has a table of them.
+    pub(crate) fn partitions(&self, disk: &Path) -> Option<Vec<Partition>> {
+        let options = FileOptions { write: false, direct: false };
+        let of_host = |error| Failure::host(disk, error);
+        let device = self.open_part(disk, &Part::Whole, options, ForeignLocks::Honour, of_host).ok()?;
+        self.rt.block_on(extant::partitions(&*device)).ok()?.ok()?
+    }
+
+    /// The failure for an image that could not be opened for reading; `superblock` is the offset
+    /// given by the user.
+    pub(crate) fn not_opened(
+        &self,
+        image: &Path,
+        superblock: Option<u64>,
+        error: extant_fs::Error,
+    ) -> Failure {
+        self.advised(image, Failure::open(image, &self.part, superblock, error))
+    }
+
+    /// The failure for an image that could not be opened for writing.
+    pub(crate) fn not_opened_to_change(&self, image: &Path, error: extant_fs::Error) -> Failure {
+        self.advised(image, Failure::open_to_change(image, &self.part, error))
+    }
+
+    /// Names the partitions that hold volumes, if the image is a disk.
+    fn advised(&self, image: &Path, failure: Failure) -> Failure {
+        match failure {
+            Failure::Foreign { image: name, foreign, advice: _ } => {
+                let there = self.partitions(image).unwrap_or_default();
+                Failure::Foreign { image: name, foreign, advice: place::advice(&there) }
+            }
+            failure => failure,
+        }
     }
 
     /// Claims a file that a command is about to replace or to write in place, as long as the claim
@@ -98,7 +151,7 @@ impl Session {
             ignore_journal: args.ignore_journal,
         };
         let opened = self.rt.block_on(Volume::open(device, options))?;
-        let volume = opened.map_err(|error| Failure::open(&place.image, args.superblock, error))?;
+        let volume = opened.map_err(|error| self.not_opened(&place.image, args.superblock, error))?;
         self.volumes.push((place.image.clone(), volume.clone()));
         Ok(volume)
     }

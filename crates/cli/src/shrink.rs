@@ -13,6 +13,11 @@ use serde::Serialize;
 
 pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: Vec::new() };
+    if extant::is_address(&args.image) {
+        return Err(Failure::Usage(
+            "shrink replaces an image by a smaller file; an export cannot be replaced".into(),
+        ));
+    }
     // From here on no other command may write to it: what is read twice must not change.
     let foreign = args.lock.foreign_locks();
     let claim = FileDevice::claim_to_replace(&args.image, foreign)
@@ -22,7 +27,7 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     let opened = session
         .rt
         .block_on(Volume::open(device, OpenOptions { ignore_journal: true, ..Default::default() }))?;
-    let volume = opened.map_err(|error| Failure::open(&place.image, None, error))?;
+    let volume = opened.map_err(|error| session.not_opened(&place.image, None, error))?;
     let output = args.output.as_ref().unwrap_or(&args.image);
     let progress = Progress::new(0, session.quiet);
     let told = progress.to_callback();

@@ -1,7 +1,7 @@
 //! How volumes and files are opened.
 
 use crate::{Caller, ErrorPolicy, RemovalStep};
-use crate::{Error, Result};
+use crate::{Error, Part, Result};
 
 /// How to open a volume. The default only reads.
 #[derive(Clone, Debug)]
@@ -16,6 +16,7 @@ pub struct OpenOptions {
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) removal_step: RemovalStep,
     pub(crate) override_locks: bool,
+    pub(crate) part: Part,
 }
 
 impl Default for OpenOptions {
@@ -31,6 +32,7 @@ impl Default for OpenOptions {
             errors: None,
             removal_step: RemovalStep::default(),
             override_locks: false,
+            part: Part::Whole,
         }
     }
 }
@@ -65,6 +67,14 @@ impl OpenOptions {
     #[must_use]
     pub fn override_locks(mut self, override_locks: bool) -> Self {
         self.override_locks = override_locks;
+        self
+    }
+
+    /// The part of the image or disk that holds the volume, such as a partition. Applies to
+    /// [`Volume::open`](crate::Volume::open).
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.part = part;
         self
     }
 

@@ -2,7 +2,8 @@
 
 use crate::world::World;
 use crate::{Caller, Dir, DirEntry, Error, File, Metadata, OpenOptions, Result, Statfs, Time, Walk, asynch};
-use extant_block::{Device, FileDevice, ForeignLocks};
+use crate::{PlaceError, open_place};
+use extant_block::{Device, ForeignLocks};
 use extant_rt::{Nanos, Rt};
 use std::ops::Range;
 use std::path::Path;
@@ -47,10 +48,12 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume in a file or on a block device of the host.
+    /// Opens the volume in a file, on a block device of the host, or on an NBD server
+    /// (`nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`), or in a part of one of these
+    /// ([`OpenOptions::part`]).
     ///
     /// # Errors
-    /// The file cannot be opened; or its contents are damaged, are not a volume, or use an
+    /// The file cannot be opened, or has no such part; or its contents are damaged, are not a volume, or use an
     /// unsupported feature. For writing, [`Error::Busy`] if another writer still has the volume
     /// after a second, or the host's kernel has the image mounted, under whatever name;
     /// [`Error::Locked`] if another program, such as a virtual machine, holds a lock on it.
@@ -63,12 +66,14 @@ impl Volume {
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
         let mut tries = 1;
         loop {
-            let device = FileDevice::open(path, file).map_err(|error| host_error(path, &error))?;
-            let device = device.with_foreign_locks(match options.override_locks {
+            let foreign = match options.override_locks {
                 true => ForeignLocks::Override,
                 false => ForeignLocks::Honour,
-            });
-            match Self::open_device(&rt, Arc::new(device.driven_by(&rt)), options) {
+            };
+            let opened = rt.block_on(open_place(&rt, path, &options.part, file, foreign));
+            let opened = opened.map_err(PlaceError::from).and_then(|opened| opened);
+            let device = opened.map_err(|error| place_error(path, error))?;
+            match Self::open_device(&rt, device, options) {
                 Err(Error::Busy(_)) if tries < CLAIM_TRIES => {
                     tries += 1;
                     let _ = rt.block_on(rt.sleep(CLAIM_PAUSE));
@@ -219,6 +224,17 @@ impl Volume {
     /// Something could not be written.
     pub fn sync(&self) -> Result<()> {
         self.world.wait(self.inner.sync())
+    }
+}
+
+/// The error for an image, or a part of it, that cannot be opened.
+fn place_error(path: &Path, error: PlaceError) -> Error {
+    match error {
+        PlaceError::Host(error) => host_error(path, &error),
+        PlaceError::Io(error) => Error::Io(error),
+        error => {
+            Error::Invalid(format!("{}: {error}", extant_fs::quote(path.as_os_str().as_encoded_bytes())))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Foreign {
     pub advice: &'static str,
 }
 
-const PARTITIONS: &str = "attach it with losetup --partscan, or copy one partition out, and name that";
+const PARTITIONS: &str = "extant info lists its partitions, and --partition names one";
 const DECOMPRESS: &str = "decompress it first";
 const TO_RAW: &str = "convert it with qemu-img convert -O raw, or serve it with qemu-nbd";
 const OTHER: &str = "extant reads ext2, ext3 and ext4 only";

@@ -227,7 +227,8 @@ pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Vo
     let device = session.device_to_change(image, lock.foreign_locks())?;
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
-    Volume::open_device(&session.rt, device, &options).map_err(|error| Failure::open_to_change(image, error))
+    Volume::open_device(&session.rt, device, &options)
+        .map_err(|error| session.not_opened_to_change(image, error))
 }
 
 /// Closes the volume, and reports damage that did not stop the changes.

@@ -12,6 +12,7 @@ mod hostile;
 mod layers;
 mod owners;
 mod partial;
+mod places;
 mod putting;
 mod quotas;
 mod reading;

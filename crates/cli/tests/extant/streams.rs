@@ -104,8 +104,9 @@ fn other_formats_are_named_and_are_no_damage() {
     fs::write(path("short"), "a line\n").unwrap();
     fs::write(path("tool"), fs::read(env!("CARGO_BIN_EXE_extant")).unwrap()).unwrap();
     let mut kinds = vec![
-        ("mbr", "a disk with an MBR partition table", "losetup"),
-        ("gpt", "a disk with a GPT partition table", "losetup"),
+        ("mbr", "a disk with an MBR partition table", "add --partition 1"),
+        // Its header is damaged, so nothing more is known of it.
+        ("gpt", "a disk with a GPT partition table", "--partition names one"),
         ("qcow2", "a qcow2 image", "qemu-img convert"),
         ("notes", "a text file", ""),
         ("short", "a text file", ""),
@@ -134,6 +135,9 @@ fn other_formats_are_named_and_are_no_damage() {
             &["shrink", shown],
             &["build", "--into", shown, path("notes").parent().unwrap().to_str().unwrap()],
         ] {
+            if name == "mbr" && args[0] == "info" {
+                continue; // lists the partitions
+            }
             let ran = extant(args);
             assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
             let named = ran.stderr.contains(kind) && ran.stderr.contains(advice);

@@ -1,0 +1,118 @@
+//! Where a volume lies: `--offset`, `--size-limit` and `--partition`, and lists of partitions.
+
+use crate::args::{Command, PlaceArgs};
+use crate::edit_args::EditCommand;
+use crate::failure::Failure;
+use crate::json::{self, Bytes};
+use crate::output::outln;
+use crate::session::Session;
+use crate::values::human;
+use extant::{Part, Partition};
+use extant_fs::quote;
+use serde::Serialize;
+use std::path::Path;
+
+/// The part of the images that a command is about.
+pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure> {
+    let is_own = matches!(command, Command::Trim(_) | Command::Change(EditCommand::Fallocate(_)));
+    // These two have an --offset of their own, within the volume or the file.
+    let offset = args.volume_offset.or(args.offset.filter(|_| !is_own));
+    let part = match (offset, args.size_limit, &args.partition) {
+        (None, None, None) => return Ok(Part::Whole),
+        (None, None, Some(name)) => Part::Partition(name.clone()),
+        (offset, limit_bytes, None) => Part::Bytes { offset_bytes: offset.unwrap_or(0), limit_bytes },
+        (_, _, Some(_)) => {
+            let told =
+                "--partition says where the volume is and how long; leave --offset and --size-limit away";
+            return Err(Failure::Usage(told.into()));
+        }
+    };
+    let refused = match command {
+        Command::Build(args) if args.into.is_none() => "build writes a new image",
+        Command::Mkfs(_) => "mkfs writes a new image",
+        Command::Shrink(_) => "shrink makes an image smaller, and a part of a disk keeps its size",
+        Command::Lab(_) | Command::Completions { .. } | Command::Man { .. } => "this command opens no volume",
+        _ => return Ok(part),
+    };
+    Err(Failure::Usage(format!("{refused}; --offset, --size-limit and --partition do not go with it")))
+}
+
+/// An image in messages, with the part of it that holds the volume.
+pub(crate) fn described(image: &Path, part: &Part) -> String {
+    let image = quote(image.as_os_str().as_encoded_bytes());
+    match part {
+        Part::Whole => image,
+        Part::Bytes { offset_bytes, .. } => format!("{image} from byte {offset_bytes} on"),
+        Part::Partition(name) => format!("{image}, partition {}", quote(name.as_bytes())),
+    }
+}
+
+/// What to add to the command line to open a volume of this disk, if one of the partitions is ext.
+pub(crate) fn advice(there: &[Partition]) -> Option<String> {
+    let ext: Vec<_> =
+        there.iter().filter(|partition| partition.is_ext).map(|partition| partition.number).collect();
+    match ext[..] {
+        [] => None,
+        [only] => Some(format!("partition {only} is an ext volume: add --partition {only}")),
+        ref several => {
+            let numbers = several.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            Some(format!("partitions {numbers} are ext volumes: add --partition and one of these"))
+        }
+    }
+}
+
+/// Prints the partitions of a disk.
+pub(crate) fn print(session: &mut Session, there: &[Partition], as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return json::print(
+            &mut session.out,
+            &JsonDisk { partitions: there.iter().map(Into::into).collect() },
+        );
+    }
+    outln!(session.out, "partition  start           size      ext  name and type")?;
+    for partition in there {
+        let name =
+            partition.name.as_deref().map_or(String::new(), |name| format!("{} ", quote(name.as_bytes())));
+        outln!(
+            session.out,
+            "{:<10} {:<15} {:<9} {:<4} {name}{}",
+            partition.number,
+            partition.start_bytes,
+            human(partition.size_bytes),
+            if partition.is_ext { "yes" } else { "no" },
+            partition.kind
+        )?;
+    }
+    if let Some(advice) = advice(there) {
+        session.summary(&advice);
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct JsonDisk<'a> {
+    partitions: Vec<JsonPartition<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonPartition<'a> {
+    number: u32,
+    start_bytes: u64,
+    size_bytes: u64,
+    name: Option<Bytes<'a>>,
+    r#type: &'a str,
+    is_ext: bool,
+}
+
+impl<'a> From<&'a Partition> for JsonPartition<'a> {
+    fn from(partition: &'a Partition) -> Self {
+        Self {
+            number: partition.number,
+            start_bytes: partition.start_bytes,
+            size_bytes: partition.size_bytes,
+            name: partition.name.as_deref().map(|name| Bytes(name.as_bytes())),
+            r#type: &partition.kind,
+            is_ext: partition.is_ext,
+        }
+    }
+}
