@@ -549,23 +549,26 @@ pub(crate) struct VolumeArgs {
     /// Bytes of the volume per inode
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = values::size)]
     pub(crate) bytes_per_inode: Option<u64>,
-    /// Percentage of blocks reserved for root
-    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=50))]
-    pub(crate) reserved: Option<u8>,
+    /// Percentage of blocks reserved for root, such as 0 or 0.5; at most 50
+    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = values::milli_percent)]
+    pub(crate) reserved: Option<u32>,
     /// Journal: auto, none, or its size such as 64M
     #[arg(short = 'J', long, value_name = "SIZE", default_value = "auto", value_parser = values::journal)]
     pub(crate) journal: JournalSize,
     /// Name of the volume, at most 16 bytes
     #[arg(short = 'L', long)]
     pub(crate) label: Option<OsString>,
-    /// UUID of the volume
-    #[arg(short = 'U', long, value_parser = values::uuid)]
-    pub(crate) uuid: Option<[u8; 16]>,
+    /// UUID of the volume, or "random"; by default it follows from the contents
+    #[arg(short = 'U', long, value_parser = values::uuid_choice)]
+    pub(crate) uuid: Option<values::Uuid>,
     /// Seed of the hashes of names, written as a UUID
     #[arg(long, value_name = "UUID", value_parser = values::uuid)]
     pub(crate) hash_seed: Option<[u8; 16]>,
     /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed,
     /// uninit_bg, flex_bg, 64bit, resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
+    ///
+    /// "newest" means metadata_csum_seed and orphan_file, which GRUB before 2.12, Linux before 5.15
+    /// and many boot loaders refuse.
     ///
     /// Contents that need large_dir (more names in a directory than its index holds) or ea_inode
     /// (longer attributes than a block holds) are refused without it: GRUB and Linux before 4.13

@@ -12,6 +12,7 @@ use extant_image::{
     AddOptions, AddReport, BuildError, BuildOptions, BuildReport, FeatureChoices, Note, Ownership,
     SizePolicy, Source, Timestamp, VolumeOptions,
 };
+use extant_rt::Rt;
 use serde::Serialize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     let options = BuildOptions {
         output: output.clone(),
         foreign_locks: args.lock.foreign_locks(),
-        volume: args.volume.to_options(args.size),
+        volume: args.volume.to_options(args.size, &session.rt),
         ownership,
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
@@ -109,7 +110,7 @@ fn advised(error: BuildError) -> Failure {
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
-    let options = args.volume.to_options(SizePolicy::Fixed(args.size));
+    let options = args.volume.to_options(SizePolicy::Fixed(args.size), &session.rt);
     let now = Timestamp { seconds: session.rt.wall_clock(), nanos: 0 };
     let created = source_date_epoch()?.unwrap_or(now);
     let progress = Progress::new(0, session.quiet);
@@ -125,7 +126,7 @@ pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure
 }
 
 impl VolumeArgs {
-    fn to_options(&self, size: SizePolicy) -> VolumeOptions {
+    fn to_options(&self, size: SizePolicy, rt: &Rt) -> VolumeOptions {
         let mut features = FeatureChoices::default();
         self.features.iter().for_each(|feature| feature.apply(&mut features));
         VolumeOptions {
@@ -135,10 +136,10 @@ impl VolumeArgs {
             size,
             inodes: self.inodes,
             bytes_per_inode: self.bytes_per_inode,
-            reserved_percent: self.reserved,
+            reserved_milli_percent: self.reserved,
             journal: self.journal,
             label: self.label.clone().unwrap_or_default().into_vec(),
-            uuid: self.uuid,
+            uuid: self.uuid.map(|uuid| uuid.bytes(rt)),
             hash_seed: self.hash_seed,
             features,
         }

@@ -3,6 +3,7 @@
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
 use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, OwnerMap, SizePolicy};
+use extant_rt::Rt;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -135,6 +136,51 @@ pub(crate) fn journal(text: &str) -> Result<JournalSize, String> {
     }
 }
 
+/// A percentage up to 50, in thousandths of a percent.
+pub(crate) fn milli_percent(text: &str) -> Result<u32, String> {
+    let wrong = || "a percentage from 0 to 50, with at most three decimals, such as 0.5".to_string();
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    if !is_number(whole) || !is_number(decimals) || decimals.len() > 3 {
+        return Err(wrong());
+    }
+    let whole: u32 = whole.parse().map_err(|_| wrong())?;
+    let thousandths: u32 = format!("{decimals:0<3}").parse().map_err(|_| wrong())?;
+    whole.checked_mul(1000).map(|most| most + thousandths).filter(|&sum| sum <= 50_000).ok_or_else(wrong)
+}
+
+/// The UUID of a new volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uuid {
+    Given([u8; 16]),
+    Random,
+}
+
+impl Uuid {
+    /// The bytes; random ones are of version 4 (RFC 9562).
+    pub(crate) fn bytes(self, rt: &Rt) -> [u8; 16] {
+        match self {
+            Self::Given(bytes) => bytes,
+            Self::Random => {
+                let mut rng = rt.rng("uuid");
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+                bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
+                bytes[6] = bytes[6] & 0x0f | 0x40;
+                bytes[8] = bytes[8] & 0x3f | 0x80;
+                bytes
+            }
+        }
+    }
+}
+
+pub(crate) fn uuid_choice(text: &str) -> Result<Uuid, String> {
+    match text {
+        "random" => Ok(Uuid::Random),
+        _ => uuid(text).map(Uuid::Given),
+    }
+}
+
 pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     let wrong = || "a UUID has 32 hexadecimal digits, grouped as 8-4-4-4-12".to_string();
     let digits: Vec<u8> = text.bytes().filter(|&b| b != b'-').collect();
@@ -181,13 +227,13 @@ pub(crate) fn owner_map(rules: &[IdRule]) -> OwnerMap {
 /// A feature, and whether the volume should have it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Feature {
-    field: fn(&mut FeatureChoices) -> &mut Option<bool>,
+    fields: &'static [fn(&mut FeatureChoices) -> &mut Option<bool>],
     on: bool,
 }
 
 impl Feature {
     pub(crate) fn apply(self, choices: &mut FeatureChoices) {
-        *(self.field)(choices) = Some(self.on);
+        self.fields.iter().for_each(|field| *field(choices) = Some(self.on));
     }
 }
 
@@ -196,22 +242,23 @@ pub(crate) fn feature(text: &str) -> Result<Feature, String> {
         Some(name) => (name, false),
         None => (text, true),
     };
-    let field: fn(&mut FeatureChoices) -> &mut Option<bool> = match name {
-        "metadata_csum" => |f| &mut f.metadata_csum,
-        "metadata_csum_seed" => |f| &mut f.metadata_csum_seed,
-        "uninit_bg" => |f| &mut f.uninit_bg,
-        "flex_bg" => |f| &mut f.flex_bg,
-        "64bit" => |f| &mut f.bits64,
-        "resize_inode" => |f| &mut f.resize_inode,
-        "orphan_file" => |f| &mut f.orphan_file,
-        "extent" | "extents" => |f| &mut f.extents,
-        "dir_index" => |f| &mut f.dir_index,
-        "large_dir" => |f| &mut f.large_dir,
-        "ea_inode" => |f| &mut f.ea_inode,
+    let fields: &'static [fn(&mut FeatureChoices) -> &mut Option<bool>] = match name {
+        "newest" => &[|f| &mut f.metadata_csum_seed, |f| &mut f.orphan_file],
+        "metadata_csum" => &[|f| &mut f.metadata_csum],
+        "metadata_csum_seed" => &[|f| &mut f.metadata_csum_seed],
+        "uninit_bg" => &[|f| &mut f.uninit_bg],
+        "flex_bg" => &[|f| &mut f.flex_bg],
+        "64bit" => &[|f| &mut f.bits64],
+        "resize_inode" => &[|f| &mut f.resize_inode],
+        "orphan_file" => &[|f| &mut f.orphan_file],
+        "extent" | "extents" => &[|f| &mut f.extents],
+        "dir_index" => &[|f| &mut f.dir_index],
+        "large_dir" => &[|f| &mut f.large_dir],
+        "ea_inode" => &[|f| &mut f.ea_inode],
         "has_journal" => return Err("a journal is chosen with --journal: -J none leaves it out".into()),
         _ => return Err("not a feature that can be chosen; --help lists those that can".into()),
     };
-    Ok(Feature { field, on })
+    Ok(Feature { fields, on })
 }
 
 #[cfg(test)]
@@ -255,6 +302,15 @@ mod tests {
             ["0", "1023", "1.0K", "1.1K", "10K", "11K", "1023K", "1.0M", "1.0M", "900K", "1.5G"]
         );
         assert_eq!(human(u64::MAX), "16E");
+    }
+
+    #[test]
+    fn percentages_have_decimals() {
+        let read = ["0", "5", "0.5", "0.125", "50"].map(milli_percent);
+        assert_eq!(read, [Ok(0), Ok(5000), Ok(500), Ok(125), Ok(50_000)]);
+        for text in ["50.001", "51", "-1", ".5", "5.", "0.1234", "1e1", ""] {
+            assert!(milli_percent(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub enum FsType {
     Ext2,
     /// Journal, block maps.
     Ext3,
-    /// Features and sizes of mke2fs 1.47's defaults.
+    /// Features of mke2fs on Debian, and sizes of mke2fs 1.47.
     #[default]
     Ext4,
 }
@@ -94,7 +94,8 @@ pub enum JournalSize {
     Bytes(u64),
 }
 
-/// Layout of a volume. `Default` matches mke2fs 1.47 for ext4, plus the orphan file.
+/// Layout of a volume. `Default` has the features that mke2fs gives an ext4 on Debian: without
+/// `metadata_csum_seed` and `orphan_file`, which GRUB before 2.12 and older kernels refuse.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// File system type.
@@ -109,9 +110,9 @@ pub struct VolumeOptions {
     pub inodes: Option<u32>,
     /// Bytes of the volume per inode, if `inodes` is not given.
     pub bytes_per_inode: Option<u64>,
-    /// Percentage of blocks reserved for root; `None` means 5 for a fixed size, as in mke2fs, and 0
-    /// otherwise.
-    pub reserved_percent: Option<u8>,
+    /// Blocks reserved for root, in thousandths of a percent, at most 50,000; `None` means 5 % for a
+    /// fixed size, as in mke2fs, and 0 otherwise.
+    pub reserved_milli_percent: Option<u32>,
     /// Journal.
     pub journal: JournalSize,
     /// Name of the volume, at most 16 bytes.
@@ -150,7 +151,7 @@ impl Default for VolumeOptions {
             size: SizePolicy::Exact,
             inodes: None,
             bytes_per_inode: None,
-            reserved_percent: None,
+            reserved_milli_percent: None,
             journal: JournalSize::Auto,
             label: Vec::new(),
             uuid: None,

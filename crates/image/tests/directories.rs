@@ -107,7 +107,7 @@ fn every_feature_off_or_on() {
         FeatureChoices { flex_bg: off, ..none },
         FeatureChoices { bits64: off, ..none },
         FeatureChoices { resize_inode: off, ..none },
-        FeatureChoices { orphan_file: off, ..none },
+        FeatureChoices { orphan_file: on, ..none },
         FeatureChoices { dir_index: off, ..none },
         FeatureChoices { large_dir: on, ea_inode: on, ..none },
         FeatureChoices { extents: off, bits64: off, ..none },
@@ -288,12 +288,13 @@ fn resize2fs_grows_and_tune2fs_edits() {
 #[test]
 fn volumes_grow_past_their_reserved_descriptors() {
     const MIB: u64 = 1 << 20;
-    let without = FeatureChoices { resize_inode: Some(false), ..Default::default() };
+    let newest =
+        FeatureChoices { metadata_csum_seed: Some(true), orphan_file: Some(true), ..Default::default() };
     for (bytes, size, features, grown) in [
-        (4096, 60 * MIB, FeatureChoices::default(), "300G"),
-        (1024, 60 * MIB, FeatureChoices::default(), "300G"),
-        (1024, 200 * MIB, without, "500M"),
-        (1024, 200 * MIB, FeatureChoices::default(), "500M"),
+        (4096, 60 * MIB, newest, "300G"),
+        (1024, 60 * MIB, newest, "300G"),
+        (1024, 200 * MIB, FeatureChoices { resize_inode: Some(false), ..newest }, "500M"),
+        (1024, 200 * MIB, newest, "500M"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let (source, image) = (dir.path().join("source"), dir.path().join("image"));

@@ -263,3 +263,34 @@ fn what_is_typed_for_something_else_is_answered_with_the_right_command() {
         extant(["debug", image, "superblock"]).clean()
     );
 }
+
+/// GRUB before 2.12, U-Boot and older kernels refuse volumes with the newest features.
+#[test]
+fn only_those_who_ask_get_the_newest_features() {
+    if !have("dumpe2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let image = image.to_str().unwrap();
+    let shown = |options: &[&str]| {
+        extant([&["mkfs", image, "16M"], options].concat()).clean();
+        fsck(std::path::Path::new(image));
+        let shown = run("dumpe2fs", &["-h", image]);
+        let value = |key: &str| {
+            let line = shown.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_once(':').unwrap().1.trim().to_owned()
+        };
+        (value("Filesystem features"), value("Filesystem UUID"), value("Reserved block count"))
+    };
+    let newest = |features: &str| ["orphan_file", "metadata_csum_seed"].map(|name| features.contains(name));
+    let (features, uuid, _) = shown(&[]);
+    assert_eq!(newest(&features), [false, false], "{features}");
+    assert_eq!(newest(&shown(&["-O", "newest"]).0), [true, true]);
+    assert_eq!(newest(&shown(&["-O", "newest,^orphan_file"]).0), [false, true]);
+    // As mke2fs counts them: half a percent of 16,384 blocks.
+    assert_eq!(shown(&["-m", "0.5"]).2, "81");
+    let random = [shown(&["-U", "random"]).1, shown(&["-U", "random"]).1];
+    assert!(random[0] != random[1] && !random.contains(&uuid), "{random:?}");
+    assert!(random.iter().all(|uuid| uuid.as_bytes()[14] == b'4'), "{random:?}");
+}

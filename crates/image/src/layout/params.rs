@@ -21,7 +21,7 @@ pub(crate) struct Params {
     pub(crate) size: SizePolicy,
     pub(crate) inodes: Option<u32>,
     pub(crate) bytes_per_inode: u64,
-    pub(crate) reserved_percent: u8,
+    pub(crate) reserved_milli_percent: u32,
     pub(crate) journal: JournalSize,
     pub(crate) label: [u8; 16],
     pub(crate) uuid: [u8; 16],
@@ -48,7 +48,7 @@ impl Params {
         if options.label.len() > 16 || options.label.contains(&0) {
             return refuse("a volume's label has at most 16 bytes, none of them 0");
         }
-        if options.reserved_percent.is_some_and(|percent| percent > 50) {
+        if options.reserved_milli_percent.is_some_and(|thousandths| thousandths > 50_000) {
             return refuse("at most 50 percent of the blocks can be reserved");
         }
         let journal = match options.journal {
@@ -83,7 +83,11 @@ impl Params {
             size: options.size,
             inodes: options.inodes,
             bytes_per_inode,
-            reserved_percent: options.reserved_percent.unwrap_or(if fixed.is_some() { 5 } else { 0 }),
+            reserved_milli_percent: options.reserved_milli_percent.unwrap_or(if fixed.is_some() {
+                5000
+            } else {
+                0
+            }),
             journal,
             label,
             uuid: options.uuid.unwrap_or_default(),
@@ -155,7 +159,6 @@ fn features(
         compat |= Compat::HAS_JOURNAL;
     }
     if options.fs_type == FsType::Ext4 {
-        compat |= Compat::ORPHAN_FILE;
         incompat |= Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG;
         ro_compat |=
             RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
@@ -181,10 +184,7 @@ fn features(
     incompat.set_if(Incompat::LARGEDIR, choices.large_dir);
     ro_compat.set_if(RoCompat::METADATA_CSUM, choices.metadata_csum);
     ro_compat.set_if(RoCompat::GDT_CSUM, choices.uninit_bg);
-    // As in upstream mke2fs 1.47. Without the feature, changing the UUID changes every checksum,
-    // and tune2fs 1.47.0 misses those of the orphan file.
-    let checksums = options.fs_type == FsType::Ext4 && ro_compat.contains(RoCompat::METADATA_CSUM);
-    incompat.set_if(Incompat::CSUM_SEED, Some(choices.metadata_csum_seed.unwrap_or(checksums)));
+    incompat.set_if(Incompat::CSUM_SEED, choices.metadata_csum_seed);
     if ro_compat.contains(RoCompat::METADATA_CSUM) {
         ro_compat -= RoCompat::GDT_CSUM; // mutually exclusive; the newer one covers both
     } else if incompat.contains(Incompat::CSUM_SEED) {

@@ -204,7 +204,7 @@ fn params(sb: &Superblock, survey: &Survey) -> Params {
         size: SizePolicy::Exact,
         inodes: None,
         bytes_per_inode: 0,
-        reserved_percent: 0,
+        reserved_milli_percent: 0,
         journal: JournalSize::Auto,
         label: sb.raw().s_volume_name,
         uuid: sb.uuid(),

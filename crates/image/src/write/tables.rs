@@ -39,7 +39,7 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     let (blocks, inodes) = (sb.blocks_count(), sb.inodes_count());
     let created = params.created.seconds as u64;
     let raw = sb.raw_mut();
-    let reserved = blocks * u64::from(params.reserved_percent) / 100;
+    let reserved = (u128::from(blocks) * u128::from(params.reserved_milli_percent) / 100_000) as u64;
     (raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi) =
         ((reserved as u32).into(), ((reserved >> 32) as u32).into());
     for (lo, hi) in [
