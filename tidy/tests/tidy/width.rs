@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const COLUMNS: usize = 100;
 /// Text that a program writes, with sentences of sources in it.
-const GENERATED: [&str; 3] = ["docs/experiments.md", "docs/intervals.md", "docs/questions.md"];
+const GENERATED: [&str; 3] = ["docs/tables.md", "docs/intervals.md", "docs/questions.md"];
 
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
