@@ -22,7 +22,7 @@ Exit codes:
 
 const PLACES: &str = "\
 A path in an image is written IMAGE:/path and split at the last \":/\", so that the image's own name may hold colons; for \
-an image whose name holds \":/\", add a final \":/\" to mean its root. An image may also be the address of an NBD \
+an image whose name holds \":/\", add a final \":/\" to mean its root. IMAGE:<12> is inode 12, for commands that read. An image may also be the address of an NBD \
 export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH. Names are printed with control characters, \
 backslashes and bytes that are not UTF-8 escaped.";
 

@@ -51,7 +51,7 @@ async fn print(
     wanted: &mut dyn FnMut(&[u8]) -> Option<usize>,
 ) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
-    let inode = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
+    let inode = place.resolve(volume, Follow::Yes).await.map_err(at)?;
     match inode.kind() {
         Some(FileKind::Regular) => {}
         Some(FileKind::Directory) => return Err(at(Error::IsADirectory(quote(&place.path)))),

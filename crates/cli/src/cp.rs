@@ -21,7 +21,7 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     let _ = raise_open_files();
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;
     let rt = session.rt.clone();
-    let top = rt.block_on(volume.resolve(&args.place.path, Follow::No))?;
+    let top = rt.block_on(args.place.resolve(&volume, Follow::No))?;
     let top = top.map_err(|error| Failure::at(&args.place, error))?;
     let destination = Destination::of(args, top.kind())?;
     let _claim = match args.to.metadata() {

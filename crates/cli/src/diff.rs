@@ -56,7 +56,7 @@ impl Place {
             Self::Host(path) => Ok(Opened::Host(path.clone())),
             Self::Image(place) => {
                 let volume = session.volume(place, &args.open, Access::Contents)?;
-                let top = session.rt.block_on(volume.resolve(&place.path, Follow::No))?;
+                let top = session.rt.block_on(place.resolve(&volume, Follow::No))?;
                 let top = top.map_err(|error| Failure::at(place, error))?;
                 Ok(Opened::Image(volume, Box::new(top)))
             }

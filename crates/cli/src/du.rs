@@ -43,7 +43,7 @@ async fn count(
     volume: &Volume,
 ) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
-    let top = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
+    let top = place.resolve(volume, Follow::Yes).await.map_err(at)?;
     let bytes = allocated(volume, &top);
     if top.kind() != Some(FileKind::Directory) {
         return print(session, args, &place.below(b""), bytes);

@@ -35,7 +35,7 @@ async fn find(
     volume: &Volume,
 ) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
-    let top = volume.resolve(&place.path, Follow::No).await.map_err(at)?;
+    let top = place.resolve(volume, Follow::No).await.map_err(at)?;
     let name = place.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"/");
     if matches(args, name, top.kind(), Some(&top)) {
         print(session, args, &place.below(b""))?;

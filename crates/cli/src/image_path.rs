@@ -1,6 +1,7 @@
 //! `IMAGE:/path`; the image may be the address of an NBD export.
 
-use extant_fs::quote;
+use extant_format::{Inode, InodeNumber};
+use extant_fs::{Error, Follow, Volume, quote};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -9,8 +10,15 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImagePath {
     pub(crate) image: PathBuf,
-    /// Starts with a slash.
+    /// Starts with a slash, unless it is the number of an inode: `<12>`.
     pub(crate) path: Vec<u8>,
+}
+
+/// The number in `<12>`.
+fn number_in(path: &[u8]) -> Option<InodeNumber> {
+    let digits = path.strip_prefix(b"<")?.strip_suffix(b">")?;
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok().map(InodeNumber)
 }
 
 impl ImagePath {
@@ -21,12 +29,32 @@ impl ImagePath {
             true => bytes.windows(3).position(|three| three == b"://"),
             false => Some(0),
         };
+        // `IMAGE:<12>` is inode 12, as in debugfs.
+        if let Some(at) = bytes.windows(2).rposition(|pair| pair == b":<").filter(|&at| at > 0)
+            && number_in(&bytes[at + 1..]).is_some()
+        {
+            return Self {
+                image: OsString::from_vec(bytes[..at].to_vec()).into(),
+                path: bytes[at + 1..].to_vec(),
+            };
+        }
         let split = bytes.windows(2).rposition(|pair| pair == b":/").filter(|&at| Some(at) > scheme);
         let (image, path) = match split {
             Some(at) => (bytes[..at].to_vec(), bytes[at + 1..].to_vec()),
             None => (bytes, b"/".to_vec()),
         };
         Self { image: OsString::from_vec(image).into(), path }
+    }
+
+    /// The inode at this place.
+    ///
+    /// # Errors
+    /// There is none, or the way there is damaged.
+    pub(crate) async fn resolve(&self, volume: &Volume, follow: Follow) -> Result<Inode, Error> {
+        match number_in(&self.path) {
+            Some(number) => volume.inode(number).await,
+            None => volume.resolve(&self.path, follow).await,
+        }
     }
 
     /// The whole place in printable form.
@@ -98,6 +126,9 @@ mod tests {
         assert_eq!(split("/dev/disk/by-path/pci:0:/x"), pair("/dev/disk/by-path/pci:0", "/x"));
         assert_eq!(split("odd:/name.img:/"), pair("odd:/name.img", "/"));
         assert_eq!(split(":/x"), pair(":/x", "/"));
+        assert_eq!(split("a.img:<12>"), pair("a.img", "<12>"));
+        assert_eq!(split("a.img:<x>"), pair("a.img:<x>", "/"));
+        assert_eq!(split("a.img:/<12>"), pair("a.img", "/<12>"));
         assert_eq!(split("nbd://host"), pair("nbd://host", "/"));
         assert_eq!(split("nbd://host:10809/a:/etc/fstab"), pair("nbd://host:10809/a", "/etc/fstab"));
         let unix = "nbd+unix:///a?socket=/run/s";

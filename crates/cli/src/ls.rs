@@ -67,7 +67,7 @@ impl Listing<'_> {
     ) -> Result<(), Failure> {
         let at = |error| Failure::at(place, error);
         let follow = if self.args.directory || self.args.long { Follow::No } else { Follow::Yes };
-        let top = volume.resolve(&place.path, follow).await.map_err(at)?;
+        let top = place.resolve(volume, follow).await.map_err(at)?;
         let is_sorted = self.args.by_time || self.args.by_size;
         let wants_inodes = self.args.long || self.args.json || is_sorted;
         let mut sorted = Vec::new();

@@ -51,7 +51,7 @@ struct Examined {
 }
 
 async fn examine(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<Examined, Failure> {
-    let inode = volume.resolve(&place.path, Follow::No).await.map_err(|error| Failure::at(place, error))?;
+    let inode = place.resolve(volume, Follow::No).await.map_err(|error| Failure::at(place, error))?;
     let (runs, lost) = (Vec::new(), Vec::new());
     let mut file = Examined { inode, target: None, xattrs: Vec::new(), runs, more_runs: false, lost };
     if file.inode.kind() == Some(FileKind::Symlink) {

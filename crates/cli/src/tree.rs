@@ -18,7 +18,7 @@ pub(crate) fn run(session: &mut Session, args: &TreeArgs) -> Result<(), Failure>
 async fn show(session: &mut Session, args: &TreeArgs, volume: &Volume) -> Result<(), Failure> {
     let place = &args.place;
     let at = |error| Failure::at(place, error);
-    let top = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
+    let top = place.resolve(volume, Follow::Yes).await.map_err(at)?;
     if top.kind() != Some(FileKind::Directory) {
         return Err(at(Error::NotADirectory(quote(&place.path))));
     }

@@ -294,3 +294,30 @@ fn only_those_who_ask_get_the_newest_features() {
     assert!(random[0] != random[1] && !random.contains(&uuid), "{random:?}");
     assert!(random.iter().all(|uuid| uuid.as_bytes()[14] == b'4'), "{random:?}");
 }
+
+/// As with debugfs, for files whose names are lost.
+#[test]
+fn a_file_is_named_by_its_inode() {
+    if !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    extant(["mkfs", image.to_str().unwrap(), "8M"]).clean();
+    let file = dir.path().join("file");
+    fs::write(&file, "found again").unwrap();
+    extant(["put", file.to_str().unwrap(), &place(&image, "/f")]).clean();
+    let shown = extant(["ls", "-i", image.to_str().unwrap()]).clean_text();
+    let number = shown.lines().find(|line| line.ends_with(" f")).unwrap().split_whitespace().next().unwrap();
+    // The name is lost, but not the file.
+    run("debugfs", &["-w", "-R", "unlink /f", image.to_str().unwrap()]);
+    let by_number = format!("{}:<{number}>", image.display());
+    assert_eq!(extant(["cat", &place(&image, "/f")]).code, Some(1));
+    assert_eq!(extant(["cat", &by_number]).clean(), b"found again");
+    let copy = dir.path().join("copy");
+    extant(["cp", &by_number, copy.to_str().unwrap()]).clean();
+    assert_eq!(fs::read(&copy).unwrap(), b"found again");
+    assert!(extant(["stat", &by_number]).clean_text().contains(number));
+    let names = extant(["ls", &format!("{}:<2>", image.display())]).clean_text();
+    assert_eq!(names, extant(["ls", image.to_str().unwrap()]).clean_text());
+}
