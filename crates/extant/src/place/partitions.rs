@@ -253,14 +253,15 @@ async fn mbr(disk: &Disk<'_>, head: &[u8]) -> Result<Option<Vec<Partition>>, Pla
         primary.iter().find(|entry| used(entry) && matches!(entry.kind, 0x05 | 0x0f | 0x85))
     {
         let (base, mut next, mut number) = (extended.start, 0, 5);
-        loop {
+        for _ in 0..MOST_PARTITIONS {
             let Some(chain) = entries(&disk.bytes((base + next) * unit, 512).await?) else { break };
+            // Linux does not count empty ones.
             if used(&&chain[0]) {
                 found.push(of(number, &chain[0], base + next));
+                number += 1;
             }
-            number += 1;
             // The chain goes forward, so that it ends.
-            if !used(&&chain[1]) || chain[1].start <= next || found.len() >= MOST_PARTITIONS {
+            if !used(&&chain[1]) || chain[1].start <= next {
                 break;
             }
             next = chain[1].start;
@@ -362,7 +363,9 @@ mod tests {
         entry(0, 0, 0x83, 64, 100);
         entry(0, 2, 0x0f, 200, 1000);
         entry(200, 0, 0x83, 2, 50);
-        entry(200, 1, 0x05, 60, 100);
+        entry(200, 1, 0x05, 56, 4);
+        // This one is empty.
+        entry(256, 1, 0x05, 60, 100);
         entry(260, 0, 0x82, 3, 40);
         // The chain's end points back.
         entry(260, 1, 0x05, 0, 100);
