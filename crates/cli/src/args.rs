@@ -56,7 +56,8 @@ pub(crate) struct PlaceArgs {
     /// It takes no more than these bytes
     #[arg(long, global = true, value_name = "BYTES", value_parser = values::size)]
     pub(crate) size_limit: Option<u64>,
-    /// It is in this partition of a GPT or MBR, by number, or by name; `extant info DISK` lists them
+    /// It is in this partition of a GPT or MBR, by number, or by name; `extant info DISK` lists
+    /// them
     #[arg(long, global = true, value_name = "N|NAME")]
     pub(crate) partition: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Failures of commands, and their exit codes.
 
 use crate::image_path::ImagePath;
-use crate::place;
+use crate::parts;
 use extant::{Part, PlaceError};
 use extant_block::IoErrorKind;
 use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
@@ -178,7 +178,7 @@ impl Failure {
     pub(crate) fn open(image: &Path, part: &Part, superblock: Option<u64>, error: extant_fs::Error) -> Self {
         match superblock {
             Some(at) if lacks_superblock(&error) => {
-                Self::NoBackup { image: place::described(image, part), at, error }
+                Self::NoBackup { image: parts::described(image, part), at, error }
             }
             _ => Self::not_opened(image, part, ", which --superblock may get round", error),
         }
@@ -192,7 +192,7 @@ impl Failure {
     /// The failure for an image that could not be opened; `advice` may help with a damaged
     /// superblock.
     fn not_opened(path: &Path, part: &Part, advice: &'static str, error: extant_fs::Error) -> Self {
-        let image = place::described(path, part);
+        let image = parts::described(path, part);
         match error {
             extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
             extant_fs::Error::Busy(_) => {

@@ -28,6 +28,7 @@ mod ls;
 mod modes;
 mod output;
 mod owners;
+mod parts;
 mod place;
 mod progress;
 mod recover;

@@ -5,12 +5,12 @@ use crate::edit_args::EditCommand;
 use crate::failure::Failure;
 use crate::json::{self, Bytes};
 use crate::output::outln;
+use crate::parts::advice;
 use crate::session::Session;
 use crate::values::human;
 use extant::{Part, Partition};
 use extant_fs::quote;
 use serde::Serialize;
-use std::path::Path;
 
 /// The part of the images that a command is about.
 pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure> {
@@ -35,30 +35,6 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         _ => return Ok(part),
     };
     Err(Failure::Usage(format!("{refused}; --offset, --size-limit and --partition do not go with it")))
-}
-
-/// An image in messages, with the part of it that holds the volume.
-pub(crate) fn described(image: &Path, part: &Part) -> String {
-    let image = quote(image.as_os_str().as_encoded_bytes());
-    match part {
-        Part::Whole => image,
-        Part::Bytes { offset_bytes, .. } => format!("{image} from byte {offset_bytes} on"),
-        Part::Partition(name) => format!("{image}, partition {}", quote(name.as_bytes())),
-    }
-}
-
-/// What to add to the command line to open a volume of this disk, if one of the partitions is ext.
-pub(crate) fn advice(there: &[Partition]) -> Option<String> {
-    let ext: Vec<_> =
-        there.iter().filter(|partition| partition.is_ext).map(|partition| partition.number).collect();
-    match ext[..] {
-        [] => None,
-        [only] => Some(format!("partition {only} is an ext volume: add --partition {only}")),
-        ref several => {
-            let numbers = several.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-            Some(format!("partitions {numbers} are ext volumes: add --partition and one of these"))
-        }
-    }
 }
 
 /// Prints the partitions of a disk.

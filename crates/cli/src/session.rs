@@ -4,7 +4,7 @@ use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
-use crate::place;
+use crate::parts;
 use extant::{Part, Partition, PlaceError, open_place};
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote};
@@ -112,7 +112,7 @@ impl Session {
         match failure {
             Failure::Foreign { image: name, foreign, advice: _ } => {
                 let there = self.partitions(image).unwrap_or_default();
-                Failure::Foreign { image: name, foreign, advice: place::advice(&there) }
+                Failure::Foreign { image: name, foreign, advice: parts::advice(&there) }
             }
             failure => failure,
         }

@@ -53,10 +53,10 @@ impl Volume {
     /// ([`OpenOptions::part`]).
     ///
     /// # Errors
-    /// The file cannot be opened, or has no such part; or its contents are damaged, are not a volume, or use an
-    /// unsupported feature. For writing, [`Error::Busy`] if another writer still has the volume
-    /// after a second, or the host's kernel has the image mounted, under whatever name;
-    /// [`Error::Locked`] if another program, such as a virtual machine, holds a lock on it.
+    /// The file cannot be opened, or has no such part; or its contents are damaged, are not a
+    /// volume, or use an unsupported feature. For writing, [`Error::Busy`] if another writer still
+    /// has the volume after a second, or the host's kernel has the image mounted, under whatever
+    /// name; [`Error::Locked`] if another program, such as a virtual machine, holds a lock on it.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_path(path.as_ref(), options)
     }

@@ -110,8 +110,8 @@ pub struct VolumeOptions {
     pub inodes: Option<u32>,
     /// Bytes of the volume per inode, if `inodes` is not given.
     pub bytes_per_inode: Option<u64>,
-    /// Blocks reserved for root, in thousandths of a percent, at most 50,000; `None` means 5 % for a
-    /// fixed size, as in mke2fs, and 0 otherwise.
+    /// Blocks reserved for root, in thousandths of a percent, at most 50,000; `None` means 5 % for
+    /// a fixed size, as in mke2fs, and 0 otherwise.
     pub reserved_milli_percent: Option<u32>,
     /// Journal.
     pub journal: JournalSize,

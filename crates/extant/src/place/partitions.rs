@@ -1,8 +1,8 @@
 //! Partition tables: GPT (UEFI specification 2.10, chapter 5) and MBR, with extended partitions.
 //!
 //! The tables are parsed here because the crates for them trust what they read: `gpt` 4.1 panics on
-//! entries that are not 128 bytes long, `gptman` 3.1 reserves memory for as many entries as a header
-//! claims, and `mbrman` 0.6 needs a crate that is no longer maintained.
+//! entries that are not 128 bytes long, `gptman` 3.1 reserves memory for as many entries as a
+//! header claims, and `mbrman` 0.6 needs a crate that is no longer maintained.
 
 use super::PlaceError;
 use extant_block::{Device, Sector, read};
