@@ -179,6 +179,26 @@ fn block_of(image: &Path, path: &str) -> usize {
     said.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
+/// Linux refuses names that lead to an inode which the superblock calls a quota file, whether or not
+/// the volume has quotas.
+#[test]
+fn a_number_that_the_superblock_claims_is_not_given_out() {
+    if !have("mke2fs") || !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext2"]);
+    // The next numbers after those of lost+found, the directory and the file.
+    for (n, field) in ["usr_quota_inum", "grp_quota_inum", "orphan_file_inum"].into_iter().enumerate() {
+        debugfs(&image, &[format!("ssv {field} {}", 14 + n)]);
+    }
+    let file = dir.path().join("source/sub/file");
+    for name in ["/sub/a", "/sub/b"] {
+        extant(["put", file.to_str().unwrap(), &place(&image, name)]).clean();
+    }
+    fsck(&image);
+}
+
 #[test]
 fn a_truncated_image_is_called_that_and_read_as_far_as_it_goes() {
     if !have("mke2fs") || !have("debugfs") {
