@@ -179,6 +179,36 @@ fn block_of(image: &Path, path: &str) -> usize {
     said.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
+/// Values in inodes of their own have a hash, which Linux checks without metadata_csum, too.
+#[test]
+fn a_large_value_that_its_hash_contradicts_is_told() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext4", "-O", "ea_inode,^metadata_csum", "-N", "64"]);
+    let value = "needle".repeat(500);
+    let file = place(&image, "/sub/file");
+    extant(["xattr", "-s", &format!("user.large={value}"), &file]).clean();
+    extant(["xattr", &file]).clean();
+    let sound = fs::read(&image).unwrap();
+    let mut bytes = sound.clone();
+    // The journal has the value, too.
+    let blocks = bytes.chunks_mut(1024).filter(|block| block.starts_with(b"needleneedle"));
+    blocks.for_each(|block| block[100] ^= 1);
+    let told = |bytes: &[u8], words: &str| {
+        fs::write(&image, bytes).unwrap();
+        let ran = extant(["xattr", &file]);
+        assert!(ran.code == Some(3) && ran.stderr.contains(words), "{:?}: {}", ran.code, ran.stderr);
+    };
+    told(&bytes, "checksum is");
+    // The hash of the entry covers its name, too.
+    let mut renamed = sound.clone();
+    let names = (0..sound.len() - 5).filter(|&at| sound[at..].starts_with(b"large"));
+    names.for_each(|at| renamed[at] = b'b');
+    told(&renamed, "e_hash is");
+}
+
 /// Linux refuses names that lead to an inode which the superblock calls a quota file, whether or not
 /// the volume has quotas.
 #[test]

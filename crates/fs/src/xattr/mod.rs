@@ -131,11 +131,12 @@ impl View {
             return Err(Error::Encrypted(number));
         }
         Mapper::default().read(self, &holder, 0, &mut value).await?;
-        if let Some(seed) = self.superblock().checksum_seed() {
-            let computed = ValueInode::hash_of(&value, seed);
-            if stored.hash != computed && !is_sole_holder(owner, &holder) {
-                self.note(Err(Corrupt::checksum(place, stored.hash, computed)))?;
-            }
+        let computed = values::hash_of(&value, self.superblock());
+        if stored.hash != computed && !is_sole_holder(owner, &holder) {
+            self.note(Err(Corrupt::checksum(place, stored.hash, computed)))?;
+        } else if !xattr.hash_is_valid(Some(stored.hash)) && !is_sole_holder(owner, &holder) {
+            let rule = "that of the attribute's name and value";
+            self.note(Err(Corrupt::field(place, "e_hash", xattr.hash.into(), rule)))?;
         }
         Ok(value)
     }
