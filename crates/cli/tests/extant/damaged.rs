@@ -179,6 +179,103 @@ fn block_of(image: &Path, path: &str) -> usize {
     said.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
+/// The place of an inode's record in the image.
+fn record(image: &Path, path: &str) -> usize {
+    let said = run("debugfs", &["-R", &format!("imap {path}"), image.to_str().unwrap()]);
+    let (block, offset) = said.split_once("located at block ").unwrap().1.split_once(", offset 0x").unwrap();
+    block.parse::<usize>().unwrap() * 1024
+        + usize::from_str_radix(offset.split_whitespace().next().unwrap(), 16).unwrap()
+}
+
+/// What Linux reads of a damaged volume is read, and the damage is told.
+#[test]
+fn what_linux_reads_past_damage_is_read() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext4", "-O", "^metadata_csum,^64bit", "-N", "64"]);
+    let value = dir.path().join("value");
+    fs::write(&value, [b'v'; 300]).unwrap();
+    let target = "y/".repeat(100);
+    debugfs(
+        &image,
+        &[
+            format!("symlink /slow {target}"),
+            "symlink /fast sub/file".into(),
+            format!("ea_set -f {} /sub/file user.a", value.display()),
+        ],
+    );
+    let sound = fs::read(&image).unwrap();
+    let set = |field: String| move |image: &Path| debugfs(image, &[field.clone()]);
+    let high = |path: &'static str| {
+        move |image: &Path| {
+            let at = record(image, path) + 118;
+            let mut bytes = fs::read(image).unwrap();
+            bytes[at] = 1;
+            fs::write(image, bytes).unwrap();
+        }
+    };
+    // The extent of a directory's or link's only block is marked as unwritten.
+    let unwritten = |path: &str| set(format!("sif {path} block[4] 0x8001"));
+    type Damage<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
+    let nameless = |image: &Path| {
+        let mut bytes = fs::read(image).unwrap();
+        let at = (0..bytes.len()).find(|&at| bytes[at..].starts_with(b"\x0a\x02lost+found")).unwrap();
+        bytes[at] = 0;
+        fs::write(image, bytes).unwrap();
+    };
+    let without_journal = |image: &Path| {
+        let mut bytes = fs::read(image).unwrap();
+        bytes[1024 + 92] &= !4; // has_journal
+        bytes[1024 + 96] |= 4; // needs_recovery
+        fs::write(image, bytes).unwrap();
+    };
+    let damages: [Damage<'_>; 10] = [
+        ("i_flags is", Box::new(set("sif /fast flags 0x80000".into()))),
+        ("with has_journal", Box::new(without_journal)),
+        ("directory 2: block 0: blocks unwritten is 1", Box::new(unwritten("/"))),
+        ("blocks unwritten is 1", Box::new(unwritten("/sub"))),
+        ("blocks unwritten is 1", Box::new(unwritten("/slow"))),
+        ("i_size is 5000", Box::new(set("sif /slow size 5000".into()))),
+        ("i_file_acl_high is 1", Box::new(high("/sub/file"))),
+        ("i_file_acl_high is 1", Box::new(high("/slow"))),
+        ("i_file_acl_high is 1", Box::new(high("/fast"))),
+        ("name_len is 0", Box::new(nameless)),
+    ];
+    for (n, (told, damage)) in damages.into_iter().enumerate() {
+        fs::write(&image, &sound).unwrap();
+        damage(&image);
+        let copy = dir.path().join(format!("copy{n}"));
+        let ran = extant(["cp", &place(&image, "/"), copy.to_str().unwrap()]);
+        assert!(ran.code == Some(3) && ran.stderr.contains(told), "{told}: {:?}: {}", ran.code, ran.stderr);
+        assert_eq!(fs::read(copy.join("sub/file")).unwrap(), b"contents", "{told}");
+        let link = |name: &str| fs::read_link(copy.join(name)).unwrap().to_str().unwrap().to_owned();
+        assert_eq!((link("slow"), link("fast")), (target.clone(), "sub/file".into()), "{told}");
+        assert_eq!(extant(["cat", &place(&image, "/sub/file")]).stdout, b"contents", "{told}");
+        let said = extant(["xattr", &place(&image, "/sub/file")]);
+        assert!(String::from_utf8(said.stdout).unwrap().contains("user.a="), "{told}: {}", said.stderr);
+    }
+    // A link without a target cannot be made anywhere.
+    fs::write(&image, &sound).unwrap();
+    debugfs(&image, &[format!("zap_block {}", block_of(&image, "/slow"))]);
+    let ran = extant(["cp", &place(&image, "/"), dir.path().join("copy").to_str().unwrap()]);
+    assert!(ran.code == Some(3) && ran.stderr.contains("length of the target is 0"), "{}", ran.stderr);
+}
+
+/// Linux counts the blocks of a file in 32 bits, and refuses an extent of the last one.
+#[test]
+fn an_extent_of_a_block_that_no_file_has_is_told() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext4", "-O", "^metadata_csum"]);
+    debugfs(&image, &["sif /sub/file block[3] 0xffffffff".into()]);
+    let ran = extant(["cat", &place(&image, "/sub/file")]);
+    assert!(ran.code == Some(3) && ran.stderr.contains("ee_block is 4294967295"), "{}", ran.stderr);
+}
+
 /// Values in inodes of their own have a hash, which Linux checks without metadata_csum, too.
 #[test]
 fn a_large_value_that_its_hash_contradicts_is_told() {
@@ -209,8 +306,8 @@ fn a_large_value_that_its_hash_contradicts_is_told() {
     told(&renamed, "e_hash is");
 }
 
-/// Linux refuses names that lead to an inode which the superblock calls a quota file, whether or not
-/// the volume has quotas.
+/// Linux refuses names that lead to an inode which the superblock calls a quota file, even on a
+/// volume without quotas.
 #[test]
 fn a_number_that_the_superblock_claims_is_not_given_out() {
     if !have("mke2fs") || !have("debugfs") || !have("e2fsck") {

@@ -40,7 +40,13 @@ impl View {
             }
             Err(corrupt) => self.note(Err(corrupt))?,
         }
-        if let Some(number) = inode.xattr_block() {
+        let sb = self.superblock();
+        if inode.xattr_block() != inode.xattr_block_in(sb) {
+            let high = inode.raw.i_file_acl_high.get().into();
+            let rule = "0 on a volume without 64bit";
+            self.note(Err(Corrupt::field(Place::Inode(inode.number), "i_file_acl_high", high, rule)))?;
+        }
+        if let Some(number) = inode.xattr_block_in(sb) {
             if !self.superblock().is_valid_block(number) {
                 let place = Place::Inode(inode.number);
                 self.note(Err(Corrupt::field(place, "i_file_acl", number.0, "0 or a block of the volume")))?;
