@@ -44,7 +44,8 @@ pub const fn encode_record_bytes(bytes: usize) -> u16 {
 /// Entries of a linear directory block. Deleted ones, and the checksum's pseudo-entry, are included
 /// as inode 0.
 ///
-/// The iterator ends after an error: without a reliable record length there is no next entry.
+/// The iterator goes on after an entry that only lacks a name or leads to no inode. It ends after
+/// other errors: without a reliable record length there is no next entry.
 #[derive(Clone, Debug)]
 pub struct DirEntries<'a> {
     block: &'a [u8],
@@ -60,7 +61,8 @@ impl<'a> DirEntries<'a> {
         Self { block, at: 0, filetype, max_inode, place: Place::DirectoryBlock(dir, index) }
     }
 
-    fn entry(&self) -> Result<DirEntry<'a>, Corrupt> {
+    /// The entry at the current place, with an error that is no reason to end.
+    fn entry(&self) -> Result<(DirEntry<'a>, Result<(), Corrupt>), Corrupt> {
         let (at, end) = (self.at, self.block.len());
         let rest = &self.block[at..];
         if rest.len() < DIRENT_HEADER_BYTES {
@@ -80,19 +82,21 @@ impl<'a> DirEntries<'a> {
         if dirent_bytes(name_len) > record_bytes {
             return bad("name_len", name_len, "short enough for rec_len");
         }
-        if inode > self.max_inode {
-            return bad("inode", inode as usize, "an inode of the volume");
-        }
-        if inode != 0 && name_len == 0 {
-            return bad("name_len", 0, "at least 1");
-        }
-        Ok(DirEntry {
+        let judged = if inode > self.max_inode {
+            Err(Corrupt::field(self.place, "inode", inode.into(), "an inode of the volume"))
+        } else if inode != 0 && name_len == 0 {
+            Err(Corrupt::field(self.place, "name_len", 0, "at least 1"))
+        } else {
+            Ok(())
+        };
+        let entry = DirEntry {
             inode: InodeNumber(inode),
             name: &rest[DIRENT_HEADER_BYTES..DIRENT_HEADER_BYTES + name_len],
             kind: if self.filetype { FileKind::from_dirent(rest[7] & 0x7f) } else { None },
             offset: at,
             record_bytes,
-        })
+        };
+        Ok((entry, judged))
     }
 }
 
@@ -103,12 +107,16 @@ impl<'a> Iterator for DirEntries<'a> {
         if self.at >= self.block.len() {
             return None;
         }
-        let entry = self.entry();
-        self.at = match &entry {
-            Ok(e) => self.at + e.record_bytes,
-            Err(_) => self.block.len(),
-        };
-        Some(entry)
+        match self.entry() {
+            Ok((entry, judged)) => {
+                self.at += entry.record_bytes;
+                Some(judged.map(|()| entry))
+            }
+            Err(corrupt) => {
+                self.at = self.block.len();
+                Some(Err(corrupt))
+            }
+        }
     }
 }
 

@@ -11,6 +11,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const EXTENT_MAGIC: u16 = 0xf30a;
 /// Deepest tree that Linux accepts.
 pub const EXTENT_MAX_DEPTH: u16 = 5;
+/// Extents end here at the latest: Linux counts a file's blocks in 32 bits (`EXT_MAX_BLOCKS`) and
+/// refuses others.
+const EXTENT_END: u64 = u32::MAX as u64;
 /// Longest written extent in blocks (`EXT_INIT_MAX_LEN`).
 pub const EXTENT_MAX_BLOCKS: u32 = 32768;
 /// Longest unwritten extent in blocks (`EXT_UNWRITTEN_MAX_LEN`).
@@ -167,7 +170,8 @@ impl ExtentNode {
             if extent.blocks == 0 {
                 return bad("ee_len", raw.ee_len.get().into(), "at least 1");
             }
-            if u64::from(extent.logical.0) < next || extent.logical_end() > cx.range.end {
+            let end = cx.range.end.min(EXTENT_END);
+            if u64::from(extent.logical.0) < next || extent.logical_end() > end {
                 let rule = "behind the extent before and within the parent's range";
                 return bad("ee_block", extent.logical.0.into(), rule);
             }
@@ -360,7 +364,8 @@ fn salvage_leaf(
 ) -> (Vec<Extent>, Vec<DamagedRange>) {
     let start = |extent: &Extent| u64::from(extent.logical.0);
     let in_range = |extent: &&Extent| {
-        extent.blocks > 0 && start(extent) >= cx.range.start && extent.logical_end() <= cx.range.end
+        let end = cx.range.end.min(EXTENT_END);
+        extent.blocks > 0 && start(extent) >= cx.range.start && extent.logical_end() <= end
     };
     // For each extent, the earliest start among those after it.
     let mut after = vec![cx.range.end; extents.len()];

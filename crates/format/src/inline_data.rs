@@ -92,8 +92,7 @@ pub struct InlineDirectory<'a> {
 }
 
 impl<'a> InlineDirectory<'a> {
-    /// The entries, deleted ones as inode 0; ends after an error. `max_inode` is the volume's last
-    /// inode.
+    /// The entries, deleted ones as inode 0. `max_inode` is the volume's last inode.
     pub fn entries(
         &self,
         filetype: bool,

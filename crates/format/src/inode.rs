@@ -410,6 +410,16 @@ impl Inode {
         (at != 0).then_some(VolumeBlock(at))
     }
 
+    /// As [`Self::xattr_block`], but as Linux reads it: only `64bit` volumes have the high part.
+    pub fn xattr_block_in(&self, sb: &Superblock) -> Option<VolumeBlock> {
+        match sb.incompat().contains(Incompat::BIT64) {
+            true => self.xattr_block(),
+            false => {
+                Some(self.raw.i_file_acl_lo.get()).filter(|&at| at != 0).map(|at| VolumeBlock(at.into()))
+            }
+        }
+    }
+
     /// Sets the block of extended attributes; block 0 means none.
     pub fn set_xattr_block(&mut self, block: VolumeBlock) {
         self.raw.i_file_acl_lo = (block.0 as u32).into();
@@ -442,7 +452,7 @@ impl Inode {
             return true;
         }
         // An attribute block counts in i_blocks, but does not hold the target.
-        let xattr = if self.xattr_block().is_some() {
+        let xattr = if self.xattr_block_in(sb).is_some() {
             u64::from(sb.blocks_per_cluster()) << (sb.block_size().log2() - 9)
         } else {
             0

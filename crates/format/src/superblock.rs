@@ -497,6 +497,21 @@ impl Superblock {
                 || has_quota && quotas.iter().any(|quota| quota.get() == number.0))
     }
 
+    /// Whether the superblock names an inode as the journal, a quota file or the orphan file, even
+    /// if the volume lacks that feature. Linux refuses any name that leads to such an inode.
+    pub fn names_inode(&self, number: InodeNumber) -> bool {
+        let raw = &self.raw;
+        [
+            raw.s_journal_inum,
+            raw.s_usr_quota_inum,
+            raw.s_grp_quota_inum,
+            raw.s_prj_quota_inum,
+            raw.s_orphan_file_inum,
+        ]
+        .iter()
+        .any(|named| named.get() == number.0)
+    }
+
     /// `s_mkfs_time`.
     pub fn created(&self) -> Timestamp {
         Timestamp::from_superblock(self.raw.s_mkfs_time, self.raw.s_mkfs_time_hi)

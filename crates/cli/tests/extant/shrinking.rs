@@ -298,7 +298,26 @@ fn what_e2fsck_reports_is_refused_with_inode_and_path() {
     };
     type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path) + 'a>);
     let index = b"\x0a\xf3\x01\0\x04\0\x01\0\0\0\0\0\x09\0\0\0";
-    let damages: [Damage<'_>; 10] = [
+    // The entries of `d` begin with `.`; its first name is `file`.
+    let entry = |at: usize, byte: u8| {
+        move |image: &Path| patch(image, b"\x0c\0\x04\x01file", |bytes| bytes[at] = byte)
+    };
+    let dots = |at: usize, byte: u8| {
+        move |image: &Path| {
+            let said = run("debugfs", &["-R", "blocks /d", image.to_str().unwrap()]);
+            let mut bytes = fs::read(image).unwrap();
+            bytes[said.split_whitespace().find_map(|word| word.parse::<usize>().ok()).unwrap() * 1024 + at] =
+                byte;
+            fs::write(image, bytes).unwrap();
+        }
+    };
+    let damages: [Damage<'_>; 16] = [
+        (":/d\"", "file_type", Box::new(entry(3, 0x81))),
+        (":/d\"", "file_type", Box::new(entry(3, 0x2c))),
+        (":/d\"", "file_type", Box::new(dots(12 + 7, 3))),
+        (":/d\"", "byte behind", Box::new(dots(9, b' '))),
+        ("superblock", "s_journal_inum", Box::new(set("ssv journal_inum 11"))),
+        ("superblock", "s_log_cluster_size", Box::new(set("ssv log_cluster_size 5"))),
         (":/d/tree\"", "ei_block", Box::new(|image| patch(image, index, |bytes| bytes[12] = 0))),
         (":/d/fast\"", "NUL", Box::new(|image| patch(image, b"needle-in-an-inode", |bytes| bytes[6] = 0))),
         (":/d/slow\"", "NUL", Box::new(|image| patch(image, slow.as_bytes(), |bytes| bytes[50] = 0))),
@@ -318,7 +337,7 @@ fn what_e2fsck_reports_is_refused_with_inode_and_path() {
         fs::copy(&sound, &image).unwrap();
         damage(&image);
         let checked = extant_testbed::command("e2fsck").arg("-fn").arg(&image).output().unwrap();
-        assert_eq!(checked.status.code(), Some(4), "{place} {told}");
+        assert!(checked.status.code().is_some_and(|code| code >= 4), "{place} {told}");
         let before = fs::read(&image).unwrap();
         let ran = extant(["shrink", image.to_str().unwrap()]);
         assert_eq!(ran.code, Some(3), "{place} {told}: {}", ran.stderr);

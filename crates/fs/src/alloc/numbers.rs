@@ -166,7 +166,13 @@ impl Allocator {
             let take = self.shared.inodes.lock().take(group);
             match take {
                 Take::Index(index) => {
-                    let taken = Taken { shared: self.shared.clone(), group, index, logged: false };
+                    let mut taken = Taken { shared: self.shared.clone(), group, index, logged: false };
+                    if self.shared.sb().names_inode(taken.number()) {
+                        // Damage. The number stays taken, in memory only.
+                        taken.logged = true;
+                        self.shared.inodes.lock().lose();
+                        continue;
+                    }
                     return taken.into_inode(is_dir).await;
                 }
                 // Skip a damaged group, as Linux does; its problem has been recorded.
@@ -298,11 +304,15 @@ impl Allocator {
 }
 
 impl Taken {
+    fn number(&self) -> InodeNumber {
+        InodeNumber(self.group.0 * self.shared.sb().inodes_per_group() + self.index + 1)
+    }
+
     /// Loads the block of the inode table that contains the record.
     async fn into_inode(self, is_dir: bool) -> Result<NewInode> {
         let (shared, group, index) = (&self.shared, self.group, self.index);
         let sb = shared.sb();
-        let number = InodeNumber(group.0 * sb.inodes_per_group() + index + 1);
+        let number = self.number();
         let (size, block) = (u32::from(sb.inode_size()), sb.block_size().bytes());
         let per_block = block / size;
         let home = VolumeBlock(shared.descriptor(group).inode_table.0 + u64::from(index / per_block));

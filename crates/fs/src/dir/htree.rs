@@ -206,7 +206,12 @@ impl View {
         let run = mapper.map(self, dir, at.0.into()).await?;
         match run.state {
             RunState::Written(block) => self.buffers().block(block).await,
-            _ => {
+            RunState::Unwritten(block) => {
+                let place = Place::DirectoryBlock(dir.number, at);
+                self.note(Err(Corrupt::field(place, "blocks unwritten", 1, "0")))?;
+                self.buffers().block(block).await
+            }
+            RunState::Hole => {
                 let place = Place::HtreeNode(dir.number, at);
                 Err(Corrupt::field(place, "block", at.0.into(), "a mapped block of the directory").into())
             }

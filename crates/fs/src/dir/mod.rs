@@ -256,7 +256,7 @@ impl View {
                 Ok(entry) => entry,
                 Err(corrupt) => {
                     self.note(Err(corrupt))?;
-                    break;
+                    continue;
                 }
             };
             if entry.inode.0 == 0 || entry.name == b"." || entry.name == b".." {
@@ -373,12 +373,12 @@ impl DirReader {
                     RunState::Written(_) | RunState::Unwritten(_)
                         if self.is_behind && !self.meet_behind(&run)? => {}
                     RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
-                    RunState::Hole | RunState::Unwritten(_) => {
-                        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
-                        let unmapped = Corrupt::field(place, "blocks unmapped", run.blocks, "0");
-                        let blocks = BlockRange::at(run.logical, run.blocks);
-                        self.note_in(blocks, unmapped)?;
+                    RunState::Unwritten(at) => {
+                        self.note_gap(&run, "blocks unwritten")?;
+                        // As Linux does: no directory has unwritten blocks, so the mark is wrong.
+                        self.run = Some((run.logical, at, run.blocks));
                     }
+                    RunState::Hole => self.note_gap(&run, "blocks unmapped")?,
                 }
                 continue;
             };
@@ -410,6 +410,13 @@ impl DirReader {
                 return Ok(Some(items));
             }
         }
+    }
+
+    /// Notes that blocks which a directory must have are missing or marked as unwritten.
+    fn note_gap(&self, run: &Run, field: &'static str) -> std::result::Result<(), Lost> {
+        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
+        let blocks = BlockRange::at(run.logical, run.blocks);
+        self.note_in(blocks, Corrupt::field(place, field, run.blocks, "0"))
     }
 
     /// Notes damage to these blocks. If damage is an error, they are lost.

@@ -35,7 +35,7 @@ mod write;
 pub use defrag::Defragmented;
 pub use extents::{ExtentFlags, FileExtent};
 pub use read::File;
-pub(crate) use removal::free_from;
+pub(crate) use removal::{check_freeing, free_from};
 pub(crate) use resize::finish_shrink;
 pub use space::Fallocate;
 pub(crate) use stored::StoredFiles;

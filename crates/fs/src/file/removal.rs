@@ -54,6 +54,23 @@ pub(crate) async fn free_from(
     Ok(())
 }
 
+/// Checks that [`free_from`] can unmap and free all blocks of a file: reads the whole map and the
+/// bitmaps of its blocks. The caller must keep others from changing the map.
+///
+/// # Errors
+/// The map or a bitmap is damaged or unreadable.
+pub(crate) async fn check_freeing(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+    let mut rest = Some(BlockRange::from_block(0));
+    let mut budget = writer.rt.budget(STINT);
+    while let Some(range) = rest.take() {
+        rest = Removal::of(writer, cell, range).await?.planned.rest.take();
+        if rest.is_some() {
+            budget.resched().await;
+        }
+    }
+    Ok(())
+}
+
 /// One step of a removal, with everything it needs in memory.
 pub(super) struct Removal {
     planned: Planned,

@@ -215,6 +215,16 @@ impl Files {
         self.table.lock().files.is_empty()
     }
 
+    /// Whether a file's map may change even while its inode is locked: it is open or has data to
+    /// write back.
+    pub(crate) fn may_change(&self, cell: &InodeCell) -> bool {
+        let is_busy = || {
+            let table = self.table.lock();
+            table.files.get(&cell.number()).is_some_and(|entry| !entry.is_idle())
+        };
+        cell.has_contents() && (cell.openers() > 0 || is_busy())
+    }
+
     /// Forgets all files and their pages, dirty or not, because the volume is being dropped.
     pub(crate) fn clear(&self) {
         let files = {

@@ -5,7 +5,7 @@ use super::dir_state::state;
 use super::order::{Order, Rank};
 use crate::Result;
 use crate::alloc::InodePin;
-use crate::file::free_from;
+use crate::file::{check_freeing, free_from};
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::map::change::maps_nothing;
@@ -13,6 +13,28 @@ use crate::writer::Writer;
 use crate::xattr::live::{Release, release_values, value_count};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
+
+/// Checks that an inode which is about to lose its last name can be deleted, so that damage refuses
+/// the operation rather than leave an orphan that nothing can delete. The caller holds the inode's
+/// lock.
+///
+/// # Errors
+/// A damaged map, bitmap or attribute block, or one that cannot be read.
+pub(super) async fn check(namespace: &Namespace, cell: &Arc<InodeCell>) -> Result<()> {
+    let writer = &*namespace.writer;
+    let has_other_names = cell.read(|inode| inode.kind() != Some(FileKind::Directory) && inode.links() > 1);
+    // A file that is being written was read without errors.
+    if has_other_names || namespace.files.may_change(cell) {
+        return Ok(());
+    }
+    drop(writer.alloc.pin_inode(cell.number()).await?);
+    drop(Release::prepare(writer, cell).await?);
+    value_count(writer, cell).await?;
+    match has_map(cell, writer) {
+        true => Box::pin(check_freeing(writer, cell)).await,
+        false => Ok(()),
+    }
+}
 
 /// Frees everything an inode has, in as many transactions as needed, and then the inode. Until the
 /// last of them, the inode is an orphan; after a crash, opening the volume deletes it.

@@ -6,7 +6,7 @@ use super::node::{check_new_name, not_found, permit};
 use super::open_dir::Growth;
 use super::order::{Order, Rank};
 use super::remove::{DROP_CREDITS, drop_name};
-use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, delete, touch, touch_inode};
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::Credits;
 use crate::{Error, Result, quote};
@@ -115,6 +115,9 @@ impl Node {
         }
         if links >= LINKS_MAX {
             return Err(Error::TooManyLinks(format!("inode {}", inode.number())));
+        }
+        if let Some(replaced) = &replaced {
+            Box::pin(delete::check(namespace, replaced)).await?;
         }
         let kind = target.kind().unwrap_or(FileKind::Regular);
         let dropped = if replaced.is_some() { DROP_CREDITS } else { 0 };

@@ -5,7 +5,7 @@ use super::create::{LEAF_CREDITS, drop_dir_link};
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank, Stopped};
-use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, delete, touch, touch_inode};
 use crate::dir::check::elsewhere;
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
@@ -124,6 +124,7 @@ impl Node {
             }
             dir.check_named_once(number).await?;
         }
+        Box::pin(delete::check(namespace, &victim)).await?;
         let credits = LEAF_CREDITS + DROP_CREDITS;
         let mut handle = writer.journal.start(Credits(credits)).await?;
         dir.remove(&mut handle, &spot, name);

@@ -8,7 +8,7 @@ use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
 use super::order::{Order, Rank, Stopped};
 use super::remove::{DROP_CREDITS, drop_name};
-use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, touch, touch_inode};
+use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, delete, touch, touch_inode};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result, quote};
@@ -371,6 +371,9 @@ impl Move<'_> {
             }
         } else if self.is_dir() && cross && links_full(&self.to_cell().read(Inode::clone), writer) {
             return Err(Error::TooManyLinks(format!("inode {}", self.to_cell().number())));
+        }
+        if let Some(target) = &self.target {
+            Box::pin(delete::check(namespace, target)).await?;
         }
         let growth = match &looked {
             Ok(_) => Growth::NONE,

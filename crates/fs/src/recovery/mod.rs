@@ -17,14 +17,22 @@ use crate::meta::Journaled;
 use crate::view::View;
 use crate::{Error, Result};
 use extant_block::Sector;
-use extant_format::VolumeBlock;
 use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
+use extant_format::{Compat, Corrupt, Incompat, Place, VolumeBlock};
 pub(crate) use log::Log;
 use std::collections::BTreeMap;
 
 /// Blocks of which the journal holds a newer copy than the volume, if the volume needs recovery.
 pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journaled>> {
     let Some(log) = Log::open(view).await? else {
+        let sb = view.superblock();
+        if sb.incompat().contains(Incompat::RECOVER) && !sb.compat().contains(Compat::HAS_JOURNAL) {
+            // Linux mounts such a volume for reading, without its journal.
+            let rule = "with has_journal, for the volume needs recovery";
+            let compat = sb.compat().bits().into();
+            view.note(Err(Corrupt::field(Place::Superblock, "s_feature_compat", compat, rule)))?;
+            return Ok(BTreeMap::new());
+        }
         return Err(Error::Unsupported {
             feature: "a journal on another device, which holds changes to this volume".into(),
             hint: "; mount it with its journal first, or ignore the journal",

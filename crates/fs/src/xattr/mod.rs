@@ -40,7 +40,13 @@ impl View {
             }
             Err(corrupt) => self.note(Err(corrupt))?,
         }
-        if let Some(number) = inode.xattr_block() {
+        let sb = self.superblock();
+        if inode.xattr_block() != inode.xattr_block_in(sb) {
+            let high = inode.raw.i_file_acl_high.get().into();
+            let rule = "0 on a volume without 64bit";
+            self.note(Err(Corrupt::field(Place::Inode(inode.number), "i_file_acl_high", high, rule)))?;
+        }
+        if let Some(number) = inode.xattr_block_in(sb) {
             if !self.superblock().is_valid_block(number) {
                 let place = Place::Inode(inode.number);
                 self.note(Err(Corrupt::field(place, "i_file_acl", number.0, "0 or a block of the volume")))?;
@@ -131,11 +137,12 @@ impl View {
             return Err(Error::Encrypted(number));
         }
         Mapper::default().read(self, &holder, 0, &mut value).await?;
-        if let Some(seed) = self.superblock().checksum_seed() {
-            let computed = ValueInode::hash_of(&value, seed);
-            if stored.hash != computed && !is_sole_holder(owner, &holder) {
-                self.note(Err(Corrupt::checksum(place, stored.hash, computed)))?;
-            }
+        let computed = values::hash_of(&value, self.superblock());
+        if stored.hash != computed && !is_sole_holder(owner, &holder) {
+            self.note(Err(Corrupt::checksum(place, stored.hash, computed)))?;
+        } else if !xattr.hash_is_valid(Some(stored.hash)) && !is_sole_holder(owner, &holder) {
+            let rule = "that of the attribute's name and value";
+            self.note(Err(Corrupt::field(place, "e_hash", xattr.hash.into(), rule)))?;
         }
         Ok(value)
     }

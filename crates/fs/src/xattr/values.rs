@@ -146,7 +146,7 @@ fn set_value_inode(inode: &mut Inode, of: ValueInode) {
 }
 
 /// The hash of a value. Without `metadata_csum`, the seed is still derived from the UUID.
-fn hash_of(value: &[u8], sb: &Superblock) -> u32 {
+pub(crate) fn hash_of(value: &[u8], sb: &Superblock) -> u32 {
     ValueInode::hash_of(value, sb.checksum_seed().unwrap_or_else(|| ChecksumSeed::from_uuid(&sb.uuid())))
 }
 

@@ -39,13 +39,21 @@ pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error>
         if users > 1 || journal.is_v1() && users > 0 {
             return bad(Place::JournalSuperblock, "s_nr_users", users.into(), "those of one volume");
         }
+        if journal.ro_compat() != 0 {
+            let rule = "0, for none is known";
+            return bad(Place::JournalSuperblock, "s_feature_ro_compat", journal.ro_compat().into(), rule);
+        }
     }
     let mut references = References::default();
     for found in &survey.inodes {
+        let inode = volume.inode(found.number).await?;
         if found.number != InodeNumber::ROOT && sb.is_own_inode(found.number) {
+            // The copy's journal and orphan file keep the rest of their records.
+            if found.is_mapped() || matches!(found.role, Role::Journal | Role::OrphanFile) {
+                check_deleted(&inode)?;
+            }
             continue;
         }
-        let inode = volume.inode(found.number).await?;
         check_record(found, survey, &inode, sb)?;
         if found.has_extents && found.is_mapped() {
             check_tree(volume, &inode).await?;
@@ -75,12 +83,16 @@ pub(super) async fn check(volume: &Volume, survey: &Survey) -> Result<(), Error>
     Ok(())
 }
 
+fn check_deleted(inode: &Inode) -> Result<(), Error> {
+    match inode.raw.i_dtime.get() {
+        0 => Ok(()),
+        deleted => bad(Place::Inode(inode.number), "i_dtime", deleted.into(), "0, for the inode is in use"),
+    }
+}
+
 fn check_record(found: &Found, survey: &Survey, inode: &Inode, sb: &Superblock) -> Result<(), Error> {
     let place = Place::Inode(inode.number);
-    let deleted = inode.raw.i_dtime.get();
-    if deleted != 0 {
-        return bad(place, "i_dtime", deleted.into(), "0, for the inode is in use");
-    }
+    check_deleted(inode)?;
     match inode.kind() {
         Some(FileKind::Regular) if !inode.flags().contains(InodeFlags::VERITY) => {
             let written = survey.runs_of(found).iter().filter(|run| !run.unwritten);

@@ -1,6 +1,8 @@
 //! Rejects volumes that cannot be shrunk.
 
-use extant_format::{Compat, Incompat, InodeNumber, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{
+    Compat, Corrupt, Incompat, InodeNumber, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock,
+};
 use extant_fs::Error;
 
 /// Features whose structures reference only numbers and locations that get rewritten.
@@ -53,6 +55,13 @@ pub(super) fn check(sb: &Superblock) -> Result<(), Error> {
     if sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode() != Some(InodeNumber::JOURNAL) {
         return refuse("a journal on another device, or in another inode than 8".into(), HINT);
     }
+    if !sb.compat().contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() != 0 {
+        return bad("s_journal_inum", raw.s_journal_inum.get(), "0, for the volume has no journal");
+    }
+    let is_bigalloc = sb.ro_compat().contains(RoCompat::BIGALLOC);
+    if !is_bigalloc && raw.s_log_cluster_size.get() != raw.s_log_block_size.get() {
+        return bad("s_log_cluster_size", raw.s_log_cluster_size.get(), "s_log_block_size, without bigalloc");
+    }
     if sb.compat().contains(Compat::ORPHAN_FILE) && !sb.compat().contains(Compat::HAS_JOURNAL) {
         return refuse("an orphan file without a journal".into(), HINT);
     }
@@ -67,6 +76,10 @@ pub(super) fn check(sb: &Superblock) -> Result<(), Error> {
         return refuse("another first block than usual (s_first_data_block)".into(), HINT);
     }
     Ok(())
+}
+
+fn bad(field: &'static str, value: u32, rule: &'static str) -> Result<(), Error> {
+    Err(Corrupt::field(Place::Superblock, field, value.into(), rule).into())
 }
 
 /// Advice for a volume that was not closed.

@@ -1,14 +1,17 @@
 //! Checks that a volume is sound. In a smaller copy, damage would be lost or go unnoticed.
 
 use super::records;
-use super::survey::{Role, Survey, read_blocks};
+use super::survey::{Found, Role, Survey, read_blocks};
 use extant_format::{
-    Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, Inode, InodeFlags, InodeNumber, Place, RoCompat,
-    Superblock, VolumeBlock, bit, count_free, inode_table_blocks, verify_block_bitmap, verify_inode_bitmap,
+    Corrupt, DIRENT_HEADER_BYTES, DirEntries, FileBlock, FileKind, Group, GroupDescriptor, GroupFlags,
+    Incompat, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, VolumeBlock, bit, count_free,
+    inode_table_blocks, verify_block_bitmap, verify_inode_bitmap,
 };
 use extant_fs::{Error, Volume};
 use std::ops::Range;
 
+/// Offset of `file_type` in a directory entry.
+const TYPE_AT: usize = 7;
 /// Offset of `i_links_count` in a record.
 const LINKS_AT: usize = 0x1a;
 /// Inode table blocks read at a time.
@@ -65,6 +68,9 @@ async fn check_names(volume: &Volume, survey: &Survey) -> Result<(), Error> {
         }
         let dir = volume.inode(found.number).await?;
         volume.check_names(&dir).await?;
+        if found.role == Role::Directory {
+            check_types(volume, survey, found).await?;
+        }
         let mut reader = volume.read_dir(&dir).await?;
         let mut names = Vec::new();
         while let Some(items) = reader.next().await? {
@@ -106,6 +112,39 @@ async fn check_names(volume: &Volume, survey: &Survey) -> Result<(), Error> {
         }
     }
     check_reached(survey, &named)
+}
+
+/// Checks the bytes of a directory's entries that reading ignores: file types with unknown bits,
+/// those of `.` and `..`, and the NUL behind these two.
+async fn check_types(volume: &Volume, survey: &Survey, found: &Found) -> Result<(), Error> {
+    let sb = volume.superblock();
+    let filetype = sb.incompat().contains(Incompat::FILETYPE);
+    let block_bytes = sb.block_size().byte_len();
+    for run in survey.runs_of(found) {
+        for n in 0..run.blocks {
+            let block = read_blocks(volume, VolumeBlock(run.physical.0 + u64::from(n)), 1).await?;
+            let at = FileBlock(run.logical.0 + n);
+            let place = Place::DirectoryBlock(found.number, at);
+            for entry in DirEntries::new(&block, filetype, sb.inodes_count(), found.number, at) {
+                let entry = entry?;
+                if entry.inode.0 == 0 {
+                    continue;
+                }
+                let is_dot = matches!(entry.name, b"." | b"..");
+                let kind = if is_dot { Some(FileKind::Directory) } else { entry.kind };
+                let wanted = if filetype { kind.map(FileKind::dirent_code) } else { Some(0) };
+                let code = block[entry.offset + TYPE_AT];
+                if wanted != Some(code) {
+                    return Err(bad(place, "file_type", code.into(), "that of the inode"));
+                }
+                let end = entry.offset + DIRENT_HEADER_BYTES + entry.name.len();
+                if is_dot && end < block_bytes && block[end] != 0 {
+                    return Err(bad(place, "byte behind `.` or `..`", block[end].into(), "0"));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether an inode belongs to the volume itself and has no name.

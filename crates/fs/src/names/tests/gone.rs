@@ -89,6 +89,11 @@ fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
         let work = async {
             let bed = Bed::open(sim.rt(), slow).await;
             let root = bed.volume.root_node().await.unwrap();
+            // While the file has data to write back, its map is not read before its name goes.
+            let number = root.lookup(&caller, b"f").await.unwrap().inode();
+            let file = bed.volume.open_for_writing(number, Default::default()).await.unwrap();
+            file.write(0, b"x").await.unwrap();
+            drop(file);
             {
                 let mut unlink = pin!(root.unlink(&caller, b"f"));
                 for _ in 0..polls {
