@@ -148,6 +148,10 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> 
     let output = child.wait_with_output().map_err(|error| MountError::Helper(error.to_string()))?;
     match received {
         Ok(Some(descriptor)) if output.status.success() => Ok(descriptor),
+        // It opens the device as the user who has called it.
+        _ if said(&output.stderr).contains("/dev/fuse: Permission denied") => {
+            Err(MountError::Device(Errno::ACCESS.into()))
+        }
         _ => Err(MountError::Helper(said(&output.stderr))),
     }
 }
@@ -275,7 +279,9 @@ fn path_of(word: &[u8]) -> PathBuf {
 /// # Errors
 /// See [`MountError`].
 pub fn clear_dead(dir: &Path) -> Result<bool, MountError> {
-    if rustix::fs::stat(dir).err() != Some(Errno::NOTCONN) || !mounted_at(dir).is_some_and(|at| at.is_ours) {
+    let Some(mounted) = mounted_at(dir).filter(|mounted| mounted.is_ours) else { return Ok(false) };
+    // Not its attributes: the kernel may have these cached.
+    if mounted.ask() != Err(Errno::NOTCONN) {
         return Ok(false);
     }
     unmount(dir, true)?;
@@ -285,9 +291,14 @@ pub fn clear_dead(dir: &Path) -> Result<bool, MountError> {
 impl Mounted {
     /// The server's process number, if it answers.
     pub fn server(&self) -> Option<u32> {
+        self.ask().ok().flatten()
+    }
+
+    fn ask(&self) -> rustix::io::Result<Option<u32>> {
         let mut value = [0; 16];
-        let read = rustix::fs::getxattr(&self.point, crate::SERVER_ATTRIBUTE, &mut value).ok()?;
-        std::str::from_utf8(value.get(..read)?).ok()?.parse().ok()
+        let read = rustix::fs::getxattr(&self.point, crate::SERVER_ATTRIBUTE, &mut value)?;
+        let digits = value.get(..read).and_then(|digits| std::str::from_utf8(digits).ok());
+        Ok(digits.and_then(|digits| digits.parse().ok()))
     }
 }
 

@@ -42,7 +42,7 @@ impl Bed {
         let dir = tempfile::tempdir().unwrap();
         let (image, at) = (dir.path().join("image"), dir.path().join("mnt"));
         fs::create_dir(&at).unwrap();
-        mke2fs(&image, size, mke2fs_options);
+        mke2fs(&image, size, &[&["-t", "ext4"], mke2fs_options].concat());
         Self { _dir: dir, image, at, mounted: false }
     }
 
@@ -63,9 +63,9 @@ impl Bed {
     /// Unmounts; the volume must then be clean and sound.
     #[track_caller]
     pub(crate) fn umount(&mut self) {
-        self.mounted = false;
         let ran = extant(&["umount", text(&self.at)]);
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+        self.mounted = false;
         fsck(&self.image);
     }
 

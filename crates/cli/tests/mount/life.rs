@@ -17,7 +17,13 @@ fn a_read_only_mount_shows_the_tree_and_writes_nothing() {
     let mut bed = Bed::unmounted("16M", &["-d", text(source.path())]);
     let before = fs::read(&bed.image).unwrap();
     bed.mount("ro");
-    assert_same("a mount", &look(&bed.at), &look(source.path()));
+    // mke2fs gives the root directory whole seconds.
+    let below = |root: &std::path::Path| {
+        let mut seen = look(root);
+        seen.remove(&b""[..]);
+        seen
+    };
+    assert_same("a mount", &below(&bed.at), &below(source.path()));
     assert_eq!(bed.shell("find . -name 'a-name*' | wc -l").trim(), "500");
     assert_eq!(bed.shell("stat -f -c %T . | cut -c1-4").trim(), "fuse");
     let refused = fs::write(bed.path("new"), "x").unwrap_err();

@@ -106,7 +106,7 @@ fn attributes_are_those_that_were_set() {
     if !can_mount() {
         return;
     }
-    let mut bed = Bed::new("16M", &[], "");
+    let mut bed = Bed::new("16M", &["-b", "4096"], "");
     let path = bed.path("f");
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6750)).unwrap();
@@ -156,7 +156,7 @@ fn access_lists_and_other_users_are_checked() {
     assert!(as_user(4321, "4321", "cat d/f"), "the list lets this user in");
     assert!(!as_user(4322, "4322", "cat d/f"), "and no other");
     assert!(!as_user(4321, "4321", "touch d/new"));
-    bed.shell("chgrp 77 d; chmod 2770 d");
+    bed.shell("chgrp 77 d; chmod 2770 d; setfacl -m g::rwx d");
     assert!(as_user(5000, "5000,77", "touch d/new && mkdir d/sub"), "a supplementary group counts");
     let made = fs::metadata(bed.path("d/new")).unwrap();
     assert_eq!((made.uid(), made.gid()), (5000, 77));

@@ -50,7 +50,7 @@ fn git_works() {
     run("cp", &["-a", &format!("{}/a", text(source.path())), text(&bed.at)]);
     let git = "git -c user.name=n -c user.email=e -c safe.directory=* -c gc.auto=0";
     bed.shell(&format!(
-        "export HOME=$PWD GIT_CONFIG_NOSYSTEM=1; rm a/pipe; git init -q .; {git} add a; {git} commit -qm one; echo more >> a/b/f1; \
+        "export HOME=$PWD GIT_CONFIG_NOSYSTEM=1; rm a/pipe; rmdir a/b/c; git init -q .; {git} add a; {git} commit -qm one; echo more >> a/b/f1; \
          {git} commit -qam two; {git} gc -q; {git} fsck --strict; {git} clone -q . clone; {git} -C clone status --porcelain; \
          test -z \"$({git} status --porcelain a)\"; diff -r a clone/a"
     ));
