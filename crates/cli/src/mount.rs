@@ -21,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long programs may go on to use a volume that a signal has asked to unmount.
 const LEAVE: Nanos = Nanos::from_secs(10);
@@ -121,12 +122,17 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let mut signals =
         Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::host(Path::new("signals"), error))?;
     let handle = signals.handle();
+    let closing = Arc::new(AtomicBool::new(false));
     let watch = {
-        let (rt, server, directory) = (rt.clone(), server.clone(), directory.clone());
-        rt.clone().spawn_blocking("signals", move || on_signals(&rt, &server, &directory, &mut signals))
+        let leave = Leave { rt: rt.clone(), server: server.clone(), closing: closing.clone() };
+        rt.spawn_blocking("signals", move || on_signals(&leave, &directory, &mut signals))
     };
     let serving = server.clone();
     let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))?;
+    if closing.swap(true, Ordering::Relaxed) {
+        // Another thread closes the volume and ends the process.
+        rt.block_on(std::future::pending::<()>())?;
+    }
     handle.close();
     rt.block_on(watch)??;
     let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
@@ -149,9 +155,27 @@ fn go_to_background() {
     let _ = std::env::set_current_dir("/");
 }
 
+/// Ends the process although programs still use the volume.
+#[derive(Clone)]
+struct Leave {
+    rt: Rt,
+    server: Arc<Server>,
+    /// Set by the thread that closes the volume.
+    closing: Arc<AtomicBool>,
+}
+
+impl Leave {
+    fn now(&self) {
+        if !self.closing.swap(true, Ordering::Relaxed) {
+            let closed = self.rt.block_on(self.server.close());
+            std::process::exit(if matches!(closed, Ok(Ok(()))) { 1 } else { 3 });
+        }
+    }
+}
+
 /// Unmounts at the first signal; programs that still use the volume may go on for a while. Ends the
 /// process at the second, or when that time is over.
-fn on_signals(rt: &Rt, server: &Arc<Server>, directory: &Path, signals: &mut Signals) {
+fn on_signals(leave: &Leave, directory: &Path, signals: &mut Signals) {
     let mut received = signals.forever();
     if received.next().is_none() {
         return;
@@ -163,21 +187,13 @@ fn on_signals(rt: &Rt, server: &Arc<Server>, directory: &Path, signals: &mut Sig
         Err(error) => eprintln!("extant: {error}"),
         Ok(()) => {}
     }
-    let (rt, server) = (rt.clone(), server.clone());
-    let end = {
-        let (rt, server) = (rt.clone(), server);
-        move || {
-            let closed = rt.block_on(server.close());
-            std::process::exit(if matches!(closed, Ok(Ok(()))) { 1 } else { 3 });
-        }
-    };
-    let at_last = end.clone();
-    drop(rt.clone().spawn_blocking("deadline", move || {
-        let _ = rt.block_on(rt.sleep(LEAVE));
-        at_last();
+    let late = leave.clone();
+    drop(leave.rt.spawn_blocking("deadline", move || {
+        let _ = late.rt.block_on(late.rt.sleep(LEAVE));
+        late.now();
     }));
     if received.next().is_some() {
-        end();
+        leave.now();
     }
 }
 

@@ -19,21 +19,17 @@ mod mounting;
 mod nodes;
 mod object;
 mod ops;
+mod served;
 mod server;
 mod transport;
 mod volume;
 pub mod wire;
 
 pub use device::Device;
-pub use mounting::{MountError, MountOptions, Mounted, clear_dead, mount, mounted_at, mounted_from, unmount};
+pub use mounting::{
+    FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead, mount,
+    mounted_at, mounted_from, unmount,
+};
 pub use server::{Server, Settings};
 pub use transport::Transport;
 pub use volume::{OpenVolume, VolumeOptions};
-
-/// Extended attribute of a mounted root directory with the server's process number, in decimal. It
-/// is not listed.
-pub const SERVER_ATTRIBUTE: &str = "system.extant.server";
-/// Setting this attribute on a mounted root directory makes everything on the volume durable.
-pub const SYNC_ATTRIBUTE: &str = "system.extant.sync";
-/// The type of our mounts in `/proc/mounts`.
-pub const FS_TYPE: &str = "fuse.extant";

@@ -1,6 +1,6 @@
 //! Attaching a directory to a server, as root or through `fusermount3`.
 
-use crate::{Device, FS_TYPE};
+use crate::Device;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -15,6 +15,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use thiserror::Error;
+
+/// Extended attribute of a mounted root directory with the server's process number, in decimal. It
+/// is not listed.
+pub const SERVER_ATTRIBUTE: &str = "system.extant.server";
+/// Setting this attribute on a mounted root directory makes everything on the volume durable.
+pub const SYNC_ATTRIBUTE: &str = "system.extant.sync";
+/// The type of our mounts in `/proc/mounts`.
+pub const FS_TYPE: &str = "fuse.extant";
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -296,7 +304,7 @@ impl Mounted {
 
     fn ask(&self) -> rustix::io::Result<Option<u32>> {
         let mut value = [0; 16];
-        let read = rustix::fs::getxattr(&self.point, crate::SERVER_ATTRIBUTE, &mut value)?;
+        let read = rustix::fs::getxattr(&self.point, SERVER_ATTRIBUTE, &mut value)?;
         let digits = value.get(..read).and_then(|digits| std::str::from_utf8(digits).ok());
         Ok(digits.and_then(|digits| digits.parse().ok()))
     }

@@ -6,15 +6,13 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
-use crate::handles::Handles;
-use crate::nodes::Nodes;
 use crate::object::Object;
+use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
     FSYNC_FDATASYNC, ForgetOne, InitIn, InitOut, InvalInodeOut, MAJOR, MINOR, MINOR_MIN, Malformed,
     NOTIFY_INVAL_INODE, Operation, Reply, ReplyHeader, Request, RequestHeader, init,
 };
 use crate::{OpenVolume, Transport, ops};
-use extant_fs::Volume;
 use extant_rt::{Class, Rt};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -25,8 +23,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Longest payload of a write, and of a read.
-pub(crate) const MAX_WRITE: u32 = 1 << 20;
 /// A request's header, the largest structure and a name.
 const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 /// Buffers kept for the next requests.
@@ -47,9 +43,7 @@ pub struct Server {
     rt: Rt,
     settings: Settings,
     transport: Arc<dyn Transport>,
-    pub(crate) volume: Volume,
-    pub(crate) nodes: Nodes,
-    pub(crate) handles: Handles,
+    served: Served,
     /// Closed when the server ends.
     open: Mutex<Option<OpenVolume>>,
     ready: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -61,7 +55,7 @@ pub struct Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("volume", &self.volume).finish_non_exhaustive()
+        f.debug_struct("Server").field("served", &self.served).finish_non_exhaustive()
     }
 }
 
@@ -79,9 +73,7 @@ impl Server {
             rt: rt.clone(),
             settings,
             transport,
-            volume: volume.volume.clone(),
-            nodes: Nodes::new(volume.root.clone()),
-            handles: Handles::default(),
+            served: Served::new(volume.volume.clone(), volume.root.clone()),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Mutex::default(),
@@ -118,8 +110,8 @@ impl Server {
     /// # Errors
     /// Something could not be written.
     pub async fn close(&self) -> extant_fs::Result<()> {
-        self.handles.clear();
-        self.nodes.clear();
+        self.served.handles.clear();
+        self.served.nodes.clear();
         let open = self.open.lock().take();
         match open {
             Some(open) => open.close().await,
@@ -201,65 +193,65 @@ impl Server {
     }
 
     async fn perform_as(&self, node: u64, who: Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
-        let who = |umask: u32| who.caller(umask);
+        let (served, who) = (&self.served, |umask: u32| who.caller(umask));
         match *operation {
             Operation::Init { args, flags } => self.init(args, flags).map(Reply::Init),
-            Operation::Lookup { name } => ops::names::lookup(self, node, &who(0), name).await,
-            Operation::Readlink => ops::names::readlink(self, node).await,
+            Operation::Lookup { name } => ops::names::lookup(served, node, &who(0), name).await,
+            Operation::Readlink => ops::names::readlink(served, node).await,
             Operation::Symlink { name, target } => {
-                ops::names::symlink(self, node, &who(0), name, target).await
+                ops::names::symlink(served, node, &who(0), name, target).await
             }
             Operation::Mknod { args, name } => {
-                ops::names::mknod(self, node, &who(args.umask), &args, name).await
+                ops::names::mknod(served, node, &who(args.umask), &args, name).await
             }
             Operation::Mkdir { args, name } => {
-                ops::names::mkdir(self, node, &who(args.umask), &args, name).await
+                ops::names::mkdir(served, node, &who(args.umask), &args, name).await
             }
-            Operation::Unlink { name } => ops::names::unlink(self, node, &who(0), name).await,
-            Operation::Rmdir { name } => ops::names::rmdir(self, node, &who(0), name).await,
+            Operation::Unlink { name } => ops::names::unlink(served, node, &who(0), name).await,
+            Operation::Rmdir { name } => ops::names::rmdir(served, node, &who(0), name).await,
             Operation::Rename { newdir, flags, name, new_name } => {
-                ops::names::rename(self, &who(0), (node, name), (newdir, new_name), flags).await
+                ops::names::rename(served, &who(0), (node, name), (newdir, new_name), flags).await
             }
-            Operation::Link { args, name } => ops::names::link(self, node, &who(0), &args, name).await,
-            Operation::Getattr(_) => ops::attributes::getattr(self, node),
-            Operation::Statx(_) => ops::attributes::statx(self, node),
-            Operation::Setattr(args) => ops::attributes::setattr(self, node, &who(0), &args).await,
-            Operation::Access(args) => ops::attributes::access(self, node, &who(0), args.mask).await,
-            Operation::Statfs => Ok(ops::attributes::statfs(self)),
-            Operation::Open(args) => ops::files::open(self, node, &who(0), &args).await,
+            Operation::Link { args, name } => ops::names::link(served, node, &who(0), &args, name).await,
+            Operation::Getattr(_) => ops::attributes::getattr(served, node),
+            Operation::Statx(_) => ops::attributes::statx(served, node),
+            Operation::Setattr(args) => ops::attributes::setattr(served, node, &who(0), &args).await,
+            Operation::Access(args) => ops::attributes::access(served, node, &who(0), args.mask).await,
+            Operation::Statfs => Ok(ops::attributes::statfs(served)),
+            Operation::Open(args) => ops::files::open(served, node, &who(0), &args).await,
             Operation::Create { args, name } => {
-                ops::files::create(self, node, &who(args.umask), &args, name).await
+                ops::files::create(served, node, &who(args.umask), &args, name).await
             }
-            Operation::Tmpfile(args) => ops::files::tmpfile(self, node, &who(args.umask), &args).await,
-            Operation::Read(args) => ops::files::read(self, &args).await,
-            Operation::Write { args, data } => ops::files::write(self, &args, data).await,
+            Operation::Tmpfile(args) => ops::files::tmpfile(served, node, &who(args.umask), &args).await,
+            Operation::Read(args) => ops::files::read(served, &args).await,
+            Operation::Write { args, data } => ops::files::write(served, &args, data).await,
             // Closing reports nothing, as in the kernel's ext4; fsync does.
             Operation::Flush => Err(Errno::NOSYS.into()),
             Operation::Release(args) | Operation::Releasedir(args) => {
-                drop(self.handles.release(args.fh));
+                drop(self.served.handles.release(args.fh));
                 Ok(Reply::Done)
             }
             Operation::Fsync(args) => {
-                ops::files::fsync(self, args.fh, args.flags & FSYNC_FDATASYNC != 0).await
+                ops::files::fsync(served, args.fh, args.flags & FSYNC_FDATASYNC != 0).await
             }
-            Operation::Fsyncdir(_) => ops::files::fsyncdir(self, node).await,
-            Operation::Syncfs => ops::files::syncfs(self).await,
-            Operation::Fallocate(args) => ops::files::fallocate(self, &args).await,
-            Operation::Lseek { args, seek } => ops::files::lseek(self, &args, seek).await,
-            Operation::CopyFileRange { args, wide } => ops::files::copy(self, &args, wide).await,
-            Operation::Opendir(_) => ops::dirs::opendir(self, node, &who(0)).await,
+            Operation::Fsyncdir(_) => ops::files::fsyncdir(served, node).await,
+            Operation::Syncfs => ops::files::syncfs(served).await,
+            Operation::Fallocate(args) => ops::files::fallocate(served, &args).await,
+            Operation::Lseek { args, seek } => ops::files::lseek(served, &args, seek).await,
+            Operation::CopyFileRange { args, wide } => ops::files::copy(served, &args, wide).await,
+            Operation::Opendir(_) => ops::dirs::opendir(served, node, &who(0)).await,
             Operation::Readdir { args, plus } => {
-                ops::dirs::readdir(self, &args, plus.then(|| who(0)).as_ref()).await
+                ops::dirs::readdir(served, &args, plus.then(|| who(0)).as_ref()).await
             }
             Operation::Getxattr { size, name } => {
-                ops::xattrs::getxattr(self, node, &who(0), name, size).await
+                ops::xattrs::getxattr(served, node, &who(0), name, size).await
             }
-            Operation::Listxattr { size } => ops::xattrs::listxattr(self, node, &who(0), size).await,
+            Operation::Listxattr { size } => ops::xattrs::listxattr(served, node, &who(0), size).await,
             Operation::Setxattr { flags, name, value } => {
-                ops::xattrs::setxattr(self, node, &who(0), name, value, flags).await
+                ops::xattrs::setxattr(served, node, &who(0), name, value, flags).await
             }
-            Operation::Removexattr { name } => ops::xattrs::removexattr(self, node, &who(0), name).await,
-            Operation::Ioctl { args, data } => ops::ioctl::ioctl(self, node, &who(0), &args, data).await,
+            Operation::Removexattr { name } => ops::xattrs::removexattr(served, node, &who(0), name).await,
+            Operation::Ioctl { args, data } => ops::ioctl::ioctl(served, node, &who(0), &args, data).await,
             Operation::Destroy => Ok(Reply::Done),
             Operation::Forget(_)
             | Operation::BatchForget { .. }
@@ -325,14 +317,14 @@ impl Server {
         out.max_write = MAX_WRITE;
         out.max_pages = (MAX_WRITE / 4096) as u16;
         let has_nanoseconds =
-            usize::from(self.volume.superblock().inode_size()) > extant_format::GOOD_OLD_INODE_SIZE;
+            usize::from(self.served.volume.superblock().inode_size()) > extant_format::GOOD_OLD_INODE_SIZE;
         out.time_gran = if has_nanoseconds { 1 } else { 1_000_000_000 };
         self.is_initialised.store(true, Ordering::Relaxed);
         Ok(out)
     }
 
     fn forget(self: &Arc<Self>, nodeid: u64, lookups: u64) {
-        if let Some(Object::Live(node)) = self.nodes.forget(nodeid, lookups)
+        if let Some(Object::Live(node)) = self.served.nodes.forget(nodeid, lookups)
             && node.attributes().is_ok_and(|attributes| attributes.links == 0)
         {
             // Its space is free at once, at nobody's expense.
@@ -342,7 +334,7 @@ impl Server {
 
     /// How many inodes the kernel knows.
     pub fn known_inodes(&self) -> usize {
-        self.nodes.count()
+        self.served.nodes.count()
     }
 
     fn invalidate(&self, nodeid: u64) {
@@ -391,10 +383,10 @@ impl Ticket<'_> {
         match reply {
             Reply::Entry(entry) => self.server.forget(entry.nodeid, 1),
             Reply::Created(entry, opened) => {
-                drop(self.server.handles.release(opened.fh));
+                drop(self.server.served.handles.release(opened.fh));
                 self.server.forget(entry.nodeid, 1);
             }
-            Reply::Opened(opened) => drop(self.server.handles.release(opened.fh)),
+            Reply::Opened(opened) => drop(self.server.served.handles.release(opened.fh)),
             Reply::Listing(_, told) => told.into_iter().for_each(|nodeid| self.server.forget(nodeid, 1)),
             _ => {}
         }

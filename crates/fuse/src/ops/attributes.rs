@@ -3,32 +3,32 @@
 use crate::errno::Result;
 use crate::handles::{Handle, Writes};
 use crate::object::{Object, VALID_SECONDS};
-use crate::server::Server;
+use crate::served::Served;
 use crate::wire::{Reply, SetattrIn, StatfsOut, StatxOut, fattr};
 use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
 
-pub(crate) fn getattr(server: &Server, nodeid: u64) -> Result<Reply> {
-    Ok(Reply::Attr(server.nodes.get(nodeid)?.attr_out(&server.volume)?))
+pub(crate) fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
+    Ok(Reply::Attr(served.nodes.get(nodeid)?.attr_out(&served.volume)?))
 }
 
-pub(crate) fn statx(server: &Server, nodeid: u64) -> Result<Reply> {
-    let attributes = server.nodes.get(nodeid)?.attributes(&server.volume)?;
-    let stat = crate::object::statx(&attributes, &server.volume);
+pub(crate) fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
+    let attributes = served.nodes.get(nodeid)?.attributes(&served.volume)?;
+    let stat = crate::object::statx(&attributes, &served.volume);
     Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
 }
 
 pub(crate) async fn setattr(
-    server: &Server,
+    served: &Served,
     nodeid: u64,
     caller: &Caller,
     args: &SetattrIn,
 ) -> Result<Reply> {
-    let object = server.nodes.get(nodeid)?;
+    let object = served.nodes.get(nodeid)?;
     let node = object.live()?;
     let has = |bit: u32| args.valid & bit != 0;
     if has(fattr::SIZE) {
-        set_size(server, node, caller, args).await?;
+        set_size(served, node, caller, args).await?;
     }
     let time = |bit: u32, now: u32, seconds: i64, nanos: u32| match (has(bit), has(now)) {
         (true, true) => Some(SetTime::Now),
@@ -45,13 +45,13 @@ pub(crate) async fn setattr(
     if set != SetAttributes::default() {
         node.set_attributes(caller, &set).await?;
     }
-    Ok(Reply::Attr(object.attr_out(&server.volume)?))
+    Ok(Reply::Attr(object.attr_out(&served.volume)?))
 }
 
 /// An open file is cut whatever its mode says now.
-async fn set_size(server: &Server, node: &Node, caller: &Caller, args: &SetattrIn) -> Result<()> {
+async fn set_size(served: &Served, node: &Node, caller: &Caller, args: &SetattrIn) -> Result<()> {
     if args.valid & fattr::FH != 0
-        && let Handle::Live(file, Writes(true)) = server.handles.get(args.fh)?
+        && let Handle::Live(file, Writes(true)) = served.handles.get(args.fh)?
     {
         return Ok(file.set_size(args.size).await?);
     }
@@ -60,17 +60,17 @@ async fn set_size(server: &Server, node: &Node, caller: &Caller, args: &SetattrI
     Ok(file.set_size(args.size).await?)
 }
 
-pub(crate) async fn access(server: &Server, nodeid: u64, caller: &Caller, mask: u32) -> Result<Reply> {
+pub(crate) async fn access(served: &Served, nodeid: u64, caller: &Caller, mask: u32) -> Result<Reply> {
     let want = (mask & 7) as u8;
-    match server.nodes.get(nodeid)? {
+    match served.nodes.get(nodeid)? {
         Object::Live(node) => node.check_access(caller, want).await?,
-        Object::Stored(inode) => server.volume.check_access(caller, &inode, want).await?,
+        Object::Stored(inode) => served.volume.check_access(caller, &inode, want).await?,
     }
     Ok(Reply::Done)
 }
 
-pub(crate) fn statfs(server: &Server) -> Reply {
-    let space = server.volume.space();
+pub(crate) fn statfs(served: &Served) -> Reply {
+    let space = served.volume.space();
     Reply::Statfs(StatfsOut {
         blocks: space.blocks,
         bfree: space.blocks_free,

@@ -4,30 +4,30 @@ use crate::errno::Result;
 use crate::handles::Handle;
 use crate::listing::{Listing, Name, OpenDir, look_up};
 use crate::object::Object;
-use crate::server::{MAX_WRITE, Server};
+use crate::served::{MAX_WRITE, Served};
 use crate::wire::{Dirent, EntryOut, OpenOut, ReadIn, Reply};
 use extant_fs::Caller;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-pub(crate) async fn opendir(server: &Server, nodeid: u64, caller: &Caller) -> Result<Reply> {
-    let object = server.nodes.get(nodeid)?;
+pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Result<Reply> {
+    let object = served.nodes.get(nodeid)?;
     match &object {
         Object::Live(node) => node.check_access(caller, 4).await?,
-        Object::Stored(inode) => server.volume.check_access(caller, inode, 4).await?,
+        Object::Stored(inode) => served.volume.check_access(caller, inode, 4).await?,
     }
-    let fh = server.handles.open(Handle::Dir(Arc::new(OpenDir::new(object))));
+    let fh = served.handles.open(Handle::Dir(Arc::new(OpenDir::new(object))));
     Ok(Reply::Opened(OpenOut { fh, ..OpenOut::default() }))
 }
 
 /// Lists names; with their inodes if there is a caller to look them up for (READDIRPLUS).
-pub(crate) async fn readdir(server: &Server, args: &ReadIn, plus: Option<&Caller>) -> Result<Reply> {
-    let handle = server.handles.get(args.fh)?;
+pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller>) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
     let dir = handle.dir()?;
     let mut listing = dir.take(args.offset);
     let most = args.size.min(MAX_WRITE) as usize;
     let mut reply = Listed { bytes: Vec::with_capacity(most), told: Vec::new() };
-    let filled = fill(server, &dir.object, &mut listing, &mut reply, most, plus).await;
+    let filled = fill(served, &dir.object, &mut listing, &mut reply, most, plus).await;
     dir.put_back(listing);
     match filled {
         // What was listed before an error is told first; the error comes again.
@@ -42,14 +42,14 @@ struct Listed {
 }
 
 async fn fill(
-    server: &Server,
+    served: &Served,
     dir: &Object,
     listing: &mut Listing,
     reply: &mut Listed,
     most: usize,
     plus: Option<&Caller>,
 ) -> Result<()> {
-    while let Some(name) = listing.peek(dir, &server.volume).await? {
+    while let Some(name) = listing.peek(dir, &served.volume).await? {
         let entry_bytes = if plus.is_some() { size_of::<EntryOut>() } else { 0 };
         let record = entry_bytes + (size_of::<Dirent>() + name.name.len()).next_multiple_of(8);
         if reply.bytes.len() + record > most {
@@ -57,7 +57,7 @@ async fn fill(
         }
         if let Some(caller) = plus {
             // Without an inode the kernel looks the name up when it is used.
-            let entry = entry(server, dir, caller, name).await.unwrap_or_default();
+            let entry = entry(served, dir, caller, name).await.unwrap_or_default();
             reply.told.extend((entry.nodeid != 0).then_some(entry.nodeid));
             reply.bytes.extend_from_slice(entry.as_bytes());
         }
@@ -75,12 +75,12 @@ async fn fill(
     Ok(())
 }
 
-async fn entry(server: &Server, dir: &Object, caller: &Caller, name: &Name) -> Option<EntryOut> {
+async fn entry(served: &Served, dir: &Object, caller: &Caller, name: &Name) -> Option<EntryOut> {
     if matches!(&*name.name, b"." | b"..") {
         return None;
     }
-    let object = look_up(dir, &server.volume, caller, &name.name).await.ok()??;
-    let entry = object.entry(&server.volume).ok()?;
-    server.nodes.tell(&object);
+    let object = look_up(dir, &served.volume, caller, &name.name).await.ok()??;
+    let entry = object.entry(&served.volume).ok()?;
+    served.nodes.tell(&object);
     Some(entry)
 }

@@ -4,7 +4,7 @@ use super::names::dir;
 use crate::errno::{Errno, Failure, Result};
 use crate::handles::{Handle, Writes};
 use crate::object::Object;
-use crate::server::{MAX_WRITE, Server};
+use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
     CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, LseekIn, OpenIn, OpenOut, ReadIn, Reply, Seek, WriteIn,
     fopen,
@@ -45,9 +45,9 @@ impl Flags {
 }
 
 /// What programs wrote is in the kernel's cache, and nobody else changes it.
-fn opened(server: &Server, handle: Handle) -> OpenOut {
+fn opened(served: &Served, handle: Handle) -> OpenOut {
     let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
-    OpenOut { fh: server.handles.open(handle), open_flags, backing_id: 0 }
+    OpenOut { fh: served.handles.open(handle), open_flags, backing_id: 0 }
 }
 
 /// Opens a file whose permissions have been checked. The kernel sends the offset of every write,
@@ -66,9 +66,9 @@ async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle>
     Ok(Handle::Live(Arc::new(file), Writes(flags.writes())))
 }
 
-pub(crate) async fn open(server: &Server, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
+pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
     let flags = Flags(args.flags);
-    let handle = match server.nodes.get(nodeid)? {
+    let handle = match served.nodes.get(nodeid)? {
         Object::Live(node) => {
             node.check_access(caller, flags.want()).await?;
             open_live(&node, caller, flags).await?
@@ -77,35 +77,35 @@ pub(crate) async fn open(server: &Server, nodeid: u64, caller: &Caller, args: &O
             return Err(Error::ReadOnly.into());
         }
         Object::Stored(inode) => {
-            server.volume.check_access(caller, &inode, flags.want()).await?;
-            Handle::Stored(Arc::new(server.volume.open_file((*inode).clone()).await?))
+            served.volume.check_access(caller, &inode, flags.want()).await?;
+            Handle::Stored(Arc::new(served.volume.open_file((*inode).clone()).await?))
         }
     };
-    Ok(Reply::Opened(opened(server, handle)))
+    Ok(Reply::Opened(opened(served, handle)))
 }
 
-fn created(server: &Server, node: Node, handle: Handle) -> Result<Reply> {
+fn created(served: &Served, node: Node, handle: Handle) -> Result<Reply> {
     let object = Object::Live(node);
-    let entry: EntryOut = object.entry(&server.volume)?;
-    server.nodes.tell(&object);
-    Ok(Reply::Created(entry, opened(server, handle)))
+    let entry: EntryOut = object.entry(&served.volume)?;
+    served.nodes.tell(&object);
+    Ok(Reply::Created(entry, opened(served, handle)))
 }
 
 pub(crate) async fn create(
-    server: &Server,
+    served: &Served,
     parent: u64,
     caller: &Caller,
     args: &CreateIn,
     name: &[u8],
 ) -> Result<Reply> {
     let flags = Flags(args.flags);
-    let dir = dir(server, parent)?;
+    let dir = dir(served, parent)?;
     loop {
         match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
             Ok(node) => {
                 // Its mode does not matter to whoever has created it.
                 let file = node.open(caller, FileOptions::default())?;
-                return created(server, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
+                return created(served, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
             }
             Err(Error::Exists(_)) if !flags.has(Flags::EXCL) => {}
             Err(error) => return Err(error.into()),
@@ -114,7 +114,7 @@ pub(crate) async fn create(
             Ok(node) => {
                 node.check_access(caller, flags.want()).await?;
                 let handle = open_live(&node, caller, flags).await?;
-                return created(server, node, handle);
+                return created(served, node, handle);
             }
             // Removed since.
             Err(Error::NotFound(_)) => {}
@@ -123,15 +123,15 @@ pub(crate) async fn create(
     }
 }
 
-pub(crate) async fn tmpfile(server: &Server, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
-    let node = dir(server, parent)?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
+pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
+    let node = dir(served, parent)?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
     let file = node.open(caller, FileOptions::default())?;
-    created(server, node, Handle::Live(Arc::new(file), Writes(Flags(args.flags).writes())))
+    created(served, node, Handle::Live(Arc::new(file), Writes(Flags(args.flags).writes())))
 }
 
-pub(crate) async fn read(server: &Server, args: &ReadIn) -> Result<Reply> {
+pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
     let mut bytes = vec![0; args.size.min(MAX_WRITE) as usize];
-    let read = match server.handles.get(args.fh)? {
+    let read = match served.handles.get(args.fh)? {
         Handle::Live(file, _) => file.read(args.offset, &mut bytes).await?,
         Handle::Stored(file) => file.read_at(args.offset, &mut bytes).await?,
         Handle::Dir(_) => return Err(Errno::BADF.into()),
@@ -140,14 +140,14 @@ pub(crate) async fn read(server: &Server, args: &ReadIn) -> Result<Reply> {
     Ok(Reply::Data(bytes))
 }
 
-pub(crate) async fn write(server: &Server, args: &WriteIn, data: &[u8]) -> Result<Reply> {
-    let handle = server.handles.get(args.fh)?;
+pub(crate) async fn write(served: &Served, args: &WriteIn, data: &[u8]) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
     let written = handle.live()?.write(args.offset, data).await?;
     Ok(Reply::Written(written as u32))
 }
 
-pub(crate) async fn fsync(server: &Server, fh: u64, data_only: bool) -> Result<Reply> {
-    match server.handles.get(fh)? {
+pub(crate) async fn fsync(served: &Served, fh: u64, data_only: bool) -> Result<Reply> {
+    match served.handles.get(fh)? {
         Handle::Live(file, _) if data_only => file.datasync().await?,
         Handle::Live(file, _) => file.sync().await?,
         Handle::Stored(_) | Handle::Dir(_) => {}
@@ -155,15 +155,15 @@ pub(crate) async fn fsync(server: &Server, fh: u64, data_only: bool) -> Result<R
     Ok(Reply::Done)
 }
 
-pub(crate) async fn fsyncdir(server: &Server, nodeid: u64) -> Result<Reply> {
-    if let Object::Live(node) = server.nodes.get(nodeid)? {
+pub(crate) async fn fsyncdir(served: &Served, nodeid: u64) -> Result<Reply> {
+    if let Object::Live(node) = served.nodes.get(nodeid)? {
         node.sync().await?;
     }
     Ok(Reply::Done)
 }
 
-pub(crate) async fn syncfs(server: &Server) -> Result<Reply> {
-    server.volume.sync().await?;
+pub(crate) async fn syncfs(served: &Served) -> Result<Reply> {
+    served.volume.sync().await?;
     Ok(Reply::Done)
 }
 
@@ -188,15 +188,15 @@ fn mode(bits: u32) -> Result<Fallocate> {
     }
 }
 
-pub(crate) async fn fallocate(server: &Server, args: &FallocateIn) -> Result<Reply> {
-    let handle = server.handles.get(args.fh)?;
+pub(crate) async fn fallocate(served: &Served, args: &FallocateIn) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
     handle.live()?.fallocate(mode(args.mode)?, args.offset, args.length).await?;
     Ok(Reply::Done)
 }
 
-pub(crate) async fn lseek(server: &Server, args: &LseekIn, seek: Seek) -> Result<Reply> {
+pub(crate) async fn lseek(served: &Served, args: &LseekIn, seek: Seek) -> Result<Reply> {
     let from = args.offset;
-    let found = match (server.handles.get(args.fh)?, seek) {
+    let found = match (served.handles.get(args.fh)?, seek) {
         (Handle::Live(file, _), Seek::Data) => file.seek_data(from).await?,
         (Handle::Live(file, _), Seek::Hole) => file.seek_hole(from).await?,
         (Handle::Stored(file), Seek::Data) => file.seek_data(from).await?,
@@ -206,13 +206,13 @@ pub(crate) async fn lseek(server: &Server, args: &LseekIn, seek: Seek) -> Result
     found.map(Reply::Offset).ok_or(Failure::Request(Errno::NXIO))
 }
 
-pub(crate) async fn copy(server: &Server, args: &CopyFileRangeIn, wide: bool) -> Result<Reply> {
+pub(crate) async fn copy(served: &Served, args: &CopyFileRangeIn, wide: bool) -> Result<Reply> {
     /// Longest copy of one request. The caller asks again for the rest.
     const MAX_BYTES: u64 = 64 << 20;
     if args.flags != 0 {
         return Err(Errno::INVAL.into());
     }
-    let (from, to) = (server.handles.get(args.fh_in)?, server.handles.get(args.fh_out)?);
+    let (from, to) = (served.handles.get(args.fh_in)?, served.handles.get(args.fh_out)?);
     let len = args.len.min(MAX_BYTES);
     let copied = from.live()?.copy_range(args.off_in, to.live()?, args.off_out, len).await?;
     Ok(if wide { Reply::Copied(copied) } else { Reply::Written(copied as u32) })

@@ -3,7 +3,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::object::Object;
-use crate::server::Server;
+use crate::served::Served;
 use crate::wire::{FsXattr, IoctlIn, IoctlOut, Reply, TrimRange};
 use extant_format::{FileKind, InodeFlags};
 use extant_fs::{Attributes, Caller, Capabilities};
@@ -40,17 +40,17 @@ fn xflags(flags: InodeFlags) -> u32 {
 }
 
 pub(crate) async fn ioctl(
-    server: &Server,
+    served: &Served,
     nodeid: u64,
     caller: &Caller,
     args: &IoctlIn,
     data: &[u8],
 ) -> Result<Reply> {
-    let object = server.nodes.get(nodeid)?;
+    let object = served.nodes.get(nodeid)?;
     if !matches!(object.kind(), Some(FileKind::Regular | FileKind::Directory)) {
         return Err(Errno::NOTTY.into());
     }
-    let attributes = object.attributes(&server.volume)?;
+    let attributes = object.attributes(&served.volume)?;
     let answer = match args.cmd {
         FS_IOC_GETFLAGS => (attributes.flags.bits() & VISIBLE).as_bytes().to_vec(),
         FS_IOC_SETFLAGS => {
@@ -74,11 +74,11 @@ pub(crate) async fn ioctl(
                 return Err(Errno::PERM.into());
             }
             let end = range.start.saturating_add(range.len);
-            range.len = server.volume.trim(range.start..end, range.minlen).await?;
+            range.len = served.volume.trim(range.start..end, range.minlen).await?;
             range.as_bytes().to_vec()
         }
         FS_IOC_GETFSLABEL => {
-            let mut label = server.volume.superblock().label().to_vec();
+            let mut label = served.volume.superblock().label().to_vec();
             label.resize(256, 0);
             label
         }

@@ -3,25 +3,25 @@
 use crate::errno::{Errno, Failure, Result};
 use crate::listing::look_up;
 use crate::object::{Object, kind_of, no_entry, unpacked};
-use crate::server::Server;
+use crate::served::Served;
 use crate::wire::{LinkIn, MkdirIn, MknodIn, Reply};
 use extant_fs::{Caller, Node, RenameMode};
 
 /// The answer that tells the kernel of an inode.
-pub(super) fn entry(server: &Server, object: &Object) -> Result<Reply> {
-    let entry = object.entry(&server.volume)?;
-    server.nodes.tell(object);
+pub(super) fn entry(served: &Served, object: &Object) -> Result<Reply> {
+    let entry = object.entry(&served.volume)?;
+    served.nodes.tell(object);
     Ok(Reply::Entry(entry))
 }
 
-pub(super) fn dir(server: &Server, nodeid: u64) -> Result<Node> {
-    Ok(server.nodes.get(nodeid)?.live()?.clone())
+pub(super) fn dir(served: &Served, nodeid: u64) -> Result<Node> {
+    Ok(served.nodes.get(nodeid)?.live()?.clone())
 }
 
-pub(crate) async fn lookup(server: &Server, dir: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    let dir = server.nodes.get(dir)?;
-    match look_up(&dir, &server.volume, caller, name).await {
-        Ok(Some(object)) => entry(server, &object),
+pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    let dir = served.nodes.get(dir)?;
+    match look_up(&dir, &served.volume, caller, name).await {
+        Ok(Some(object)) => entry(served, &object),
         // The kernel may remember that there is none.
         Ok(None) => Ok(Reply::Entry(no_entry())),
         Err(failure) if failure.is_missing() => Ok(Reply::Entry(no_entry())),
@@ -29,27 +29,27 @@ pub(crate) async fn lookup(server: &Server, dir: u64, caller: &Caller, name: &[u
     }
 }
 
-pub(crate) async fn readlink(server: &Server, nodeid: u64) -> Result<Reply> {
-    let target = match server.nodes.get(nodeid)? {
+pub(crate) async fn readlink(served: &Served, nodeid: u64) -> Result<Reply> {
+    let target = match served.nodes.get(nodeid)? {
         Object::Live(node) => node.read_link().await?,
-        Object::Stored(inode) => server.volume.read_link(&inode).await?,
+        Object::Stored(inode) => served.volume.read_link(&inode).await?,
     };
     Ok(Reply::Data(target))
 }
 
 pub(crate) async fn symlink(
-    server: &Server,
+    served: &Served,
     parent: u64,
     caller: &Caller,
     name: &[u8],
     target: &[u8],
 ) -> Result<Reply> {
-    let made = dir(server, parent)?.symlink(caller, name, target).await?;
-    entry(server, &Object::Live(made))
+    let made = dir(served, parent)?.symlink(caller, name, target).await?;
+    entry(served, &Object::Live(made))
 }
 
 pub(crate) async fn mknod(
-    server: &Server,
+    served: &Served,
     parent: u64,
     caller: &Caller,
     args: &MknodIn,
@@ -57,33 +57,33 @@ pub(crate) async fn mknod(
 ) -> Result<Reply> {
     let kind = kind_of(args.mode)?;
     let mode = (args.mode & 0o7777) as u16;
-    let made = dir(server, parent)?.mknod(caller, name, kind, mode, unpacked(args.rdev)).await?;
-    entry(server, &Object::Live(made))
+    let made = dir(served, parent)?.mknod(caller, name, kind, mode, unpacked(args.rdev)).await?;
+    entry(served, &Object::Live(made))
 }
 
 pub(crate) async fn mkdir(
-    server: &Server,
+    served: &Served,
     parent: u64,
     caller: &Caller,
     args: &MkdirIn,
     name: &[u8],
 ) -> Result<Reply> {
-    let made = dir(server, parent)?.mkdir(caller, name, (args.mode & 0o7777) as u16).await?;
-    entry(server, &Object::Live(made))
+    let made = dir(served, parent)?.mkdir(caller, name, (args.mode & 0o7777) as u16).await?;
+    entry(served, &Object::Live(made))
 }
 
-pub(crate) async fn unlink(server: &Server, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    dir(server, parent)?.unlink(caller, name).await?;
+pub(crate) async fn unlink(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    dir(served, parent)?.unlink(caller, name).await?;
     Ok(Reply::Done)
 }
 
-pub(crate) async fn rmdir(server: &Server, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    dir(server, parent)?.rmdir(caller, name).await?;
+pub(crate) async fn rmdir(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    dir(served, parent)?.rmdir(caller, name).await?;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn rename(
-    server: &Server,
+    served: &Served,
     caller: &Caller,
     (from, name): (u64, &[u8]),
     (to, new_name): (u64, &[u8]),
@@ -99,19 +99,19 @@ pub(crate) async fn rename(
         WHITEOUT => RenameMode::Whiteout,
         _ => return Err(Failure::Request(Errno::INVAL)),
     };
-    let (from, to) = (dir(server, from)?, dir(server, to)?);
+    let (from, to) = (dir(served, from)?, dir(served, to)?);
     from.rename(caller, name, &to, new_name, mode).await?;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn link(
-    server: &Server,
+    served: &Served,
     parent: u64,
     caller: &Caller,
     args: &LinkIn,
     name: &[u8],
 ) -> Result<Reply> {
-    let target = server.nodes.get(args.oldnodeid)?;
-    dir(server, parent)?.link(caller, target.live()?, name).await?;
-    entry(server, &target)
+    let target = served.nodes.get(args.oldnodeid)?;
+    dir(served, parent)?.link(caller, target.live()?, name).await?;
+    entry(served, &target)
 }

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Failure, Result};
 use crate::object::{Object, ROOT};
-use crate::server::Server;
+use crate::served::Served;
 use crate::wire::{Reply, Xattr};
 use crate::{SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
@@ -18,7 +18,7 @@ fn sized(bytes: Vec<u8>, size: u32) -> Result<Reply> {
 }
 
 pub(crate) async fn getxattr(
-    server: &Server,
+    served: &Served,
     nodeid: u64,
     caller: &Caller,
     name: &[u8],
@@ -27,7 +27,7 @@ pub(crate) async fn getxattr(
     if nodeid == ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
         return sized(std::process::id().to_string().into_bytes(), size);
     }
-    let value = match server.nodes.get(nodeid)? {
+    let value = match served.nodes.get(nodeid)? {
         Object::Live(node) => node.xattr(caller, name).await?,
         Object::Stored(inode) => {
             let missing = || Failure::Request(Errno::NODATA);
@@ -38,20 +38,20 @@ pub(crate) async fn getxattr(
                 if !matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory)) {
                     return Err(missing());
                 }
-                server.volume.check_access(caller, &inode, 4).await?;
+                served.volume.check_access(caller, &inode, 4).await?;
             }
-            let all = server.volume.xattrs(&inode).await?;
+            let all = served.volume.xattrs(&inode).await?;
             all.into_iter().find(|attribute| attribute.name == name).ok_or_else(missing)?.value
         }
     };
     sized(value, size)
 }
 
-pub(crate) async fn listxattr(server: &Server, nodeid: u64, caller: &Caller, size: u32) -> Result<Reply> {
-    let names: Vec<Vec<u8>> = match server.nodes.get(nodeid)? {
+pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, size: u32) -> Result<Reply> {
+    let names: Vec<Vec<u8>> = match served.nodes.get(nodeid)? {
         Object::Live(node) => node.xattrs(caller).await?,
         Object::Stored(inode) => {
-            let all = server.volume.xattrs(&inode).await?.into_iter().map(|attribute| attribute.name);
+            let all = served.volume.xattrs(&inode).await?.into_iter().map(|attribute| attribute.name);
             let trusted = caller.can(Capabilities::SYS_ADMIN);
             all.filter(|name| trusted || !name.starts_with(b"trusted.")).collect()
         }
@@ -65,7 +65,7 @@ pub(crate) async fn listxattr(server: &Server, nodeid: u64, caller: &Caller, siz
 }
 
 pub(crate) async fn setxattr(
-    server: &Server,
+    served: &Served,
     nodeid: u64,
     caller: &Caller,
     name: &[u8],
@@ -75,7 +75,7 @@ pub(crate) async fn setxattr(
     const CREATE: u32 = 1;
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
-        server.volume.sync().await?;
+        served.volume.sync().await?;
         return Ok(Reply::Done);
     }
     let mode = match flags {
@@ -84,11 +84,11 @@ pub(crate) async fn setxattr(
         REPLACE => SetMode::Replace,
         _ => return Err(Errno::INVAL.into()),
     };
-    server.nodes.get(nodeid)?.live()?.set_xattr(caller, name, value, mode).await?;
+    served.nodes.get(nodeid)?.live()?.set_xattr(caller, name, value, mode).await?;
     Ok(Reply::Done)
 }
 
-pub(crate) async fn removexattr(server: &Server, nodeid: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    server.nodes.get(nodeid)?.live()?.remove_xattr(caller, name).await?;
+pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    served.nodes.get(nodeid)?.live()?.remove_xattr(caller, name).await?;
     Ok(Reply::Done)
 }

@@ -10,7 +10,7 @@ mod structs;
 #[cfg(test)]
 mod tests;
 
-pub use operation::{Operation, Request, Seek};
+pub use operation::{Malformed, Operation, Request, Seek};
 pub use reply::{Reply, Xattr};
 pub use structs::*;
 
@@ -21,12 +21,3 @@ pub const MINOR: u32 = 45;
 /// Oldest minor version that is served: Linux 5.13's, with `SETXATTR_EXT`. Since then, all
 /// structures used have kept their size.
 pub const MINOR_MIN: u32 = 33;
-
-/// Why a request cannot be answered; all lead to an error reply or to none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
-    /// Shorter than its header, or not as long as the header says.
-    Length,
-    /// The body is shorter than the operation's structure, or a name in it has no end.
-    Body(u64),
-}

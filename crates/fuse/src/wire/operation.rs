@@ -1,8 +1,16 @@
 //! Requests.
 
 use super::structs::*;
-use super::{Malformed, opcode};
 use zerocopy::FromBytes;
+
+/// Why a request cannot be answered; all lead to an error reply or to none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than its header, or not as long as the header says.
+    Length,
+    /// The body is shorter than the operation's structure, or a name in it has no end.
+    Body(u64),
+}
 
 /// One request.
 #[derive(Debug)]
@@ -264,8 +272,7 @@ impl<'a> Operation<'a> {
             opcode::ACCESS => Self::Access(body.take()?),
             opcode::INIT => {
                 let args: InitIn = body.take()?;
-                let more =
-                    if u64::from(args.flags) & super::init::INIT_EXT != 0 { body.take()? } else { 0u32 };
+                let more = if u64::from(args.flags) & init::INIT_EXT != 0 { body.take()? } else { 0u32 };
                 Self::Init { args, flags: u64::from(more) << 32 | u64::from(args.flags) }
             }
             opcode::INTERRUPT => Self::Interrupt(body.take()?),
