@@ -3,6 +3,7 @@
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
+use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
@@ -88,6 +89,10 @@ pub(crate) enum Command {
     Defrag(DefragArgs),
     Shrink(ShrinkArgs),
     Shell(ShellArgs),
+    Mount(MountArgs),
+    #[command(alias = "unmount")]
+    Umount(UmountArgs),
+    Sync(SyncArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),

@@ -6,6 +6,7 @@ use extant::{Part, PlaceError};
 use extant_block::IoErrorKind;
 use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
 use extant_fs::quote;
+use extant_fuse::MountError;
 use extant_image::BuildError;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
@@ -90,6 +91,8 @@ pub(crate) enum Failure {
     Compare(Box<Failure>),
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
+    #[error(transparent)]
+    Mount(MountError),
     #[error(transparent)]
     Lab(LabError),
     #[error(transparent)]
@@ -196,7 +199,13 @@ impl Failure {
         match error {
             extant_fs::Error::Locked { by, .. } => Self::Locked { image, by },
             extant_fs::Error::Busy(_) => {
-                let told = format!("{image}: in use by another command of extant; wait until it has ended");
+                let told = match extant_fuse::mounted_from(path) {
+                    Some(at) => {
+                        let at = quote(at.point.as_os_str().as_bytes());
+                        format!("{image}: mounted on {at}; extant umount {at} frees it")
+                    }
+                    None => format!("{image}: in use by another command of extant; wait until it has ended"),
+                };
                 Self::Named { told, error }
             }
             error if lacks_superblock(&error) => match identify(path, part) {

@@ -11,12 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Commands that people know from elsewhere, and what there is.
-const ELSEWHERE: [(&[&str], &str); 9] = [
-    (
-        &["mount", "umount", "unmount"],
-        "Extant cannot mount volumes yet. Without root, `extant shell IMAGE` looks at one, `extant cp` and `extant \
-         export` copy out of it, and `extant put` and `extant edit` change it. With root: mount -o loop IMAGE DIR",
-    ),
+const ELSEWHERE: [(&[&str], &str); 8] = [
     (
         &["fsck", "check", "e2fsck", "repair", "verify"],
         "Extant cannot check or repair volumes yet: run e2fsck -f IMAGE. `extant recover` replays a journal.",

@@ -26,6 +26,8 @@ mod lab_args;
 mod lab_sweep;
 mod ls;
 mod modes;
+mod mount;
+mod mount_args;
 mod output;
 mod owners;
 mod parts;
@@ -83,6 +85,9 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
+        Command::Mount(args) => mount::run(&mut session, args),
+        Command::Umount(args) => mount::umount(&mut session, args),
+        Command::Sync(args) => mount::sync(args),
         Command::Lab(command) => lab::run(&mut session, command),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),

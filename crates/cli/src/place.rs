@@ -31,7 +31,11 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         Command::Build(args) if args.into.is_none() => "build writes a new image",
         Command::Mkfs(_) => "mkfs writes a new image",
         Command::Shrink(_) => "shrink makes an image smaller, and a part of a disk keeps its size",
-        Command::Lab(_) | Command::Completions { .. } | Command::Man { .. } => "this command opens no volume",
+        Command::Lab(_)
+        | Command::Umount(_)
+        | Command::Sync(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => "this command opens no volume",
         _ => return Ok(part),
     };
     Err(Failure::Usage(format!("{refused}; --offset, --size-limit and --partition do not go with it")))

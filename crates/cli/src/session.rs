@@ -68,6 +68,18 @@ impl Session {
         self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))
     }
 
+    /// Opens an image, or the part of it that holds the volume, to be mounted: past the host's page
+    /// cache, because the volume has its own.
+    pub(crate) fn device_to_mount(
+        &self,
+        image: &Path,
+        write: bool,
+        foreign: ForeignLocks,
+    ) -> Result<Arc<dyn Device>, Failure> {
+        let options = FileOptions { write, direct: true };
+        self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))
+    }
+
     fn open_part(
         &self,
         image: &Path,

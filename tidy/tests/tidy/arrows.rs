@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Each crate, with the crates below it that its code and tests may depend on.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("testbed", &[]),
     ("format", &["testbed"]),
     ("rt", &[]),
@@ -16,14 +16,17 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("fs", &["format", "cache", "block", "rt", "sim", "testbed"]),
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
+    ("fuse", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
-    ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
+    ("cli", &["lab", "history", "fuse", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];
 
 /// Dependencies allowed in tests only, because production code never needs them.
-const FOR_TESTS: [(&str, &str); 12] = [
+const FOR_TESTS: [(&str, &str); 14] = [
+    ("fuse", "image"),
+    ("fuse", "testbed"),
     ("extant", "image"),
     ("iosched", "sim"),
     ("cache", "sim"),

@@ -1,0 +1,248 @@
+//! `extant mount`, `umount` and `sync`.
+
+use crate::failure::{Exit, Failure};
+use crate::image_path::ImagePath;
+use crate::mount_args::{MountArgs, MountWords, SyncArgs, UmountArgs};
+use crate::session::{Access, Session};
+use extant_format::Incompat;
+use extant_fs::{quote, read_superblock};
+use extant_fuse::{
+    MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport, clear_dead,
+    mount, mounted_at, unmount,
+};
+use extant_rt::{Nanos, Rt};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long programs may go on to use a volume that a signal has asked to unmount.
+const LEAVE: Nanos = Nanos::from_secs(10);
+
+fn quoted(path: &Path) -> String {
+    quote(path.as_os_str().as_bytes())
+}
+
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Self {
+        Self::Mount(error)
+    }
+}
+
+/// `extant mount`.
+pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure> {
+    let words = MountWords::parse(&args.options).map_err(Failure::Usage)?;
+    match args.foreground {
+        true => serve(session, args, &words),
+        false => in_background(session),
+    }
+}
+
+/// Runs the same command in the foreground of a session of its own, until the directory can be used
+/// or the command has failed.
+fn in_background(session: &mut Session) -> Result<(), Failure> {
+    let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let at = words.iter().position(|word| word == "mount").map_or(words.len(), |at| at + 1);
+    words.splice(at..at, ["--foreground".into(), "--tell".into()]);
+    let mut command = Command::new("/proc/self/exe");
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(own)?;
+    let mut told = [0];
+    let is_ready = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut told).is_ok());
+    if is_ready {
+        return Ok(());
+    }
+    // It has told why.
+    session.exit_with(match child.wait().map_err(own)?.code() {
+        Some(2) => Exit::Usage,
+        Some(3) => Exit::Corrupt,
+        Some(4) => Exit::Unsupported,
+        _ => Exit::Failed,
+    });
+    Ok(())
+}
+
+fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<(), Failure> {
+    clear_dead(&args.directory)?;
+    let whole = |path: &Path| path.canonicalize().map_err(|error| Failure::host(path, error));
+    let directory = whole(&args.directory)?;
+    if !directory.is_dir() {
+        return Err(Failure::host(&args.directory, std::io::Error::other("is not a directory")));
+    }
+    // One on a server has no other name.
+    let image = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+    if args.tell {
+        // A signal from the terminal is not meant for the server.
+        let _ = rustix::process::setsid();
+    }
+    let rt = session.rt.clone();
+    let volume = words.volume;
+    let device = session.device_to_mount(&args.image, volume.write, args.lock.foreign_locks())?;
+    let opened = rt.block_on(OpenVolume::open(&rt, device, volume))?;
+    let opened = opened.map_err(|error| match volume.write {
+        true => session.not_opened_to_change(&args.image, error),
+        false => session.not_opened(&args.image, None, error),
+    })?;
+    let mounting = MountOptions {
+        source: image,
+        read_only: !volume.write,
+        allow_other: words.allow_other,
+        suid: words.suid,
+        dev: words.dev,
+        exec: !words.noexec,
+    };
+    let device = match mount(&directory, &mounting) {
+        Ok(device) => device,
+        Err(error) => {
+            rt.block_on(opened.close())?.map_err(|error| failed(&args.image, error))?;
+            return Err(error.into());
+        }
+    };
+    let ready = {
+        let (told, tells) =
+            (format!("extant: {} is mounted on {}", quoted(&args.image), quoted(&directory)), args.tell);
+        let quiet = session.quiet;
+        move || match tells {
+            true => go_to_background(),
+            false if !quiet => eprintln!("{told}"),
+            false => {}
+        }
+    };
+    let settings = Settings { kernel_checks: words.allow_other };
+    let transport: Arc<dyn Transport> = Arc::new(device);
+    let server = Server::new(&rt, opened, transport, settings, ready);
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::host(Path::new("signals"), error))?;
+    let handle = signals.handle();
+    let closing = Arc::new(AtomicBool::new(false));
+    let watch = {
+        let leave = Leave { rt: rt.clone(), server: server.clone(), closing: closing.clone() };
+        rt.spawn_blocking("signals", move || on_signals(&leave, &directory, &mut signals))
+    };
+    let serving = server.clone();
+    let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))?;
+    if closing.swap(true, Ordering::Relaxed) {
+        // Another thread closes the volume and ends the process.
+        rt.block_on(std::future::pending::<()>())?;
+    }
+    handle.close();
+    rt.block_on(watch)??;
+    let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
+    served?.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
+    closed
+}
+
+fn failed(image: &Path, error: extant_fs::Error) -> Failure {
+    Failure::Volume { place: quoted(image), error }
+}
+
+/// Tells the command that waits, and lets go of its terminal and directory.
+fn go_to_background() {
+    // If nobody waits any more, the directory is mounted all the same.
+    let _ = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+    let _ = std::env::set_current_dir("/");
+}
+
+/// Ends the process although programs still use the volume.
+#[derive(Clone)]
+struct Leave {
+    rt: Rt,
+    server: Arc<Server>,
+    /// Set by the thread that closes the volume.
+    closing: Arc<AtomicBool>,
+}
+
+impl Leave {
+    fn now(&self) {
+        if !self.closing.swap(true, Ordering::Relaxed) {
+            let closed = self.rt.block_on(self.server.close());
+            std::process::exit(if matches!(closed, Ok(Ok(()))) { 1 } else { 3 });
+        }
+    }
+}
+
+/// Unmounts at the first signal; programs that still use the volume may go on for a while. Ends the
+/// process at the second, or when that time is over.
+fn on_signals(leave: &Leave, directory: &Path, signals: &mut Signals) {
+    let mut received = signals.forever();
+    if received.next().is_none() {
+        return;
+    }
+    match unmount(directory, false) {
+        Err(MountError::Busy(_)) => {
+            let _ = unmount(directory, true);
+        }
+        Err(error) => eprintln!("extant: {error}"),
+        Ok(()) => {}
+    }
+    let late = leave.clone();
+    drop(leave.rt.spawn_blocking("deadline", move || {
+        let _ = late.rt.block_on(late.rt.sleep(LEAVE));
+        late.now();
+    }));
+    if received.next().is_some() {
+        leave.now();
+    }
+}
+
+/// The mount on a directory, if it is one of ours.
+fn ours(directory: &Path) -> Result<Mounted, Failure> {
+    mounted_at(directory).filter(|mounted| mounted.is_ours).ok_or_else(|| {
+        let error = std::io::Error::other("nothing is mounted here by extant; findmnt shows what is");
+        Failure::host(directory, error)
+    })
+}
+
+/// `extant umount`.
+pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Failure> {
+    let mounted = ours(&args.directory)?;
+    let pid = mounted.server().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let server = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    let is_read_only = is_read_only(&mounted.point);
+    unmount(&mounted.point, args.lazy || server.is_none())?;
+    let Some(server) = server.filter(|_| !args.lazy) else { return Ok(()) };
+    // It ends once the volume is clean.
+    while let Err(rustix::io::Errno::INTR) =
+        rustix::event::poll(&mut [PollFd::new(&server, PollFlags::IN)], None)
+    {}
+    if is_read_only {
+        return Ok(());
+    }
+    let place = ImagePath { image: mounted.source.clone(), path: Vec::new() };
+    // The volume may lie in a part of the image, or on a server.
+    let Ok(device) = session.device(&place, Access::Metadata) else { return Ok(()) };
+    let Ok(superblock) = session.rt.block_on(read_superblock(&*device, 1024))? else { return Ok(()) };
+    match superblock.incompat().contains(Incompat::RECOVER) {
+        true => {
+            let words = "the server ended without closing the volume; extant recover replays its journal";
+            Err(Failure::host(&mounted.source, std::io::Error::other(words)))
+        }
+        false => Ok(()),
+    }
+}
+
+fn is_read_only(point: &Path) -> bool {
+    rustix::fs::statvfs(point).is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// `extant sync`.
+pub(crate) fn sync(args: &SyncArgs) -> Result<(), Failure> {
+    let mounted = ours(&args.directory)?;
+    if is_read_only(&mounted.point) {
+        return Ok(());
+    }
+    rustix::fs::setxattr(&mounted.point, SYNC_ATTRIBUTE, b"", rustix::fs::XattrFlags::empty())
+        .map_err(|error| Failure::host(&args.directory, std::io::Error::from(error)))
+}

@@ -1,0 +1,155 @@
+//! The command line of `mount`, `umount` and `sync`.
+
+use crate::edit_args::LockArgs;
+use crate::values;
+use clap::{Args, ValueHint};
+use extant_fs::ErrorPolicy;
+use extant_fuse::VolumeOptions;
+use extant_rt::Nanos;
+use std::path::PathBuf;
+
+/// Mount a volume on a directory, for any program to use
+///
+/// Needs no root where fusermount3 (package fuse3) is installed and /dev/fuse is open to the user.
+/// Returns once the directory can be used; the volume is served in the background until `extant
+/// umount DIRECTORY`. What programs have synced survives even a kill of the server, after which the
+/// next mount recovers the volume.
+#[derive(Debug, Args)]
+pub(crate) struct MountArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// The directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
+    /// (users other than you may enter); discard (free space becomes holes of the image);
+    /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
+    /// programs and device nodes work); noexec
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground until unmounted, or until Ctrl-C
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+    /// Used by the command itself: tell on standard output when the directory can be used
+    #[arg(long, hide = true, requires = "foreground")]
+    pub(crate) tell: bool,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
+/// Unmount a directory that `extant mount` has mounted
+///
+/// Returns when the volume is clean and its image free.
+#[derive(Debug, Args)]
+pub(crate) struct UmountArgs {
+    /// The directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Take the directory away at once, and do not wait for programs that still use it
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
+}
+
+/// Make everything on a mounted volume durable; sync(1) does not reach it
+#[derive(Debug, Args)]
+pub(crate) struct SyncArgs {
+    /// The directory that it is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+/// What `-o` says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MountWords {
+    pub(crate) volume: VolumeOptions,
+    pub(crate) allow_other: bool,
+    pub(crate) suid: bool,
+    pub(crate) dev: bool,
+    pub(crate) noexec: bool,
+}
+
+impl MountWords {
+    /// # Errors
+    /// An option that does not exist, or a value that cannot be, by name.
+    pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
+        let mut parsed = Self::default();
+        for word in words.iter().filter(|word| !word.is_empty()) {
+            parsed.add(word)?;
+        }
+        if parsed.volume.ignore_journal && parsed.volume.write {
+            return Err("norecovery goes with ro only".into());
+        }
+        if parsed.volume.discard && !parsed.volume.write {
+            return Err("discard does not go with ro".into());
+        }
+        Ok(parsed)
+    }
+
+    fn add(&mut self, word: &str) -> Result<(), String> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
+        match (name, value) {
+            ("ro", None) => self.volume.write = false,
+            ("rw", None) => self.volume.write = true,
+            ("norecovery" | "noload", None) => self.volume.ignore_journal = true,
+            ("allow_other", None) => self.allow_other = true,
+            ("discard", None) => self.volume.discard = true,
+            ("nodiscard", None) => self.volume.discard = false,
+            ("suid", None) => self.suid = true,
+            ("nosuid", None) => self.suid = false,
+            ("dev", None) => self.dev = true,
+            ("nodev", None) => self.dev = false,
+            ("exec", None) => self.noexec = false,
+            ("noexec", None) => self.noexec = true,
+            ("commit", Some(seconds)) => {
+                let seconds = seconds.parse().ok().filter(|seconds| (1..=900).contains(seconds));
+                let seconds = seconds.ok_or("commit= takes seconds, from 1 to 900")?;
+                self.volume.commit_interval = Nanos::from_secs(seconds);
+            }
+            ("cache", Some(size)) => {
+                let bytes = values::size(size).ok().filter(|bytes| *bytes >= 8 << 20);
+                self.volume.cache_bytes = bytes.ok_or("cache= takes a size such as 64M, at least 8M")?;
+            }
+            ("errors", Some(policy)) => {
+                self.volume.errors = Some(match policy {
+                    "continue" => ErrorPolicy::Continue,
+                    "remount-ro" => ErrorPolicy::ReadOnly,
+                    "panic" => ErrorPolicy::Panic,
+                    _ => return Err("errors= takes continue, remount-ro or panic".into()),
+                });
+            }
+            ("commit" | "cache" | "errors", None) => return Err(format!("{name} takes a value: {name}=...")),
+            _ => return unknown(),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_do_not_exist_are_refused_by_name() {
+        let parse = |text: &str| MountWords::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let parsed = parse("ro,allow_other,cache=64M,commit=30").unwrap();
+        assert!(!parsed.volume.write && parsed.allow_other);
+        assert_eq!(
+            (parsed.volume.cache_bytes, parsed.volume.commit_interval),
+            (64 << 20, Nanos::from_secs(30))
+        );
+        for (text, name) in [
+            ("ro,data=journal", "data"),
+            ("ro=1", "ro"),
+            ("commit=0", "commit"),
+            ("norecovery", "norecovery"),
+        ] {
+            let told = parse(text).unwrap_err();
+            assert!(told.starts_with(name), "{text}: {told}");
+        }
+    }
+}

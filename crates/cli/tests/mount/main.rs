@@ -1,0 +1,11 @@
+//! Mounted volumes, used by real programs.
+
+mod bed;
+mod deaths;
+mod files;
+mod life;
+mod names;
+mod programs;
+#[path = "../extant/testbed.rs"]
+#[expect(dead_code, reason = "shared with the other tests of the command")]
+mod testbed;

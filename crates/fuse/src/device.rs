@@ -1,0 +1,42 @@
+//! The kernel's device.
+
+use crate::Transport;
+use rustix::io::Errno;
+use std::io::{IoSlice, Result};
+use std::os::fd::OwnedFd;
+
+/// An open `/dev/fuse` with a mount attached.
+#[derive(Debug)]
+pub struct Device(OwnedFd);
+
+impl Device {
+    /// Takes over the descriptor that a mount was made with.
+    pub fn new(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl Transport for Device {
+    fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(0) => return Ok(None),
+                Ok(bytes) => return Ok(Some(bytes)),
+                // ENOENT: the request was interrupted before it was read.
+                Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+                // Unmounted, or aborted.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write(&self, parts: &[&[u8]]) -> Result<()> {
+        let mut slices = [IoSlice::new(&[]); 4];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        rustix::io::writev(&self.0, &slices[..parts.len().min(4)])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! A FUSE server for one volume.
+//!
+//! [`wire`] has the protocol's structures. A [`Transport`] carries requests and replies: the
+//! kernel's device ([`Device`]), or memory in tests. [`Server`] maps each operation to one of `fs`
+//! and has no file-system logic of its own. [`mount`] and [`unmount`] attach a directory to it, as
+//! root or through `fusermount3`.
+//!
+//! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
+//! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
+//! fsync makes them durable.
+#![forbid(unsafe_code)]
+
+mod caller;
+mod device;
+mod errno;
+mod handles;
+mod listing;
+mod mounting;
+mod nodes;
+mod object;
+mod ops;
+mod served;
+mod server;
+mod transport;
+mod volume;
+pub mod wire;
+
+pub use device::Device;
+pub use mounting::{
+    FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead, mount,
+    mounted_at, mounted_from, unmount,
+};
+pub use server::{Server, Settings};
+pub use transport::Transport;
+pub use volume::{OpenVolume, VolumeOptions};

@@ -1,0 +1,137 @@
+//! An open directory: names read ahead of the kernel's requests.
+
+use crate::errno::Result;
+use crate::object::Object;
+use extant_format::{FileKind, InodeNumber};
+use extant_fs::{Caller, Cookie, Listed, Volume};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+/// Names read at a time.
+const AHEAD: usize = 1024;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    pub(crate) object: Object,
+    listing: Mutex<Listing>,
+}
+
+/// A name to be listed.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    pub(crate) name: Vec<u8>,
+    pub(crate) inode: InodeNumber,
+    pub(crate) kind: Option<FileKind>,
+    /// Where to continue after it.
+    pub(crate) next: u64,
+}
+
+/// Names not sent yet, and where they are.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// The position of the first of them, as the kernel knows it.
+    at: u64,
+    names: VecDeque<Name>,
+    /// Where reading continues after them.
+    from: u64,
+    /// Names from this position that have been read already. Names of one hash share a position.
+    read: Vec<Vec<u8>>,
+}
+
+impl OpenDir {
+    pub(crate) fn new(object: Object) -> Self {
+        Self { object, listing: Mutex::default() }
+    }
+
+    /// Takes the listing to continue at `at`. [`Self::put_back`] returns it.
+    pub(crate) fn take(&self, at: u64) -> Listing {
+        let listing = std::mem::take(&mut *self.listing.lock());
+        match listing.at == at && at != 0 {
+            true => listing,
+            false => Listing { at, from: at, ..Listing::default() },
+        }
+    }
+
+    pub(crate) fn put_back(&self, listing: Listing) {
+        *self.listing.lock() = listing;
+    }
+}
+
+impl Listing {
+    /// The next name. `None` at the end.
+    pub(crate) async fn peek(&mut self, dir: &Object, volume: &Volume) -> Result<Option<&Name>> {
+        while self.names.is_empty() && self.from < Cookie::END.0 {
+            match dir {
+                Object::Live(_) => self.read(dir).await?,
+                Object::Stored(_) => self.read_stored(dir, volume).await?,
+            }
+        }
+        Ok(self.names.front())
+    }
+
+    /// Goes past the name that [`Self::peek`] returned.
+    pub(crate) fn advance(&mut self) {
+        if let Some(name) = self.names.pop_front() {
+            self.at = name.next;
+        }
+    }
+
+    async fn read(&mut self, dir: &Object) -> Result<()> {
+        let (from, already) = (self.from, std::mem::take(&mut self.read));
+        let mut found: Vec<Name> = Vec::new();
+        let mut emit = |listed: Listed<'_>| {
+            if !already.iter().any(|name| name == listed.name) {
+                let Listed { name, inode, kind, next } = listed;
+                found.push(Name { name: name.to_vec(), inode, kind, next: next.0 });
+            }
+            found.len() < AHEAD
+        };
+        self.from = dir.live()?.read_dir(Cookie(from), &mut emit).await?.0;
+        if self.from == from {
+            self.read = already;
+        }
+        let last = found.iter().rev().take_while(|name| name.next == self.from);
+        self.read.extend(last.map(|name| name.name.clone()));
+        self.names.extend(found);
+        Ok(())
+    }
+
+    /// Reads all names. Positions are their numbers, which do not change on a volume that nobody
+    /// writes.
+    async fn read_stored(&mut self, dir: &Object, volume: &Volume) -> Result<()> {
+        let Object::Stored(inode) = dir else { return Ok(()) };
+        let parent = volume.lookup(inode, b"..").await?.unwrap_or(inode.number);
+        let kind = Some(FileKind::Directory);
+        let dots = [(b".".to_vec(), inode.number, kind), (b"..".to_vec(), parent, kind)];
+        let items = volume.list(inode).await?.into_iter().map(|item| (item.name, item.inode, item.kind));
+        let all = (1..).zip(dots.into_iter().chain(items));
+        let rest = all.skip(self.from as usize);
+        self.names.extend(rest.map(|(next, (name, inode, kind))| Name { name, inode, kind, next }));
+        self.from = Cookie::END.0;
+        Ok(())
+    }
+}
+
+/// Looks up a name that was listed.
+pub(crate) async fn look_up(
+    dir: &Object,
+    volume: &Volume,
+    caller: &Caller,
+    name: &[u8],
+) -> Result<Option<Object>> {
+    match dir {
+        Object::Live(dir) => match dir.lookup(caller, name).await {
+            Ok(node) => Ok(Some(Object::Live(node))),
+            Err(extant_fs::Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        },
+        Object::Stored(inode) => {
+            volume.check_access(caller, inode, 1).await?;
+            match volume.lookup(inode, name).await? {
+                Some(number) => Ok(Some(Object::Stored(volume.inode(number).await?.into()))),
+                None => Ok(None),
+            }
+        }
+    }
+}

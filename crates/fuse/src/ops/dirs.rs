@@ -1,0 +1,86 @@
+//! Directory listings.
+
+use crate::errno::Result;
+use crate::handles::Handle;
+use crate::listing::{Listing, Name, OpenDir, look_up};
+use crate::object::Object;
+use crate::served::{MAX_WRITE, Served};
+use crate::wire::{Dirent, EntryOut, OpenOut, ReadIn, Reply};
+use extant_fs::Caller;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Result<Reply> {
+    let object = served.nodes.get(nodeid)?;
+    match &object {
+        Object::Live(node) => node.check_access(caller, 4).await?,
+        Object::Stored(inode) => served.volume.check_access(caller, inode, 4).await?,
+    }
+    let fh = served.handles.open(Handle::Dir(Arc::new(OpenDir::new(object))));
+    Ok(Reply::Opened(OpenOut { fh, ..OpenOut::default() }))
+}
+
+/// Lists names; with their inodes if there is a caller to look them up for (READDIRPLUS).
+pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller>) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
+    let dir = handle.dir()?;
+    let mut listing = dir.take(args.offset);
+    let most = args.size.min(MAX_WRITE) as usize;
+    let mut reply = Listed { bytes: Vec::with_capacity(most), told: Vec::new() };
+    let filled = fill(served, &dir.object, &mut listing, &mut reply, most, plus).await;
+    dir.put_back(listing);
+    match filled {
+        // What was listed before an error is told first; the error comes again.
+        Err(failure) if reply.bytes.is_empty() => Err(failure),
+        _ => Ok(Reply::Listing(reply.bytes, reply.told)),
+    }
+}
+
+struct Listed {
+    bytes: Vec<u8>,
+    told: Vec<u64>,
+}
+
+async fn fill(
+    served: &Served,
+    dir: &Object,
+    listing: &mut Listing,
+    reply: &mut Listed,
+    most: usize,
+    plus: Option<&Caller>,
+) -> Result<()> {
+    while let Some(name) = listing.peek(dir, &served.volume).await? {
+        let entry_bytes = if plus.is_some() { size_of::<EntryOut>() } else { 0 };
+        let record = entry_bytes + (size_of::<Dirent>() + name.name.len()).next_multiple_of(8);
+        if reply.bytes.len() + record > most {
+            break;
+        }
+        if let Some(caller) = plus {
+            // Without an inode the kernel looks the name up when it is used.
+            let entry = entry(served, dir, caller, name).await.unwrap_or_default();
+            reply.told.extend((entry.nodeid != 0).then_some(entry.nodeid));
+            reply.bytes.extend_from_slice(entry.as_bytes());
+        }
+        let dirent = Dirent {
+            ino: name.inode.0.into(),
+            off: name.next,
+            namelen: name.name.len() as u32,
+            kind: name.kind.map_or(0, |kind| u32::from(kind.mode_bits() >> 12)),
+        };
+        reply.bytes.extend_from_slice(dirent.as_bytes());
+        reply.bytes.extend_from_slice(&name.name);
+        reply.bytes.resize(reply.bytes.len().next_multiple_of(8), 0);
+        listing.advance();
+    }
+    Ok(())
+}
+
+async fn entry(served: &Served, dir: &Object, caller: &Caller, name: &Name) -> Option<EntryOut> {
+    if matches!(&*name.name, b"." | b"..") {
+        return None;
+    }
+    let object = look_up(dir, &served.volume, caller, &name.name).await.ok()??;
+    let entry = object.entry(&served.volume).ok()?;
+    served.nodes.tell(&object);
+    Some(entry)
+}

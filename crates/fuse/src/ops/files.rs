@@ -1,0 +1,233 @@
+//! Files: open, read, write, allocate, sync.
+
+use super::names::dir;
+use crate::errno::{Errno, Failure, Result};
+use crate::handles::{Handle, Writes};
+use crate::object::Object;
+use crate::served::{MAX_WRITE, Served};
+use crate::wire::{
+    CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, LseekIn, OpenIn, OpenOut, ReadIn, Reply, Seek, WriteIn,
+    fopen,
+};
+use extant_format::InodeFlags;
+use extant_fs::{Caller, Error, Fallocate, FileOptions, Node};
+use std::sync::Arc;
+
+/// How a file is opened (asm-generic/fcntl.h).
+#[derive(Clone, Copy, Debug)]
+struct Flags(u32);
+
+impl Flags {
+    const EXCL: u32 = 0o200;
+    const TRUNC: u32 = 0o1000;
+    const APPEND: u32 = 0o2000;
+    /// Set by the kernel for a program that is to be run.
+    const EXEC: u32 = 0x20;
+
+    const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self.0 & 3, 1..=3)
+    }
+
+    /// The permissions that it takes.
+    const fn want(self) -> u8 {
+        let access = match self.0 & 3 {
+            0 if self.has(Self::EXEC) => 1,
+            0 => 4,
+            1 => 2,
+            _ => 6,
+        };
+        if self.has(Self::TRUNC) { access | 2 } else { access }
+    }
+}
+
+/// What programs wrote is in the kernel's cache, and nobody else changes it.
+fn opened(served: &Served, handle: Handle) -> OpenOut {
+    let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
+    OpenOut { fh: served.handles.open(handle), open_flags, backing_id: 0 }
+}
+
+/// Opens a file whose permissions have been checked. The kernel sends the offset of every write,
+/// of those that append, too, and writes back pages through any handle. So nothing appends here,
+/// except to a file that can only grow.
+async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle> {
+    let grows_only = node.attributes()?.flags.contains(InodeFlags::APPEND);
+    if grows_only && ((flags.writes() && !flags.has(Flags::APPEND)) || flags.has(Flags::TRUNC)) {
+        return Err(Errno::PERM.into());
+    }
+    let options = FileOptions { append: grows_only, ..FileOptions::default() };
+    let file = node.open(caller, options)?;
+    if flags.has(Flags::TRUNC) {
+        file.empty().await?;
+    }
+    Ok(Handle::Live(Arc::new(file), Writes(flags.writes())))
+}
+
+pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
+    let flags = Flags(args.flags);
+    let handle = match served.nodes.get(nodeid)? {
+        Object::Live(node) => {
+            node.check_access(caller, flags.want()).await?;
+            open_live(&node, caller, flags).await?
+        }
+        Object::Stored(_) if flags.writes() || flags.has(Flags::TRUNC) => {
+            return Err(Error::ReadOnly.into());
+        }
+        Object::Stored(inode) => {
+            served.volume.check_access(caller, &inode, flags.want()).await?;
+            Handle::Stored(Arc::new(served.volume.open_file((*inode).clone()).await?))
+        }
+    };
+    Ok(Reply::Opened(opened(served, handle)))
+}
+
+fn created(served: &Served, node: Node, handle: Handle) -> Result<Reply> {
+    let object = Object::Live(node);
+    let entry: EntryOut = object.entry(&served.volume)?;
+    served.nodes.tell(&object);
+    Ok(Reply::Created(entry, opened(served, handle)))
+}
+
+pub(crate) async fn create(
+    served: &Served,
+    parent: u64,
+    caller: &Caller,
+    args: &CreateIn,
+    name: &[u8],
+) -> Result<Reply> {
+    let flags = Flags(args.flags);
+    let dir = dir(served, parent)?;
+    loop {
+        match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
+            Ok(node) => {
+                // Its mode does not matter to whoever has created it.
+                let file = node.open(caller, FileOptions::default())?;
+                return created(served, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
+            }
+            Err(Error::Exists(_)) if !flags.has(Flags::EXCL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match dir.lookup(caller, name).await {
+            Ok(node) => {
+                node.check_access(caller, flags.want()).await?;
+                let handle = open_live(&node, caller, flags).await?;
+                return created(served, node, handle);
+            }
+            // Removed since.
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
+    let node = dir(served, parent)?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
+    let file = node.open(caller, FileOptions::default())?;
+    created(served, node, Handle::Live(Arc::new(file), Writes(Flags(args.flags).writes())))
+}
+
+pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
+    let mut bytes = vec![0; args.size.min(MAX_WRITE) as usize];
+    let read = match served.handles.get(args.fh)? {
+        Handle::Live(file, _) => file.read(args.offset, &mut bytes).await?,
+        Handle::Stored(file) => file.read_at(args.offset, &mut bytes).await?,
+        Handle::Dir(_) => return Err(Errno::BADF.into()),
+    };
+    bytes.truncate(read);
+    Ok(Reply::Data(bytes))
+}
+
+pub(crate) async fn write(served: &Served, args: &WriteIn, data: &[u8]) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
+    let written = handle.live()?.write(args.offset, data).await?;
+    Ok(Reply::Written(written as u32))
+}
+
+pub(crate) async fn fsync(served: &Served, fh: u64, data_only: bool) -> Result<Reply> {
+    match served.handles.get(fh)? {
+        Handle::Live(file, _) if data_only => file.datasync().await?,
+        Handle::Live(file, _) => file.sync().await?,
+        Handle::Stored(_) | Handle::Dir(_) => {}
+    }
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn fsyncdir(served: &Served, nodeid: u64) -> Result<Reply> {
+    if let Object::Live(node) = served.nodes.get(nodeid)? {
+        node.sync().await?;
+    }
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn syncfs(served: &Served) -> Result<Reply> {
+    served.volume.sync().await?;
+    Ok(Reply::Done)
+}
+
+/// The modes that Linux allows (`vfs_fallocate`). NO_HIDE_STALE never is.
+fn mode(bits: u32) -> Result<Fallocate> {
+    const KEEP_SIZE: u32 = 0x01;
+    const PUNCH_HOLE: u32 = 0x02;
+    const COLLAPSE_RANGE: u32 = 0x08;
+    const ZERO_RANGE: u32 = 0x10;
+    const INSERT_RANGE: u32 = 0x20;
+    const UNSHARE_RANGE: u32 = 0x40;
+    let keep_size = bits & KEEP_SIZE != 0;
+    match bits & !KEEP_SIZE {
+        // No blocks are shared.
+        0 | UNSHARE_RANGE => Ok(Fallocate::Allocate { keep_size }),
+        ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size }),
+        PUNCH_HOLE if keep_size => Ok(Fallocate::PunchHole),
+        COLLAPSE_RANGE if !keep_size => Ok(Fallocate::CollapseRange),
+        INSERT_RANGE if !keep_size => Ok(Fallocate::InsertRange),
+        PUNCH_HOLE | COLLAPSE_RANGE | INSERT_RANGE => Err(Errno::INVAL.into()),
+        _ => Err(Errno::OPNOTSUPP.into()),
+    }
+}
+
+pub(crate) async fn fallocate(served: &Served, args: &FallocateIn) -> Result<Reply> {
+    let handle = served.handles.get(args.fh)?;
+    handle.live()?.fallocate(mode(args.mode)?, args.offset, args.length).await?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn lseek(served: &Served, args: &LseekIn, seek: Seek) -> Result<Reply> {
+    let from = args.offset;
+    let found = match (served.handles.get(args.fh)?, seek) {
+        (Handle::Live(file, _), Seek::Data) => file.seek_data(from).await?,
+        (Handle::Live(file, _), Seek::Hole) => file.seek_hole(from).await?,
+        (Handle::Stored(file), Seek::Data) => file.seek_data(from).await?,
+        (Handle::Stored(file), Seek::Hole) => file.seek_hole(from).await?,
+        (Handle::Dir(_), _) | (_, Seek::Other(_)) => return Err(Errno::INVAL.into()),
+    };
+    found.map(Reply::Offset).ok_or(Failure::Request(Errno::NXIO))
+}
+
+pub(crate) async fn copy(served: &Served, args: &CopyFileRangeIn, wide: bool) -> Result<Reply> {
+    /// Longest copy of one request. The caller asks again for the rest.
+    const MAX_BYTES: u64 = 64 << 20;
+    if args.flags != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    let (from, to) = (served.handles.get(args.fh_in)?, served.handles.get(args.fh_out)?);
+    let len = args.len.min(MAX_BYTES);
+    let copied = from.live()?.copy_range(args.off_in, to.live()?, args.off_out, len).await?;
+    Ok(if wide { Reply::Copied(copied) } else { Reply::Written(copied as u32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_modes_of_fallocate_that_linux_allows_are_taken() {
+        assert_eq!(mode(0).unwrap(), Fallocate::Allocate { keep_size: false });
+        assert_eq!(mode(0x11).unwrap(), Fallocate::ZeroRange { keep_size: true });
+        assert_eq!(mode(3).unwrap(), Fallocate::PunchHole);
+        let errno = |bits: u32| mode(bits).unwrap_err().errno();
+        assert_eq!([2, 9, 0x18, 4].map(errno), [22, 22, 95, 95]);
+    }
+}

@@ -1,0 +1,8 @@
+//! The operations, each mapped to one of the volume.
+
+pub(crate) mod attributes;
+pub(crate) mod dirs;
+pub(crate) mod files;
+pub(crate) mod ioctl;
+pub(crate) mod names;
+pub(crate) mod xattrs;

@@ -1,0 +1,117 @@
+//! Names: look up, create, link, move, remove.
+
+use crate::errno::{Errno, Failure, Result};
+use crate::listing::look_up;
+use crate::object::{Object, kind_of, no_entry, unpacked};
+use crate::served::Served;
+use crate::wire::{LinkIn, MkdirIn, MknodIn, Reply};
+use extant_fs::{Caller, Node, RenameMode};
+
+/// The answer that tells the kernel of an inode.
+pub(super) fn entry(served: &Served, object: &Object) -> Result<Reply> {
+    let entry = object.entry(&served.volume)?;
+    served.nodes.tell(object);
+    Ok(Reply::Entry(entry))
+}
+
+pub(super) fn dir(served: &Served, nodeid: u64) -> Result<Node> {
+    Ok(served.nodes.get(nodeid)?.live()?.clone())
+}
+
+pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    let dir = served.nodes.get(dir)?;
+    match look_up(&dir, &served.volume, caller, name).await {
+        Ok(Some(object)) => entry(served, &object),
+        // The kernel may remember that there is none.
+        Ok(None) => Ok(Reply::Entry(no_entry())),
+        Err(failure) if failure.is_missing() => Ok(Reply::Entry(no_entry())),
+        Err(failure) => Err(failure),
+    }
+}
+
+pub(crate) async fn readlink(served: &Served, nodeid: u64) -> Result<Reply> {
+    let target = match served.nodes.get(nodeid)? {
+        Object::Live(node) => node.read_link().await?,
+        Object::Stored(inode) => served.volume.read_link(&inode).await?,
+    };
+    Ok(Reply::Data(target))
+}
+
+pub(crate) async fn symlink(
+    served: &Served,
+    parent: u64,
+    caller: &Caller,
+    name: &[u8],
+    target: &[u8],
+) -> Result<Reply> {
+    let made = dir(served, parent)?.symlink(caller, name, target).await?;
+    entry(served, &Object::Live(made))
+}
+
+pub(crate) async fn mknod(
+    served: &Served,
+    parent: u64,
+    caller: &Caller,
+    args: &MknodIn,
+    name: &[u8],
+) -> Result<Reply> {
+    let kind = kind_of(args.mode)?;
+    let mode = (args.mode & 0o7777) as u16;
+    let made = dir(served, parent)?.mknod(caller, name, kind, mode, unpacked(args.rdev)).await?;
+    entry(served, &Object::Live(made))
+}
+
+pub(crate) async fn mkdir(
+    served: &Served,
+    parent: u64,
+    caller: &Caller,
+    args: &MkdirIn,
+    name: &[u8],
+) -> Result<Reply> {
+    let made = dir(served, parent)?.mkdir(caller, name, (args.mode & 0o7777) as u16).await?;
+    entry(served, &Object::Live(made))
+}
+
+pub(crate) async fn unlink(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    dir(served, parent)?.unlink(caller, name).await?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn rmdir(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    dir(served, parent)?.rmdir(caller, name).await?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn rename(
+    served: &Served,
+    caller: &Caller,
+    (from, name): (u64, &[u8]),
+    (to, new_name): (u64, &[u8]),
+    flags: u32,
+) -> Result<Reply> {
+    const NOREPLACE: u32 = 1;
+    const EXCHANGE: u32 = 2;
+    const WHITEOUT: u32 = 4;
+    let mode = match flags {
+        0 => RenameMode::Replace,
+        NOREPLACE => RenameMode::NoReplace,
+        EXCHANGE => RenameMode::Exchange,
+        WHITEOUT => RenameMode::Whiteout,
+        _ => return Err(Failure::Request(Errno::INVAL)),
+    };
+    let (from, to) = (dir(served, from)?, dir(served, to)?);
+    from.rename(caller, name, &to, new_name, mode).await?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn link(
+    served: &Served,
+    parent: u64,
+    caller: &Caller,
+    args: &LinkIn,
+    name: &[u8],
+) -> Result<Reply> {
+    let target = served.nodes.get(args.oldnodeid)?;
+    dir(served, parent)?.link(caller, target.live()?, name).await?;
+    entry(served, &target)
+}

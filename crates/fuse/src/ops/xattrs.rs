@@ -1,0 +1,94 @@
+//! Extended attributes, access lists among them.
+
+use crate::errno::{Errno, Failure, Result};
+use crate::object::{Object, ROOT};
+use crate::served::Served;
+use crate::wire::{Reply, Xattr};
+use crate::{SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
+use extant_format::FileKind;
+use extant_fs::{Caller, Capabilities, SetMode};
+
+/// What the caller's buffer can take: `size` 0 asks for the length.
+fn sized(bytes: Vec<u8>, size: u32) -> Result<Reply> {
+    match size {
+        0 => Ok(Reply::Xattr(Xattr::Length(bytes.len() as u32))),
+        _ if bytes.len() > size as usize => Err(Errno::RANGE.into()),
+        _ => Ok(Reply::Xattr(Xattr::Value(bytes))),
+    }
+}
+
+pub(crate) async fn getxattr(
+    served: &Served,
+    nodeid: u64,
+    caller: &Caller,
+    name: &[u8],
+    size: u32,
+) -> Result<Reply> {
+    if nodeid == ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
+        return sized(std::process::id().to_string().into_bytes(), size);
+    }
+    let value = match served.nodes.get(nodeid)? {
+        Object::Live(node) => node.xattr(caller, name).await?,
+        Object::Stored(inode) => {
+            let missing = || Failure::Request(Errno::NODATA);
+            if name.starts_with(b"trusted.") && !caller.can(Capabilities::SYS_ADMIN) {
+                return Err(missing());
+            }
+            if name.starts_with(b"user.") {
+                if !matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory)) {
+                    return Err(missing());
+                }
+                served.volume.check_access(caller, &inode, 4).await?;
+            }
+            let all = served.volume.xattrs(&inode).await?;
+            all.into_iter().find(|attribute| attribute.name == name).ok_or_else(missing)?.value
+        }
+    };
+    sized(value, size)
+}
+
+pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, size: u32) -> Result<Reply> {
+    let names: Vec<Vec<u8>> = match served.nodes.get(nodeid)? {
+        Object::Live(node) => node.xattrs(caller).await?,
+        Object::Stored(inode) => {
+            let all = served.volume.xattrs(&inode).await?.into_iter().map(|attribute| attribute.name);
+            let trusted = caller.can(Capabilities::SYS_ADMIN);
+            all.filter(|name| trusted || !name.starts_with(b"trusted.")).collect()
+        }
+    };
+    let mut bytes = Vec::new();
+    for name in names {
+        bytes.extend_from_slice(&name);
+        bytes.push(0);
+    }
+    sized(bytes, size)
+}
+
+pub(crate) async fn setxattr(
+    served: &Served,
+    nodeid: u64,
+    caller: &Caller,
+    name: &[u8],
+    value: &[u8],
+    flags: u32,
+) -> Result<Reply> {
+    const CREATE: u32 = 1;
+    const REPLACE: u32 = 2;
+    if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
+        served.volume.sync().await?;
+        return Ok(Reply::Done);
+    }
+    let mode = match flags {
+        0 => SetMode::Any,
+        CREATE => SetMode::Create,
+        REPLACE => SetMode::Replace,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    served.nodes.get(nodeid)?.live()?.set_xattr(caller, name, value, mode).await?;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
+    served.nodes.get(nodeid)?.live()?.remove_xattr(caller, name).await?;
+    Ok(Reply::Done)
+}

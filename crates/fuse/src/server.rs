@@ -1,0 +1,410 @@
+//! Reading requests, running them and replying.
+//!
+//! A request's operation is polled first on the thread that has read it: most never wait, and a
+//! reply from the reading thread spares the program's processor two wakes. One that has to wait
+//! becomes a task.
+
+use crate::caller::Who;
+use crate::errno::{Errno, Failure, Result};
+use crate::object::Object;
+use crate::served::{MAX_WRITE, Served};
+use crate::wire::{
+    FSYNC_FDATASYNC, ForgetOne, InitIn, InitOut, InvalInodeOut, MAJOR, MINOR, MINOR_MIN, Malformed,
+    NOTIFY_INVAL_INODE, Operation, Reply, ReplyHeader, Request, RequestHeader, init,
+};
+use crate::{OpenVolume, Transport, ops};
+use extant_rt::{Class, Rt};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A request's header, the largest structure and a name.
+const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
+/// Buffers kept for the next requests.
+const SPARE_BUFFERS: usize = 4;
+/// Requests of read-ahead and of write-back that the kernel has in flight at once.
+const MAX_BACKGROUND: u16 = 128;
+
+/// What is asked of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// The kernel checks permissions, access lists included, before it asks. Needed if users other
+    /// than the one who mounts may enter.
+    pub kernel_checks: bool,
+}
+
+/// A server of one volume.
+pub struct Server {
+    rt: Rt,
+    settings: Settings,
+    transport: Arc<dyn Transport>,
+    served: Served,
+    /// Closed when the server ends.
+    open: Mutex<Option<OpenVolume>>,
+    ready: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    buffers: Mutex<Vec<Vec<u8>>>,
+    tasks: Mutex<usize>,
+    idle: Condvar,
+    is_initialised: AtomicBool,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("served", &self.served).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server that answers the requests of `transport`. Calls `ready` once the kernel has
+    /// accepted it.
+    pub fn new(
+        rt: &Rt,
+        volume: OpenVolume,
+        transport: Arc<dyn Transport>,
+        settings: Settings,
+        ready: impl FnOnce() + Send + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            rt: rt.clone(),
+            settings,
+            transport,
+            served: Served::new(volume.volume.clone(), volume.root.clone()),
+            open: Mutex::new(Some(volume)),
+            ready: Mutex::new(Some(Box::new(ready))),
+            buffers: Mutex::default(),
+            tasks: Mutex::default(),
+            idle: Condvar::new(),
+            is_initialised: AtomicBool::new(false),
+        })
+    }
+
+    /// Answers requests until the directory is unmounted, and waits for those in flight. Blocks the
+    /// thread: call it from one of the world's blocking threads.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
+        let ended = loop {
+            let mut buffer = self.buffers.lock().pop().unwrap_or_default();
+            buffer.resize(BUFFER_BYTES, 0);
+            match self.transport.read(&mut buffer) {
+                Ok(Some(bytes)) => self.begin(buffer, bytes),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let mut tasks = self.tasks.lock();
+        while *tasks > 0 {
+            self.idle.wait(&mut tasks);
+        }
+        ended
+    }
+
+    /// Forgets what programs had open, and closes the volume.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub async fn close(&self) -> extant_fs::Result<()> {
+        self.served.handles.clear();
+        self.served.nodes.clear();
+        let open = self.open.lock().take();
+        match open {
+            Some(open) => open.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a request: polls it here, and makes it a task if it has to wait.
+    fn begin(self: &Arc<Self>, buffer: Vec<u8>, bytes: usize) {
+        let server = self.clone();
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            server.answer(&buffer[..bytes]).await;
+            let mut buffers = server.buffers.lock();
+            if buffers.len() < SPARE_BUFFERS {
+                buffers.push(buffer);
+            }
+        });
+        // The task polls it again with its own waker.
+        let mut cx = Context::from_waker(Waker::noop());
+        // Its ticket has told the kernel; the message was printed.
+        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) else { return };
+        if polled.is_pending() {
+            self.spawn("fuse request", work);
+        }
+    }
+
+    /// Starts a task that [`Self::serve`] waits for.
+    fn spawn(self: &Arc<Self>, name: &str, work: impl Future<Output = ()> + Send + 'static) {
+        *self.tasks.lock() += 1;
+        let running = Running(self.clone());
+        drop(self.rt.spawn(name, Class::Normal, async move {
+            let _running = running;
+            work.await;
+        }));
+    }
+
+    async fn answer(self: &Arc<Self>, bytes: &[u8]) {
+        let Request { header, operation, group } = match Request::parse(bytes) {
+            Ok(request) => request,
+            Err(Malformed::Length) => return,
+            Err(Malformed::Body(unique)) => return self.ticket(unique).fail(Errno::INVAL.into()),
+        };
+        match operation {
+            // No reply to these.
+            Some(Operation::Forget(args)) => self.forget(header.nodeid, args.nlookup),
+            Some(Operation::BatchForget { mut records }) => {
+                while let Ok((one, rest)) = ForgetOne::read_from_prefix(records) {
+                    self.forget(one.nodeid, one.nlookup);
+                    records = rest;
+                }
+            }
+            // Every operation ends by itself; its caller waits for that.
+            Some(Operation::Interrupt(_) | Operation::NotifyReply) => {}
+            Some(operation) => {
+                let ticket = self.ticket(header.unique);
+                match self.perform(&header, group, &operation).await {
+                    Ok(reply) => ticket.send(reply),
+                    Err(failure) => ticket.fail(failure),
+                }
+                self.after(&header, &operation);
+            }
+            None => self.ticket(header.unique).fail(Errno::NOSYS.into()),
+        }
+    }
+
+    async fn perform(
+        &self,
+        header: &RequestHeader,
+        group: Option<u32>,
+        operation: &Operation<'_>,
+    ) -> Result<Reply> {
+        let who = Who::new(header, group, operation);
+        match (self.perform_as(header.nodeid, who, operation).await, who.with_groups()) {
+            (Err(failure), Some(who)) if failure.is_denied() => {
+                Box::pin(self.perform_as(header.nodeid, who, operation)).await
+            }
+            (done, _) => done,
+        }
+    }
+
+    async fn perform_as(&self, node: u64, who: Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
+        let (served, who) = (&self.served, |umask: u32| who.caller(umask));
+        match *operation {
+            Operation::Init { args, flags } => self.init(args, flags).map(Reply::Init),
+            Operation::Lookup { name } => ops::names::lookup(served, node, &who(0), name).await,
+            Operation::Readlink => ops::names::readlink(served, node).await,
+            Operation::Symlink { name, target } => {
+                ops::names::symlink(served, node, &who(0), name, target).await
+            }
+            Operation::Mknod { args, name } => {
+                ops::names::mknod(served, node, &who(args.umask), &args, name).await
+            }
+            Operation::Mkdir { args, name } => {
+                ops::names::mkdir(served, node, &who(args.umask), &args, name).await
+            }
+            Operation::Unlink { name } => ops::names::unlink(served, node, &who(0), name).await,
+            Operation::Rmdir { name } => ops::names::rmdir(served, node, &who(0), name).await,
+            Operation::Rename { newdir, flags, name, new_name } => {
+                ops::names::rename(served, &who(0), (node, name), (newdir, new_name), flags).await
+            }
+            Operation::Link { args, name } => ops::names::link(served, node, &who(0), &args, name).await,
+            Operation::Getattr(_) => ops::attributes::getattr(served, node),
+            Operation::Statx(_) => ops::attributes::statx(served, node),
+            Operation::Setattr(args) => ops::attributes::setattr(served, node, &who(0), &args).await,
+            Operation::Access(args) => ops::attributes::access(served, node, &who(0), args.mask).await,
+            Operation::Statfs => Ok(ops::attributes::statfs(served)),
+            Operation::Open(args) => ops::files::open(served, node, &who(0), &args).await,
+            Operation::Create { args, name } => {
+                ops::files::create(served, node, &who(args.umask), &args, name).await
+            }
+            Operation::Tmpfile(args) => ops::files::tmpfile(served, node, &who(args.umask), &args).await,
+            Operation::Read(args) => ops::files::read(served, &args).await,
+            Operation::Write { args, data } => ops::files::write(served, &args, data).await,
+            // Closing reports nothing, as in the kernel's ext4; fsync does.
+            Operation::Flush => Err(Errno::NOSYS.into()),
+            Operation::Release(args) | Operation::Releasedir(args) => {
+                drop(self.served.handles.release(args.fh));
+                Ok(Reply::Done)
+            }
+            Operation::Fsync(args) => {
+                ops::files::fsync(served, args.fh, args.flags & FSYNC_FDATASYNC != 0).await
+            }
+            Operation::Fsyncdir(_) => ops::files::fsyncdir(served, node).await,
+            Operation::Syncfs => ops::files::syncfs(served).await,
+            Operation::Fallocate(args) => ops::files::fallocate(served, &args).await,
+            Operation::Lseek { args, seek } => ops::files::lseek(served, &args, seek).await,
+            Operation::CopyFileRange { args, wide } => ops::files::copy(served, &args, wide).await,
+            Operation::Opendir(_) => ops::dirs::opendir(served, node, &who(0)).await,
+            Operation::Readdir { args, plus } => {
+                ops::dirs::readdir(served, &args, plus.then(|| who(0)).as_ref()).await
+            }
+            Operation::Getxattr { size, name } => {
+                ops::xattrs::getxattr(served, node, &who(0), name, size).await
+            }
+            Operation::Listxattr { size } => ops::xattrs::listxattr(served, node, &who(0), size).await,
+            Operation::Setxattr { flags, name, value } => {
+                ops::xattrs::setxattr(served, node, &who(0), name, value, flags).await
+            }
+            Operation::Removexattr { name } => ops::xattrs::removexattr(served, node, &who(0), name).await,
+            Operation::Ioctl { args, data } => ops::ioctl::ioctl(served, node, &who(0), &args, data).await,
+            Operation::Destroy => Ok(Reply::Done),
+            Operation::Forget(_)
+            | Operation::BatchForget { .. }
+            | Operation::Interrupt(_)
+            | Operation::NotifyReply => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    /// What is done once the reply is sent.
+    fn after(&self, header: &RequestHeader, operation: &Operation<'_>) {
+        match operation {
+            Operation::Init { .. } => {
+                if self.is_initialised.load(Ordering::Relaxed)
+                    && let Some(ready) = self.ready.lock().take()
+                {
+                    ready();
+                }
+            }
+            // The kernel does not know that this has changed the time of change.
+            Operation::Ioctl { args, .. } if ops::ioctl::changes(args.cmd) => self.invalidate(header.nodeid),
+            _ => {}
+        }
+    }
+
+    fn init(&self, args: InitIn, offered: u64) -> Result<InitOut> {
+        let mut out = InitOut { major: MAJOR, minor: MINOR.min(args.minor), ..InitOut::default() };
+        if args.major > MAJOR {
+            // The kernel asks again with a version that it shares with us.
+            return Ok(out);
+        }
+        if args.major < MAJOR || args.minor < MINOR_MIN {
+            return Err(Errno::PROTO.into());
+        }
+        let mut wanted = init::ASYNC_READ
+            | init::ATOMIC_O_TRUNC
+            | init::BIG_WRITES
+            | init::DONT_MASK
+            | init::IOCTL_DIR
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::CACHE_SYMLINKS
+            | init::EXPLICIT_INVAL_DATA
+            | init::HANDLE_KILLPRIV_V2
+            | init::SETXATTR_EXT
+            | init::INIT_EXT
+            | init::CREATE_SUPP_GROUP
+            | init::DIRECT_IO_ALLOW_MMAP;
+        if self.settings.kernel_checks {
+            wanted |= init::POSIX_ACL;
+        }
+        let agreed = wanted & offered;
+        // Without it the kernel sends a shorter structure.
+        if agreed & init::SETXATTR_EXT == 0 {
+            return Err(Errno::PROTO.into());
+        }
+        (out.flags, out.flags2) = (agreed as u32, (agreed >> 32) as u32);
+        out.max_readahead = args.max_readahead;
+        out.max_background = MAX_BACKGROUND;
+        out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
+        out.max_write = MAX_WRITE;
+        out.max_pages = (MAX_WRITE / 4096) as u16;
+        let has_nanoseconds =
+            usize::from(self.served.volume.superblock().inode_size()) > extant_format::GOOD_OLD_INODE_SIZE;
+        out.time_gran = if has_nanoseconds { 1 } else { 1_000_000_000 };
+        self.is_initialised.store(true, Ordering::Relaxed);
+        Ok(out)
+    }
+
+    fn forget(self: &Arc<Self>, nodeid: u64, lookups: u64) {
+        if let Some(Object::Live(node)) = self.served.nodes.forget(nodeid, lookups)
+            && node.attributes().is_ok_and(|attributes| attributes.links == 0)
+        {
+            // Its space is free at once, at nobody's expense.
+            self.spawn("fuse delete", node.release());
+        }
+    }
+
+    /// How many inodes the kernel knows.
+    pub fn known_inodes(&self) -> usize {
+        self.served.nodes.count()
+    }
+
+    fn invalidate(&self, nodeid: u64) {
+        // Negative: the attributes only, not the data.
+        let out = InvalInodeOut { ino: nodeid, off: -1, len: 0 };
+        let len = (size_of::<ReplyHeader>() + size_of::<InvalInodeOut>()) as u32;
+        let header = ReplyHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+        // The kernel may have forgotten the inode.
+        let _ = self.transport.write(&[header.as_bytes(), out.as_bytes()]);
+    }
+
+    fn ticket(self: &Arc<Self>, unique: u64) -> Ticket<'_> {
+        Ticket { server: self, unique, is_open: true }
+    }
+}
+
+/// A task that runs a request.
+struct Running(Arc<Server>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self.0.tasks.lock() -= 1;
+        self.0.idle.notify_all();
+    }
+}
+
+/// A request that awaits its reply. If it is dropped without one, because its operation has
+/// panicked, the caller gets EIO.
+struct Ticket<'a> {
+    server: &'a Arc<Server>,
+    unique: u64,
+    is_open: bool,
+}
+
+impl Ticket<'_> {
+    fn fail(mut self, failure: Failure) {
+        self.write(-failure.errno(), [&[], &[]]);
+    }
+
+    fn send(mut self, reply: Reply) {
+        let is_taken = reply.with_parts(|parts| self.write(0, parts));
+        if is_taken {
+            return;
+        }
+        // Nobody waits for it, so the kernel does not count what it tells.
+        match reply {
+            Reply::Entry(entry) => self.server.forget(entry.nodeid, 1),
+            Reply::Created(entry, opened) => {
+                drop(self.server.served.handles.release(opened.fh));
+                self.server.forget(entry.nodeid, 1);
+            }
+            Reply::Opened(opened) => drop(self.server.served.handles.release(opened.fh)),
+            Reply::Listing(_, told) => told.into_iter().for_each(|nodeid| self.server.forget(nodeid, 1)),
+            _ => {}
+        }
+    }
+
+    /// Returns whether the kernel has taken it.
+    fn write(&mut self, error: i32, parts: [&[u8]; 2]) -> bool {
+        self.is_open = false;
+        let len = size_of::<ReplyHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = ReplyHeader { len: len as u32, error, unique: self.unique };
+        self.server.transport.write(&[header.as_bytes(), parts[0], parts[1]]).is_ok()
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.write(-Failure::from(Errno::IO).errno(), [&[], &[]]);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The volume that a server serves.
+
+use crate::object::Object;
+use extant_block::Device;
+use extant_cache::{CacheConfig, CacheError, PageCache};
+use extant_fs::{Error, ErrorPolicy, OpenOptions, Result, Volume, WriteOptions};
+use extant_rt::{Nanos, Rt};
+use std::sync::Arc;
+
+/// How to open a volume for a server.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeOptions {
+    /// Whether programs may change it. If not, nothing is written to the device.
+    pub write: bool,
+    /// Memory for file contents and metadata, in bytes.
+    pub cache_bytes: u64,
+    /// Age at which changes are committed.
+    pub commit_interval: Nanos,
+    /// Discard freed blocks.
+    pub discard: bool,
+    /// What to do about damage; by default what the superblock says.
+    pub errors: Option<ErrorPolicy>,
+    /// For a read-only volume: do not look into its journal.
+    pub ignore_journal: bool,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        Self {
+            write: true,
+            cache_bytes: 256 << 20,
+            commit_interval: Nanos::from_secs(5),
+            discard: false,
+            errors: None,
+            ignore_journal: false,
+        }
+    }
+}
+
+/// An open volume with its cache.
+#[derive(Debug)]
+pub struct OpenVolume {
+    pub(crate) volume: Volume,
+    pub(crate) root: Object,
+    pub(crate) is_writable: bool,
+    cache: PageCache,
+}
+
+impl OpenVolume {
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// Those of [`Volume::open_writable`] and [`Volume::open`].
+    pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: VolumeOptions) -> Result<Self> {
+        let config = CacheConfig::with_budget(options.cache_bytes);
+        let cache =
+            PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
+        let disk = cache.attach(device);
+        let (volume, root) = if options.write {
+            let mut write = WriteOptions {
+                commit_interval: Some(options.commit_interval),
+                errors: options.errors,
+                discard: options.discard,
+                ..WriteOptions::default()
+            };
+            write.metadata_bytes = write.metadata_bytes.max(options.cache_bytes / 2).min(options.cache_bytes);
+            let volume = Volume::open_writable(rt, &disk, write).await?;
+            match volume.root_node().await {
+                Ok(root) => (volume, Object::Live(root)),
+                Err(error) => {
+                    volume.close().await?;
+                    return Err(error);
+                }
+            }
+        } else {
+            let read = OpenOptions { ignore_journal: options.ignore_journal, ..OpenOptions::default() };
+            let volume = Volume::open(disk.device().clone(), read).await?.cached_by(&disk);
+            let root = volume.root().await?;
+            (volume, Object::Stored(root.into()))
+        };
+        Ok(Self { volume, root, is_writable: options.write, cache })
+    }
+
+    /// Writes everything and closes the volume; afterwards its image is free.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub async fn close(self) -> Result<()> {
+        let Self { volume, root, is_writable, cache } = self;
+        drop(root);
+        let closed = if is_writable { volume.close().await } else { Ok(()) };
+        match cache.close().await {
+            // Errors of files were returned when the volume was closed; the device's last flush may
+            // still fail.
+            Err(CacheError::Io(error)) => closed.and(Err(Error::Io(error))),
+            _ => closed,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A server without a kernel: requests and replies as bytes.
+
+use extant_block::{FileDevice, FileOptions};
+use extant_fuse::wire::*;
+use extant_fuse::{OpenVolume, Server, Settings, Transport, VolumeOptions};
+use extant_rt::Rt;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The server's end of a connection.
+struct Pipe {
+    requests: Mutex<Receiver<Vec<u8>>>,
+    replies: Mutex<Sender<Vec<u8>>>,
+}
+
+impl Transport for Pipe {
+    fn read(&self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
+        let Ok(request) = self.requests.lock().unwrap().recv() else { return Ok(None) };
+        buffer[..request.len()].copy_from_slice(&request);
+        Ok(Some(request.len()))
+    }
+
+    fn write(&self, parts: &[&[u8]]) -> std::io::Result<()> {
+        // A test that has seen enough is gone.
+        let _ = self.replies.lock().unwrap().send(parts.concat());
+        Ok(())
+    }
+}
+
+/// Plays the kernel.
+struct Kernel {
+    requests: Sender<Vec<u8>>,
+    replies: Receiver<Vec<u8>>,
+    unique: u64,
+}
+
+impl Kernel {
+    fn send(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
+        self.unique += 1;
+        let len = (size_of::<RequestHeader>() + body.len()) as u32;
+        let header = RequestHeader { len, opcode, unique: self.unique, nodeid, ..RequestHeader::default() };
+        self.requests.send([header.as_bytes(), body].concat()).unwrap();
+        self.unique
+    }
+
+    /// Sends a request and returns its reply, or its error.
+    fn ask(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> Result<Vec<u8>, i32> {
+        let unique = self.send(opcode, nodeid, body);
+        loop {
+            let reply = self.replies.recv().unwrap();
+            let (header, rest) = ReplyHeader::read_from_prefix(&reply).unwrap();
+            assert_eq!(header.len as usize, reply.len());
+            if header.unique == unique {
+                return if header.error == 0 { Ok(rest.to_vec()) } else { Err(-header.error) };
+            }
+            assert_eq!(header.unique, 0, "a notification");
+        }
+    }
+
+    fn init(&mut self) -> InitOut {
+        let args = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: u32::MAX };
+        let body = [args.as_bytes(), &[0xff; 4], &[0; 44]].concat();
+        InitOut::read_from_prefix(&self.ask(opcode::INIT, 0, &body).unwrap()).unwrap().0
+    }
+
+    fn create(&mut self, dir: u64, name: &str) -> (EntryOut, OpenOut) {
+        let args = CreateIn { flags: 0o102, mode: 0o100_644, ..CreateIn::default() };
+        let body = [args.as_bytes(), name.as_bytes(), b"\0"].concat();
+        let reply = self.ask(opcode::CREATE, dir, &body).unwrap();
+        let (entry, rest) = EntryOut::read_from_prefix(&reply).unwrap();
+        (entry, OpenOut::read_from_prefix(rest).unwrap().0)
+    }
+
+    /// Lists a directory in replies of so many bytes.
+    fn list(&mut self, dir: u64, size: u32, plus: bool) -> Vec<(String, u64)> {
+        let opened = self.ask(opcode::OPENDIR, dir, OpenIn::default().as_bytes()).unwrap();
+        let fh = OpenOut::read_from_prefix(&opened).unwrap().0.fh;
+        let (mut names, mut offset) = (Vec::new(), 0);
+        loop {
+            let args = ReadIn { fh, offset, size, ..ReadIn::default() };
+            let code = if plus { opcode::READDIRPLUS } else { opcode::READDIR };
+            let reply = self.ask(code, dir, args.as_bytes()).unwrap();
+            assert!(reply.len() <= size as usize);
+            let mut rest = &reply[..];
+            if rest.is_empty() {
+                break;
+            }
+            while !rest.is_empty() {
+                let mut nodeid = 0;
+                if plus {
+                    let (entry, after) = EntryOut::read_from_prefix(rest).unwrap();
+                    (nodeid, rest) = (entry.nodeid, after);
+                }
+                let (dirent, after) = Dirent::read_from_prefix(rest).unwrap();
+                let name = &after[..dirent.namelen as usize];
+                names.push((String::from_utf8(name.to_vec()).unwrap(), nodeid));
+                offset = dirent.off;
+                rest = &after[name.len().next_multiple_of(8)..];
+            }
+        }
+        let args = ReleaseIn { fh, ..ReleaseIn::default() };
+        self.ask(opcode::RELEASEDIR, dir, args.as_bytes()).unwrap();
+        names
+    }
+}
+
+/// Serves a new volume to `play`, and closes it.
+fn serve(path: &Path, play: impl FnOnce(&mut Kernel, &Server)) {
+    let rt = Rt::real(Default::default());
+    let options =
+        extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() };
+    let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+    extant_image::mkfs(path, &options, created, &rt, Arc::new(|_, _| {})).unwrap();
+    let device = FileDevice::open(path, FileOptions { write: true, direct: false }).unwrap();
+    let options = VolumeOptions { cache_bytes: 16 << 20, ..VolumeOptions::default() };
+    let device = Arc::new(device.driven_by(&rt));
+    let volume = rt.block_on(OpenVolume::open(&rt, device, options)).unwrap().unwrap();
+    let (requests, theirs) = channel();
+    let (their_replies, replies) = channel();
+    let pipe = Pipe { requests: Mutex::new(theirs), replies: Mutex::new(their_replies) };
+    let server = Server::new(&rt, volume, Arc::new(pipe), Settings::default(), || {});
+    let serving = server.clone();
+    let served = rt.spawn_blocking("fuse", move || serving.serve());
+    let mut kernel = Kernel { requests, replies, unique: 0 };
+    play(&mut kernel, &server);
+    drop(kernel);
+    rt.block_on(served).unwrap().unwrap().unwrap();
+    rt.block_on(server.close()).unwrap().unwrap();
+    if extant_testbed::have(&["e2fsck"]) {
+        let checked = extant_testbed::command("e2fsck").arg("-fn").arg(path).output().unwrap();
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    }
+}
+
+#[test]
+fn lookups_are_counted_and_listings_end_in_any_size_of_reply() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(&dir.path().join("image"), |kernel, server| {
+        let agreed = kernel.init();
+        assert_eq!((agreed.major, agreed.minor, agreed.max_write), (7, 45, 1 << 20));
+        assert_eq!(agreed.flags & init::POSIX_ACL as u32, 0, "the server checks");
+        let mut expected = BTreeSet::from([".".to_owned(), "..".to_owned(), "lost+found".to_owned()]);
+        let mut made = Vec::new();
+        for n in 0..300 {
+            let name = format!("file-{n}");
+            let (entry, opened) = kernel.create(1, &name);
+            let args = ReleaseIn { fh: opened.fh, ..ReleaseIn::default() };
+            kernel.ask(opcode::RELEASE, entry.nodeid, args.as_bytes()).unwrap();
+            made.push(entry.nodeid);
+            expected.insert(name);
+        }
+        assert_eq!(server.known_inodes(), 301);
+        for size in [300, 4096, 100_000] {
+            for plus in [false, true] {
+                let names = kernel.list(1, size, plus);
+                assert_eq!(names.len(), expected.len(), "{size} {plus}");
+                assert_eq!(names.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>(), expected);
+            }
+        }
+        // Created, and listed three times with its inode.
+        for nodeid in &made {
+            kernel.send(opcode::FORGET, *nodeid, ForgetIn { nlookup: 4 }.as_bytes());
+        }
+        // `lost+found`, three times.
+        let one = ForgetOne { nodeid: 11, nlookup: 3 };
+        let batch = BatchForgetIn { count: 1, dummy: 0 };
+        kernel.send(opcode::BATCH_FORGET, 0, &[batch.as_bytes(), one.as_bytes()].concat());
+        assert_eq!(kernel.ask(opcode::GETATTR, made[0], GetattrIn::default().as_bytes()), Err(116));
+        assert_eq!(server.known_inodes(), 1);
+        assert_eq!(kernel.ask(4711, 1, b""), Err(38));
+        assert_eq!(kernel.ask(opcode::LOOKUP, 1, b"no end"), Err(22));
+        let missing = kernel.ask(opcode::LOOKUP, 1, b"missing\0").unwrap();
+        assert_eq!(EntryOut::read_from_prefix(&missing).unwrap().0.nodeid, 0);
+    });
+}
+
+/// Requests made of random bytes, about inodes and handles that exist: each gets one reply, and the
+/// volume stays sound.
+#[test]
+fn no_request_stops_the_server() {
+    let seed: u64 = std::env::var("EXTANT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("seed {seed}");
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let without_reply = [opcode::FORGET, opcode::BATCH_FORGET, opcode::INTERRUPT, opcode::NOTIFY_REPLY];
+    let dir = tempfile::tempdir().unwrap();
+    serve(&dir.path().join("image"), |kernel, _| {
+        kernel.init();
+        let nodes: Vec<u64> =
+            (0..8).map(|n| kernel.create(1, &format!("f{n}")).0.nodeid).chain([1, 1]).collect();
+        for _ in 0..3000 {
+            let code = (random() % 56) as u32;
+            if without_reply.contains(&code) || code == opcode::INIT {
+                continue;
+            }
+            let mut body: Vec<u8> = Vec::new();
+            for _ in 0..random() % 12 {
+                match random() % 4 {
+                    0 => body.extend_from_slice(&random().to_ne_bytes()),
+                    1 => body.extend_from_slice(&(random() % 12).to_ne_bytes()),
+                    2 => body.extend_from_slice(b"f1\0f2\0user.x\0"),
+                    _ => body.extend_from_slice(&(random() % 100_000).to_ne_bytes()),
+                }
+            }
+            let nodeid = nodes[(random() % nodes.len() as u64) as usize];
+            let _ = kernel.ask(code, nodeid, &body);
+        }
+    });
+}
