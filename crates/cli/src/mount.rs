@@ -8,14 +8,14 @@ use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
     MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport, clear_dead,
-    mount, mounted_at, unmount,
+    keep_own_descriptors, mount, mounted_at, unmount,
 };
 use extant_rt::{Nanos, Rt};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -50,8 +50,17 @@ pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure
 fn in_background(session: &mut Session) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let at = words.iter().position(|word| word == "mount").map_or(words.len(), |at| at + 1);
+    // Not the value of an option before it.
+    let is_value = |at: usize| {
+        at > 0
+            && ["--offset", "--volume-offset", "--size-limit", "--partition"]
+                .map(OsStr::new)
+                .contains(&&*words[at - 1])
+    };
+    let at =
+        (0..words.len()).find(|&at| words[at] == "mount" && !is_value(at)).map_or(words.len(), |at| at + 1);
     words.splice(at..at, ["--foreground".into(), "--tell".into()]);
+    keep_own_descriptors();
     let mut command = Command::new("/proc/self/exe");
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(own)?;
@@ -83,6 +92,9 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         // A signal from the terminal is not meant for the server.
         let _ = rustix::process::setsid();
     }
+    // Before the volume is open, so that no signal ends the process without closing it.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::host(Path::new("signals"), error))?;
     let rt = session.rt.clone();
     let volume = words.volume;
     let device = session.device_to_mount(&args.image, volume.write, args.lock.foreign_locks())?;
@@ -119,16 +131,15 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let settings = Settings { kernel_checks: words.allow_other };
     let transport: Arc<dyn Transport> = Arc::new(device);
     let server = Server::new(&rt, opened, transport, settings, ready);
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::host(Path::new("signals"), error))?;
     let handle = signals.handle();
     let closing = Arc::new(AtomicBool::new(false));
     let watch = {
         let leave = Leave { rt: rt.clone(), server: server.clone(), closing: closing.clone() };
+        let directory = directory.clone();
         rt.spawn_blocking("signals", move || on_signals(&leave, &directory, &mut signals))
     };
     let serving = server.clone();
-    let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))?;
+    let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))??;
     if closing.swap(true, Ordering::Relaxed) {
         // Another thread closes the volume and ends the process.
         rt.block_on(std::future::pending::<()>())?;
@@ -136,8 +147,13 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     handle.close();
     rt.block_on(watch)??;
     let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
-    served?.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
-    closed
+    // A connection that was cut leaves a directory that nobody can use.
+    let cleared = match served.is_err() {
+        true => unmount(&directory, true),
+        false => clear_dead(&directory).map(drop),
+    };
+    served.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
+    closed.and(cleared.map_err(Failure::from))
 }
 
 fn failed(image: &Path, error: extant_fs::Error) -> Failure {
@@ -180,12 +196,14 @@ fn on_signals(leave: &Leave, directory: &Path, signals: &mut Signals) {
     if received.next().is_none() {
         return;
     }
-    match unmount(directory, false) {
-        Err(MountError::Busy(_)) => {
+    // After a lazy unmount, another volume may be mounted on the same directory.
+    let is_own = mounted_at(directory).and_then(|mounted| mounted.server()) == Some(std::process::id());
+    match is_own.then(|| unmount(directory, false)) {
+        Some(Err(MountError::Busy(_))) => {
             let _ = unmount(directory, true);
         }
-        Err(error) => eprintln!("extant: {error}"),
-        Ok(()) => {}
+        Some(Err(error)) => eprintln!("extant: {error}"),
+        Some(Ok(())) | None => {}
     }
     let late = leave.clone();
     drop(leave.rt.spawn_blocking("deadline", move || {
@@ -208,29 +226,57 @@ fn ours(directory: &Path) -> Result<Mounted, Failure> {
 /// `extant umount`.
 pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Failure> {
     let mounted = ours(&args.directory)?;
-    let pid = mounted.server().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    if args.lazy {
+        // Nothing is asked of the server, which may hang.
+        return Ok(unmount(&mounted.point, true)?);
+    }
+    let number = mounted.server();
+    let pid = number.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     let server = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    if number.is_some() && server.is_none() {
+        let words = "the server is in another namespace of processes; unmount it from there, or with --lazy";
+        return Err(Failure::host(&mounted.point, std::io::Error::other(words)));
+    }
     let is_read_only = is_read_only(&mounted.point);
-    unmount(&mounted.point, args.lazy || server.is_none())?;
-    let Some(server) = server.filter(|_| !args.lazy) else { return Ok(()) };
+    // What the server cannot write when it closes the volume, nobody would learn of.
+    let written = match server.is_some() && !is_read_only {
+        true => make_durable(&mounted.point),
+        false => Ok(()),
+    };
+    unmount(&mounted.point, server.is_none())?;
     // It ends once the volume is clean.
-    while let Err(rustix::io::Errno::INTR) =
-        rustix::event::poll(&mut [PollFd::new(&server, PollFlags::IN)], None)
-    {}
+    while let Some(server) = &server {
+        const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+        match rustix::event::poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&PATIENCE)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(0) => session.summary(&format!(
+                "{}: waiting for process {}, which writes, or whose mount is in use in another namespace",
+                quoted(&mounted.point),
+                number.unwrap_or_default()
+            )),
+            _ => break,
+        }
+    }
     if is_read_only {
         return Ok(());
     }
     let place = ImagePath { image: mounted.source.clone(), path: Vec::new() };
     // The volume may lie in a part of the image, or on a server.
-    let Ok(device) = session.device(&place, Access::Metadata) else { return Ok(()) };
-    let Ok(superblock) = session.rt.block_on(read_superblock(&*device, 1024))? else { return Ok(()) };
+    let Ok(device) = session.device(&place, Access::Metadata) else { return written };
+    let Ok(superblock) = session.rt.block_on(read_superblock(&*device, 1024))? else { return written };
     match superblock.incompat().contains(Incompat::RECOVER) {
         true => {
             let words = "the server ended without closing the volume; extant recover replays its journal";
             Err(Failure::host(&mounted.source, std::io::Error::other(words)))
         }
-        false => Ok(()),
+        false => written,
     }
+}
+
+/// Has the server write everything and commit.
+fn make_durable(point: &Path) -> Result<(), Failure> {
+    rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", rustix::fs::XattrFlags::empty())
+        .map_err(|error| Failure::host(point, std::io::Error::from(error)))
 }
 
 fn is_read_only(point: &Path) -> bool {
@@ -243,6 +289,5 @@ pub(crate) fn sync(args: &SyncArgs) -> Result<(), Failure> {
     if is_read_only(&mounted.point) {
         return Ok(());
     }
-    rustix::fs::setxattr(&mounted.point, SYNC_ATTRIBUTE, b"", rustix::fs::XattrFlags::empty())
-        .map_err(|error| Failure::host(&args.directory, std::io::Error::from(error)))
+    make_durable(&mounted.point)
 }

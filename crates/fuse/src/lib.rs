@@ -8,12 +8,13 @@
 //! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
 //! fsync makes them durable.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod caller;
 mod device;
 mod errno;
 mod handles;
+mod inherit;
 mod listing;
 mod mounting;
 mod nodes;
@@ -27,8 +28,8 @@ pub mod wire;
 
 pub use device::Device;
 pub use mounting::{
-    FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead, mount,
-    mounted_at, mounted_from, unmount,
+    FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead,
+    keep_own_descriptors, mount, mounted_at, mounted_from, unmount,
 };
 pub use server::{Server, Settings};
 pub use transport::Transport;

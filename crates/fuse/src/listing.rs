@@ -81,7 +81,10 @@ impl Listing {
         let (from, already) = (self.from, std::mem::take(&mut self.read));
         let mut found: Vec<Name> = Vec::new();
         let mut emit = |listed: Listed<'_>| {
-            if !already.iter().any(|name| name == listed.name) {
+            // The kernel gives up on a listing at such a name, which encrypted and damaged
+            // directories have.
+            let is_possible = !listed.name.iter().any(|byte| matches!(byte, b'/' | 0));
+            if is_possible && !already.iter().any(|name| name == listed.name) {
                 let Listed { name, inode, kind, next } = listed;
                 found.push(Name { name: name.to_vec(), inode, kind, next: next.0 });
             }

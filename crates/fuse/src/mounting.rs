@@ -1,6 +1,7 @@
 //! Attaching a directory to a server, as root or through `fusermount3`.
 
 use crate::Device;
+use crate::inherit::keep_from_programs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -128,6 +129,12 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Step> {
     Ok(device)
 }
 
+/// Keeps descriptors that this process was started with from a server in the background: a lock or
+/// a pipe of a script would stay open until the volume is unmounted.
+pub fn keep_own_descriptors() {
+    keep_from_programs();
+}
+
 /// The helper opens the device, mounts, and sends the descriptor over a socket.
 fn by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |error: Errno| MountError::Helper(std::io::Error::from(error).to_string());
@@ -215,7 +222,8 @@ fn receive(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
 /// # Errors
 /// See [`MountError`].
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    let lazily = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags = UnmountFlags::NOFOLLOW | lazily;
     match rustix::mount::unmount(dir, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(quoted(dir))),
@@ -292,7 +300,7 @@ pub fn clear_dead(dir: &Path) -> Result<bool, MountError> {
     if mounted.ask() != Err(Errno::NOTCONN) {
         return Ok(false);
     }
-    unmount(dir, true)?;
+    unmount(&mounted.point, true)?;
     Ok(true)
 }
 

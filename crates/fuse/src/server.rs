@@ -25,6 +25,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// A request's header, the largest structure and a name.
 const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
+/// A request up to this long is copied out of its buffer, so that requests that wait do not hold a
+/// mebibyte each.
+const SHORT_BYTES: usize = 64 << 10;
 /// Buffers kept for the next requests.
 const SPARE_BUFFERS: usize = 4;
 /// Requests of read-ahead and of write-back that the kernel has in flight at once.
@@ -51,6 +54,8 @@ pub struct Server {
     tasks: Mutex<usize>,
     idle: Condvar,
     is_initialised: AtomicBool,
+    /// The kernel speaks no version of the protocol that we do.
+    is_refused: AtomicBool,
 }
 
 impl fmt::Debug for Server {
@@ -80,6 +85,7 @@ impl Server {
             tasks: Mutex::default(),
             idle: Condvar::new(),
             is_initialised: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
         })
     }
 
@@ -87,7 +93,7 @@ impl Server {
     /// thread: call it from one of the world's blocking threads.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// The connection is broken, or the kernel is too old.
     pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
         let ended = loop {
             let mut buffer = self.buffers.lock().pop().unwrap_or_default();
@@ -96,6 +102,10 @@ impl Server {
                 Ok(Some(bytes)) => self.begin(buffer, bytes),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
+            }
+            if self.is_refused.load(Ordering::Relaxed) {
+                let words = "the kernel's FUSE is too old; Linux 5.13 or newer is needed";
+                break Err(std::io::Error::new(std::io::ErrorKind::Unsupported, words));
             }
         };
         let mut tasks = self.tasks.lock();
@@ -120,13 +130,17 @@ impl Server {
     }
 
     /// Starts a request: polls it here, and makes it a task if it has to wait.
-    fn begin(self: &Arc<Self>, buffer: Vec<u8>, bytes: usize) {
+    fn begin(self: &Arc<Self>, mut buffer: Vec<u8>, bytes: usize) {
         let server = self.clone();
+        if bytes <= SHORT_BYTES {
+            let short = buffer[..bytes].to_vec();
+            self.keep(buffer);
+            buffer = short;
+        }
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             server.answer(&buffer[..bytes]).await;
-            let mut buffers = server.buffers.lock();
-            if buffers.len() < SPARE_BUFFERS {
-                buffers.push(buffer);
+            if bytes > SHORT_BYTES {
+                server.keep(buffer);
             }
         });
         // The task polls it again with its own waker.
@@ -135,6 +149,14 @@ impl Server {
         let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) else { return };
         if polled.is_pending() {
             self.spawn("fuse request", work);
+        }
+    }
+
+    /// Keeps a buffer for another request.
+    fn keep(&self, buffer: Vec<u8>) {
+        let mut buffers = self.buffers.lock();
+        if buffers.len() < SPARE_BUFFERS {
+            buffers.push(buffer);
         }
     }
 
@@ -195,7 +217,11 @@ impl Server {
     async fn perform_as(&self, node: u64, who: Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
         let (served, who) = (&self.served, |umask: u32| who.caller(umask));
         match *operation {
-            Operation::Init { args, flags } => self.init(args, flags).map(Reply::Init),
+            Operation::Init { args, flags } => {
+                let agreed = self.init(args, flags);
+                self.is_refused.store(agreed.is_err(), Ordering::Relaxed);
+                agreed.map(Reply::Init)
+            }
             Operation::Lookup { name } => ops::names::lookup(served, node, &who(0), name).await,
             Operation::Readlink => ops::names::readlink(served, node).await,
             Operation::Symlink { name, target } => {
@@ -224,7 +250,7 @@ impl Server {
             }
             Operation::Tmpfile(args) => ops::files::tmpfile(served, node, &who(args.umask), &args).await,
             Operation::Read(args) => ops::files::read(served, &args).await,
-            Operation::Write { args, data } => ops::files::write(served, &args, data).await,
+            Operation::Write { args, data } => ops::files::write(served, node, &args, data).await,
             // Closing reports nothing, as in the kernel's ext4; fsync does.
             Operation::Flush => Err(Errno::NOSYS.into()),
             Operation::Release(args) | Operation::Releasedir(args) => {

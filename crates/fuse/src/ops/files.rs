@@ -140,8 +140,17 @@ pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
     Ok(Reply::Data(bytes))
 }
 
-pub(crate) async fn write(served: &Served, args: &WriteIn, data: &[u8]) -> Result<Reply> {
+pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[u8]) -> Result<Reply> {
+    const WRITE_CACHE: u32 = 1;
     let handle = served.handles.get(args.fh)?;
+    // A page of a shared mapping belongs to its place, and a file that only grows would get it at
+    // its end.
+    if args.write_flags & WRITE_CACHE != 0
+        && let Object::Live(node) = served.nodes.get(nodeid)?
+        && node.attributes()?.flags.contains(InodeFlags::APPEND)
+    {
+        return Err(Errno::PERM.into());
+    }
     let written = handle.live()?.write(args.offset, data).await?;
     Ok(Reply::Written(written as u32))
 }
