@@ -103,7 +103,7 @@ codes! {
     VolumeTruncated "volume-truncated" "superblock" Fatal one
         "the volume is longer than its device" "none: copy the image again, or enlarge it" "what lies beyond the end" "PR_0_FS_SIZE_WRONG";
     SuperblockUuid "superblock-no-uuid" "superblock" Low one
-        "the UUID is all zeros" "make a new one" "" "PR_0_ADD_UUID";
+        "the UUID is all zeros" "make a new one" "" "none: -n is silent; a repair makes one (PR_0_ADD_UUID)";
     SuperblockFuture "superblock-future-time" "superblock" Low one
         "a time lies in the future" "set it to now, unless the clock is wrong" "" "PR_0_FUTURE_SB_LAST_MOUNT, PR_0_FUTURE_SB_LAST_WRITE";
     SuperblockHint "superblock-hash-sign" "superblock" Low one
@@ -171,7 +171,7 @@ codes! {
     InodeFlags "inode-flags" "inode" Low one
         "flags contradict each other, the kind of file or the features" "clear the flag" "" "PR_1_SET_IMAGIC, PR_1_HTREE_SET, PR_1_CASEFOLD_FEATURE, ...";
     InodeUnknownFlags "inode-unknown-flags" "inode" Low one
-        "bits are set that no flag is assigned to" "clear them" "" "none: not checked";
+        "flags are set that nothing on this volume gives a meaning to" "clear them" "" "none: not checked";
     InodeExtraSize "inode-extra-size" "inode" Medium one
         "the size of the extra fields makes no sense" "set the usual one" "attributes in the inode" "PR_1_EXTRA_ISIZE";
     InodeTime "inode-time" "inode" Low one
@@ -208,6 +208,8 @@ codes! {
         "a block is claimed more than once" "find the owner by checksums and contents; clone it for the others" "" "PR_1B_DUP_BLOCK";
     InlineData "inline-data" "inline data" High one
         "its attribute is missing or its size is wrong" "keep what is in the inode" "what is not there" "PR_1_INLINE_DATA_NO_ATTR, PR_2_BAD_INLINE_DIR_SIZE";
+    InlineSize "inline-size" "inline data" High one
+        "the size of a file is not that of its data in the inode" "cut it to what is there" "" "none: only compared for directories";
     Symlink "symlink" "symbolic link" High one
         "the target's length or form is wrong" "cut it to what is readable" "the rest of the target" "PR_2_INVALID_SYMLINK";
     XattrBlock "xattr-block" "attribute block" Medium one
@@ -220,6 +222,8 @@ codes! {
         "the count of inodes that share the block is wrong" "recount it" "" "PR_1_EXTATTR_REFCOUNT";
     XattrEntry "xattr-entry" "attribute" Medium one
         "a name or value is malformed" "drop the attribute" "the attribute" "PR_1_EA_BAD_NAME, PR_1_EA_BAD_VALUE, PR_1_ATTR_NAME_LEN, ...";
+    XattrName "xattr-name" "attribute" Medium one
+        "a name has NUL bytes in it, so Linux refuses all attributes there" "drop the attribute" "the attribute" "none: not checked";
     XattrHash "xattr-hash" "attribute" Low one
         "the hash of an attribute is wrong" "recompute it if the value makes sense" "" "PR_1_ATTR_HASH";
     XattrBlockHash "xattr-block-hash" "attribute block" Low one
@@ -261,7 +265,9 @@ codes! {
     EntryName "entry-name" "directory entry" High one
         "a name is empty or has / or NUL in it" "rename it" "the old name" "PR_2_BAD_NAME, PR_2_NULL_NAME, PR_2_BAD_ENCRYPTED_NAME";
     EntryKind "entry-kind" "directory entry" Low cross
-        "the kind in the entry differs from the inode's" "take the inode's" "" "PR_2_BAD_FILETYPE, PR_2_SET_FILETYPE, PR_2_CLEAR_FILETYPE";
+        "the kind in the entry differs from the inode's" "take the inode's" "" "PR_2_BAD_FILETYPE, PR_2_CLEAR_FILETYPE";
+    EntryNoKind "entry-no-kind" "directory entry" Low one
+        "an entry does not say of what kind its inode is" "take the inode's" "" "none: -n is silent; a repair sets it (PR_2_SET_FILETYPE)";
     EntryDuplicate "entry-duplicate" "directory entry" High one
         "a name occurs twice in one block of a directory" "rename the later one" "" "PR_2_DUPLICATE_DIRENT, PR_2_NON_UNIQUE_FILE";
     EntryDuplicateAcross "entry-duplicate-across" "directory entry" High one
@@ -297,7 +303,7 @@ codes! {
     JournalSuperblock "journal-superblock" "journal" High one
         "the journal's superblock is damaged" "search the log for the newest commits" "changes not yet replayed" "PR_0_JOURNAL_BAD_SUPER";
     JournalLog "journal-log" "journal" High one
-        "the log is damaged" "stop there, as the kernel does" "newer changes" "PR_0_JNL_TXN_CORRUPT";
+        "the log is damaged" "stop there, as the kernel does" "newer changes" "none: -n does not read the log; a repair finds PR_0_JNL_TXN_CORRUPT";
     JournalState "journal-state" "journal" High one
         "the superblock and the journal disagree whether there is something to replay" "ask: never replay what is older than the last write" "newer changes, if replayed" "PR_0_JOURNAL_RECOVERY_CLEAR, PR_0_JOURNAL_RECOVER_SET, PR_0_JOURNAL_HAS_JOURNAL";
     JournalErrno "journal-errno" "journal" Low one

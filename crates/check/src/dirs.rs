@@ -282,6 +282,10 @@ impl Block<'_> {
             return entry.name == b"." || entry.name == b"..";
         }
         self.kind(block, entry, 2);
+        // As old kernels expect.
+        if block.get(entry.offset + 8 + name.len()) != Some(&0) {
+            self.add(code, entry, "no NUL after the name", "one");
+        }
         if which == 0 {
             if entry.inode.0 != dir {
                 self.add(code, entry, format!("inode {}", entry.inode), dir.to_string());
@@ -297,13 +301,16 @@ impl Block<'_> {
         let stored = block.get(entry.offset + 7).copied().unwrap_or(0);
         let filetype = self.ctx.sb.incompat().contains(Incompat::FILETYPE);
         let expected = if filetype { expected } else { 0 };
-        if stored != expected {
+        // The Hurd keeps nothing there.
+        let is_hurd = self.ctx.sb.raw().s_creator_os.get() == 1 && stored == 0;
+        if stored != expected && !is_hurd {
             let show = |code: u8| match (code, FileKind::from_dirent(code)) {
                 (0, _) => "none".to_owned(),
                 (_, Some(kind)) => format!("{kind:?}"),
                 (code, None) => format!("{code:#x}"),
             };
-            self.add(Code::EntryKind, entry, show(stored), show(expected));
+            let code = if stored == 0 { Code::EntryNoKind } else { Code::EntryKind };
+            self.add(code, entry, show(stored), show(expected));
         }
     }
 

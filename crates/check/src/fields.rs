@@ -51,8 +51,6 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     missing(InodeFlags::EXTENTS, incompat.contains(Incompat::EXTENTS), "extent");
     missing(InodeFlags::INLINE_DATA, incompat.contains(Incompat::INLINE_DATA), "inline_data");
     missing(InodeFlags::EA_INODE, ctx.has_values(), "ea_inode");
-    missing(InodeFlags::ENCRYPT, incompat.contains(Incompat::ENCRYPT), "encrypt");
-    missing(InodeFlags::VERITY, ro.contains(RoCompat::VERITY), "verity");
     if kind == Some(FileKind::Regular) && inode.size() > i32::MAX as u64 && !ro.contains(RoCompat::LARGE_FILE)
     {
         let text = format!("a file of {} bytes", inode.size());
@@ -64,6 +62,11 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
         }
     };
     let has = |flag| flags.contains(flag);
+    wrong(
+        has(InodeFlags::EA_INODE) && ctx.has_values() && kind != Some(FileKind::Regular),
+        "the mark of an attribute's value",
+        "none, for it is no regular file",
+    );
     wrong(
         has(InodeFlags::IMAGIC) && !compat.contains(Compat::IMAGIC_INODES),
         "imagic without the feature",
@@ -86,7 +89,13 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
         "immutable or append-only",
         "no such flag, for it is no file or directory",
     );
-    let unknown = flags.bits() & !ASSIGNED & !*NAMED;
+    let mut unknown = flags.bits() & !ASSIGNED & !*NAMED;
+    if !incompat.contains(Incompat::ENCRYPT) {
+        unknown |= (flags & InodeFlags::ENCRYPT).bits();
+    }
+    if !ro.contains(RoCompat::VERITY) {
+        unknown |= (flags & InodeFlags::VERITY).bits();
+    }
     if unknown != 0 {
         report.add(Code::InodeUnknownFlags, spot(), format!("bits {unknown:#x}"), "none of them");
     }

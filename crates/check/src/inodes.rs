@@ -9,7 +9,7 @@ use crate::state::Kind;
 use crate::{fields, xattrs};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
-    RoCompat, ValueInode, Xattrs, bit, verify_inode_bitmap,
+    RoCompat, ValueInode, Xattrs, bit, indirect_capacity, verify_inode_bitmap,
 };
 
 /// Groups that a task takes at a time.
@@ -227,7 +227,8 @@ fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], found: &mut Found) ->
     let mut bytes = bytes.to_vec();
     bytes.get_mut(128..130)?.fill(0);
     let inode = Inode::parse_unchecked(&bytes, &ctx.sb, number).ok()?;
-    if inode.links() > 0 {
+    // Of a free inode only the checksum matters, which is wrong then.
+    if inode.links() > 0 || ctx.seed.is_some() {
         found.report.corrupt(Code::InodeExtraSize, spot, &corrupt);
     }
     Some(Inode { tail: Box::default(), ..inode })
@@ -244,7 +245,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
     let is_journal = sb.journal_inode() == Some(number);
     let is_orphan_file = sb.orphan_file() == Some(number);
     let has_map = inode.raw.i_block != [0; 60];
-    let empty = inode.links() == 0 && !has_map && inode.blocks_512(sb) == 0;
+    let empty = inode.links() == 0 && inode.block_pointer(0).0 == 0 && inode.raw.i_blocks_lo.get() == 0;
     let role = match number {
         InodeNumber::BAD_BLOCKS => Role::BadBlocks,
         InodeNumber::RESIZE => Role::Resize,
@@ -288,7 +289,10 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
         return;
     }
-    if inode.flags().contains(InodeFlags::INLINE_DATA) || (!has_map && inode.blocks_512(sb) == 0) {
+    // Without a kind there is no map, except in those two.
+    let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;
+    if !is_file || inode.flags().contains(InodeFlags::INLINE_DATA) || (!has_map && inode.blocks_512(sb) == 0)
+    {
         return;
     }
     files.add(ctx, found, File::new(ctx, inode, role), inode);
@@ -307,7 +311,8 @@ fn file(
     let number = inode.number;
     let spot = Spot::inode(number.0);
     let (flags, kind) = (inode.flags(), inode.kind());
-    let is_value = flags.contains(InodeFlags::EA_INODE) && ctx.has_values();
+    let is_value =
+        flags.contains(InodeFlags::EA_INODE) && ctx.has_values() && kind == Some(FileKind::Regular);
     let state = match kind {
         _ if is_value => Kind::Value,
         Some(kind) => Kind::File(kind.dirent_code()),
@@ -377,7 +382,7 @@ fn file(
         _ => {}
     }
     if flags.contains(InodeFlags::INLINE_DATA) {
-        inline(inode, found);
+        inline(ctx, inode, found);
         let role = std::mem::replace(&mut record.role, Role::Symlink);
         if role == Role::Directory {
             found.dirs.last_mut().expect("added above").blocks = 0;
@@ -434,15 +439,26 @@ fn fast_symlink(ctx: &Context, inode: &Inode, found: &mut Found) {
 }
 
 /// Data in the inode: attribute and size; the entries of a directory.
-fn inline(inode: &Inode, found: &mut Found) {
+fn inline(ctx: &Context, inode: &Inode, found: &mut Found) {
     let spot = Spot::inode(inode.number.0);
-    let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+    // Attributes that cannot be parsed were reported.
+    let Ok(xattrs) = Xattrs::parse_inode(&inode.tail, inode.number) else { return };
     if xattrs.get(extant_format::XattrName::INLINE_DATA).is_none() {
         found.report.add(Code::InlineData, spot.clone(), "no attribute system.data", "one, maybe empty");
     }
     let data = match InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) {
         Ok(data) => data,
-        Err(corrupt) => return found.report.corrupt(Code::InlineData, spot, &corrupt),
+        Err(corrupt) => {
+            let is_size = matches!(corrupt.problem, Problem::Field { field: "i_size", .. });
+            let is_file = inode.kind() != Some(FileKind::Directory);
+            let most = indirect_capacity(ctx.sb.block_size()) << ctx.sb.block_size().log2();
+            let code = match is_size && is_file {
+                true if inode.size() > most => Code::InodeSize,
+                true => Code::InlineSize,
+                false => Code::InlineData,
+            };
+            return found.report.corrupt(code, spot, &corrupt);
+        }
     };
     match inode.kind() {
         Some(FileKind::Directory) => match data.as_directory() {

@@ -340,6 +340,8 @@ impl Files {
             let logical = logical + n as u64 * step;
             match pointer {
                 Ok(VolumeBlock(0)) => {}
+                // Only reserved blocks mean anything there; they are checked by themselves.
+                Ok(to) if file.role == Role::Resize && !ctx.own.contains(to.0) => file.clusters += 1,
                 Ok(to) if levels == 1 => match &mut open {
                     Some((from, start, blocks))
                         if *from + u64::from(*blocks) == logical && start.0 + u64::from(*blocks) == to.0 =>

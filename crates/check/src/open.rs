@@ -241,6 +241,15 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
     if sb.reserved_blocks() > sb.blocks_count() / 2 {
         field("s_r_blocks_count", sb.reserved_blocks(), "at most half of the volume");
     }
+    if !ro.contains(RoCompat::BIGALLOC) {
+        // Once sizes of fragments, which were always those of blocks.
+        if raw.s_clusters_per_group.get() != raw.s_blocks_per_group.get() {
+            field("s_clusters_per_group", raw.s_clusters_per_group.get().into(), "s_blocks_per_group");
+        }
+        if raw.s_log_cluster_size.get() != raw.s_log_block_size.get() {
+            field("s_log_cluster_size", raw.s_log_cluster_size.get().into(), "s_log_block_size");
+        }
+    }
     if !compat.contains(Compat::RESIZE_INODE) && raw.s_reserved_gdt_blocks.get() != 0 {
         field("s_reserved_gdt_blocks", raw.s_reserved_gdt_blocks.get().into(), "0 without resize_inode");
     }

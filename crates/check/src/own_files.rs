@@ -247,6 +247,18 @@ pub(crate) async fn journal(ctx: &Context, replayed: bool, report: &mut Report) 
     if !unknown.is_empty() {
         add(Code::JournalSuperblock, format!("unknown features {:#x}", unknown.bits()), "none");
     }
+    let own = journal.raw();
+    if journal.is_v1()
+        && [own.s_feature_compat, own.s_feature_incompat, own.s_feature_ro_compat, own.s_nr_users]
+            .iter()
+            .any(|field| field.get() != 0)
+    {
+        add(Code::JournalSuperblock, "version 1 with fields of version 2".into(), "zeros there");
+    }
+    if own.s_nr_users.get() > 1 {
+        let text = format!("{} volumes use it", own.s_nr_users);
+        add(Code::JournalSuperblock, text, "one, for it is a file of this volume");
+    }
     if journal.errno() != 0 {
         add(Code::JournalErrno, format!("error {}", journal.errno()), "none");
     }

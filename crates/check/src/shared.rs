@@ -4,7 +4,8 @@ use crate::Code;
 use crate::context::Context;
 use crate::finding::{Report, Spot};
 use extant_format::{
-    DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, VolumeBlock, parse_indirect,
+    DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock,
+    parse_indirect,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,6 +82,10 @@ pub(crate) async fn name_owners(
             .map(|owners| owners.iter().take(OWNERS).map(|owner| format!("inode {owner}")).collect())
             .unwrap_or_default();
         let own: Vec<(u64, u64)> = ctx.own.within(start, end).collect();
+        // Read-only volumes may share blocks between files on purpose.
+        if own.is_empty() && ctx.sb.ro_compat().contains(RoCompat::SHARED_BLOCKS) {
+            continue;
+        }
         let code = if own.is_empty() { Code::BlockShared } else { Code::BlockOverlap };
         if !own.is_empty() {
             names.push("the volume's own structures".into());

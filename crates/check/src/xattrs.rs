@@ -6,8 +6,8 @@ use crate::finding::Spot;
 use crate::found::{Found, Run, ValueUse, XattrUse};
 use crate::state::Kind;
 use extant_format::{
-    Acl, CAPABILITY_XATTR, Inode, InodeFlags, InodeNumber, Problem, ValueInode, VolumeBlock, XattrBlock,
-    XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
+    Acl, CAPABILITY_XATTR, Corrupt, Inode, InodeFlags, InodeNumber, Problem, ValueInode, VolumeBlock,
+    XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
 };
 use rustc_hash::FxHasher;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
         // Without the magic there are no attributes, whatever else is there.
         Err(corrupt) if matches!(corrupt.problem, Problem::Magic { .. }) => Xattrs::EMPTY,
         Err(corrupt) => {
-            found.report.corrupt(Code::XattrEntry, spot.clone(), &corrupt);
+            found.report.corrupt(code_of(&corrupt), spot.clone(), &corrupt);
             Xattrs::EMPTY
         }
     };
@@ -45,6 +45,7 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
     result.clusters += ctx.clusters_of_values(&xattrs);
     let mut names: Vec<u64> = xattrs.iter().map(|xattr| name_hash(&xattr.name)).collect();
     duplicates(&xattrs, &spot, found);
+    overlaps(&xattrs, &spot, found);
     if let Some(block) = inode.xattr_block() {
         if sb.is_valid_block(block) {
             names.sort_unstable();
@@ -67,6 +68,15 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
     result
 }
 
+/// The code for what `format` refused.
+fn code_of(corrupt: &Corrupt) -> Code {
+    match corrupt.problem {
+        Problem::Field { field: "e_name_len", .. } => Code::XattrName,
+        Problem::Field { field: "h_blocks", .. } | Problem::Magic { .. } => Code::XattrBlock,
+        _ => Code::XattrEntry,
+    }
+}
+
 fn duplicates(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
     let mut names: Vec<XattrName<'_>> = xattrs.iter().map(|xattr| xattr.name).collect();
     names.sort_unstable();
@@ -83,10 +93,10 @@ fn each(ctx: &Context, xattrs: &Xattrs<'_>, number: InodeNumber, spot: &Spot, fo
             |code, text: String, expected: &str| found.report.add(code, spot.clone(), text, expected);
         let index = name.index;
         let known = index.prefix().is_some() || matches!(index, XattrIndex::LUSTRE | XattrIndex::ENCRYPTION);
-        if !known {
-            add(Code::XattrIndex, format!("prefix {} of {name}", index.0), "a prefix that Linux knows");
-        } else if name.suffix.is_empty() && !index.is_whole_name() {
+        if name.suffix.is_empty() && !(known && index.is_whole_name()) {
             add(Code::XattrEntry, format!("{name} without a name"), "a name after the prefix");
+        } else if !known {
+            add(Code::XattrIndex, format!("prefix {} of {name}", index.0), "a prefix that Linux knows");
         }
         match xattr.value {
             XattrValue::Bytes(value) => {
@@ -117,6 +127,24 @@ fn each(ctx: &Context, xattrs: &Xattrs<'_>, number: InodeNumber, spot: &Spot, fo
                 }
             }
         }
+    }
+}
+
+/// Finds values that overlap.
+fn overlaps(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
+    let mut places: Vec<(usize, usize)> = xattrs
+        .iter()
+        .filter_map(|xattr| match xattr.value {
+            XattrValue::Bytes(value) if !value.is_empty() => {
+                let start = value.as_ptr().addr();
+                Some((start, start + value.len()))
+            }
+            _ => None,
+        })
+        .collect();
+    places.sort_unstable();
+    if places.windows(2).any(|pair| pair[1].0 < pair[0].1) {
+        found.report.add(Code::XattrEntry, spot.clone(), "two values share bytes", "bytes of its own each");
     }
 }
 
@@ -154,13 +182,7 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
     let block = match XattrBlock::parse(bytes, number, VolumeBlock(at)) {
         Ok(block) => block,
         Err(corrupt) => {
-            let code = match corrupt.problem {
-                Problem::Field { field: "e_name_len" | "e_value_size" | "e_value_offs", .. } => {
-                    Code::XattrEntry
-                }
-                _ => Code::XattrBlock,
-            };
-            return found.report.corrupt(code, spot, &corrupt);
+            return found.report.corrupt(code_of(&corrupt), spot, &corrupt);
         }
     };
     if u64::from(block.references) != uses.len() as u64 {
@@ -178,6 +200,7 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
         found.report.add(Code::XattrBlockHash, spot.clone(), text, format!("{computed:#010x}"));
     }
     duplicates(&block.xattrs, &spot, found);
+    overlaps(&block.xattrs, &spot, found);
     if !block.xattrs.iter().is_sorted_by(|a, b| a.name <= b.name) {
         found.report.add(Code::XattrOrder, spot.clone(), "attributes out of order", "ascending names");
     }

@@ -1,13 +1,23 @@
 //! Damaged volumes that are not part of the project, in the folder that `EXTANT_CORPUS` names.
 
-use crate::testbed::{e2fsck, examine, is_known_to_e2fsck, list};
+use crate::testbed::{complains, e2fsck, examine, is_known_to_e2fsck, list};
 use flate2::read::MultiGzDecoder;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Volumes about which e2fsck -fn and this crate disagree, and why.
-const DIFFERENCES: [(&str, &str); 0] = [];
+const DIFFERENCES: [(&str, &str); 9] = [
+    ("f_ea_inode_dir_ref", "e2fsck -n is silent about a name of an attribute's value"),
+    ("f_ea_inode_fast_symlink", "e2fsck is wrong: it takes the target of a short link for block numbers"),
+    ("f_ea_zero_size", "Lustre's form of values in inodes, which has no counts, is not known"),
+    ("f_ext_journal", "journals on other devices are not looked at"),
+    ("f_jnl_64bit", "e2fsck -n ignores the log"),
+    ("f_orphan", "files deleted while open are no damage"),
+    ("f_orphquot", "files deleted while open are no damage"),
+    ("j_recover_csum2_64bit", "e2fsck -n ignores the log; it agrees once that is replayed"),
+    ("j_recover_csum2_32bit", "e2fsck -n ignores the log; it agrees once that is replayed"),
+];
 
 fn unpack(file: &Path) -> Option<Vec<u8>> {
     let name = file.file_name()?.to_str()?;
@@ -53,13 +63,14 @@ fn e2fsck_agrees_about_the_corpus() {
             let Some(bytes) = unpack(&file) else { continue };
             count += 1;
             fs::write(&image, &bytes).unwrap();
-            let (exit, said) = e2fsck(&image);
+            let theirs = e2fsck(&image);
             let (known, shown) = match examine(bytes) {
                 Ok(checked) => (checked.counts.keys().any(|&code| is_known_to_e2fsck(code)), list(&checked)),
                 Err(error) => (true, error.to_string()),
             };
             let differs = DIFFERENCES.iter().any(|(known, _)| *known == name);
-            if (known != (exit != 0)) != differs {
+            if (known != complains(&theirs)) != differs {
+                let (exit, said) = theirs;
                 wrong.push(format!("== {name}: e2fsck ends with {exit}: {said}\nours:\n{shown}\n"));
             }
         }

@@ -28,8 +28,12 @@ pub(crate) fn codes(checked: &Checked) -> Vec<&'static str> {
 pub(crate) fn list(checked: &Checked) -> String {
     let lines = checked.findings.iter().map(|finding| {
         format!(
-            "{} {:?} {:?}: {}; {}",
-            finding.code, finding.spot, finding.path, finding.found, finding.expected
+            "{} {:?} {}: {}; {}",
+            finding.code,
+            finding.spot,
+            finding.path.as_deref().map_or("".into(), String::from_utf8_lossy),
+            finding.found,
+            finding.expected
         )
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -38,6 +42,12 @@ pub(crate) fn list(checked: &Checked) -> String {
 /// Whether e2fsck has a name for it.
 pub(crate) fn is_known_to_e2fsck(code: Code) -> bool {
     !code.e2fsck().starts_with("none")
+}
+
+/// Whether `e2fsck -fn` found something. Some answers do not count for its exit code.
+pub(crate) fn complains((exit, said): &(i32, String)) -> bool {
+    let is_question = |line: &str| line.ends_with("? no") && !line.contains("Optimize");
+    *exit != 0 || said.lines().any(is_question)
 }
 
 /// Exit code and output of `e2fsck -fn`.
