@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Cp(CpArgs),
     Export(ExportArgs),
     Diff(DiffArgs),
+    Check(CheckArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
     #[command(flatten)]
@@ -581,6 +582,56 @@ pub(crate) struct VolumeArgs {
     /// cannot read volumes with these.
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
     pub(crate) features: Vec<values::Feature>,
+}
+
+/// Find what is wrong with a volume, without writing to it
+///
+/// All structures are checked, those that e2fsck does not look at included: backups, order and
+/// hashes of attributes, access lists, names that occur twice in a directory. With a dirty journal
+/// the volume is checked as replaying it would leave it. Each finding has a code, with the repair
+/// that it asks for; docs/check.md lists them. A volume that is in use can be checked, too, but
+/// contradictions between its structures are only suspected, for it may have changed meanwhile.
+///
+/// The command answers to the name fsck.extant, and to the options of fsck. It does not repair.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes, as of fsck(8):\n  0  nothing is wrong, or things are suspected only\n  4  something is wrong\n  \
+    8  the volume could not be checked\n  16  the command line was wrong"
+)]
+pub(crate) struct CheckArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Print JSON: one object with counts and all findings
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print at most this many findings of each class; all are counted
+    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    pub(crate) max_per_class: usize,
+    /// Do not repair (as always)
+    #[arg(short = 'n')]
+    pub(crate) no: bool,
+    /// Check a volume that says it is clean, too (as always)
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Repair what is safe (not yet: as -n)
+    #[arg(short = 'p', conflicts_with_all = ["no", "yes"])]
+    pub(crate) preen: bool,
+    /// The same as -p
+    #[arg(short = 'a', conflicts_with_all = ["no", "yes"])]
+    pub(crate) auto: bool,
+    /// Repair everything (not yet: as -n)
+    #[arg(short = 'y', conflicts_with = "no")]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+impl CheckArgs {
+    /// Whether repairs were asked for.
+    pub(crate) fn repairs(&self) -> bool {
+        self.preen || self.auto || self.yes
+    }
 }
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean

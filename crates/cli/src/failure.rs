@@ -24,6 +24,10 @@ pub(crate) enum Exit {
     Usage,
     Unsupported,
     Corrupt,
+    /// `check` found something; this and the following are codes of fsck(8).
+    Findings,
+    CheckFailed,
+    CheckUsage,
 }
 
 impl Exit {
@@ -33,7 +37,9 @@ impl Exit {
             Self::Failed => 1,
             Self::Usage => 2,
             Self::Corrupt => 3,
-            Self::Unsupported => 4,
+            Self::Unsupported | Self::Findings => 4,
+            Self::CheckFailed => 8,
+            Self::CheckUsage => 16,
         }
     }
 }
@@ -89,6 +95,9 @@ pub(crate) enum Failure {
     /// A failure during a comparison; must not be mistaken for a difference.
     #[error("{0}")]
     Compare(Box<Failure>),
+    /// A check that could not be made; must not be mistaken for damage.
+    #[error("{0}")]
+    Check(Box<Failure>),
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
@@ -189,7 +198,8 @@ impl Failure {
 
     /// The failure for an image that could not be opened for writing.
     pub(crate) fn open_to_change(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
-        Self::not_opened(image, part, ", which e2fsck -b can repair", error)
+        let advice = ", which `extant check` looks into and e2fsck -b can repair";
+        Self::not_opened(image, part, advice, error)
     }
 
     /// The failure for an image that could not be opened; `advice` may help with a damaged
@@ -223,6 +233,8 @@ impl Failure {
             }
             Self::Line { failure, .. } => failure.exit(),
             Self::Compare(failure) => failure.exit().max(Exit::Usage),
+            Self::Check(failure) if failure.exit() == Exit::Usage => Exit::CheckUsage,
+            Self::Check(_) => Exit::CheckFailed,
             Self::Usage(_) | Self::Build(BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,
             _ => Exit::Failed,

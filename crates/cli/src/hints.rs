@@ -13,8 +13,9 @@ use std::path::Path;
 /// Commands that people know from elsewhere, and what there is.
 const ELSEWHERE: [(&[&str], &str); 8] = [
     (
-        &["fsck", "check", "e2fsck", "repair", "verify"],
-        "Extant cannot check or repair volumes yet: run e2fsck -f IMAGE. `extant recover` replays a journal.",
+        &["fsck", "e2fsck", "repair", "verify"],
+        "`extant check` finds what is wrong with a volume. Extant cannot repair one yet: run e2fsck -f IMAGE. `extant \
+         recover` replays a journal.",
     ),
     (
         &["resize", "grow", "resize2fs", "expand"],
@@ -40,6 +41,22 @@ const ELSEWHERE: [(&[&str], &str); 8] = [
     ),
     (&["debugfs"], "`extant debug` prints structures, `extant shell` looks at files at a prompt."),
 ];
+
+/// The command line of `fsck.extant`, under which name fsck(8) looks for a program, as that of
+/// `extant check`.
+pub(crate) fn as_extant(mut words: Vec<OsString>) -> Vec<OsString> {
+    let name = words.first().and_then(|word| Path::new(word).file_name());
+    if name.is_some_and(|name| name == "fsck.extant") {
+        words[0] = "extant".into();
+        words.insert(1, "check".into());
+    }
+    words
+}
+
+/// Whether a command line is that of a check, whose exit codes are those of fsck(8).
+pub(crate) fn is_check(words: &[OsString]) -> bool {
+    words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-")).is_some_and(|word| word == "check")
+}
 
 /// Parses the command line. `debug WHAT [NUMBER] IMAGE` is understood like `debug IMAGE WHAT
 /// [NUMBER]`.

@@ -4,6 +4,7 @@
 mod args;
 mod build;
 mod cat;
+mod check;
 mod cp;
 mod debug;
 mod df;
@@ -50,15 +51,20 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Args { quiet, place, mut command } = match hints::parse(std::env::args_os().collect()) {
+    let words = hints::as_extant(std::env::args_os().collect());
+    let usage = if hints::is_check(&words) { Exit::CheckUsage } else { Exit::Usage };
+    let Args { quiet, place, mut command } = match hints::parse(words) {
         Ok(args) => args,
-        Err(told) => return tell(&told),
+        Err(told) => return tell(&told, usage),
     };
     let mut session = Session::new(quiet);
     match place::part(&place, &command) {
         Ok(part) => session.part = part,
         Err(failure) => {
-            session.fail(failure);
+            session.fail(match usage {
+                Exit::CheckUsage => Failure::Check(Box::new(failure)),
+                _ => failure,
+            });
             return session.finish();
         }
     }
@@ -84,6 +90,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
+        Command::Check(args) => check::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
         Command::Mount(args) => mount::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
@@ -99,7 +106,7 @@ fn main() -> ExitCode {
 }
 
 /// Prints help or a usage error, and returns the exit code.
-fn tell(told: &clap::Error) -> ExitCode {
+fn tell(told: &clap::Error, usage: Exit) -> ExitCode {
     if told.use_stderr() {
         let hint = hints::for_unknown_command(told);
         let text = told.render().to_string() + &hint.map(|hint| format!("\n{hint}\n")).unwrap_or_default();
@@ -110,7 +117,7 @@ fn tell(told: &clap::Error) -> ExitCode {
             Cow::Borrowed(text) => std::io::stderr().write_all(text.as_bytes()),
             Cow::Owned(text) => std::io::stderr().write_all(text.as_bytes()),
         };
-        return ExitCode::from(Exit::Usage.code());
+        return ExitCode::from(usage.code());
     }
     let printed = told.print().and_then(|()| std::io::stdout().flush());
     let mut session = Session::new(false);

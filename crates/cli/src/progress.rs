@@ -30,6 +30,17 @@ impl Progress {
         progress
     }
 
+    /// A bar without units, with the remaining time.
+    pub(crate) fn of_steps(quiet: bool) -> Self {
+        let progress = Self::new(1, quiet);
+        if let Ok(style) =
+            ProgressStyle::with_template("{elapsed_precise} {wide_bar} {percent} %, {eta} left")
+        {
+            progress.0.set_style(style);
+        }
+        progress
+    }
+
     /// The bar as a callback that takes the finished runs, how many of those were kept from
     /// earlier, and the total.
     pub(crate) fn of_sweep(&self) -> extant_lab::sweep::Progress {

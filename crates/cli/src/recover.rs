@@ -44,7 +44,7 @@ fn describe(done: &Recovery) -> String {
         text.push_str("; files deleted or truncated while open remain: ");
         text.push_str(match done.problems.is_empty() {
             true => "e2fsck or a writable mount finishes them",
-            false => "the volume is damaged, and e2fsck finishes them",
+            false => "the volume is damaged: `extant check` says how, and e2fsck finishes them",
         });
     }
     text

@@ -82,19 +82,28 @@ impl GroupDescriptor {
     /// its checksum, if the volume has them.
     pub fn parse(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let parsed = Self::parse_unchecked(bytes, sb, group)?;
-        if sb.has_group_csum() {
-            let bytes = &bytes[..sb.descriptor_size()];
-            let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
-            let computed = checksum(bytes, sb, group);
-            if stored != computed {
-                return Err(Corrupt::checksum(Place::GroupDescriptor(group), stored.into(), computed.into()));
-            }
-        }
+        Self::verify_checksum(bytes, sb, group)?;
         Ok(parsed)
     }
 
     /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
+        let place = Place::GroupDescriptor(group);
+        let parsed = Self::decode(bytes, sb, group)?;
+        for (field, at) in
+            [("bg_block_bitmap", parsed.block_bitmap), ("bg_inode_bitmap", parsed.inode_bitmap)]
+        {
+            if !sb.is_valid_block(at) {
+                return Err(Corrupt::field(place, field, at.0, "a block of the volume"));
+            }
+        }
+        check_inode_table(parsed.inode_table, sb, place)?;
+        Ok(parsed)
+    }
+
+    /// Like [`Self::parse`], but checks nothing: what it points to may lie outside the volume. For
+    /// tools that judge each field.
+    pub fn decode(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let size = sb.descriptor_size();
         if bytes.len() < size {
@@ -105,7 +114,7 @@ impl GroupDescriptor {
         raw.as_mut_bytes()[..known].copy_from_slice(&bytes[..known]);
         let block = |lo: U32, hi: U32| VolumeBlock(u64::from(hi.get()) << 32 | u64::from(lo.get()));
         let count = |lo: U16, hi: U16| u32::from(hi.get()) << 16 | u32::from(lo.get());
-        let parsed = Self {
+        Ok(Self {
             block_bitmap: block(raw.bg_block_bitmap_lo, raw.bg_block_bitmap_hi),
             inode_bitmap: block(raw.bg_inode_bitmap_lo, raw.bg_inode_bitmap_hi),
             inode_table: block(raw.bg_inode_table_lo, raw.bg_inode_table_hi),
@@ -116,16 +125,21 @@ impl GroupDescriptor {
             flags: GroupFlags::from_bits_retain(raw.bg_flags.get()),
             block_bitmap_csum: count(raw.bg_block_bitmap_csum_lo, raw.bg_block_bitmap_csum_hi),
             inode_bitmap_csum: count(raw.bg_inode_bitmap_csum_lo, raw.bg_inode_bitmap_csum_hi),
+        })
+    }
+
+    /// Checks the checksum of the descriptor at the start of `bytes`, if the volume has them.
+    pub fn verify_checksum(bytes: &[u8], sb: &Superblock, group: Group) -> Result<(), Corrupt> {
+        let size = sb.descriptor_size();
+        let Some(bytes) = bytes.get(..size) else {
+            return Err(Corrupt::truncated(Place::GroupDescriptor(group), size, bytes.len()));
         };
-        for (field, at) in
-            [("bg_block_bitmap", parsed.block_bitmap), ("bg_inode_bitmap", parsed.inode_bitmap)]
-        {
-            if !sb.is_valid_block(at) {
-                return Err(Corrupt::field(place, field, at.0, "a block of the volume"));
-            }
+        let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
+        let computed = checksum(bytes, sb, group);
+        if !sb.has_group_csum() || stored == computed {
+            return Ok(());
         }
-        check_inode_table(parsed.inode_table, sb, place)?;
-        Ok(parsed)
+        Err(Corrupt::checksum(Place::GroupDescriptor(group), stored.into(), computed.into()))
     }
 
     /// Start of the inode table, regardless of the descriptor's other fields. It is all that

@@ -56,7 +56,7 @@ pub use names::{
     Walk, WalkEntry, WalkError, WalkOptions,
 };
 pub use quote::{printable, quote};
-pub use recovery::Recovery;
+pub use recovery::{JournalCopies, JournalCopy, Recovery, journal_copies};
 pub use view::{Damage, OpenOptions, read_superblock};
 pub use volume::{Space, Volume, WriteOptions, recover};
 pub use writer::ErrorPolicy;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Each crate, with the crates below it that its code and tests may depend on.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("testbed", &[]),
     ("format", &["testbed"]),
     ("rt", &[]),
@@ -15,16 +15,17 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("cache", &["block", "rt", "sim"]),
     ("fs", &["format", "cache", "block", "rt", "sim", "testbed"]),
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
+    ("check", &["fs", "format", "block", "rt", "testbed"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
     ("fuse", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
-    ("cli", &["lab", "history", "fuse", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
+    ("cli", &["lab", "history", "fuse", "image", "check", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];
 
 /// Dependencies allowed in tests only, because production code never needs them.
-const FOR_TESTS: [(&str, &str); 14] = [
+const FOR_TESTS: [(&str, &str); 15] = [
     ("fuse", "image"),
     ("fuse", "testbed"),
     ("extant", "image"),
@@ -37,6 +38,7 @@ const FOR_TESTS: [(&str, &str); 14] = [
     ("block", "testbed"),
     ("fs", "testbed"),
     ("image", "testbed"),
+    ("check", "testbed"),
     ("extant", "testbed"),
     ("cli", "testbed"),
 ];

@@ -466,7 +466,7 @@ impl<'a> Edit<'a> {
                 let found = self.root.symlink_metadata(&place.path).map_err(failed)?;
                 let is_dir = recursive && found.is_dir();
                 if is_dir && !visited.insert(found.inode()) {
-                    let rule = "1: it was entered before; run e2fsck";
+                    let rule = "1: it was entered before; `extant check` says more";
                     let place = Place::Inode(found.inode());
                     return Err(failed(Corrupt::field(place, "names of the directory", 2, rule).into()));
                 }

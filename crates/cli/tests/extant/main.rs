@@ -2,6 +2,7 @@
 
 mod adding;
 mod busy;
+mod checking;
 mod comparing;
 mod corpus;
 mod damaged;

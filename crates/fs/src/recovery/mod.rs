@@ -4,12 +4,14 @@
 //! result maps volume blocks to their newest copies. Opening a volume read-only overlays that map
 //! in memory. [`replay`](replay::replay) writes the copies home.
 
+mod copies;
 mod log;
 mod reader;
 mod replay;
 mod scan;
 mod sums;
 
+pub use copies::{JournalCopies, JournalCopy, journal_copies};
 pub use replay::Recovery;
 pub(crate) use replay::replay;
 

@@ -1,0 +1,64 @@
+//! What all sweeps share.
+
+use crate::layout::{GroupInfo, OwnBlocks};
+use crate::source::Source;
+use crate::state::{Claims, Inodes};
+use extant_format::{
+    ChecksumSeed, Incompat, InodeNumber, Superblock, VolumeBlock, XattrBlock, XattrValue, Xattrs,
+    inode_offset,
+};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A volume that is being checked.
+pub(crate) struct Context {
+    pub(crate) sb: Superblock,
+    pub(crate) seed: Option<ChecksumSeed>,
+    pub(crate) source: Source,
+    pub(crate) groups: Vec<GroupInfo>,
+    pub(crate) own: OwnBlocks,
+    pub(crate) claims: Claims,
+    pub(crate) inodes: Inodes,
+    /// Inodes that were deleted while open, or were being truncated.
+    pub(crate) orphans: BTreeSet<u32>,
+    /// Findings kept of each code.
+    pub(crate) most: usize,
+    /// How often a block of a map was read that had been claimed before.
+    pub(crate) repeats: AtomicU32,
+    /// Times of deletion below the number of inodes are links of a broken orphan list.
+    pub(crate) low_dtimes: bool,
+    /// Blocks of the journal.
+    pub(crate) journal_blocks: AtomicU64,
+}
+
+impl Context {
+    /// Whether attributes may have values in other inodes.
+    pub(crate) fn has_values(&self) -> bool {
+        self.sb.incompat().contains(Incompat::EA_INODE)
+    }
+
+    /// The block that contains an inode, and its byte offset there.
+    pub(crate) fn inode_place(&self, number: InodeNumber) -> Option<(u64, usize)> {
+        let (group, offset) = inode_offset(&self.sb, number)?;
+        let info = self.groups.get(group.0 as usize).filter(|info| info.table)?;
+        let block = info.gd.inode_table.0 + (offset >> self.sb.block_size().log2());
+        Some((block, (offset & u64::from(self.sb.block_size().bytes() - 1)) as usize))
+    }
+
+    /// Clusters that an inode is charged for values in other inodes.
+    pub(crate) fn clusters_of_values(&self, xattrs: &Xattrs<'_>) -> u64 {
+        let cluster = u64::from(self.sb.blocks_per_cluster()) << self.sb.block_size().log2();
+        xattrs
+            .iter()
+            .map(|xattr| match xattr.value {
+                XattrValue::Inode { size, .. } => u64::from(size).div_ceil(cluster),
+                XattrValue::Bytes(_) => 0,
+            })
+            .sum()
+    }
+
+    /// The same, for an attribute block.
+    pub(crate) fn value_clusters(&self, block: &[u8], inode: InodeNumber, at: VolumeBlock) -> u64 {
+        XattrBlock::parse(block, inode, at).map_or(0, |block| self.clusters_of_values(&block.xattrs))
+    }
+}

@@ -1,0 +1,487 @@
+//! The sweep over inode tables: every inode's own fields, its map and its attributes.
+
+use crate::Code;
+use crate::context::Context;
+use crate::finding::Spot;
+use crate::found::{Dir, Found, GroupTotals, ValueHolder};
+use crate::map::{File, Files, Role};
+use crate::state::Kind;
+use crate::{fields, xattrs};
+use extant_format::{
+    Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
+    RoCompat, ValueInode, Xattrs, bit, indirect_capacity, verify_inode_bitmap,
+};
+
+/// Groups that a task takes at a time.
+pub(crate) const GROUPS: u32 = 8;
+
+/// What a pass over a group's table needs.
+struct Table<'a> {
+    group: u32,
+    /// Inodes from the start that are looked at.
+    used: u32,
+    bitmap: Option<&'a [u8]>,
+}
+
+/// Checks the inodes of some groups.
+pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &mut Files, found: &mut Found) {
+    let bitmaps = read_bitmaps(ctx, groups.clone(), found).await;
+    for (group, bitmap) in groups.zip(bitmaps) {
+        let info = &ctx.groups[group as usize];
+        let mut totals = GroupTotals { group, ..GroupTotals::default() };
+        let used = used_part(ctx, group, bitmap.as_deref(), found);
+        if info.table && used > 0 {
+            let table = Table { group, used, bitmap: bitmap.as_deref() };
+            sweep_table(ctx, &table, files, found, &mut totals).await;
+        } else if info.table {
+            // Nothing is read, so a set bit has nothing behind it.
+            check_unread(ctx, group, 0, bitmap.as_deref(), found);
+        }
+        found.totals.push(totals);
+        if files.is_full() {
+            files.drain(ctx, found).await;
+        }
+    }
+    files.drain(ctx, found).await;
+}
+
+async fn read_bitmaps(
+    ctx: &Context,
+    groups: std::ops::Range<u32>,
+    found: &mut Found,
+) -> Vec<Option<Vec<u8>>> {
+    let mut bitmaps: Vec<Option<Vec<u8>>> = groups.clone().map(|_| None).collect();
+    let mut wanted: Vec<(u64, u32)> = groups
+        .clone()
+        .filter(|&group| {
+            let info = &ctx.groups[group as usize];
+            info.bitmaps && !info.has(&ctx.sb, GroupFlags::INODE_UNINIT)
+        })
+        .map(|group| (ctx.groups[group as usize].gd.inode_bitmap.0, group))
+        .collect();
+    wanted.sort_unstable();
+    let blocks: Vec<u64> = wanted.iter().map(|wanted| wanted.0).collect();
+    ctx.source
+        .scattered(&blocks, |n, block| {
+            let (at, group) = wanted[n];
+            let spot = Spot::group(group).at_block(at);
+            let Some(block) = block else {
+                return found.report.add(Code::ReadError, spot, "unreadable", "an inode bitmap");
+            };
+            let gd = &ctx.groups[group as usize].gd;
+            if let Err(corrupt) = verify_inode_bitmap(block, &ctx.sb, Group(group), gd) {
+                found.report.corrupt(Code::InodeBitmapChecksum, spot.clone(), &corrupt);
+            }
+            let padding = &block[(ctx.sb.inodes_per_group() as usize).div_ceil(8)..];
+            if padding.iter().any(|&byte| byte != 0xff) {
+                found.report.add(Code::InodeBitmapPadding, spot, "clear bits", "set ones");
+            }
+            bitmaps[(group - groups.start) as usize] = Some(block.to_vec());
+        })
+        .await;
+    bitmaps
+}
+
+/// How many inodes of a group to look at: those that the descriptor says are in use, and any that
+/// the bitmap says are.
+fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found) -> u32 {
+    let info = &ctx.groups[group as usize];
+    let all = ctx.sb.inodes_per_group();
+    if !ctx.sb.has_group_csum() {
+        return all;
+    }
+    if info.has(&ctx.sb, GroupFlags::INODE_UNINIT) {
+        return 0;
+    }
+    let told = all - info.gd.unused_inodes.min(all);
+    let Some(bitmap) = bitmap else { return told };
+    match (told..all).rev().find(|&n| bit(bitmap, n)) {
+        Some(last) => {
+            let text = format!("{} unused inodes", info.gd.unused_inodes);
+            let expected = format!("at most {}, by the inode bitmap", all - last - 1);
+            found.report.add(Code::DescriptorUnused, Spot::group(group), text, expected);
+            last + 1
+        }
+        None => told,
+    }
+}
+
+/// Inodes that the bitmap says are in use, but that the table does not have.
+fn check_unread(ctx: &Context, group: u32, from: u32, bitmap: Option<&[u8]>, found: &mut Found) {
+    let Some(bitmap) = bitmap else { return };
+    let first = group * ctx.sb.inodes_per_group() + 1;
+    for n in from..ctx.sb.inodes_per_group() {
+        if bit(bitmap, n) {
+            found.report.add(Code::InodeBitmapLeaked, Spot::inode(first + n), "marked as used", "free");
+        }
+    }
+}
+
+async fn sweep_table(
+    ctx: &Context,
+    table: &Table<'_>,
+    files: &mut Files,
+    found: &mut Found,
+    totals: &mut GroupTotals,
+) {
+    let start = ctx.groups[table.group as usize].gd.inode_table.0;
+    let inode_bytes = usize::from(ctx.sb.inode_size());
+    let per_block = (ctx.source.block_bytes() / inode_bytes) as u32;
+    let blocks = u64::from(table.used.div_ceil(per_block));
+    let most = u64::from(ctx.source.most());
+    let runs = (0..blocks).step_by(most as usize).map(|at| (start + at, most.min(blocks - at) as u32));
+    let first = table.group * ctx.sb.inodes_per_group();
+    let mut n = 0;
+    ctx.source
+        .sweep(runs, |piece| {
+            for &at in piece.bad() {
+                let spot = Spot::group(table.group).at_block(at);
+                found.report.add(Code::ReadError, spot, "unreadable", "inodes");
+            }
+            for bytes in piece.bytes().chunks_exact(inode_bytes) {
+                if n >= table.used {
+                    break;
+                }
+                let number = InodeNumber(first + n + 1);
+                let is_used = look(ctx, number, bytes, table.used, files, found, totals);
+                if let Some(bitmap) = table.bitmap {
+                    match (is_used, bit(bitmap, n)) {
+                        (true, false) => {
+                            let spot = Spot::inode(number.0);
+                            found.report.add(Code::InodeBitmapFree, spot, "marked as free", "used");
+                        }
+                        (false, true) => {
+                            let spot = Spot::inode(number.0);
+                            found.report.add(Code::InodeBitmapLeaked, spot, "marked as used", "free");
+                        }
+                        _ => {}
+                    }
+                }
+                totals.used += u32::from(is_used);
+                n += 1;
+            }
+        })
+        .await;
+    check_unread(ctx, table.group, table.used, table.bitmap, found);
+}
+
+/// Looks at one inode; returns whether it is in use.
+fn look(
+    ctx: &Context,
+    number: InodeNumber,
+    bytes: &[u8],
+    used_part: u32,
+    files: &mut Files,
+    found: &mut Found,
+    totals: &mut GroupTotals,
+) -> bool {
+    let sb = &ctx.sb;
+    let is_own = sb.is_own_inode(number);
+    let is_reserved = number < sb.first_inode() && number != InodeNumber::ROOT;
+    if bytes.iter().all(|&byte| byte == 0) {
+        if is_own {
+            ctx.inodes.set(number, used_part, Kind::Own, 0, false);
+        }
+        return is_reserved;
+    }
+    let spot = Spot::inode(number.0);
+    let inode = match parse(ctx, number, bytes, found) {
+        Some(inode) => inode,
+        None => return is_reserved,
+    };
+    let is_orphan = ctx.orphans.contains(&number.0);
+    let is_used = inode.links() > 0 || is_orphan;
+    let dtime = inode.raw.i_dtime.get();
+    if dtime != 0 && dtime < sb.inodes_count() && !is_orphan && ctx.low_dtimes {
+        let text = format!("i_dtime is {dtime}, which looks like a link of the orphan list");
+        found.report.add(Code::OrphanList, spot.clone(), text, "an inode on the list, or a time");
+    } else if inode.links() > 0 && dtime != 0 && !is_orphan && number != InodeNumber::BAD_BLOCKS {
+        found.report.add(Code::InodeDtime, spot.clone(), format!("i_dtime is {dtime}, in use"), "0");
+    }
+    if is_own {
+        ctx.inodes.set(number, used_part, Kind::Own, 0, false);
+        own(ctx, &inode, files, found);
+        return is_reserved || is_used;
+    }
+    if !is_used {
+        if dtime == 0 && inode.mode() != 0 {
+            found.report.add(Code::InodeDtime, spot, "deleted, i_dtime is 0", "the time of deletion");
+        }
+        return false;
+    }
+    file(ctx, &inode, used_part, is_orphan, files, found, totals);
+    true
+}
+
+fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], found: &mut Found) -> Option<Inode> {
+    let corrupt = match Inode::parse(bytes, &ctx.sb, number) {
+        Ok(inode) => return Some(inode),
+        Err(corrupt) => corrupt,
+    };
+    let spot = Spot::inode(number.0);
+    if matches!(corrupt.problem, Problem::Checksum { .. }) {
+        found.report.corrupt(Code::InodeChecksum, spot, &corrupt);
+        return Inode::parse_unchecked(bytes, &ctx.sb, number).ok();
+    }
+    // `i_extra_isize` makes no sense; without it the rest can be read.
+    let mut bytes = bytes.to_vec();
+    bytes.get_mut(128..130)?.fill(0);
+    let inode = Inode::parse_unchecked(&bytes, &ctx.sb, number).ok()?;
+    // Of a free inode only the checksum matters, which is wrong then.
+    if inode.links() > 0 || ctx.seed.is_some() {
+        found.report.corrupt(Code::InodeExtraSize, spot, &corrupt);
+    }
+    Some(Inode { tail: Box::default(), ..inode })
+}
+
+/// An inode of the volume itself.
+fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
+    let (sb, number) = (&ctx.sb, inode.number);
+    let spot = Spot::inode(number.0);
+    let raw = sb.raw();
+    let has_quota = sb.ro_compat().contains(RoCompat::QUOTA);
+    let quotas = [raw.s_usr_quota_inum, raw.s_grp_quota_inum, raw.s_prj_quota_inum];
+    let is_quota = has_quota && quotas.iter().any(|quota| quota.get() == number.0);
+    let is_journal = sb.journal_inode() == Some(number);
+    let is_orphan_file = sb.orphan_file() == Some(number);
+    let has_map = inode.raw.i_block != [0; 60];
+    let empty = inode.links() == 0 && inode.block_pointer(0).0 == 0 && inode.raw.i_blocks_lo.get() == 0;
+    let role = match number {
+        InodeNumber::BAD_BLOCKS => Role::BadBlocks,
+        InodeNumber::RESIZE => Role::Resize,
+        _ => Role::Own,
+    };
+    if is_journal || is_quota || is_orphan_file {
+        if inode.kind() != Some(FileKind::Regular) {
+            let code = match (is_journal, is_quota) {
+                (true, _) => Code::JournalInode,
+                (_, true) => Code::QuotaInode,
+                _ => Code::OrphanFile,
+            };
+            found.report.add(code, spot, format!("mode {:06o}", inode.mode()), "that of a regular file");
+            return;
+        }
+    } else if matches!(number, InodeNumber::JOURNAL | InodeNumber::USER_QUOTA | InodeNumber::GROUP_QUOTA)
+        && !empty
+    {
+        found.report.add(Code::InodeReserved, spot, "it has contents", "none, for nothing refers to it");
+        return;
+    } else if number == InodeNumber::RESIZE {
+        if !sb.compat().contains(Compat::RESIZE_INODE) {
+            if !empty {
+                found.report.add(Code::ResizeInode, spot, "it has contents", "none without resize_inode");
+            }
+            return;
+        }
+        if inode.mode() != 0 && inode.kind() != Some(FileKind::Regular) {
+            let text = format!("mode {:06o}", inode.mode());
+            found.report.add(Code::InodeMode, spot, text, "that of a regular file");
+            return;
+        }
+    } else if number == InodeNumber(5) {
+        // The boot loader's, which a program may have filled.
+        if inode.kind() == Some(FileKind::Directory) {
+            found.report.add(Code::InodeMode, spot, "a directory", "a regular file");
+            return;
+        }
+    } else if inode.mode() != 0 {
+        let text = format!("mode {:06o}", inode.mode());
+        found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
+        return;
+    }
+    // Without a kind there is no map, except in those two.
+    let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;
+    if !is_file || inode.flags().contains(InodeFlags::INLINE_DATA) || (!has_map && inode.blocks_512(sb) == 0)
+    {
+        return;
+    }
+    files.add(ctx, found, File::new(ctx, inode, role), inode);
+}
+
+/// An inode in use that may have names.
+fn file(
+    ctx: &Context,
+    inode: &Inode,
+    used_part: u32,
+    is_orphan: bool,
+    files: &mut Files,
+    found: &mut Found,
+    totals: &mut GroupTotals,
+) {
+    let number = inode.number;
+    let spot = Spot::inode(number.0);
+    let (flags, kind) = (inode.flags(), inode.kind());
+    let is_value =
+        flags.contains(InodeFlags::EA_INODE) && ctx.has_values() && kind == Some(FileKind::Regular);
+    let state = match kind {
+        _ if is_value => Kind::Value,
+        Some(kind) => Kind::File(kind.dirent_code()),
+        None => Kind::Invalid,
+    };
+    let links = if is_orphan && inode.links() == 0 { 0 } else { inode.links() };
+    ctx.inodes.set(number, used_part, state, links, flags.contains(InodeFlags::ENCRYPT));
+    // A directory that was deleted while open has no entries any more, and a file that was being
+    // truncated may have any size.
+    if is_orphan {
+        let mut record = File::new(ctx, inode, Role::Symlink);
+        record.clusters += xattrs::in_inode(ctx, inode, found).clusters;
+        record.owners = Some(owners(ctx, inode));
+        totals.directories += u32::from(kind == Some(FileKind::Directory));
+        let is_mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory))
+            || kind == Some(FileKind::Symlink) && !is_fast_symlink(inode);
+        let inode = match is_mapped && !flags.contains(InodeFlags::INLINE_DATA) {
+            true => inode.clone(),
+            false => without_map(inode.clone()),
+        };
+        return files.add(ctx, found, record, &inode);
+    }
+    if kind.is_none() {
+        let text = format!("mode {:06o}", inode.mode());
+        return found.report.add(Code::InodeMode, spot, text, "a kind of file");
+    }
+    if number == InodeNumber::ROOT && kind != Some(FileKind::Directory) {
+        let text = format!("mode {:06o}", inode.mode());
+        found.report.add(Code::RootMissing, spot.clone(), text, "that of a directory");
+    }
+    fields::check(ctx, inode, found);
+    let xattrs = xattrs::in_inode(ctx, inode, found);
+    let mut record = File::new(ctx, inode, Role::Regular);
+    record.clusters += xattrs.clusters;
+    if !is_value {
+        record.owners = Some(owners(ctx, inode));
+    }
+    match kind {
+        Some(FileKind::Directory) => {
+            totals.directories += 1;
+            record.role = Role::Directory;
+            found.dirs.push(Dir {
+                number: number.0,
+                seed: record.seed.map(Into::into),
+                blocks: 0,
+                inline: flags.contains(InodeFlags::INLINE_DATA),
+                indexed: flags.contains(InodeFlags::INDEX),
+                casefold: flags.contains(InodeFlags::CASEFOLD),
+                encrypted: flags.contains(InodeFlags::ENCRYPT),
+                damaged: false,
+                dotdot: 0,
+                parent: 0,
+            });
+        }
+        Some(FileKind::Symlink) => record.role = Role::Symlink,
+        Some(FileKind::Regular) if is_value => {
+            record.role = Role::Value;
+            let raw = &inode.raw;
+            let value = ValueInode::from_fields(raw.i_atime.get(), raw.i_ctime.get(), raw.i_version_lo.get());
+            found.value_holders.push(ValueHolder {
+                number: number.0,
+                references: value.references,
+                hash: value.hash,
+                size: inode.size(),
+            });
+        }
+        _ => {}
+    }
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        inline(ctx, inode, found);
+        let role = std::mem::replace(&mut record.role, Role::Symlink);
+        if role == Role::Directory {
+            found.dirs.last_mut().expect("added above").blocks = 0;
+        }
+        return files.add(ctx, found, record, &without_map(inode.clone()));
+    }
+    match kind {
+        Some(FileKind::Regular | FileKind::Directory) => files.add(ctx, found, record, inode),
+        Some(FileKind::Symlink) => {
+            if is_fast_symlink(inode) {
+                fast_symlink(ctx, inode, found);
+                files.add(ctx, found, record, &without_map(inode.clone()));
+            } else {
+                files.add(ctx, found, record, inode);
+            }
+        }
+        _ => {
+            record.role = Role::Symlink;
+            files.add(ctx, found, record, &without_map(inode.clone()));
+        }
+    }
+}
+
+/// User, group and project that an inode is charged to.
+fn owners(ctx: &Context, inode: &Inode) -> [u32; 3] {
+    let has_projects = ctx.sb.ro_compat().contains(RoCompat::PROJECT);
+    [inode.uid(), inode.gid(), inode.project().filter(|_| has_projects).unwrap_or(0)]
+}
+
+/// A stand-in for an inode whose map is something else.
+fn without_map(mut inode: Inode) -> Inode {
+    inode.raw.i_block = [0; 60];
+    inode.raw.i_flags = (inode.flags() - InodeFlags::EXTENTS).bits().into();
+    inode
+}
+
+/// As e2fsck and Linux since 4.13 decide: by the length of the target.
+fn is_fast_symlink(inode: &Inode) -> bool {
+    inode.size() < 60 && !inode.flags().contains(InodeFlags::EXTENTS)
+}
+
+fn fast_symlink(ctx: &Context, inode: &Inode, found: &mut Found) {
+    let spot = Spot::inode(inode.number.0);
+    let end = inode.map().iter().position(|&byte| byte == 0).unwrap_or(60);
+    let (size, encrypted) = (inode.size(), inode.flags().contains(InodeFlags::ENCRYPT));
+    if size == 0 {
+        found.report.add(Code::Symlink, spot, "an empty target", "at least one byte");
+    } else if !encrypted && end as u64 != size {
+        let expected = format!("{end}, where its target ends");
+        found.report.add(Code::Symlink, spot, format!("i_size is {size}"), expected);
+    } else if encrypted && !ctx.sb.incompat().contains(Incompat::ENCRYPT) {
+        found.report.add(Code::FeatureMissing, spot, "an encrypted link", "the feature encrypt");
+    }
+}
+
+/// Data in the inode: attribute and size; the entries of a directory.
+fn inline(ctx: &Context, inode: &Inode, found: &mut Found) {
+    let spot = Spot::inode(inode.number.0);
+    // Attributes that cannot be parsed were reported.
+    let Ok(xattrs) = Xattrs::parse_inode(&inode.tail, inode.number) else { return };
+    if xattrs.get(extant_format::XattrName::INLINE_DATA).is_none() {
+        found.report.add(Code::InlineData, spot.clone(), "no attribute system.data", "one, maybe empty");
+    }
+    let data = match InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) {
+        Ok(data) => data,
+        Err(corrupt) => {
+            let is_size = matches!(corrupt.problem, Problem::Field { field: "i_size", .. });
+            let is_file = inode.kind() != Some(FileKind::Directory);
+            let most = indirect_capacity(ctx.sb.block_size()) << ctx.sb.block_size().log2();
+            let code = match is_size && is_file {
+                true if inode.size() > most => Code::InodeSize,
+                true => Code::InlineSize,
+                false => Code::InlineData,
+            };
+            return found.report.corrupt(code, spot, &corrupt);
+        }
+    };
+    match inode.kind() {
+        Some(FileKind::Directory) => match data.as_directory() {
+            Ok(_) => {
+                let stored = 60
+                    + xattrs.get(extant_format::XattrName::INLINE_DATA).map_or(0, |xattr| match xattr.value {
+                        extant_format::XattrValue::Bytes(value) => value.len(),
+                        extant_format::XattrValue::Inode { .. } => 0,
+                    }) as u64;
+                if inode.size() != stored {
+                    let text = format!("i_size is {}", inode.size());
+                    found.report.add(Code::InlineData, spot, text, stored.to_string());
+                }
+            }
+            Err(corrupt) => found.report.corrupt(Code::InlineData, spot, &corrupt),
+        },
+        Some(FileKind::Symlink) => {
+            let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
+            if inode.size() == 0 || (!encrypted && data.to_vec().contains(&0)) {
+                let expected = "a target without NUL bytes";
+                found.report.add(Code::Symlink, spot, "an empty or interrupted target", expected);
+            }
+        }
+        _ => {}
+    }
+}

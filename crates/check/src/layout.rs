@@ -1,0 +1,323 @@
+//! Group descriptors, the volume's own blocks, and backups.
+
+use crate::Code;
+use crate::finding::{Report, Spot};
+use crate::open::Opened;
+use extant_format::{
+    Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, VolumeBlock, inode_table_blocks,
+};
+
+/// A group as the check uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupInfo {
+    pub(crate) gd: GroupDescriptor,
+    /// Whether bitmaps and table lie where they can be read.
+    pub(crate) bitmaps: bool,
+    pub(crate) table: bool,
+}
+
+impl GroupInfo {
+    pub(crate) fn has(&self, sb: &Superblock, flag: GroupFlags) -> bool {
+        sb.has_group_csum() && self.gd.flags.contains(flag)
+    }
+}
+
+/// The volume's own blocks, as sorted ranges that do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct OwnBlocks {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl OwnBlocks {
+    /// Whether a block is the volume's own.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        let n = self.ranges.partition_point(|&(start, _)| start <= block);
+        n.checked_sub(1).is_some_and(|n| self.ranges[n].1 > block)
+    }
+
+    /// The parts of `start..end` that are the volume's own.
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.ranges.partition_point(|&(_, to)| to <= start);
+        self.ranges[first..]
+            .iter()
+            .take_while(move |&&(from, _)| from < end)
+            .map(move |&(from, to)| (from.max(start), to.min(end)))
+    }
+
+    /// All ranges.
+    pub(crate) fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+}
+
+/// Number of groups that begin within the device: a truncated or lying volume may claim more.
+pub(crate) fn groups_there(opened: &Opened) -> u32 {
+    let sb = &opened.sb;
+    let blocks = opened.source.device_blocks().saturating_sub(sb.first_data_block().0);
+    let there = blocks.div_ceil(sb.blocks_per_group().into()).max(1);
+    sb.group_count().min(u32::try_from(there).unwrap_or(u32::MAX))
+}
+
+/// Reads and checks all descriptors.
+pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &mut Report) -> Vec<GroupInfo> {
+    let sb = &opened.sb;
+    let per_block = sb.descriptors_per_block();
+    let blocks: Vec<u64> = (0..groups.div_ceil(per_block)).map(|n| sb.descriptor_block(n).0).collect();
+    let mut infos = Vec::with_capacity(groups as usize);
+    let mut bad = Vec::new();
+    let runs = blocks.iter().map(|&at| (at, 1));
+    opened
+        .source
+        .sweep(runs, |piece| {
+            let block = piece.block(piece.start());
+            if block.is_none() {
+                report.add(Code::ReadError, Spot::block(piece.start()), "unreadable", "group descriptors");
+            }
+            let empty = vec![0; opened.source.block_bytes()];
+            let block = block.unwrap_or(&empty);
+            for n in 0..per_block {
+                let group = infos.len() as u32;
+                if group >= groups {
+                    break;
+                }
+                let bytes = &block[n as usize * sb.descriptor_size()..];
+                let info = judge(bytes, sb, Group(group), report);
+                if !info.bitmaps || !info.table {
+                    bad.push(group);
+                }
+                infos.push(info);
+            }
+        })
+        .await;
+    for group in bad {
+        if let Some(found) = from_copies(opened, Group(group)).await {
+            infos[group as usize] = GroupInfo { gd: found, bitmaps: true, table: true };
+        }
+    }
+    infos
+}
+
+fn judge(bytes: &[u8], sb: &Superblock, group: Group, report: &mut Report) -> GroupInfo {
+    let at = Spot::group(group.0);
+    let gd = GroupDescriptor::decode(bytes, sb, group).expect("a slot of the table is long enough");
+    if let Err(corrupt) = GroupDescriptor::verify_checksum(bytes, sb, group) {
+        report.corrupt(Code::DescriptorChecksum, at.clone(), &corrupt);
+    }
+    let flex = sb.incompat().contains(Incompat::FLEX_BG);
+    let first = if flex { sb.first_data_block().0 } else { sb.group_first_block(group).0 };
+    let end = if flex {
+        sb.blocks_count()
+    } else {
+        sb.group_first_block(group).0 + u64::from(sb.group_blocks(group))
+    };
+    let table = u64::from(inode_table_blocks(sb));
+    let mut place = |name: &str, block: VolumeBlock, blocks: u64| {
+        let inside = block.0 > first.min(1) && block.0 >= first && block.0.saturating_add(blocks) <= end;
+        if !inside {
+            let expected = if flex { "blocks of the volume" } else { "blocks of the group" };
+            report.add(Code::DescriptorPlace, at.clone(), format!("{name} at block {block}"), expected);
+        }
+        // Linux reads it wherever it is, as long as the volume has such blocks.
+        sb.is_valid_block(block) && block.0.saturating_add(blocks) <= sb.blocks_count() && block.0 != 0
+    };
+    let mut info = GroupInfo { gd, bitmaps: true, table: true };
+    info.bitmaps = place("block bitmap", gd.block_bitmap, 1) & place("inode bitmap", gd.inode_bitmap, 1);
+    info.table = place("inode table", gd.inode_table, table);
+    let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+    if !sb.has_group_csum() && (gd.flags.intersects(uninit) || gd.unused_inodes != 0) {
+        let found = format!("flags {:#x}, {} unused inodes", gd.flags.bits(), gd.unused_inodes);
+        report.add(Code::DescriptorFlags, at, found, "none without checksums");
+    } else if gd.unused_inodes > sb.inodes_per_group() {
+        let found = format!("{} unused inodes", gd.unused_inodes);
+        report.add(Code::DescriptorFlags, at, found, format!("at most {}", sb.inodes_per_group()));
+    }
+    info
+}
+
+/// The first copy of a descriptor that makes sense.
+async fn from_copies(opened: &Opened, group: Group) -> Option<GroupDescriptor> {
+    let sb = &opened.sb;
+    let index = group.0 / sb.descriptors_per_block();
+    let slot = (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size();
+    for copy in sb.descriptor_copies(index).into_iter().skip(1) {
+        let Some(piece) = opened.source.one(copy.block.0).await else { continue };
+        if let Ok(found) = GroupDescriptor::parse(&piece.bytes()[slot..], sb, group)
+            && found.block_bitmap.0 != 0
+        {
+            // Its counts and flags are old.
+            let flags = GroupFlags::empty();
+            return Some(GroupDescriptor { flags, unused_inodes: 0, ..found });
+        }
+    }
+    None
+}
+
+/// All blocks of the volume itself. Overlaps between them are reported.
+pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Report) -> OwnBlocks {
+    let sb = &opened.sb;
+    let mut found: Vec<(u64, u64, u32, &'static str)> = Vec::new();
+    let meta_from = match sb.incompat().contains(Incompat::META_BG) {
+        true => sb.raw().s_first_meta_bg.get().min(sb.descriptor_blocks()),
+        false => sb.descriptor_blocks(),
+    };
+    let reserved = match sb.incompat().contains(Incompat::META_BG) {
+        // Linux ignores the reserved blocks with meta_bg.
+        true => 0,
+        false => u64::from(sb.raw().s_reserved_gdt_blocks.get()),
+    };
+    let end = sb.blocks_count();
+    for group in 0..groups.len() as u32 {
+        if !sb.has_backup(Group(group)) {
+            continue;
+        }
+        let mut first = sb.group_first_block(Group(group)).0;
+        if group == 0 && first == 0 && sb.block_size().bytes() == 1024 {
+            // The boot block.
+            found.push((0, 1, 0, "boot block"));
+            first = 1;
+        }
+        let len = 1 + u64::from(meta_from) + reserved;
+        found.push((first, first.saturating_add(len).min(end), group, "superblock and descriptors"));
+    }
+    for index in meta_from..(groups.len() as u32).div_ceil(sb.descriptors_per_block()) {
+        for copy in sb.descriptor_copies(index) {
+            if copy.block.0 < end {
+                found.push((copy.block.0, copy.block.0 + 1, copy.group.0, "descriptors"));
+            }
+        }
+    }
+    let table = u64::from(inode_table_blocks(sb));
+    for (group, info) in groups.iter().enumerate() {
+        let group = group as u32;
+        if info.bitmaps {
+            found.push((info.gd.block_bitmap.0, info.gd.block_bitmap.0 + 1, group, "block bitmap"));
+            found.push((info.gd.inode_bitmap.0, info.gd.inode_bitmap.0 + 1, group, "inode bitmap"));
+        }
+        if info.table {
+            found.push((info.gd.inode_table.0, info.gd.inode_table.0 + table, group, "inode table"));
+        }
+    }
+    if sb.incompat().contains(Incompat::MMP) {
+        let at = sb.raw().s_mmp_block.get();
+        if sb.is_valid_block(VolumeBlock(at)) {
+            found.push((at, at + 1, 0, "multiple-mount-protection block"));
+        }
+    }
+    found.sort_unstable();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let mut last: Option<(u64, u64, u32, &'static str)> = None;
+    for now @ (start, to, group, what) in found {
+        if let Some((_, before, other, whose)) = last
+            && start < before
+        {
+            let found = format!("{what} at block {start}");
+            let expected = format!("elsewhere than the {whose} of group {other}");
+            report.add(Code::DescriptorPlace, Spot::group(group), found, expected);
+        }
+        match ranges.last_mut() {
+            Some(range) if range.1 >= start => range.1 = range.1.max(to),
+            _ => ranges.push((start, to)),
+        }
+        if last.is_none_or(|last| to >= last.1) {
+            last = Some(now);
+        }
+    }
+    OwnBlocks { ranges }
+}
+
+/// Compares backups of superblock and descriptors with the primary ones, in what never changes.
+pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report: &mut Report) {
+    let sb = &opened.sb;
+    if opened.from_backup {
+        return;
+    }
+    let there = groups.len() as u32;
+    let backups: Vec<Group> = sb.backup_groups().into_iter().filter(|group| group.0 < there).collect();
+    let blocks: Vec<u64> = backups.iter().map(|&group| sb.group_first_block(group).0).collect();
+    opened
+        .source
+        .scattered(&blocks, |n, block| {
+            let (group, at) = (backups[n], Spot::group(backups[n].0).at_block(blocks[n]));
+            match block {
+                Some(block) => check_backup(sb, group, block, at, report),
+                None => report.add(Code::ReadError, at, "unreadable", "a backup of the superblock"),
+            }
+        })
+        .await;
+    let per_block = sb.descriptors_per_block();
+    for index in 0..there.div_ceil(per_block) {
+        let mut copies: Vec<_> = sb.descriptor_copies(index).into_iter().skip(1).collect();
+        copies.retain(|copy| copy.group.0 < there);
+        let blocks: Vec<u64> = copies.iter().map(|copy| copy.block.0).collect();
+        opened
+            .source
+            .scattered(&blocks, |n, block| {
+                let at = Spot::group(copies[n].group.0).at_block(blocks[n]);
+                let Some(block) = block else {
+                    report.add(Code::ReadError, at, "unreadable", "a backup of group descriptors");
+                    return;
+                };
+                let first = index * per_block;
+                for group in first..(first + per_block).min(there) {
+                    let slot = (group - first) as usize * sb.descriptor_size();
+                    let Ok(copy) = GroupDescriptor::decode(&block[slot..], sb, Group(group)) else {
+                        continue;
+                    };
+                    let info = &groups[group as usize];
+                    let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
+                    if info.bitmaps && info.table && places(&copy) != places(&info.gd) {
+                        let show = |gd: &GroupDescriptor| {
+                            let [blocks, inodes, table] = places(gd);
+                            format!("group {group} at {blocks}, {inodes}, {table}")
+                        };
+                        report.add(Code::BackupDescriptors, at, show(&copy), show(&info.gd));
+                        // One finding for each block.
+                        return;
+                    }
+                }
+            })
+            .await;
+    }
+}
+
+fn check_backup(sb: &Superblock, group: Group, block: &[u8], at: Spot, report: &mut Report) {
+    let copy = match Superblock::parse(block) {
+        Ok(copy) => copy,
+        Err(corrupt) => return report.corrupt(Code::BackupSuperblock, at, &corrupt),
+    };
+    if let Err(corrupt) = copy.verify_checksum() {
+        return report.corrupt(Code::BackupSuperblock, at, &corrupt);
+    }
+    let is_64 = |sb: &Superblock| u64::from(sb.incompat().contains(Incompat::BIT64));
+    let fields = |sb: &Superblock| {
+        [
+            ("s_blocks_count", sb.blocks_count()),
+            ("s_log_block_size", sb.block_size().log2().into()),
+            ("s_blocks_per_group", sb.blocks_per_group().into()),
+            ("s_inodes_per_group", sb.inodes_per_group().into()),
+            ("s_inode_size", sb.inode_size().into()),
+            ("s_first_data_block", sb.first_data_block().0),
+            ("s_cluster_size", sb.blocks_per_cluster().into()),
+            ("64bit", is_64(sb)),
+        ]
+    };
+    for ((name, found), (_, expected)) in fields(&copy).into_iter().zip(fields(sb)) {
+        if found != expected {
+            let expected = expected.to_string();
+            return report.add(Code::BackupSuperblock, at, format!("{name} is {found}"), expected);
+        }
+    }
+    let number = copy.raw().s_block_group_nr.get();
+    // It has 16 bits, and e2fsprogs before 1.47 left it 0 in some copies.
+    if number != 0 && u32::from(number) != group.0 & 0xffff {
+        let found = format!("s_block_group_nr is {number}");
+        return report.add(Code::BackupSuperblock, at, found, group.to_string());
+    }
+    if copy.uuid() != sb.uuid() && !sb.compat().contains(Compat::STABLE_INODES) {
+        report.add(Code::BackupSuperblock, at, "another volume's UUID", "the primary one's");
+    }
+}

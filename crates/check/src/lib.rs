@@ -1,0 +1,136 @@
+//! Finds what is wrong with an ext2, ext3 or ext4 volume. Nothing is written.
+//!
+//! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
+//! keeps one bit for each cluster and four bytes for each inode, both only for groups in use, so
+//! its memory depends on what the volume holds and not on what its superblock claims. Newer blocks
+//! in a dirty journal are used in place of those at home. All structures are parsed by
+//! `extant-format`; a damaged one is reported, and what follows from it is left out.
+//!
+//! Each [`Finding`] has a [`Code`] with a stable name, says where and what was found and expected,
+//! and has the same place in the result whatever the number of tasks.
+//!
+//! ```
+//! use extant_block::MemDevice;
+//! use extant_check::{CheckError, Options, check};
+//! # use std::sync::Arc;
+//! let rt = extant_rt::Rt::real(Default::default());
+//! let device = Arc::new(MemDevice::new(1 << 20));
+//! let checked = rt.block_on(check(&rt, device, Options::default())).unwrap();
+//! assert!(matches!(checked, Err(CheckError::NoVolume(_))));
+//! ```
+#![forbid(unsafe_code)]
+
+mod code;
+mod context;
+mod dirs;
+mod fields;
+mod finding;
+mod found;
+mod groups;
+mod htree;
+mod inodes;
+mod layout;
+mod listing;
+mod map;
+mod open;
+mod own_files;
+mod paths;
+mod shared;
+mod source;
+mod state;
+mod sweeps;
+mod tree;
+mod usage;
+mod xattrs;
+
+pub use code::{Code, Severity};
+pub use finding::{Finding, Spot};
+pub use sweeps::check;
+
+use extant_format::Corrupt;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// How far a check has come: done, and how much there is.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How to check.
+#[derive(Clone)]
+pub struct Options {
+    /// Offset of the superblock in bytes; by default that of the primary one, 1,024.
+    pub superblock_offset: Option<u64>,
+    /// Do not use newer blocks in the journal, even if it is dirty.
+    pub ignore_journal: bool,
+    /// The time, in seconds since 1970; without it, times in the future are not found.
+    pub now: Option<i64>,
+    /// The volume may change while it is read, so contradictions between structures are only
+    /// suspected.
+    pub in_use: bool,
+    /// Findings of each code that are kept; all are counted.
+    pub most_per_code: usize,
+    /// Tasks that work at a time.
+    pub tasks: usize,
+    /// Called from time to time.
+    pub progress: Option<Progress>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            superblock_offset: None,
+            ignore_journal: false,
+            now: None,
+            in_use: false,
+            most_per_code: 1000,
+            tasks: 4,
+            progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("in_use", &self.in_use).field("tasks", &self.tasks).finish()
+    }
+}
+
+/// The result of a check.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// What is wrong, by code and place.
+    pub findings: Vec<Finding>,
+    /// How often each code was found, with those that are not in the list.
+    pub counts: BTreeMap<Code, u64>,
+    /// What a reader should know that is no damage.
+    pub notes: Vec<String>,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Blocks in use.
+    pub blocks: u64,
+}
+
+impl Checked {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+/// Why a volume could not be checked.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// There is no superblock, nor a backup.
+    #[error("no superblock, nor a backup of it: {0}")]
+    NoVolume(Corrupt),
+    /// A feature that this program does not know.
+    #[error("the volume uses {0}, which is not supported")]
+    Unsupported(String),
+    /// A task failed.
+    #[error(transparent)]
+    World(#[from] extant_rt::RtError),
+}

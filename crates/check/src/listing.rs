@@ -1,0 +1,122 @@
+//! What is kept of directories: their blocks, what their entries name, and their indexes.
+
+use crate::context::Context;
+use crate::finding::Report;
+use crate::found::Dir;
+use extant_format::{Corrupt, DxRoot, FileBlock, HashVersion, HtreeContext, Incompat, InodeNumber, Place};
+use std::collections::BTreeMap;
+
+/// A block to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Item {
+    pub(crate) block: u64,
+    /// Index in the list of directories.
+    pub(crate) dir: u32,
+    /// The block within the directory, or [`INLINE`].
+    pub(crate) logical: u32,
+}
+
+/// In place of a block's number: the entries are in the inode.
+pub(crate) const INLINE: u32 = u32::MAX;
+
+/// An entry that names a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Link {
+    pub(crate) child: u32,
+    pub(crate) parent: u32,
+    pub(crate) logical: u32,
+    pub(crate) offset: u32,
+}
+
+/// What one task has found in directories.
+pub(crate) struct DirsFound {
+    pub(crate) report: Report,
+    pub(crate) links: Vec<Link>,
+    /// Directories, by index, and what their `..` names.
+    pub(crate) dotdots: Vec<(u32, u32)>,
+    /// Directories, by index, with hashes of names that may occur in another block, too.
+    pub(crate) names: Vec<(u32, u64)>,
+    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl DirsFound {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            report: Report::new(most),
+            links: Vec::new(),
+            dotdots: Vec::new(),
+            names: Vec::new(),
+            leaves: Vec::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.report.merge(other.report);
+        self.links.extend(other.links);
+        self.dotdots.extend(other.dotdots);
+        self.names.extend(other.names);
+        self.leaves.extend(other.leaves);
+        self.nodes.extend(other.nodes);
+    }
+}
+
+/// Directories, and roots of their indexes.
+pub(crate) struct Directories {
+    pub(crate) dirs: Vec<Dir>,
+    pub(crate) items: Vec<Item>,
+    pub(crate) roots: BTreeMap<u32, Root>,
+}
+
+/// The root of a directory's index.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) version: HashVersion,
+    pub(crate) levels: u8,
+    pub(crate) entries: Vec<(u32, u32)>,
+}
+
+/// An inner node: lowest hashes and blocks.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Node {
+    pub(crate) dir: u32,
+    pub(crate) logical: u32,
+    pub(crate) entries: Vec<(u32, u32)>,
+}
+
+/// A leaf with its lowest and highest hash, if it has names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Leaf {
+    pub(crate) dir: u32,
+    pub(crate) logical: u32,
+    pub(crate) range: Option<(u32, u32)>,
+}
+
+impl Root {
+    pub(crate) fn read(ctx: &Context, dir: &Dir, block: &[u8]) -> Result<Self, Corrupt> {
+        let root = DxRoot::parse(block, &htree_context(ctx, dir.number, 0))?;
+        let is_siphash = root.info.hash_version == HashVersion::SipHash;
+        if is_siphash != (dir.casefold && dir.encrypted) {
+            let place = Place::HtreeNode(InodeNumber(dir.number), FileBlock(0));
+            let rule = "6 in directories with encryption and casefold, and only there";
+            let value = root.info.hash_version.number().into();
+            return Err(Corrupt::field(place, "hash_version", value, rule));
+        }
+        Ok(Self {
+            version: root.info.hash_version,
+            levels: root.info.levels,
+            entries: root.entries.iter().map(|entry| (entry.hash, entry.block.0)).collect(),
+        })
+    }
+}
+
+/// Where a block of an index is.
+pub(crate) fn htree_context(ctx: &Context, dir: u32, logical: u32) -> HtreeContext {
+    HtreeContext {
+        dir: InodeNumber(dir),
+        block: FileBlock(logical),
+        checksums: ctx.seed.is_some(),
+        large_dir: ctx.sb.incompat().contains(Incompat::LARGEDIR),
+    }
+}

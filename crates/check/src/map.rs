@@ -1,0 +1,562 @@
+//! The maps of files: extent trees and block pointers.
+//!
+//! Nodes are not read when an inode is seen. They wait in a list that is read in disk order once it
+//! is long enough, so one pass over the disk serves many files.
+
+use crate::context::Context;
+use crate::finding::Spot;
+use crate::found::{Found, Run, Target};
+use crate::{Code, finding};
+use extant_format::{
+    BlockRange, ChecksumSeed, DIRECT_POINTERS, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags,
+    InodeNumber, Place, Problem, VolumeBlock, check_pointer, parse_indirect, pointers_per_block,
+    verify_extent_checksum,
+};
+use std::sync::atomic::Ordering;
+
+/// What becomes of a file's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Regular,
+    Directory,
+    /// Only the count of its blocks matters, and the target of a symbolic link.
+    Symlink,
+    /// An attribute's value.
+    Value,
+    /// Journal, quota or orphan file.
+    Own,
+    /// The list of bad blocks.
+    BadBlocks,
+    /// Reserved descriptor blocks.
+    Resize,
+}
+
+/// A file whose map is being read.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub(crate) number: InodeNumber,
+    pub(crate) role: Role,
+    pub(crate) seed: Option<ChecksumSeed>,
+    pub(crate) size: u64,
+    pub(crate) flags: InodeFlags,
+    /// `i_blocks`, in units of 512 bytes.
+    pub(crate) stored_512: u64,
+    /// Clusters found so far.
+    pub(crate) clusters: u64,
+    /// One past the last block with a place, and past the last written one.
+    end: u64,
+    written_end: u64,
+    /// Runs in clusters (first logical, first physical, count), with bigalloc only: pieces of one
+    /// cluster may lie in several nodes.
+    cluster_runs: Vec<(u64, u64, u64)>,
+    is_symlink: bool,
+    /// Parts of the map are missing.
+    pub(crate) damaged: bool,
+    /// Owners, if the file counts for quota.
+    pub(crate) owners: Option<[u32; 3]>,
+    /// Parts of it that are still to be read.
+    pending: u32,
+}
+
+/// A part of a map, to be read.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Extents {
+        depth: u16,
+        range: BlockRange,
+    },
+    Pointers {
+        levels: u32,
+        logical: u64,
+    },
+    /// Attributes, for values in other inodes only.
+    Xattrs,
+}
+
+/// Files whose maps are being read by one task.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    files: Vec<Option<File>>,
+    jobs: Vec<(u64, u32, Job)>,
+}
+
+/// Jobs that are collected before they are read.
+const JOBS: usize = 64 << 10;
+
+impl File {
+    pub(crate) fn new(ctx: &Context, inode: &Inode, role: Role) -> Self {
+        Self {
+            number: inode.number,
+            role,
+            seed: ctx.seed.map(|seed| inode.checksum_seed(seed)),
+            size: inode.size(),
+            flags: inode.flags(),
+            stored_512: inode.blocks_512(&ctx.sb),
+            clusters: 0,
+            end: 0,
+            written_end: 0,
+            cluster_runs: Vec::new(),
+            is_symlink: inode.kind() == Some(FileKind::Symlink),
+            damaged: false,
+            owners: None,
+            pending: 0,
+        }
+    }
+
+    fn spot(&self) -> Spot {
+        Spot::inode(self.number.0)
+    }
+}
+
+impl Files {
+    pub(crate) fn is_full(&self) -> bool {
+        self.jobs.len() >= JOBS
+    }
+
+    /// Takes a file whose map is in its inode, or begins there.
+    pub(crate) fn add(&mut self, ctx: &Context, found: &mut Found, mut file: File, inode: &Inode) {
+        let first_job = self.jobs.len();
+        let slot = self.files.len() as u32;
+        if inode.flags().contains(InodeFlags::EXTENTS) {
+            self.extents(
+                ctx,
+                found,
+                &mut file,
+                slot,
+                inode.map(),
+                ExtentContext::root(&ctx.sb, inode.number),
+            );
+        } else {
+            self.root_pointers(ctx, found, &mut file, slot, inode);
+        }
+        if ctx.has_values()
+            && let Some(block) = inode.xattr_block().filter(|&block| ctx.sb.is_valid_block(block))
+        {
+            self.jobs.push((block.0, slot, Job::Xattrs));
+        }
+        file.pending = (self.jobs.len() - first_job) as u32;
+        if file.pending == 0 {
+            finish(ctx, found, file);
+        } else {
+            self.files.push(Some(file));
+        }
+    }
+
+    /// Reads what is waiting, level by level.
+    pub(crate) async fn drain(&mut self, ctx: &Context, found: &mut Found) {
+        while !self.jobs.is_empty() {
+            let mut jobs = std::mem::take(&mut self.jobs);
+            jobs.sort_unstable_by_key(|&(block, slot, _)| (block, slot));
+            let blocks: Vec<u64> = jobs.iter().map(|job| job.0).collect();
+            ctx.source
+                .scattered(&blocks, |n, block| {
+                    let (at, slot, job) = jobs[n];
+                    let Some(mut file) = self.files[slot as usize].take() else { return };
+                    let before = self.jobs.len();
+                    match block {
+                        Some(block) => self.job(ctx, found, &mut file, slot, VolumeBlock(at), block, job),
+                        None => {
+                            file.damaged = true;
+                            found.report.add(
+                                Code::ReadError,
+                                file.spot().at_block(at),
+                                "unreadable",
+                                "a part of the map",
+                            );
+                        }
+                    }
+                    file.pending += (self.jobs.len() - before) as u32;
+                    file.pending -= 1;
+                    if file.pending == 0 {
+                        finish(ctx, found, file);
+                    } else {
+                        self.files[slot as usize] = Some(file);
+                    }
+                })
+                .await;
+        }
+        self.files.clear();
+    }
+
+    #[allow(clippy::too_many_arguments)] // a job, its file and its block
+    fn job(
+        &mut self,
+        ctx: &Context,
+        found: &mut Found,
+        file: &mut File,
+        slot: u32,
+        at: VolumeBlock,
+        block: &[u8],
+        job: Job,
+    ) {
+        match job {
+            Job::Extents { depth, range } => {
+                if let Some(seed) = file.seed
+                    && let Err(corrupt) =
+                        verify_extent_checksum(block, seed, Place::ExtentNode(file.number, Some(at)))
+                {
+                    found.report.corrupt(Code::ExtentChecksum, file.spot().at_block(at.0), &corrupt);
+                }
+                let cx = ExtentContext {
+                    sb: &ctx.sb,
+                    inode: file.number,
+                    block: Some(at),
+                    depth: Some(depth),
+                    range,
+                };
+                self.extents(ctx, found, file, slot, block, cx);
+            }
+            Job::Pointers { levels, logical } => {
+                self.pointers(ctx, found, file, slot, at, block, levels, logical);
+            }
+            Job::Xattrs => file.clusters += ctx.value_clusters(block, file.number, at),
+        }
+    }
+
+    fn extents(
+        &mut self,
+        ctx: &Context,
+        found: &mut Found,
+        file: &mut File,
+        slot: u32,
+        bytes: &[u8],
+        cx: ExtentContext<'_>,
+    ) {
+        let spot = match cx.block {
+            Some(block) => file.spot().at_block(block.0),
+            None => file.spot(),
+        };
+        let (node, damaged) = match ExtentNode::salvage(bytes, &cx) {
+            Ok(read) => read,
+            Err(corrupt) => {
+                file.damaged = true;
+                let code = match corrupt.problem {
+                    Problem::Field { field: "ei_block" | "ee_block", .. } => Code::ExtentEntry,
+                    _ => Code::ExtentHeader,
+                };
+                return found.report.corrupt(code, spot, &corrupt);
+            }
+        };
+        // e2fsck allows two entries fewer than fit; Linux allows any number but 0.
+        let (stored, room) = (ExtentNode::stored_capacity(bytes), ExtentNode::capacity(bytes.len(), false));
+        if stored + 2 < room {
+            let expected = format!("at least {}", room - 2);
+            found.report.add(Code::ExtentHeader, spot.clone(), format!("eh_max is {stored}"), expected);
+        }
+        for (range, corrupt) in &damaged {
+            file.damaged = true;
+            let at = spot.clone().at_file_block(range.start);
+            found.report.corrupt(Code::ExtentEntry, at, corrupt);
+        }
+        let first = match &node {
+            ExtentNode::Leaf(extents) => extents.first().map(|extent| u64::from(extent.logical.0)),
+            ExtentNode::Index { entries, .. } => entries.first().map(|entry| u64::from(entry.logical.0)),
+        };
+        if cx.block.is_some()
+            && damaged.is_empty()
+            && let Some(first) = first
+            && first != cx.range.start
+        {
+            let expected = format!("{first}, where its child begins");
+            let found_text = format!("an index entry for block {}", cx.range.start);
+            found.report.add(Code::ExtentIndex, spot.clone(), found_text, expected);
+        }
+        match node {
+            ExtentNode::Leaf(extents) => {
+                for extent in extents {
+                    if extent.unwritten && file.role == Role::Directory {
+                        let at = spot.clone().at_file_block(extent.logical.0.into());
+                        found.report.add(Code::ExtentUnwritten, at, "unwritten blocks", "written ones");
+                    }
+                    run(
+                        ctx,
+                        found,
+                        file,
+                        u64::from(extent.logical.0),
+                        extent.physical,
+                        extent.blocks,
+                        !extent.unwritten,
+                    );
+                }
+            }
+            ExtentNode::Index { depth, entries } => {
+                for n in 0..entries.len() {
+                    let child = entries[n].child;
+                    if !ctx.sb.is_valid_block(child) {
+                        continue;
+                    }
+                    let range = cx.child(depth, &entries, n).range;
+                    if claim_node(ctx, found, file, child) {
+                        self.jobs.push((child.0, slot, Job::Extents { depth: depth - 1, range }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn root_pointers(&mut self, ctx: &Context, found: &mut Found, file: &mut File, slot: u32, inode: &Inode) {
+        let per_block = u64::from(pointers_per_block(ctx.sb.block_size()));
+        let mut logical = 0;
+        let mut reach = 1;
+        for n in 0..15 {
+            let levels = (n as u32).saturating_sub(DIRECT_POINTERS - 1);
+            if levels > 0 {
+                reach *= per_block;
+            }
+            let at = inode.block_pointer(n);
+            match check_pointer(at, &ctx.sb, Place::Inode(inode.number)) {
+                Ok(VolumeBlock(0)) => {}
+                Ok(at) if levels == 0 => run(ctx, found, file, logical, at, 1, true),
+                Ok(at) => {
+                    if claim_node(ctx, found, file, at) {
+                        self.jobs.push((at.0, slot, Job::Pointers { levels, logical }));
+                    }
+                }
+                Err(corrupt) => {
+                    file.damaged = true;
+                    found.report.corrupt(pointer_code(file), file.spot().at_file_block(logical), &corrupt);
+                }
+            }
+            logical += reach;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // a job, its file and its block
+    fn pointers(
+        &mut self,
+        ctx: &Context,
+        found: &mut Found,
+        file: &mut File,
+        slot: u32,
+        at: VolumeBlock,
+        block: &[u8],
+        levels: u32,
+        logical: u64,
+    ) {
+        let step = u64::from(pointers_per_block(ctx.sb.block_size())).pow(levels - 1);
+        // Neighbours are claimed together.
+        let mut open: Option<(u64, VolumeBlock, u32)> = None;
+        for (n, pointer) in parse_indirect(block, &ctx.sb, file.number, at).enumerate() {
+            let logical = logical + n as u64 * step;
+            match pointer {
+                Ok(VolumeBlock(0)) => {}
+                // Only reserved blocks mean anything there; they are checked by themselves.
+                Ok(to) if file.role == Role::Resize && !ctx.own.contains(to.0) => file.clusters += 1,
+                Ok(to) if levels == 1 => match &mut open {
+                    Some((from, start, blocks))
+                        if *from + u64::from(*blocks) == logical && start.0 + u64::from(*blocks) == to.0 =>
+                    {
+                        *blocks += 1;
+                    }
+                    _ => {
+                        if let Some((from, start, blocks)) = open.replace((logical, to, 1)) {
+                            run(ctx, found, file, from, start, blocks, true);
+                        }
+                    }
+                },
+                Ok(to) => {
+                    if claim_node(ctx, found, file, to) {
+                        self.jobs.push((to.0, slot, Job::Pointers { levels: levels - 1, logical }));
+                    }
+                }
+                Err(corrupt) => {
+                    file.damaged = true;
+                    let spot = file.spot().at_block(at.0).at_file_block(logical);
+                    found.report.corrupt(pointer_code(file), spot, &corrupt);
+                }
+            }
+        }
+        if let Some((from, start, blocks)) = open {
+            run(ctx, found, file, from, start, blocks, true);
+        }
+    }
+}
+
+fn pointer_code(file: &File) -> Code {
+    match file.role {
+        Role::BadBlocks => Code::BadBlocks,
+        Role::Resize => Code::ResizeInode,
+        _ => Code::MapPointer,
+    }
+}
+
+/// Claims a block of the map itself; returns whether to read it.
+///
+/// A block that is claimed twice is read again for each owner, but only so often: a hostile tree
+/// could otherwise name one block without end.
+fn claim_node(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock) -> bool {
+    const REPEATS_MAX: u32 = 20_000;
+    let mut contested = false;
+    file.clusters += 1;
+    // They are part of the layout.
+    if file.role == Role::Resize && ctx.own.contains(at.0) {
+        return true;
+    }
+    ctx.claims.claim(ctx.claims.cluster(at), 1, |start, count| {
+        contested = true;
+        found.contested.push((start, count));
+    });
+    let read = !contested || ctx.repeats.fetch_add(1, Ordering::Relaxed) < REPEATS_MAX;
+    file.damaged |= !read;
+    read
+}
+
+/// A run of a file's blocks.
+fn run(
+    ctx: &Context,
+    found: &mut Found,
+    file: &mut File,
+    logical: u64,
+    at: VolumeBlock,
+    blocks: u32,
+    written: bool,
+) {
+    let count = u64::from(blocks);
+    file.end = file.end.max(logical + count);
+    if written {
+        file.written_end = file.written_end.max(logical + count);
+    }
+    let claims = &ctx.claims;
+    match file.role {
+        Role::Resize => {
+            file.clusters += count;
+            return;
+        }
+        Role::BadBlocks => {
+            // A bad block may lie anywhere, but the volume cannot work with a bad one of its own.
+            file.clusters += count;
+            for block in at.0..at.0 + count {
+                if ctx.own.contains(block) {
+                    let spot = file.spot().at_block(block);
+                    let found_text = "a block of the volume's own structures";
+                    found.report.add(Code::BadBlocks, spot, found_text, "blocks of files");
+                } else {
+                    let cluster = claims.cluster(VolumeBlock(block));
+                    claims.claim(cluster, 1, |start, count| found.contested.push((start, count)));
+                }
+            }
+            return;
+        }
+        _ => {}
+    }
+    let this = Run { number: file.number.0, logical: logical as u32, block: at.0, blocks };
+    match file.role {
+        Role::Directory => found.dir_runs.push(this),
+        Role::Value => found.value_runs.push(this),
+        Role::Symlink if logical == 0 && file.is_symlink => {
+            let encrypted = file.flags.contains(InodeFlags::ENCRYPT);
+            found.targets.push(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
+        }
+        _ => {}
+    }
+    let per_cluster = u64::from(ctx.sb.blocks_per_cluster());
+    if per_cluster == 1 {
+        file.clusters += count;
+        claims.claim(claims.cluster(at), count, |start, count| found.contested.push((start, count)));
+        return;
+    }
+    if at.0 % per_cluster != logical % per_cluster {
+        let text = format!("block {} of the file at block {at}", logical);
+        let expected = "the same place in its cluster";
+        found.report.add(Code::MapCluster, file.spot().at_file_block(logical), text, expected);
+    }
+    let first = logical / per_cluster;
+    let last = (logical + count - 1) / per_cluster;
+    file.cluster_runs.push((first, claims.cluster(at), last - first + 1));
+}
+
+/// Claims a file's clusters, each once.
+fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
+    let mut runs = std::mem::take(&mut file.cluster_runs);
+    runs.sort_unstable();
+    // The cluster that was claimed last: logical and physical.
+    let mut last = None;
+    for (mut logical, mut at, mut count) in runs {
+        if last == Some((logical, at)) {
+            (logical, at, count) = (logical + 1, at + 1, count - 1);
+        }
+        if count == 0 {
+            continue;
+        }
+        file.clusters += count;
+        ctx.claims.claim(at, count, |start, count| found.contested.push((start, count)));
+        last = Some((logical + count - 1, at + count - 1));
+    }
+}
+
+/// Checks size and count of blocks once the whole map is known.
+fn finish(ctx: &Context, found: &mut Found, mut file: File) {
+    if ctx.sb.blocks_per_cluster() > 1 {
+        claim_clusters(ctx, found, &mut file);
+    }
+    let spot = file.spot();
+    let bytes_512 = u64::from(ctx.sb.blocks_per_cluster()) << (ctx.sb.block_size().log2() - 9);
+    let counted = file.clusters * bytes_512;
+    if counted != file.stored_512 && !matches!(file.role, Role::BadBlocks) {
+        let expected =
+            format!("{counted}{}", if file.damaged { ", as far as the map can be read" } else { "" });
+        found.report.add(
+            Code::InodeBlocks,
+            spot.clone(),
+            format!("i_blocks is {}", file.stored_512),
+            expected,
+        );
+    }
+    if let Some(owners) = file.owners {
+        found.usage.add(owners, counted * 512);
+    }
+    let block_bytes = u64::from(ctx.sb.block_size().bytes());
+    let (found_size, end) = (file.size, file.end);
+    let mut wrong_size = |expected: String| {
+        let text = format!("i_size is {found_size}");
+        found.report.push(finding::Finding {
+            code: Code::InodeSize,
+            spot: spot.clone(),
+            name: None,
+            path: None,
+            found: text,
+            expected,
+            suspected: false,
+        });
+    };
+    match file.role {
+        Role::Directory => {
+            let blocks = file.size / block_bytes;
+            if file.size % block_bytes != 0 {
+                wrong_size("whole blocks".into());
+            } else if blocks == 0 || blocks > u64::from(u32::MAX) {
+                wrong_size("at least one block".into());
+            } else if blocks != end && !file.damaged {
+                let spare = u64::from(ctx.sb.raw().s_prealloc_dir_blocks);
+                if blocks > end || end - blocks > spare {
+                    wrong_size(format!("{}, where the map ends", end * block_bytes));
+                }
+            }
+            // Entries are looked for in the map, whatever the size.
+            let blocks = u32::try_from(blocks.min(end.max(1))).unwrap_or(u32::MAX);
+            // A task meets inodes in ascending order.
+            if let Ok(n) = found.dirs.binary_search_by_key(&file.number.0, |dir| dir.number) {
+                found.dirs[n].blocks =
+                    if file.damaged { u32::try_from(end).unwrap_or(u32::MAX) } else { blocks };
+                found.dirs[n].damaged = file.damaged;
+            }
+        }
+        Role::Regular | Role::Value => {
+            let is_extents = file.flags.contains(InodeFlags::EXTENTS);
+            let most = match is_extents {
+                true => BlockRange::MAP_END * block_bytes - 1,
+                false => extant_format::indirect_capacity(ctx.sb.block_size()).saturating_mul(block_bytes),
+            };
+            // Blocks behind the end are allowed if they were never written (preallocation), and
+            // for a verity tree.
+            let last_written = file.written_end.saturating_sub(1) * block_bytes;
+            let beyond = file.written_end > 0 && file.size < last_written;
+            if beyond && !file.flags.contains(InodeFlags::VERITY) {
+                wrong_size(format!("at least {last_written}, where its last written block begins"));
+            } else if file.size > most {
+                wrong_size(format!("at most {most}"));
+            }
+        }
+        Role::Symlink | Role::Own | Role::BadBlocks | Role::Resize => {}
+    }
+}

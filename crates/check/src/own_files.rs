@@ -1,0 +1,448 @@
+//! The volume's own files: orphan list and orphan file, journal, quota, resize inode, and the block
+//! of multiple-mount protection.
+
+use crate::Code;
+use crate::context::Context;
+use crate::finding::{Report, Spot};
+use crate::usage::Usage;
+use extant_format::jbd2::JournalSuperblock;
+use extant_format::{
+    Compat, DIRECT_POINTERS, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags,
+    InodeNumber, Mmp, OrphanBlock, QUOTA_BLOCK_BYTES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry,
+    QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, RoCompat, VolumeBlock, parse_indirect,
+    pointers_per_block,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// Longest quota file that is read.
+const QUOTA_BYTES_MAX: u64 = 256 << 20;
+/// Blocks of a map that are read for one file.
+const NODES_MAX: usize = 1 << 16;
+
+/// Reads an inode as it is; `None` if it cannot be read.
+pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Inode> {
+    let (block, at) = ctx.inode_place(number)?;
+    let piece = ctx.source.one(block).await?;
+    Inode::parse_unchecked(&piece.bytes()[at..], &ctx.sb, number).ok()
+}
+
+/// Runs of a file's blocks (first block of the file, place, count), in order. Damage, which is
+/// reported elsewhere, leaves holes.
+pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
+    let mut runs = Vec::new();
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return runs;
+    }
+    let mut nodes = 0;
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        let mut todo = vec![(ExtentContext::root(&ctx.sb, inode.number), inode.map().to_vec())];
+        while let Some((cx, bytes)) = todo.pop() {
+            match ExtentNode::salvage(&bytes, &cx) {
+                Ok((ExtentNode::Leaf(extents), _)) => runs.extend(
+                    extents.iter().map(|e| (u64::from(e.logical.0), e.physical.0, u64::from(e.blocks))),
+                ),
+                Ok((ExtentNode::Index { depth, entries }, _)) => {
+                    for n in 0..entries.len() {
+                        nodes += 1;
+                        if nodes < NODES_MAX
+                            && let Some(piece) = ctx.source.one(entries[n].child.0).await
+                        {
+                            todo.push((cx.child(depth, &entries, n), piece.bytes().to_vec()));
+                        }
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+    } else {
+        let per_block = u64::from(pointers_per_block(ctx.sb.block_size()));
+        let mut todo = Vec::new();
+        let mut logical = 0;
+        let mut reach = 1;
+        for n in 0..15 {
+            let levels = (n as u32).saturating_sub(DIRECT_POINTERS - 1);
+            if levels > 0 {
+                reach *= per_block;
+            }
+            todo.push((logical, inode.block_pointer(n), levels));
+            logical += reach;
+        }
+        while let Some((logical, at, levels)) = todo.pop() {
+            if at.0 == 0 || !ctx.sb.is_valid_block(at) {
+                continue;
+            }
+            if levels == 0 {
+                runs.push((logical, at.0, 1));
+                continue;
+            }
+            nodes += 1;
+            let Some(piece) = ctx.source.one(at.0).await.filter(|_| nodes < NODES_MAX) else { continue };
+            let step = per_block.pow(levels - 1);
+            for (n, pointer) in parse_indirect(piece.bytes(), &ctx.sb, inode.number, at).enumerate() {
+                if let Ok(to) = pointer {
+                    todo.push((logical + n as u64 * step, to, levels - 1));
+                }
+            }
+        }
+    }
+    runs.sort_unstable();
+    runs
+}
+
+/// Follows the orphan list and reads the orphan file.
+pub(crate) async fn orphans(ctx: &Context, report: &mut Report) -> BTreeSet<u32> {
+    let mut orphans = BTreeSet::new();
+    let mut next = ctx.sb.raw().s_last_orphan.get();
+    let mut before = "s_last_orphan".to_owned();
+    while next != 0 {
+        let number = InodeNumber(next);
+        let is_file = number >= ctx.sb.first_inode() && next <= ctx.sb.inodes_count();
+        let inode = match is_file && !ctx.sb.is_own_inode(number) {
+            true => read_inode(ctx, number).await,
+            false => None,
+        };
+        let is_kind = |inode: &Inode| {
+            matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink))
+                || inode.links() == 0 && inode.kind().is_some()
+        };
+        let Some(inode) = inode.filter(is_kind) else {
+            let expected = "an inode of a file";
+            report.add(Code::OrphanList, Spot::inode(next), format!("{before} is {next}"), expected);
+            break;
+        };
+        if !orphans.insert(next) {
+            report.add(Code::OrphanList, Spot::inode(next), "the list comes back to it", "an end");
+            break;
+        }
+        before = format!("the inode after {next}");
+        next = inode.raw.i_dtime.get();
+    }
+    orphan_file(ctx, &mut orphans, report).await;
+    orphans
+}
+
+async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Report) {
+    let sb = &ctx.sb;
+    if !sb.compat().contains(Compat::ORPHAN_FILE) {
+        return;
+    }
+    let number = sb.raw().s_orphan_file_inum.get();
+    let inode = match number != 0 && number <= sb.inodes_count() {
+        true => read_inode(ctx, InodeNumber(number)).await,
+        false => None,
+    };
+    let spot = Spot::inode(number);
+    let Some(inode) = inode.filter(|inode| inode.kind() == Some(FileKind::Regular)) else {
+        return report.add(Code::OrphanFile, spot, format!("inode {number}"), "a regular file");
+    };
+    let block_bytes = ctx.source.block_bytes() as u64;
+    if inode.size() % block_bytes != 0 {
+        report.add(Code::OrphanFile, spot.clone(), format!("i_size is {}", inode.size()), "whole blocks");
+    }
+    let seed = ctx.seed.map(|seed| inode.checksum_seed(seed));
+    let blocks = inode.size() / block_bytes;
+    let mut next = 0;
+    let mut entries = 0;
+    for (logical, at, len) in runs(ctx, &inode).await {
+        for n in 0..len.min(blocks.saturating_sub(logical)) {
+            let spot = spot.clone().at_block(at + n).at_file_block(logical + n);
+            if logical + n != next {
+                report.add(Code::OrphanFile, spot.clone(), "a hole before it", "no holes");
+            }
+            next = logical + n + 1;
+            let Some(piece) = ctx.source.one(at + n).await else {
+                report.add(Code::ReadError, spot, "unreadable", "a block of the orphan file");
+                continue;
+            };
+            let block = match OrphanBlock::parse(piece.bytes(), FileBlock((logical + n) as u32)) {
+                Ok(block) => block,
+                Err(corrupt) => {
+                    report.corrupt(Code::OrphanFile, spot, &corrupt);
+                    continue;
+                }
+            };
+            if let Some(seed) = seed
+                && let Err(corrupt) = block.verify_checksum(VolumeBlock(at + n), seed)
+            {
+                report.corrupt(Code::OrphanFile, spot.clone(), &corrupt);
+            }
+            for (slot, orphan) in block.orphans() {
+                entries += 1;
+                let is_file = orphan >= sb.first_inode() && orphan.0 <= sb.inodes_count();
+                if is_file && !sb.is_own_inode(orphan) {
+                    orphans.insert(orphan.0);
+                } else {
+                    let text = format!("inode {orphan} in slot {slot}");
+                    report.add(Code::OrphanFile, spot.clone(), text, "an inode of a file");
+                }
+            }
+        }
+    }
+    if next < blocks {
+        report.add(Code::OrphanFile, spot.clone(), format!("{next} blocks are mapped"), blocks.to_string());
+    }
+    if entries > 0 && !sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+        let text = format!("{entries} entries without orphan_present");
+        report.add(Code::OrphanFile, spot, text, "the feature, or none");
+    }
+}
+
+/// Checks the journal's inode and superblock.
+pub(crate) async fn journal(ctx: &Context, replayed: bool, report: &mut Report) {
+    let sb = &ctx.sb;
+    let Some(number) = sb.journal_inode() else { return };
+    let spot = Spot::inode(number.0);
+    let inode = match number.0 <= sb.inodes_count() {
+        true => read_inode(ctx, number).await,
+        false => None,
+    };
+    let Some(inode) = inode else {
+        return report.add(Code::JournalInode, spot, format!("inode {number}"), "an inode of the volume");
+    };
+    if inode.kind() != Some(FileKind::Regular) || inode.links() == 0 {
+        // The mode was reported with the inodes.
+        if inode.links() == 0 {
+            report.add(Code::JournalInode, spot, "not in use", "a regular file");
+        }
+        return;
+    }
+    let map = runs(ctx, &inode).await;
+    ctx.journal_blocks.store(map.iter().map(|run| run.2).sum(), Ordering::Relaxed);
+    let block_bytes = ctx.source.block_bytes() as u64;
+    let blocks = inode.size() / block_bytes;
+    let Some(&(0, first, _)) = map.first() else {
+        return report.add(
+            Code::JournalInode,
+            spot,
+            "its first block has no place",
+            "a journal's superblock",
+        );
+    };
+    let mapped: u64 = map.iter().map(|run| run.2.min(blocks.saturating_sub(run.0))).sum();
+    if mapped < blocks {
+        let text = format!("{mapped} blocks have a place");
+        report.add(Code::JournalInode, spot.clone(), text, format!("{blocks}"));
+    }
+    let spot = spot.at_block(first);
+    let Some(piece) = ctx.source.one(first).await else {
+        return report.add(Code::ReadError, spot, "unreadable", "the journal's superblock");
+    };
+    let journal = match JournalSuperblock::parse(piece.bytes()) {
+        Ok(journal) => journal,
+        Err(corrupt) => return report.corrupt(Code::JournalSuperblock, spot, &corrupt),
+    };
+    if let Err(corrupt) = journal.verify_checksum() {
+        report.corrupt(Code::JournalSuperblock, spot.clone(), &corrupt);
+    }
+    let mut add = |code, text: String, expected: &str| report.add(code, spot.clone(), text, expected);
+    if journal.block_size() != sb.block_size() {
+        let text = format!("s_blocksize is {}", journal.block_size());
+        add(Code::JournalSuperblock, text, "the volume's block size");
+    } else if u64::from(journal.blocks()) > blocks {
+        let text = format!("s_maxlen is {}", journal.blocks());
+        add(Code::JournalSuperblock, text, "at most the blocks of its file");
+    }
+    let unknown = journal.incompat() - extant_format::jbd2::JournalIncompat::KNOWN;
+    if !unknown.is_empty() {
+        add(Code::JournalSuperblock, format!("unknown features {:#x}", unknown.bits()), "none");
+    }
+    let own = journal.raw();
+    if journal.is_v1()
+        && [own.s_feature_compat, own.s_feature_incompat, own.s_feature_ro_compat, own.s_nr_users]
+            .iter()
+            .any(|field| field.get() != 0)
+    {
+        add(Code::JournalSuperblock, "version 1 with fields of version 2".into(), "zeros there");
+    }
+    if own.s_nr_users.get() > 1 {
+        let text = format!("{} volumes use it", own.s_nr_users);
+        add(Code::JournalSuperblock, text, "one, for it is a file of this volume");
+    }
+    if journal.errno() != 0 {
+        add(Code::JournalErrno, format!("error {}", journal.errno()), "none");
+    }
+    let dirty = sb.incompat().contains(Incompat::RECOVER);
+    if journal.start().is_some() && !dirty && !replayed {
+        add(Code::JournalState, "the log is not empty, needs_recovery is clear".into(), "both or neither");
+    }
+}
+
+/// Checks the reserved descriptor blocks in the resize inode's map.
+pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
+    let sb = &ctx.sb;
+    let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
+    if !sb.compat().contains(Compat::RESIZE_INODE)
+        || sb.incompat().contains(Incompat::META_BG)
+        || reserved == 0
+    {
+        return;
+    }
+    let spot = Spot::inode(InodeNumber::RESIZE.0);
+    let Some(inode) = read_inode(ctx, InodeNumber::RESIZE).await else { return };
+    let double = inode.block_pointer(13);
+    if inode.links() == 0
+        || inode.kind() != Some(FileKind::Regular)
+        || !sb.is_valid_block(double)
+        || double.0 == 0
+    {
+        let text = "no map of the reserved blocks";
+        return report.add(Code::ResizeInode, spot, text, format!("{reserved} blocks"));
+    }
+    let pointers = async |at: VolumeBlock| -> Option<Vec<u64>> {
+        let piece = ctx.source.one(at.0).await?;
+        let found = piece.bytes().chunks_exact(4);
+        Some(found.map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]).into()).collect())
+    };
+    let Some(top) = pointers(double).await else { return };
+    let backups = sb.backup_groups();
+    let first = sb.descriptor_block(0).0 + u64::from(sb.descriptor_blocks());
+    let per_group = u64::from(sb.blocks_per_group());
+    for n in 0..reserved {
+        let slot = (sb.descriptor_blocks() + n) as usize % top.len();
+        let expected = first + u64::from(n);
+        if top[slot] != expected {
+            let text = format!("block {} in slot {slot}", top[slot]);
+            return report.add(Code::ResizeInode, spot.at_block(double.0), text, expected.to_string());
+        }
+        let Some(below) = pointers(VolumeBlock(expected)).await else { continue };
+        for (slot, group) in backups.iter().enumerate().take(below.len()) {
+            let wanted = expected + u64::from(group.0) * per_group;
+            if below[slot] != wanted {
+                let text = format!("block {} in slot {slot}", below[slot]);
+                return report.add(Code::ResizeInode, spot.at_block(expected), text, wanted.to_string());
+            }
+        }
+    }
+}
+
+/// Checks the block of multiple-mount protection; returns whether the volume is in use by it.
+pub(crate) async fn mmp(ctx: &Context, report: &mut Report) {
+    if !ctx.sb.incompat().contains(Incompat::MMP) {
+        return;
+    }
+    let at = VolumeBlock(ctx.sb.raw().s_mmp_block.get());
+    let spot = Spot::block(at.0);
+    if !ctx.sb.is_valid_block(at) || at.0 == 0 {
+        return report.add(Code::Mmp, spot, format!("block {at}"), "a block of the volume");
+    }
+    let Some(piece) = ctx.source.one(at.0).await else {
+        return report.add(Code::ReadError, spot, "unreadable", "multiple-mount protection");
+    };
+    let checked = Mmp::parse(piece.bytes(), at).and_then(|mmp| match ctx.seed {
+        Some(seed) => mmp.verify_checksum(seed),
+        None => Ok(()),
+    });
+    if let Err(corrupt) = checked {
+        report.corrupt(Code::Mmp, spot, &corrupt);
+    }
+}
+
+/// Compares quota files with usage as counted.
+pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
+    let (sb, raw) = (&ctx.sb, ctx.sb.raw());
+    if !sb.ro_compat().contains(RoCompat::QUOTA) {
+        return;
+    }
+    for (kind, number) in [
+        (QuotaKind::User, raw.s_usr_quota_inum.get()),
+        (QuotaKind::Group, raw.s_grp_quota_inum.get()),
+        (QuotaKind::Project, raw.s_prj_quota_inum.get()),
+    ] {
+        if number == 0 || kind == QuotaKind::Project && !sb.ro_compat().contains(RoCompat::PROJECT) {
+            continue;
+        }
+        let spot = Spot::inode(number);
+        let inode = match number <= sb.inodes_count() {
+            true => read_inode(ctx, InodeNumber(number)).await,
+            false => None,
+        };
+        let Some(inode) = inode.filter(|inode| inode.kind() == Some(FileKind::Regular)) else {
+            report.add(Code::QuotaInode, spot, format!("inode {number}"), "a regular file");
+            continue;
+        };
+        if inode.links() == 0 {
+            report.add(Code::QuotaInode, spot, "not in use", "a quota file");
+            continue;
+        }
+        let bytes = contents(ctx, &inode).await;
+        match entries(&bytes, kind, InodeNumber(number)) {
+            Ok(stored) => compare(kind, &stored, usage, &spot, report),
+            Err(corrupt) => report.corrupt(Code::QuotaFile, spot, &corrupt),
+        }
+    }
+}
+
+async fn contents(ctx: &Context, inode: &Inode) -> Vec<u8> {
+    let mut bytes = vec![
+        0;
+        inode.size().min(QUOTA_BYTES_MAX).min(ctx.source.device_blocks() * ctx.source.block_bytes() as u64)
+            as usize
+    ];
+    let block_bytes = ctx.source.block_bytes();
+    for (logical, at, len) in runs(ctx, inode).await {
+        for n in 0..len {
+            let start = (logical + n) as usize * block_bytes;
+            if start >= bytes.len() {
+                break;
+            }
+            if let Some(piece) = ctx.source.one(at + n).await {
+                let end = (start + block_bytes).min(bytes.len());
+                bytes[start..end].copy_from_slice(&piece.bytes()[..end - start]);
+            }
+        }
+    }
+    bytes
+}
+
+fn entries(
+    bytes: &[u8],
+    kind: QuotaKind,
+    number: InodeNumber,
+) -> Result<BTreeMap<u32, QuotaEntry>, extant_format::Corrupt> {
+    let header = QuotaHeader::parse(bytes, number)?;
+    let place = extant_format::Place::Quota(number, FileBlock(0));
+    if header.kind != kind {
+        let rule = "that of this kind of quota";
+        return Err(extant_format::Corrupt::field(place, "dqh_magic", header.kind.magic().into(), rule));
+    }
+    let block = |at: FileBlock| bytes.get(at.0 as usize * QUOTA_BLOCK_BYTES..).unwrap_or_default();
+    let mut found = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut todo = vec![(QUOTA_TREE_ROOT, 0)];
+    while let Some((at, level)) = todo.pop() {
+        if !seen.insert(at.0) {
+            continue;
+        }
+        if level < QUOTA_TREE_DEPTH {
+            let node = QuotaTreeNode::parse(block(at), number, at, header.blocks)?;
+            todo.extend(node.children().map(|child| (child, level + 1)));
+        } else {
+            let leaf = QuotaLeaf::parse(block(at), number, at, header.blocks)?;
+            found.extend(leaf.entries().map(|entry| (entry.id, entry)));
+        }
+    }
+    Ok(found)
+}
+
+fn compare(
+    kind: QuotaKind,
+    stored: &BTreeMap<u32, QuotaEntry>,
+    usage: &Usage,
+    spot: &Spot,
+    report: &mut Report,
+) {
+    let counted = usage.of(kind);
+    let mut ids: Vec<u32> = stored.keys().chain(counted.keys()).copied().collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for id in ids {
+        let has = stored.get(&id).map_or((0, 0), |entry| (entry.space_bytes, entry.inodes));
+        let should = counted.get(&id).copied().unwrap_or_default();
+        if has != should {
+            let text = format!("{kind} {id}: {} bytes, {} inodes", has.0, has.1);
+            let expected = format!("{} bytes, {} inodes", should.0, should.1);
+            report.add(Code::QuotaUsage, spot.clone(), text, expected);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The order of the sweeps.
+
+use crate::context::Context;
+use crate::dirs;
+use crate::finding::{Report, Spot};
+use crate::found::{Found, GroupTotals};
+use crate::listing::{Directories, DirsFound};
+use crate::map::Files;
+use crate::open::{self, Opened};
+use crate::state::{Claims, Inodes};
+use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths, shared};
+use crate::{tree, xattrs};
+use extant_block::Device;
+use extant_format::{CharSign, Incompat, RoCompat, STATE_VALID, VolumeBlock};
+use extant_rt::{Class, Rt};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Checks the volume on `device`. Nothing is written.
+///
+/// # Errors
+/// There is no volume, or it has a feature that is not supported.
+pub async fn check(rt: &Rt, device: Arc<dyn Device>, options: Options) -> Result<Checked, CheckError> {
+    let mut report = Report::new(options.most_per_code);
+    let opened = open::open(device, &options, &mut report).await?;
+    open::check_fields(&opened.sb, opened.from_backup, &options, &mut report);
+    let there = layout::groups_there(&opened);
+    if opened.sb.blocks_count() > opened.source.device_blocks() {
+        let text = format!("{} blocks", opened.sb.blocks_count());
+        let expected = format!("at most {}, as the device has", opened.source.device_blocks());
+        report.add(Code::VolumeTruncated, Spot::default(), text, expected);
+    }
+    let mut ctx = context(&opened, there, &options, &mut report).await;
+    layout::check_backups(&opened, &ctx.groups, &mut report).await;
+    ctx.orphans = own_files::orphans(&ctx, &mut report).await;
+    own_files::journal(&ctx, opened.replayed, &mut report).await;
+    own_files::resize_inode(&ctx, &mut report).await;
+    own_files::mmp(&ctx, &mut report).await;
+    let ctx = Arc::new(ctx);
+    let work = Work::new(&options);
+
+    let mut found = sweep_inodes(rt, &ctx, &work, &options).await?;
+    let xattr_blocks: Vec<(u64, u32)> = found.xattr_uses.iter().map(|one| (one.block, one.number)).collect();
+    xattrs::blocks(&ctx, &mut found).await;
+    xattrs::values(&ctx, &mut found).await;
+    symlinks(&ctx, &mut found).await;
+
+    let dirs = std::mem::take(&mut found.dirs);
+    let runs = std::mem::take(&mut found.dir_runs);
+    let mut all = dirs::list(&ctx, dirs, &runs, &mut found.report);
+    drop(runs);
+    dirs::read_roots(&ctx, &mut all, &mut found.report).await;
+    let (mut all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, &options).await?;
+    htree::check(&all, &mut in_dirs);
+    let names = std::mem::take(&mut in_dirs.names);
+    dirs::duplicates_across(&ctx, &all, names, &mut in_dirs.report).await;
+    tree::parents(&ctx, &mut all, &mut in_dirs);
+    tree::reachability(&ctx, &all, &mut in_dirs.report);
+    tree::links(&ctx, &mut in_dirs.report).await;
+
+    let contested = shared::join(&ctx, &mut found.contested);
+    shared::name_owners(&ctx, &contested, &xattr_blocks, &mut found.report).await;
+    let counted = groups::sweep(&ctx, &found.totals, &mut found.report).await;
+    let clean = ctx.sb.raw().s_state.get() & STATE_VALID != 0
+        && !opened.replayed
+        && !opened.from_backup
+        && !ctx.sb.incompat().contains(Incompat::RECOVER);
+    groups::superblock(&ctx, counted, clean && there == ctx.sb.group_count(), &mut found.report);
+    own_files::quota(&ctx, &found.usage, &mut found.report).await;
+
+    report.merge(found.report);
+    report.merge(in_dirs.report);
+    paths::add(&ctx, &all, &mut report).await;
+    Ok(conclude(&ctx, &opened, &options, report, &found.totals, counted))
+}
+
+async fn context(opened: &Opened, there: u32, options: &Options, report: &mut Report) -> Context {
+    let sb = opened.sb.clone();
+    let groups = layout::read_groups(opened, there, report).await;
+    let own = layout::own_blocks(opened, &groups, report);
+    let claims = Claims::new(&sb, there);
+    for &(start, end) in own.ranges() {
+        let (from, to) = (claims.cluster(VolumeBlock(start)), claims.cluster(VolumeBlock(end - 1)));
+        claims.claim(from, to - from + 1, |_, _| {});
+    }
+    let inodes = sb.inodes_count();
+    let is_time = |seconds: u32| seconds == 0 || seconds > inodes;
+    let low_dtimes = is_time(sb.raw().s_mtime.get())
+        && is_time(sb.raw().s_wtime.get())
+        && is_time(sb.raw().s_mkfs_time.get());
+    Context {
+        seed: sb.checksum_seed(),
+        source: opened.source.clone(),
+        groups,
+        own,
+        claims,
+        inodes: Inodes::new(&sb, there),
+        orphans: BTreeSet::new(),
+        most: options.most_per_code,
+        repeats: AtomicU32::new(0),
+        low_dtimes,
+        journal_blocks: AtomicU64::new(0),
+        sb,
+    }
+}
+
+/// What is left to do, for the progress.
+struct Work {
+    done: Arc<AtomicU64>,
+    progress: Option<crate::Progress>,
+}
+
+impl Work {
+    fn new(options: &Options) -> Self {
+        Self { done: Arc::default(), progress: options.progress.clone() }
+    }
+
+    /// A callback for what is done more, after `base`.
+    fn step(&self, base: u64, total: u64) -> impl Fn(u64) + Send + use<> {
+        self.done.store(base, Ordering::Relaxed);
+        let (done, progress) = (self.done.clone(), self.progress.clone());
+        move |more| {
+            let now = done.fetch_add(more, Ordering::Relaxed) + more;
+            if let Some(progress) = &progress {
+                progress(now, total);
+            }
+        }
+    }
+}
+
+/// Runs one future on each of several tasks, and collects their results.
+async fn on_tasks<T, F>(rt: &Rt, tasks: usize, make: impl Fn() -> F) -> Result<Vec<T>, CheckError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let tasks: Vec<_> = (0..tasks.max(1)).map(|_| rt.spawn("check", Class::Normal, make())).collect();
+    let mut results = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        results.push(task.await?);
+    }
+    Ok(results)
+}
+
+async fn sweep_inodes(
+    rt: &Rt,
+    ctx: &Arc<Context>,
+    work: &Work,
+    options: &Options,
+) -> Result<Found, CheckError> {
+    let ticket = Arc::new(AtomicU32::new(0));
+    let quota = ctx.sb.ro_compat().contains(RoCompat::QUOTA);
+    let all = ctx.groups.len() as u32;
+    let results = on_tasks(rt, options.tasks, || {
+        let (ctx, ticket, step) = (ctx.clone(), ticket.clone(), work.step(0, 2 * u64::from(all)));
+        async move {
+            let mut found = Found::new(ctx.most, quota);
+            let mut files = Files::default();
+            loop {
+                let first = ticket.fetch_add(inodes::GROUPS, Ordering::Relaxed);
+                if first >= all {
+                    break;
+                }
+                let last = (first + inodes::GROUPS).min(all);
+                inodes::sweep(&ctx, first..last, &mut files, &mut found).await;
+                step(u64::from(last - first));
+            }
+            found
+        }
+    })
+    .await?;
+    let mut merged = Found::new(ctx.most, quota);
+    for found in results {
+        merged.merge(found);
+    }
+    merged.sort();
+    merged.totals.resize_with(ctx.groups.len(), GroupTotals::default);
+    Ok(merged)
+}
+
+async fn sweep_dirs(
+    rt: &Rt,
+    ctx: &Arc<Context>,
+    all: Directories,
+    work: &Work,
+    options: &Options,
+) -> Result<(Directories, DirsFound), CheckError> {
+    let ticket = Arc::new(AtomicUsize::new(0));
+    let all = Arc::new(all);
+    let sign = if ctx.sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed };
+    let total = all.items.len();
+    let results = on_tasks(rt, options.tasks, || {
+        let (ctx, ticket, all) = (ctx.clone(), ticket.clone(), all.clone());
+        let step = work.step(total as u64, 2 * total as u64);
+        async move {
+            let mut found = DirsFound::new(ctx.most);
+            loop {
+                let first = ticket.fetch_add(dirs::BLOCKS, Ordering::Relaxed);
+                if first >= all.items.len() {
+                    break;
+                }
+                let last = (first + dirs::BLOCKS).min(all.items.len());
+                dirs::sweep(&ctx, &all, &all.items[first..last], sign, &mut found).await;
+                step((last - first) as u64);
+            }
+            found
+        }
+    })
+    .await?;
+    let mut merged = DirsFound::new(ctx.most);
+    for found in results {
+        merged.merge(found);
+    }
+    let all = Arc::into_inner(all).expect("all tasks have ended");
+    Ok((all, merged))
+}
+
+/// Checks targets of symbolic links that are in blocks.
+async fn symlinks(ctx: &Context, found: &mut Found) {
+    let mut targets = std::mem::take(&mut found.targets);
+    targets.sort_unstable();
+    let blocks: Vec<u64> = targets.iter().map(|target| target.block).collect();
+    let report = &mut found.report;
+    ctx.source
+        .scattered(&blocks, |n, block| {
+            let target = targets[n];
+            let spot = Spot::inode(target.number).at_block(target.block);
+            let Some(block) = block else {
+                return report.add(Code::ReadError, spot, "unreadable", "a link's target");
+            };
+            let end = block.iter().position(|&byte| byte == 0).unwrap_or(block.len()) as u64;
+            let fits = target.size > 0 && target.size < block.len() as u64;
+            if !fits || (!target.encrypted && end != target.size) {
+                let text = format!("i_size is {}", target.size);
+                report.add(Code::Symlink, spot, text, format!("{end}, where its target ends"));
+            }
+        })
+        .await;
+}
+
+fn conclude(
+    ctx: &Context,
+    opened: &Opened,
+    options: &Options,
+    mut report: Report,
+    totals: &[GroupTotals],
+    counted: groups::Counted,
+) -> Checked {
+    let unsure = options.in_use || opened.stale;
+    for finding in report.iter_mut() {
+        finding.suspected = unsure && finding.code.is_cross();
+    }
+    let mut notes = Vec::new();
+    if opened.replayed {
+        notes.push("the journal is dirty; the volume was checked as replaying it would leave it".to_owned());
+    }
+    if opened.stale {
+        let why = "the journal is dirty and was not applied; structures that contradict each other are suspected only";
+        notes.push(why.to_owned());
+    }
+    if options.in_use {
+        let why = "the volume is in use; structures that contradict each other are suspected only";
+        notes.push(why.to_owned());
+    }
+    if !ctx.orphans.is_empty() {
+        notes.push(format!(
+            "{} files that were deleted or truncated while open are to be finished by the next mount",
+            ctx.orphans.len()
+        ));
+    }
+    let blocks = ctx.sb.blocks_count();
+    Checked {
+        counts: report.counts().clone(),
+        findings: report.into_findings(),
+        notes,
+        inodes: totals.iter().map(|totals| u64::from(totals.used)).sum(),
+        directories: totals.iter().map(|totals| u64::from(totals.directories)).sum(),
+        blocks: blocks.saturating_sub(counted.free_clusters * u64::from(ctx.sb.blocks_per_cluster())),
+    }
+}

@@ -1,0 +1,144 @@
+//! What only the whole tree shows: parents, directories that nothing reaches, and link counts.
+
+use crate::Code;
+use crate::context::Context;
+use crate::finding::{Report, Spot};
+use crate::listing::{Directories, DirsFound, Link};
+use crate::state::Kind;
+use extant_format::{Inode, InodeNumber, RoCompat};
+
+/// Finds each directory's parent among the entries that name it.
+pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFound) {
+    for &(index, target) in &found.dotdots {
+        all.dirs[index as usize].dotdot = target;
+    }
+    found.links.sort_unstable();
+    let mut rest = &found.links[..];
+    while let Some(first) = rest.first() {
+        let count = rest.partition_point(|link| link.child == first.child);
+        let (mine, others) = rest.split_at(count);
+        rest = others;
+        let Ok(n) = all.dirs.binary_search_by_key(&first.child, |dir| dir.number) else { continue };
+        let dir = &mut all.dirs[n];
+        // The name that `..` agrees with, else the first.
+        let right = mine.iter().find(|link| link.parent == dir.dotdot).unwrap_or(first);
+        dir.parent = right.parent;
+        ctx.inodes.named(InodeNumber(dir.number));
+        for link in mine.iter().filter(|link| *link != right) {
+            let text = format!("directory {} is also named in directory {}", link.child, right.parent);
+            found.report.add(Code::EntryDirectoryLink, link_spot(link), text, "one name");
+        }
+    }
+    let is_directory = |number: u32| ctx.inodes.kind(InodeNumber(number)).is_directory();
+    for dir in &all.dirs {
+        let spot = Spot::inode(dir.number);
+        let is_root = dir.number == InodeNumber::ROOT.0;
+        let parent = if is_root { dir.number } else { dir.parent };
+        if dir.dotdot != 0 && parent != 0 && dir.dotdot != parent {
+            let text = format!("inode {}", dir.dotdot);
+            found.report.add(Code::DirectoryDotDot, spot.clone(), text, parent.to_string());
+        }
+        // A link of the parent, whatever `..` says: a wrong one is to be put right.
+        let counted = if parent != 0 { parent } else { dir.dotdot };
+        if counted != 0 && is_directory(counted) {
+            ctx.inodes.named(InodeNumber(counted));
+        }
+    }
+}
+
+fn link_spot(link: &Link) -> Spot {
+    Spot::inode(link.parent).at_file_block(link.logical.into()).at_offset(link.offset as usize)
+}
+
+/// Finds directories that cannot be reached from the root.
+pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report) {
+    if !ctx.inodes.kind(InodeNumber::ROOT).is_directory() {
+        if !report.counts().contains_key(&Code::RootMissing) {
+            report.add(Code::RootMissing, Spot::inode(2), "not in use", "a directory");
+        }
+        return;
+    }
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        Unknown,
+        OnPath,
+        Reached,
+        Lost,
+    }
+    let find = |number: u32| all.dirs.binary_search_by_key(&number, |dir| dir.number).ok();
+    let mut marks = vec![Mark::Unknown; all.dirs.len()];
+    if let Some(root) = find(InodeNumber::ROOT.0) {
+        marks[root] = Mark::Reached;
+    }
+    let mut path = Vec::new();
+    for start in 0..all.dirs.len() {
+        let mut at = start;
+        let end = loop {
+            match marks[at] {
+                Mark::Unknown => {}
+                Mark::OnPath => {
+                    let spot = Spot::inode(all.dirs[at].number);
+                    report.add(Code::DirectoryLoop, spot, "below itself", "below the root");
+                    break Mark::Lost;
+                }
+                known => break known,
+            }
+            marks[at] = Mark::OnPath;
+            path.push(at);
+            match find(all.dirs[at].parent) {
+                Some(parent) => at = parent,
+                None => {
+                    let spot = Spot::inode(all.dirs[at].number);
+                    let text = match all.dirs[at].dotdot {
+                        0 => "no entry names it".to_owned(),
+                        dotdot => format!("no entry names it; .. is inode {dotdot}"),
+                    };
+                    report.add(Code::DirectoryUnreachable, spot, text, "a name");
+                    break Mark::Lost;
+                }
+            }
+        };
+        for at in path.drain(..) {
+            marks[at] = end;
+        }
+    }
+}
+
+/// Reports inodes whose links and names differ.
+pub(crate) async fn links(ctx: &Context, report: &mut Report) {
+    let unbalanced: Vec<(InodeNumber, u16)> = ctx.inodes.unbalanced().collect();
+    let mut places: Vec<(u64, usize, InodeNumber, u16)> = unbalanced
+        .into_iter()
+        .filter_map(|(number, balance)| {
+            let (block, at) = ctx.inode_place(number)?;
+            Some((block, at, number, balance))
+        })
+        .collect();
+    places.sort_unstable();
+    let blocks: Vec<u64> = places.iter().map(|place| place.0).collect();
+    ctx.source
+        .scattered(&blocks, |n, block| {
+            let (_, at, number, balance) = places[n];
+            let Some(inode) =
+                block.and_then(|block| Inode::parse_unchecked(&block[at..], &ctx.sb, number).ok())
+            else {
+                return;
+            };
+            let links = inode.links();
+            let names = links.wrapping_sub(balance);
+            let spot = Spot::inode(number.0);
+            let is_directory = ctx.inodes.kind(number) == Kind::File(2);
+            if is_directory {
+                // Unreachable ones were reported, and their names are not known.
+                // With more sub-directories than fit the field it stays 1.
+                if links == 1 && ctx.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
+                    return;
+                }
+            } else if names == 0 {
+                let text = format!("in use, {} links, {} bytes", links, inode.size());
+                return report.add(Code::InodeUnattached, spot, text, "a name");
+            }
+            report.add(Code::LinkCount, spot, format!("i_links_count is {links}"), names.to_string());
+        })
+        .await;
+}

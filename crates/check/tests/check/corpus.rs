@@ -1,0 +1,81 @@
+//! Damaged volumes that are not part of the project, in the folder that `EXTANT_CORPUS` names.
+
+use crate::testbed::{complains, e2fsck, examine, is_known_to_e2fsck, list};
+use flate2::read::MultiGzDecoder;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Volumes about which e2fsck -fn and this crate disagree, and why.
+const DIFFERENCES: [(&str, &str); 10] = [
+    ("f_ea_inode_dir_ref", "e2fsck -n is silent about a name of an attribute's value"),
+    ("f_ea_inode_spurious_flag_dir", "e2fsck 1.47.0 is silent about a directory with that flag"),
+    ("f_ea_inode_fast_symlink", "e2fsck is wrong: it takes the target of a short link for block numbers"),
+    ("f_ea_zero_size", "Lustre's form of values in inodes, which has no counts, is not known"),
+    ("f_ext_journal", "journals on other devices are not looked at"),
+    ("f_jnl_64bit", "e2fsck -n ignores the log"),
+    ("f_orphan", "files deleted while open are no damage"),
+    ("f_orphquot", "files deleted while open are no damage"),
+    ("j_recover_csum2_64bit", "e2fsck -n ignores the log; it agrees once that is replayed"),
+    ("j_recover_csum2_32bit", "e2fsck -n ignores the log; it agrees once that is replayed"),
+];
+
+fn unpack(file: &Path) -> Option<Vec<u8>> {
+    let name = file.file_name()?.to_str()?;
+    let mut bytes = Vec::new();
+    if name.contains(".tar") || file.is_dir() {
+        return None;
+    } else if name.ends_with(".gz") {
+        MultiGzDecoder::new(File::open(file).unwrap()).read_to_end(&mut bytes).unwrap();
+    } else if name.ends_with(".bz2") {
+        let output = extant_testbed::command("bzip2").arg("-dc").arg(file).output().unwrap();
+        bytes = output.stdout;
+    } else if file.metadata().unwrap().len() >= 64 << 10 {
+        bytes = fs::read(file).unwrap();
+    } else {
+        return None;
+    }
+    // The larger ones take long without optimisation.
+    (bytes.len() <= 300 << 20).then_some(bytes)
+}
+
+#[test]
+fn e2fsck_agrees_about_the_corpus() {
+    let Some(corpus) = std::env::var_os("EXTANT_CORPUS") else {
+        println!("skipped: EXTANT_CORPUS names no folder of damaged volumes");
+        return;
+    };
+    if !extant_testbed::have(&["e2fsck", "bzip2"]) {
+        return;
+    }
+    let mut folders: Vec<PathBuf> =
+        fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    let scratch = tempfile::tempdir().unwrap();
+    let image = scratch.path().join("image");
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        for file in files {
+            let Some(bytes) = unpack(&file) else { continue };
+            count += 1;
+            fs::write(&image, &bytes).unwrap();
+            let theirs = e2fsck(&image);
+            let (known, shown) = match examine(bytes) {
+                Ok(checked) => (checked.counts.keys().any(|&code| is_known_to_e2fsck(code)), list(&checked)),
+                Err(error) => (true, error.to_string()),
+            };
+            let differs = DIFFERENCES.iter().any(|(known, _)| *known == name);
+            if (known != complains(&theirs)) != differs {
+                let (exit, said) = theirs;
+                wrong.push(format!("== {name}: e2fsck ends with {exit}: {said}\nours:\n{shown}\n"));
+            }
+        }
+    }
+    println!("{count} volumes");
+    assert!(wrong.is_empty(), "{} disagreements\n{}", wrong.len(), wrong.join("\n"));
+}

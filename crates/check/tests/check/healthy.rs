@@ -1,0 +1,88 @@
+//! Volumes that are in order.
+
+use crate::testbed::{debugfs, e2fsck, examine, list, volume};
+use extant_check::Code;
+use std::fs;
+
+const PROFILES: [(&str, u32, &[&str]); 17] = [
+    ("ext4", 6 << 10, &["-t", "ext4", "-b", "1024"]),
+    ("ext4-4k", 16 << 10, &["-t", "ext4", "-b", "4096"]),
+    ("ext2", 4 << 10, &["-t", "ext2", "-b", "1024"]),
+    ("ext3", 8 << 10, &["-t", "ext3", "-b", "1024", "-J", "size=1"]),
+    ("plain", 6 << 10, &["-t", "ext4", "-b", "1024", "-I", "128", "-O", "^64bit,^metadata_csum,^flex_bg"]),
+    ("uninit", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg"]),
+    ("groups", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-G", "4"]),
+    ("no-flex", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^flex_bg,^resize_inode"]),
+    ("meta-bg", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode"]),
+    ("sparse2", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "sparse_super2,^resize_inode"]),
+    ("not-sparse", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^sparse_super,^resize_inode"]),
+    ("bigalloc", 16 << 10, &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode"]),
+    ("inline", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "inline_data"]),
+    (
+        "quota",
+        8 << 10,
+        &["-t", "ext4", "-b", "1024", "-O", "quota,project", "-E", "quotatype=usrquota:grpquota:prjquota"],
+    ),
+    ("orphan-file", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]),
+    ("mmp", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp,ea_inode,large_dir,encrypt,casefold,verity"]),
+    ("no-journal", 4 << 10, &["-t", "ext4", "-b", "2048", "-O", "^has_journal,metadata_csum_seed"]),
+];
+
+#[test]
+fn healthy_volumes_have_no_findings() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (name, kib, options) in PROFILES {
+        let image = volume(folder.path(), name, kib, options);
+        for step in ["new", "changed", "reindexed"] {
+            match step {
+                "changed" => debugfs(
+                    &image,
+                    &[
+                        "ea_set /file user.first one",
+                        "ea_set /file user.second two",
+                        "ea_set /dir user.third three",
+                        "mkdir /made",
+                        "rm /empty",
+                    ],
+                ),
+                "reindexed" => {
+                    let _ = extant_testbed::command("e2fsck").arg("-fyD").arg(&image).output().unwrap();
+                }
+                _ => {}
+            }
+            let (code, said) = e2fsck(&image);
+            let checked = examine(fs::read(&image).unwrap()).unwrap();
+            // Neither mke2fs -d nor debugfs counts files in quota files.
+            if code != 0 {
+                assert_eq!(name, "quota", "{step}: {said}");
+                assert_ne!(step, "reindexed", "{said}");
+                assert_eq!(checked.counts.keys().collect::<Vec<_>>(), [&Code::QuotaUsage]);
+                continue;
+            }
+            assert!(checked.is_clean(), "{name}, {step}:\n{}", list(&checked));
+        }
+    }
+}
+
+#[test]
+fn the_order_does_not_depend_on_tasks() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "image", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024"]);
+    debugfs(&image, &["sif /file links_count 9", "sif /large blocks 3", "clri /dir/inner", "unlink /short"]);
+    let bytes = fs::read(&image).unwrap();
+    let with = |tasks| {
+        let options = extant_check::Options { tasks, ..Default::default() };
+        list(&crate::testbed::examine_with(bytes.clone(), options).unwrap())
+    };
+    let one = with(1);
+    assert!(one.contains("/dir/again") || one.contains("/file"), "paths are known: {one}");
+    for tasks in [2, 3, 8] {
+        assert_eq!(with(tasks), one);
+    }
+}

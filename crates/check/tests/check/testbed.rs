@@ -1,0 +1,129 @@
+//! Volumes for the tests, and what e2fsck says about them.
+
+use extant_block::MemDevice;
+use extant_check::{CheckError, Checked, Code, Options, check};
+use extant_rt::Rt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// Checks a volume in memory.
+pub(crate) fn examine(bytes: Vec<u8>) -> Result<Checked, CheckError> {
+    examine_with(bytes, Options::default())
+}
+
+pub(crate) fn examine_with(bytes: Vec<u8>, options: Options) -> Result<Checked, CheckError> {
+    static RT: OnceLock<Rt> = OnceLock::new();
+    let rt = RT.get_or_init(|| Rt::real(Default::default()));
+    let device = Arc::new(MemDevice::from_bytes(bytes));
+    rt.block_on(check(rt, device, options)).unwrap()
+}
+
+/// Codes of what was found, without duplicates.
+pub(crate) fn codes(checked: &Checked) -> Vec<&'static str> {
+    checked.counts.keys().map(|code| code.as_str()).collect()
+}
+
+/// All findings, for messages of tests.
+pub(crate) fn list(checked: &Checked) -> String {
+    let lines = checked.findings.iter().map(|finding| {
+        format!(
+            "{} {:?} {}: {}; {}",
+            finding.code,
+            finding.spot,
+            finding.path.as_deref().map_or("".into(), String::from_utf8_lossy),
+            finding.found,
+            finding.expected
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Whether e2fsck has a name for it.
+pub(crate) fn is_known_to_e2fsck(code: Code) -> bool {
+    !code.e2fsck().starts_with("none")
+}
+
+/// Whether `e2fsck -fn` found something. Some answers do not count for its exit code.
+pub(crate) fn complains((exit, said): &(i32, String)) -> bool {
+    let is_question = |line: &str| line.ends_with("? no") && !line.contains("Optimize");
+    *exit != 0 || said.lines().any(is_question)
+}
+
+/// Exit code and output of `e2fsck -fn`.
+pub(crate) fn e2fsck(image: &Path) -> (i32, String) {
+    let output = extant_testbed::command("e2fsck").arg("-fn").arg(image).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap_or(-1), text)
+}
+
+/// Runs a program, which must succeed.
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    let output = extant_testbed::command(program).args(args).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {text}");
+    text
+}
+
+/// Changes a volume with debugfs.
+pub(crate) fn debugfs(image: &Path, commands: &[&str]) {
+    let script = image.with_extension("debugfs");
+    fs::write(&script, commands.join("\n") + "\n").unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+}
+
+/// A folder with files for volumes: one of each kind that needs no root, and a directory of several
+/// blocks.
+fn files(folder: &Path) {
+    let root = folder.join("files");
+    if root.exists() {
+        return;
+    }
+    fs::create_dir_all(root.join("dir/sub")).unwrap();
+    fs::write(root.join("file"), vec![7; 5000]).unwrap();
+    fs::write(root.join("large"), vec![9; 300_000]).unwrap();
+    fs::write(root.join("empty"), "").unwrap();
+    fs::write(root.join("dir/inner"), "inner").unwrap();
+    fs::hard_link(root.join("file"), root.join("dir/again")).unwrap();
+    std::os::unix::fs::symlink("file", root.join("short")).unwrap();
+    std::os::unix::fs::symlink("x".repeat(100), root.join("long")).unwrap();
+    fs::create_dir(root.join("many")).unwrap();
+    for n in 0..120 {
+        fs::write(root.join(format!("many/name-with-some-length-{n:03}")), "").unwrap();
+    }
+}
+
+/// A new volume with files, in `folder`.
+pub(crate) fn volume(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
+    files(folder);
+    let image = folder.join(name);
+    let root = folder.join("files");
+    let (root, size) = (root.to_str().unwrap(), format!("{kib}k"));
+    let mut args = vec!["-q", "-F", "-d", root];
+    args.extend(options);
+    args.extend([image.to_str().unwrap(), &size]);
+    run("mke2fs", &args);
+    image
+}
+
+/// A generator with a seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}

@@ -1,0 +1,214 @@
+//! `extant check`, and `fsck.extant`.
+
+use crate::args::CheckArgs;
+use crate::failure::{Exit, Failure};
+use crate::image_path::ImagePath;
+use crate::json::{self, Bytes};
+use crate::output::outln;
+use crate::progress::Progress;
+use crate::session::{Access, Session};
+use extant_block::{FileDevice, ForeignLocks};
+use extant_check::{CheckError, Checked, Code, Finding, Options, Spot};
+use extant_fs::quote;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub(crate) fn run(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
+    check(session, args).map_err(|failure| match failure {
+        Failure::Closed => failure,
+        failure => Failure::Check(Box::new(failure)),
+    })
+}
+
+fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
+    let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
+    let image = place.image_quoted();
+    if args.repairs() {
+        session.summary("repairs are not there yet; the volume is only checked, as with -n");
+    }
+    // Once this has succeeded, the claim is given back at once: readers lock nothing.
+    let in_use = FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
+    let device = session.device(&place, Access::Metadata)?;
+    let progress = Progress::of_steps(session.quiet || args.json);
+    let options = Options {
+        superblock_offset: args.open.superblock,
+        ignore_journal: args.open.ignore_journal,
+        now: Some(session.rt.wall_time().0),
+        in_use,
+        most_per_code: args.max_per_class,
+        progress: Some(progress.to_callback()),
+        ..Options::default()
+    };
+    let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
+    progress.finish();
+    let checked = checked.map_err(|error| failure(session, args, error))?;
+    match args.json {
+        true => json::print(&mut session.out, &JsonChecked::new(&checked))?,
+        false => print(session, &image, &checked)?,
+    }
+    let certain = checked.findings.iter().any(|finding| !finding.suspected);
+    if certain {
+        session.exit_with(Exit::Findings);
+    }
+    Ok(())
+}
+
+fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
+    match error {
+        CheckError::NoVolume(corrupt) => {
+            session.not_opened(&args.image, args.open.superblock, corrupt.into())
+        }
+        CheckError::Unsupported(feature) => {
+            let error = extant_fs::Error::Unsupported { feature, hint: "" };
+            session.not_opened(&args.image, args.open.superblock, error)
+        }
+        CheckError::World(error) => error.into(),
+        error => Failure::Usage(error.to_string()),
+    }
+}
+
+fn print(session: &mut Session, image: &str, checked: &Checked) -> Result<(), Failure> {
+    for finding in &checked.findings {
+        outln!(session.out, "{}", line(finding))?;
+    }
+    for note in &checked.notes {
+        session.summary(&format!("{image}: {note}"));
+    }
+    if checked.is_clean() {
+        session.summary(&format!(
+            "{image}: nothing is wrong; {} inodes ({} directories) and {} blocks are in use",
+            checked.inodes, checked.directories, checked.blocks
+        ));
+        return Ok(());
+    }
+    outln!(session.out, "")?;
+    for (code, count) in &checked.counts {
+        let lost = match code.lost() {
+            "" => String::new(),
+            lost => format!("; that loses {lost}"),
+        };
+        outln!(
+            session.out,
+            "{count} {code} ({}, {}): {}. Repair: {}{lost}.",
+            code.structure(),
+            code.severity(),
+            code.meaning(),
+            code.repair()
+        )?;
+    }
+    Ok(())
+}
+
+/// One finding, on one line.
+fn line(finding: &Finding) -> String {
+    let mut text = format!("{}: ", finding.code);
+    let place = place(&finding.spot);
+    text.push_str(&place);
+    if let Some(path) = &finding.path {
+        text.push_str(&format!("{}({})", if place.is_empty() { "" } else { " " }, quote(path)));
+    }
+    if let Some(name) = &finding.name {
+        text.push_str(&format!(", entry {}", quote(name)));
+    }
+    let separator = if place.is_empty() { "" } else { ": " };
+    text.push_str(&format!("{separator}{}", finding.found));
+    if !finding.expected.is_empty() {
+        text.push_str(&format!("; expected {}", finding.expected));
+    }
+    if finding.suspected {
+        text.push_str(" (suspected)");
+    }
+    extant_fs::printable(&text).into_owned()
+}
+
+fn place(spot: &Spot) -> String {
+    let mut parts = Vec::new();
+    let mut add = |what: &str, number: Option<u64>| {
+        if let Some(number) = number {
+            parts.push(format!("{what} {number}"));
+        }
+    };
+    add("group", spot.group.map(u64::from));
+    add("inode", spot.inode.map(u64::from));
+    add("file block", spot.file_block);
+    add("block", spot.block);
+    add("offset", spot.offset.map(u64::from));
+    parts.join(", ")
+}
+
+#[derive(Serialize)]
+struct JsonChecked<'a> {
+    clean: bool,
+    inodes: u64,
+    directories: u64,
+    blocks: u64,
+    counts: BTreeMap<&'static str, u64>,
+    notes: &'a [String],
+    findings: Vec<JsonFinding<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonFinding<'a> {
+    code: &'static str,
+    structure: &'static str,
+    severity: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<Bytes<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Bytes<'a>>,
+    found: &'a str,
+    expected: &'a str,
+    suspected: bool,
+    meaning: &'static str,
+    repair: &'static str,
+    lost: &'static str,
+}
+
+impl<'a> JsonChecked<'a> {
+    fn new(checked: &'a Checked) -> Self {
+        Self {
+            clean: checked.is_clean(),
+            inodes: checked.inodes,
+            directories: checked.directories,
+            blocks: checked.blocks,
+            counts: checked.counts.iter().map(|(code, count)| (code.as_str(), *count)).collect(),
+            notes: &checked.notes,
+            findings: checked.findings.iter().map(JsonFinding::new).collect(),
+        }
+    }
+}
+
+impl<'a> JsonFinding<'a> {
+    fn new(finding: &'a Finding) -> Self {
+        let (code, spot): (Code, &Spot) = (finding.code, &finding.spot);
+        Self {
+            code: code.as_str(),
+            structure: code.structure(),
+            severity: code.severity().to_string(),
+            group: spot.group,
+            inode: spot.inode,
+            block: spot.block,
+            file_block: spot.file_block,
+            offset: spot.offset,
+            path: finding.path.as_deref().map(Bytes),
+            name: finding.name.as_deref().map(Bytes),
+            found: &finding.found,
+            expected: &finding.expected,
+            suspected: finding.suspected,
+            meaning: code.meaning(),
+            repair: code.repair(),
+            lost: code.lost(),
+        }
+    }
+}
