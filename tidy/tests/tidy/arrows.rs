@@ -21,7 +21,10 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
-    ("cli", &["lab", "history", "fuse", "image", "check", "extant", "fs", "format", "block", "rt", "testbed"]),
+    (
+        "cli",
+        &["lab", "history", "fuse", "image", "check", "extant", "fs", "format", "block", "rt", "testbed"],
+    ),
 ];
 
 /// Dependencies allowed in tests only, because production code never needs them.
