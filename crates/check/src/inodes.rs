@@ -442,7 +442,11 @@ fn fast_symlink(ctx: &Context, inode: &Inode, found: &mut Found) {
 fn inline(ctx: &Context, inode: &Inode, found: &mut Found) {
     let spot = Spot::inode(inode.number.0);
     // Attributes that cannot be parsed were reported.
-    let Ok(xattrs) = Xattrs::parse_inode(&inode.tail, inode.number) else { return };
+    let xattrs = match Xattrs::parse_inode(&inode.tail, inode.number) {
+        Ok(xattrs) => xattrs,
+        Err(corrupt) if matches!(corrupt.problem, Problem::Magic { .. }) => Xattrs::EMPTY,
+        Err(_) => return,
+    };
     if xattrs.get(extant_format::XattrName::INLINE_DATA).is_none() {
         found.report.add(Code::InlineData, spot.clone(), "no attribute system.data", "one, maybe empty");
     }

@@ -70,7 +70,8 @@ fn e2fsck_agrees_about_the_corpus() {
                 Err(error) => (true, error.to_string()),
             };
             let differs = DIFFERENCES.iter().any(|(known, _)| *known == name);
-            if (known != complains(&theirs)) != differs {
+            // A folder may hold several volumes, only one of which differs.
+            if known != complains(&theirs) && !differs {
                 let (exit, said) = theirs;
                 wrong.push(format!("== {name}: e2fsck ends with {exit}: {said}\nours:\n{shown}\n"));
             }
