@@ -56,7 +56,7 @@ fn write(
     let mut reporter = Reporter { session, place: &args.place, progress };
     let name = args.place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
     let written = rt.block_on(async {
-        let top = args.place.resolve(&volume, Follow::No).await?;
+        let top = args.place.resolve(volume, Follow::No).await?;
         to_tar(volume, &top, name, out, &mut reporter).await
     })?;
     reporter.progress.finish();

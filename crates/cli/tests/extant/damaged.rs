@@ -207,7 +207,7 @@ fn what_linux_reads_past_damage_is_read() {
         ],
     );
     let sound = fs::read(&image).unwrap();
-    let set = |field: String| move |image: &Path| debugfs(image, &[field.clone()]);
+    let set = |field: String| move |image: &Path| debugfs(image, std::slice::from_ref(&field));
     let high = |path: &'static str| {
         move |image: &Path| {
             let at = record(image, path) + 118;
