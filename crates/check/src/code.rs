@@ -136,7 +136,7 @@ codes! {
         "the count of free inodes is wrong" "recompute it" "" "PR_5_FREE_INODE_COUNT_GROUP";
     DescriptorDirectories "descriptor-directories" "group descriptor" Low cross
         "the count of directories is wrong" "recompute it" "" "PR_5_FREE_DIR_COUNT_GROUP";
-    BlockBitmapChecksum "block-bitmap-checksum" "block bitmap" Low one
+    BlockBitmapChecksum "block-bitmap-checksum" "block bitmap" Low cross
         "the checksum is wrong" "rebuild it" "" "PR_5_BLOCK_BITMAP_CSUM_INVALID";
     BlockBitmapPadding "block-bitmap-padding" "block bitmap" Low one
         "bits beyond the group are not set" "set them" "" "PR_5_BLOCK_BMAP_PADDING";
@@ -144,7 +144,7 @@ codes! {
         "blocks in use are marked as free, and may be given to another file" "mark them as used" "" "PR_5_BLOCK_USED";
     BlockBitmapLeaked "block-used-unclaimed" "block bitmap" Low cross
         "blocks are marked as used, but nothing claims them" "mark them as free" "what only they still prove" "PR_5_BLOCK_UNUSED";
-    InodeBitmapChecksum "inode-bitmap-checksum" "inode bitmap" Low one
+    InodeBitmapChecksum "inode-bitmap-checksum" "inode bitmap" Low cross
         "the checksum is wrong" "rebuild it" "" "PR_5_INODE_BITMAP_CSUM_INVALID";
     InodeBitmapPadding "inode-bitmap-padding" "inode bitmap" Low one
         "bits beyond the group are not set" "set them" "" "PR_5_INODE_BMAP_PADDING";

@@ -45,20 +45,30 @@ impl Context {
         Some((block, (offset & u64::from(self.sb.block_size().bytes() - 1)) as usize))
     }
 
-    /// Clusters that an inode is charged for values in other inodes.
-    pub(crate) fn clusters_of_values(&self, xattrs: &Xattrs<'_>) -> u64 {
+    /// What an inode is charged for values in other inodes.
+    pub(crate) fn values(&self, xattrs: &Xattrs<'_>) -> Values {
         let cluster = u64::from(self.sb.blocks_per_cluster()) << self.sb.block_size().log2();
-        xattrs
-            .iter()
-            .map(|xattr| match xattr.value {
-                XattrValue::Inode { size, .. } => u64::from(size).div_ceil(cluster),
-                XattrValue::Bytes(_) => 0,
-            })
-            .sum()
+        let sizes = xattrs.iter().filter_map(|xattr| match xattr.value {
+            XattrValue::Inode { size, .. } => Some(u64::from(size).div_ceil(cluster)),
+            XattrValue::Bytes(_) => None,
+        });
+        sizes.fold(Values::default(), |sum, clusters| Values {
+            clusters: sum.clusters + clusters,
+            inodes: sum.inodes + 1,
+        })
     }
 
     /// The same, for an attribute block.
-    pub(crate) fn value_clusters(&self, block: &[u8], inode: InodeNumber, at: VolumeBlock) -> u64 {
-        XattrBlock::parse(block, inode, at).map_or(0, |block| self.clusters_of_values(&block.xattrs))
+    pub(crate) fn values_of_block(&self, block: &[u8], inode: InodeNumber, at: VolumeBlock) -> Values {
+        let block = XattrBlock::parse(block, inode, at);
+        block.map_or(Values::default(), |block| self.values(&block.xattrs))
     }
+}
+
+/// Values of attributes that lie in inodes of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Values {
+    pub(crate) clusters: u64,
+    /// Each counts as an inode of the owner, too.
+    pub(crate) inodes: u64,
 }

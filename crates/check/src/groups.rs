@@ -93,7 +93,7 @@ fn compare(ctx: &Context, group: u32, at: u64, bitmap: &[u8], report: &mut Repor
     }
     let bits = ctx.sb.group_clusters(Group(group));
     let whole = (bits as usize).div_ceil(8);
-    let partial = bits % 8 != 0 && bitmap[whole - 1] | (u8::MAX >> (8 - bits % 8)) != u8::MAX;
+    let partial = !bits.is_multiple_of(8) && bitmap[whole - 1] | (u8::MAX >> (8 - bits % 8)) != u8::MAX;
     if partial || bitmap[whole..].iter().any(|&byte| byte != u8::MAX) {
         report.add(Code::BlockBitmapPadding, spot, "clear bits", "set ones");
     }

@@ -324,7 +324,9 @@ fn file(
     // truncated may have any size.
     if is_orphan {
         let mut record = File::new(ctx, inode, Role::Symlink);
-        record.clusters += xattrs::in_inode(ctx, inode, found).clusters;
+        let xattrs = xattrs::in_inode(ctx, inode, found);
+        record.clusters += xattrs.clusters;
+        record.values += xattrs.values;
         record.owners = Some(owners(ctx, inode));
         totals.directories += u32::from(kind == Some(FileKind::Directory));
         let is_mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory))
@@ -347,6 +349,7 @@ fn file(
     let xattrs = xattrs::in_inode(ctx, inode, found);
     let mut record = File::new(ctx, inode, Role::Regular);
     record.clusters += xattrs.clusters;
+    record.values += xattrs.values;
     if !is_value {
         record.owners = Some(owners(ctx, inode));
     }

@@ -43,6 +43,8 @@ pub(crate) struct File {
     pub(crate) stored_512: u64,
     /// Clusters found so far.
     pub(crate) clusters: u64,
+    /// Values of attributes in other inodes.
+    pub(crate) values: u64,
     /// One past the last block with a place, and past the last written one.
     end: u64,
     written_end: u64,
@@ -93,6 +95,7 @@ impl File {
             flags: inode.flags(),
             stored_512: inode.blocks_512(&ctx.sb),
             clusters: 0,
+            values: 0,
             end: 0,
             written_end: 0,
             cluster_runs: Vec::new(),
@@ -209,7 +212,11 @@ impl Files {
             Job::Pointers { levels, logical } => {
                 self.pointers(ctx, found, file, slot, at, block, levels, logical);
             }
-            Job::Xattrs => file.clusters += ctx.value_clusters(block, file.number, at),
+            Job::Xattrs => {
+                let values = ctx.values_of_block(block, file.number, at);
+                file.clusters += values.clusters;
+                file.values += values.inodes;
+            }
         }
     }
 
@@ -503,7 +510,7 @@ fn finish(ctx: &Context, found: &mut Found, mut file: File) {
         );
     }
     if let Some(owners) = file.owners {
-        found.usage.add(owners, counted * 512);
+        found.usage.add(owners, counted * 512, 1 + file.values);
     }
     let block_bytes = u64::from(ctx.sb.block_size().bytes());
     let (found_size, end) = (file.size, file.end);
@@ -522,7 +529,7 @@ fn finish(ctx: &Context, found: &mut Found, mut file: File) {
     match file.role {
         Role::Directory => {
             let blocks = file.size / block_bytes;
-            if file.size % block_bytes != 0 {
+            if !file.size.is_multiple_of(block_bytes) {
                 wrong_size("whole blocks".into());
             } else if blocks == 0 || blocks > u64::from(u32::MAX) {
                 wrong_size("at least one block".into());

@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 const QUOTA_BYTES_MAX: u64 = 256 << 20;
 /// Blocks of a map that are read for one file.
 const NODES_MAX: usize = 1 << 16;
+/// The most runs of a file of the volume's own: a journal has at most 10,240,000 blocks (mke2fs).
+const RUNS_MAX: usize = 10_300_000;
 
 /// Reads an inode as it is; `None` if it cannot be read.
 pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Inode> {
@@ -46,6 +48,7 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
                     for n in 0..entries.len() {
                         nodes += 1;
                         if nodes < NODES_MAX
+                            && runs.len() < RUNS_MAX
                             && let Some(piece) = ctx.source.one(entries[n].child.0).await
                         {
                             todo.push((cx.child(depth, &entries, n), piece.bytes().to_vec()));
@@ -68,12 +71,17 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
             todo.push((logical, inode.block_pointer(n), levels));
             logical += reach;
         }
+        let mut visited = BTreeSet::new();
         while let Some((logical, at, levels)) = todo.pop() {
-            if at.0 == 0 || !ctx.sb.is_valid_block(at) {
+            if at.0 == 0 || !ctx.sb.is_valid_block(at) || runs.len() >= RUNS_MAX {
                 continue;
             }
             if levels == 0 {
                 runs.push((logical, at.0, 1));
+                continue;
+            }
+            // A map that names a node twice would be as long as it likes.
+            if !visited.insert(at.0) {
                 continue;
             }
             nodes += 1;

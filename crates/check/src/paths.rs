@@ -105,6 +105,11 @@ fn path(names: &BTreeMap<u32, (u32, Vec<u8>)>, number: u32) -> Option<Vec<u8>> {
             return None;
         }
     }
+    /// Each finding has a copy of its path.
+    const MOST_BYTES: usize = 4096;
+    if parts.iter().map(|part| part.len() + 1).sum::<usize>() > MOST_BYTES {
+        return None;
+    }
     let mut path = Vec::new();
     for part in parts.iter().rev() {
         path.push(b'/');

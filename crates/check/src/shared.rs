@@ -17,7 +17,7 @@ const RUNS: usize = 4096;
 const NODES: usize = 1 << 16;
 
 /// Joins contested runs; returns blocks as ranges.
-pub(crate) fn join(ctx: &Context, contested: &mut Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+pub(crate) fn join(ctx: &Context, contested: &mut [(u64, u64)]) -> Vec<(u64, u64)> {
     contested.sort_unstable();
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for &(start, len) in contested.iter() {

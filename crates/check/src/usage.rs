@@ -15,15 +15,15 @@ impl Usage {
         Self { enabled, ..Self::default() }
     }
 
-    /// Adds one inode of these owners (user, group, project) with its space in bytes.
-    pub(crate) fn add(&mut self, owners: [u32; 3], bytes: u64) {
+    /// Adds inodes of these owners (user, group, project) with their space in bytes.
+    pub(crate) fn add(&mut self, owners: [u32; 3], bytes: u64, count: u64) {
         if !self.enabled {
             return;
         }
         for (of_kind, id) in self.by_kind.iter_mut().zip(owners) {
             let (space, inodes) = of_kind.entry(id).or_default();
             *space = space.wrapping_add(bytes);
-            *inodes += 1;
+            *inodes += count;
         }
     }
 

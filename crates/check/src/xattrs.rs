@@ -18,6 +18,8 @@ use std::hash::{Hash, Hasher};
 pub(crate) struct InInode {
     /// Clusters that count for the inode: its attribute block, and values in other inodes.
     pub(crate) clusters: u64,
+    /// Values in other inodes.
+    pub(crate) values: u64,
 }
 
 /// A hash of an attribute's name, for finding duplicates.
@@ -42,7 +44,9 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
         }
     };
     each(ctx, &xattrs, number, &spot, found);
-    result.clusters += ctx.clusters_of_values(&xattrs);
+    let values = ctx.values(&xattrs);
+    result.clusters += values.clusters;
+    result.values += values.inodes;
     let mut names: Vec<u64> = xattrs.iter().map(|xattr| name_hash(&xattr.name)).collect();
     duplicates(&xattrs, &spot, found);
     overlaps(&xattrs, &spot, found);

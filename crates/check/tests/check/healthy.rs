@@ -21,7 +21,16 @@ const PROFILES: [(&str, u32, &[&str]); 17] = [
     (
         "quota",
         8 << 10,
-        &["-t", "ext4", "-b", "1024", "-O", "quota,project", "-E", "quotatype=usrquota:grpquota:prjquota"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "quota,project,ea_inode",
+            "-E",
+            "quotatype=usrquota:grpquota:prjquota",
+        ],
     ),
     ("orphan-file", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]),
     ("mmp", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp,ea_inode,large_dir,encrypt,casefold,verity"]),
@@ -34,6 +43,9 @@ fn healthy_volumes_have_no_findings() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
+    let value = folder.path().join("value");
+    fs::write(&value, [b'v'; 3000]).unwrap();
+    let large = format!("ea_set -f {} /file user.large", value.display());
     for (name, kib, options) in PROFILES {
         let image = volume(folder.path(), name, kib, options);
         for step in ["new", "changed", "reindexed"] {
@@ -46,6 +58,8 @@ fn healthy_volumes_have_no_findings() {
                         "ea_set /dir user.third three",
                         "mkdir /made",
                         "rm /empty",
+                        // Its inode counts for the owner of the file.
+                        if options.iter().any(|option| option.contains("ea_inode")) { &large } else { "" },
                     ],
                 ),
                 "reindexed" => {
