@@ -244,7 +244,6 @@ fn what_is_typed_for_something_else_is_answered_with_the_right_command() {
     let (file, within) = (file.to_str().unwrap(), format!("{image}:/a/zero"));
     let target = format!("{image}:/new");
     for (args, told) in [
-        (vec!["mount", image, "/mnt"], "mount -o loop"),
         (vec!["fsck", image], "e2fsck -f"),
         (vec!["resize", image, "20M"], "extant shrink"),
         (vec!["extract", image], "extant export"),
