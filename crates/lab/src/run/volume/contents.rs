@@ -4,7 +4,7 @@ use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
 use crate::made::{free_of, from_file, made};
 use extant_block::Sector;
 use extant_format::BlockSize;
-use extant_image::{FsType, SizePolicy, VolumeOptions};
+use extant_image::{FeatureChoices, FsType, SizePolicy, VolumeOptions};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -25,8 +25,12 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         FileSystem::Ext4 => FsType::Ext4,
         FileSystem::None | FileSystem::Xfs => return Ok(None),
     };
+    // The expected tables of the experiments are of volumes with these; where files lie depends on
+    // them.
+    let newest = Some(fs_type == FsType::Ext4);
     let options = VolumeOptions {
         fs_type,
+        features: FeatureChoices { metadata_csum_seed: newest, orphan_file: newest, ..Default::default() },
         block_size: Some(BlockSize::K4),
         inode_size: spec.inode_bytes.unwrap_or(256),
         size: SizePolicy::Fixed(spec.bytes),
