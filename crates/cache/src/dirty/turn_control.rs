@@ -100,8 +100,6 @@ struct Device {
     amounts: Amounts,
     /// The last limit it got, and when.
     given: (Nanos, u64),
-    /// That limit was on its way down.
-    is_easing: bool,
     /// When something was last dirty or in flight.
     active_at: Nanos,
     /// Since when something has been in flight without a break.
@@ -148,8 +146,6 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     limit: u64,
-    /// The limit is on its way down, because the device holds far too much.
-    is_easing: bool,
     /// The write rate of the device.
     rate: u64,
     /// The rate at which work is issued to the device; at least its write rate.
@@ -189,8 +185,7 @@ impl Plan {
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
         let target = limit - limit / 8;
-        let is_easing = false;
-        Self { limit, is_easing, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
+        Self { limit, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
     }
 
     /// Pages a writer may have dirtied after waiting for `span`.
@@ -279,33 +274,29 @@ impl TurnControl {
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 
-    /// The limit for a device that may have to give back much memory: it falls gradually. Also
-    /// whether it is falling.
-    fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> (u64, bool) {
+    /// The limit for a device that may have to give back much memory: it falls gradually.
+    fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let limit = self.limit_of(now, numbers);
         let device = &self.devices[numbers.device.0 as usize];
         let (rate, held, (at, before)) = (device.rate(now), numbers.on_device.total(), device.given);
-        // Writers resume an eighth below the limit. That of a lone device does not fall when its
-        // rate becomes known, so its writers do not hold more than they may.
-        let resumes = if numbers.devices > 1 { limit - limit / 8 } else { limit };
-        if held <= resumes.saturating_add(pages_in(rate, STANDSTILL)) {
-            return (limit, false);
+        if held <= limit.saturating_add(pages_in(rate, STANDSTILL)) {
+            return limit;
         }
-        let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, STANDSTILL));
-        // The fall begins where writers may go on. They may have been waiting at the last limit
-        // when the device turned out to be slow, and would wait until it has written an eighth.
-        let before = if device.is_easing { before } else { before.max(most) };
         let passed = now.saturating_sub(at);
         let given_back = (pages_in(rate, passed) / 2).max(pages_in(before, passed) / GIVEN_BACK_S);
-        let eased = limit.max(before.saturating_sub(given_back).min(most));
-        (eased.min(numbers.limits.limit_pages), true)
+        // Writers resume an eighth below the limit.
+        let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, MAX_PAUSE));
+        limit.max(before.saturating_sub(given_back).min(most)).min(numbers.limits.limit_pages)
     }
 
     fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
         let device = &self.devices[numbers.device.0 as usize];
-        let (limit, is_easing) = self.eased_limit(now, numbers);
-        let (rate, credit_rate) = (device.rate(now), self.credit_rate(now, numbers));
-        Plan { is_easing, ..Plan::new(limit, rate, credit_rate, device.active_writers()) }
+        Plan::new(
+            self.eased_limit(now, numbers),
+            device.rate(now),
+            self.credit_rate(now, numbers),
+            device.active_writers(),
+        )
     }
 
     /// The rate at which work is issued to the device. On a shared link, a device's share is its
@@ -442,7 +433,6 @@ impl DirtyControl for TurnControl {
             None => self.plan(now, numbers),
         };
         self.devices[at].given = (now, plan.limit);
-        self.devices[at].is_easing = plan.is_easing;
         orders.flusher = self.background(now, numbers, &plan);
         // Lent memory is returned as it is written. Until then the device is over its limit. A
         // writer that was promised a turn earlier still gets it, as long as the promise lasts.
