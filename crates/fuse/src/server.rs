@@ -6,20 +6,20 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
-use crate::object::Object;
+use crate::object::{Object, ROOT};
 use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
     FSYNC_FDATASYNC, ForgetOne, InitIn, InitOut, InvalInodeOut, MAJOR, MINOR, MINOR_MIN, Malformed,
     NOTIFY_INVAL_INODE, Operation, Reply, ReplyHeader, Request, RequestHeader, init,
 };
 use crate::{OpenVolume, Transport, ops};
-use extant_rt::{Class, Rt};
+use extant_rt::{Class, Nanos, Rt};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -28,6 +28,12 @@ const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 /// A request up to this long is copied out of its buffer, so that requests that wait do not hold a
 /// mebibyte each.
 const SHORT_BYTES: usize = 64 << 10;
+/// ENOSPC.
+const NO_SPACE: i32 = 28;
+/// How often, and how many times, to look whether deleted files have given back their space before
+/// a full volume is reported.
+const DELETED_STEP: Nanos = Nanos::from_millis(5);
+const DELETED_STEPS: u32 = 1000;
 /// Buffers kept for the next requests.
 const SPARE_BUFFERS: usize = 4;
 /// Requests of read-ahead and of write-back that the kernel has in flight at once.
@@ -56,6 +62,8 @@ pub struct Server {
     is_initialised: AtomicBool,
     /// The kernel speaks no version of the protocol that we do.
     is_refused: AtomicBool,
+    /// Deleted files whose space a task is giving back.
+    deleting: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for Server {
@@ -86,6 +94,7 @@ impl Server {
             idle: Condvar::new(),
             is_initialised: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
+            deleting: Arc::default(),
         })
     }
 
@@ -200,6 +209,36 @@ impl Server {
     }
 
     async fn perform(
+        &self,
+        header: &RequestHeader,
+        group: Option<u32>,
+        operation: &Operation<'_>,
+    ) -> Result<Reply> {
+        match self.perform_once(header, group, operation).await {
+            Err(failure) if failure.errno() == NO_SPACE => {
+                self.wait_for_deleted().await;
+                Box::pin(self.perform_once(header, group, operation)).await
+            }
+            done => done,
+        }
+    }
+
+    /// Waits until deleted files have given back their space. On ext4 the last close does that;
+    /// here the kernel tells of it a moment later, and a task does it.
+    async fn wait_for_deleted(&self) {
+        for _ in 0..DELETED_STEPS {
+            self.rt.sleep(DELETED_STEP).await;
+            if self.deleting.load(Ordering::Acquire) == 0 {
+                break;
+            }
+        }
+        // One that was closed after the kernel had forgotten it has no task.
+        if let Ok(Object::Live(root)) = self.served.nodes.get(ROOT) {
+            root.release().await;
+        }
+    }
+
+    async fn perform_once(
         &self,
         header: &RequestHeader,
         group: Option<u32>,
@@ -354,7 +393,13 @@ impl Server {
             && node.attributes().is_ok_and(|attributes| attributes.links == 0)
         {
             // Its space is free at once, at nobody's expense.
-            self.spawn("fuse delete", node.release());
+            self.deleting.fetch_add(1, Ordering::AcqRel);
+            let deleting = Deleting(self.deleting.clone());
+            let release = node.release();
+            self.spawn("fuse delete", async move {
+                let _deleting = deleting;
+                release.await;
+            });
         }
     }
 
@@ -374,6 +419,15 @@ impl Server {
 
     fn ticket(self: &Arc<Self>, unique: u64) -> Ticket<'_> {
         Ticket { server: self, unique, is_open: true }
+    }
+}
+
+/// A deleted file whose space is being given back.
+struct Deleting(Arc<AtomicUsize>);
+
+impl Drop for Deleting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
