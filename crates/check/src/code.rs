@@ -75,8 +75,8 @@ macro_rules! codes {
                 match self { $(Self::$name => $e2fsck,)* }
             }
 
-            /// Whether several structures contradict each other. On a volume that is being written
-            /// this may only mean that they were read at different times.
+            /// Whether several structures contradict each other. On a volume that is being written,
+            /// the reason may be that they were read at different times.
             pub const fn is_cross(self) -> bool {
                 match self { $(Self::$name => codes!(@cross $cross),)* }
             }
@@ -309,7 +309,7 @@ codes! {
     JournalErrno "journal-errno" "journal" Low one
         "the journal was aborted by an error" "clear the record" "the record" "none: cleared silently by a repair";
     Mmp "mmp" "multiple-mount-protection block" Medium one
-        "it is damaged" "write it anew, once nobody uses the volume" "" "PR_0_MMP_CSUM_INVALID, PR_0_MMP_INVALID_BLK, PR_0_MMP_INVALID_MAGIC";
+        "it is damaged" "write it again when the volume is not in use" "" "PR_0_MMP_CSUM_INVALID, PR_0_MMP_INVALID_BLK, PR_0_MMP_INVALID_MAGIC";
     QuotaInode "quota-inode" "quota" Medium one
         "a quota file's inode is missing or wrong" "make a new one" "limits" "PR_0_INVALID_QUOTA_INO, PR_1_QUOTA_BAD_MODE";
     QuotaFile "quota-file" "quota" Medium one

@@ -4,8 +4,8 @@ use crate::layout::{GroupInfo, OwnBlocks};
 use crate::source::Source;
 use crate::state::{Claims, Inodes};
 use extant_format::{
-    ChecksumSeed, Incompat, InodeNumber, Superblock, VolumeBlock, XattrBlock, XattrValue, Xattrs,
-    inode_offset,
+    ChecksumSeed, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, VolumeBlock, XattrBlock,
+    XattrValue, Xattrs, inode_offset, pointers_per_block,
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -71,4 +71,24 @@ pub(crate) struct Values {
     pub(crate) clusters: u64,
     /// Each counts as an inode of the owner, too.
     pub(crate) inodes: u64,
+}
+
+/// A pointer in an inode (`i_block`).
+pub(crate) struct RootPointer {
+    /// The first file block that it leads to.
+    pub(crate) logical: u64,
+    pub(crate) at: VolumeBlock,
+    /// Levels of indirect blocks below it; 0 for a block of data.
+    pub(crate) levels: u32,
+}
+
+/// The pointers of an inode that is mapped by pointers.
+pub(crate) fn root_pointers(sb: &Superblock, inode: &Inode) -> impl Iterator<Item = RootPointer> {
+    let per_block = u64::from(pointers_per_block(sb.block_size()));
+    let roots = (0..15).map(|n| (inode.block_pointer(n), (n as u32).saturating_sub(DIRECT_POINTERS - 1)));
+    roots.scan(0, move |next, (at, levels)| {
+        let logical = *next;
+        *next += per_block.pow(levels);
+        Some(RootPointer { logical, at, levels })
+    })
 }

@@ -191,7 +191,7 @@ impl Block<'_> {
                 }
             };
             if let Err(corrupt) = sum {
-                // With an index that is damaged as a whole, its form was reported.
+                // A damaged index has already been reported for its form.
                 let code = if is_dx { Code::HtreeNode } else { Code::DirectoryChecksum };
                 self.found.report.corrupt(code, self.spot(), &corrupt);
             }

@@ -1,10 +1,10 @@
 //! Finds what is wrong with an ext2, ext3 or ext4 volume. Nothing is written.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
-//! keeps one bit for each cluster and four bytes for each inode, both only for groups in use, so
-//! its memory depends on what the volume holds and not on what its superblock claims. Newer blocks
-//! in a dirty journal are used in place of those at home. All structures are parsed by
-//! `extant-format`; a damaged one is reported, and what follows from it is left out.
+//! keeps one bit for each cluster and four bytes for each inode, both only for groups in use. An
+//! image that was made to do harm can make it use more. If the journal is dirty, its newer copies
+//! of blocks are read instead of the old ones. All structures are parsed by `extant-format`; a
+//! damaged one is reported, and what follows from it is left out.
 //!
 //! Each [`Finding`] has a [`Code`] with a stable name, says where and what was found and expected,
 //! and has the same place in the result whatever the number of tasks.

@@ -3,14 +3,13 @@
 //! Nodes are not read when an inode is seen. They wait in a list that is read in disk order once it
 //! is long enough, so one pass over the disk serves many files.
 
-use crate::context::Context;
+use crate::context::{Context, RootPointer, root_pointers};
 use crate::finding::Spot;
 use crate::found::{Found, Run, Target};
 use crate::{Code, finding};
 use extant_format::{
-    BlockRange, ChecksumSeed, DIRECT_POINTERS, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags,
-    InodeNumber, Place, Problem, VolumeBlock, check_pointer, parse_indirect, pointers_per_block,
-    verify_extent_checksum,
+    BlockRange, ChecksumSeed, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags, InodeNumber, Place,
+    Problem, VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
 use std::sync::atomic::Ordering;
 
@@ -71,7 +70,7 @@ enum Job {
         levels: u32,
         logical: u64,
     },
-    /// Attributes, for values in other inodes only.
+    /// A block of attributes. Only values that lie in other inodes are counted.
     Xattrs,
 }
 
@@ -244,7 +243,7 @@ impl Files {
                 return found.report.corrupt(code, spot, &corrupt);
             }
         };
-        // e2fsck allows two entries fewer than fit; Linux allows any number but 0.
+        // e2fsck wants room for all entries that fit, or for up to two fewer. Linux refuses only 0.
         let (stored, room) = (ExtentNode::stored_capacity(bytes), ExtentNode::capacity(bytes.len(), false));
         if stored + 2 < room {
             let expected = format!("at least {}", room - 2);
@@ -302,15 +301,7 @@ impl Files {
     }
 
     fn root_pointers(&mut self, ctx: &Context, found: &mut Found, file: &mut File, slot: u32, inode: &Inode) {
-        let per_block = u64::from(pointers_per_block(ctx.sb.block_size()));
-        let mut logical = 0;
-        let mut reach = 1;
-        for n in 0..15 {
-            let levels = (n as u32).saturating_sub(DIRECT_POINTERS - 1);
-            if levels > 0 {
-                reach *= per_block;
-            }
-            let at = inode.block_pointer(n);
+        for RootPointer { logical, at, levels } in root_pointers(&ctx.sb, inode) {
             match check_pointer(at, &ctx.sb, Place::Inode(inode.number)) {
                 Ok(VolumeBlock(0)) => {}
                 Ok(at) if levels == 0 => run(ctx, found, file, logical, at, 1, true),
@@ -324,7 +315,6 @@ impl Files {
                     found.report.corrupt(pointer_code(file), file.spot().at_file_block(logical), &corrupt);
                 }
             }
-            logical += reach;
         }
     }
 

@@ -2,15 +2,14 @@
 //! of multiple-mount protection.
 
 use crate::Code;
-use crate::context::Context;
+use crate::context::{Context, root_pointers};
 use crate::finding::{Report, Spot};
 use crate::usage::Usage;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
-    Compat, DIRECT_POINTERS, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags,
-    InodeNumber, Mmp, OrphanBlock, QUOTA_BLOCK_BYTES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry,
-    QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, RoCompat, VolumeBlock, parse_indirect,
-    pointers_per_block,
+    Compat, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Mmp,
+    OrphanBlock, QUOTA_BLOCK_BYTES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind,
+    QuotaLeaf, QuotaTreeNode, RoCompat, VolumeBlock, parse_indirect, pointers_per_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -60,17 +59,8 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
         }
     } else {
         let per_block = u64::from(pointers_per_block(ctx.sb.block_size()));
-        let mut todo = Vec::new();
-        let mut logical = 0;
-        let mut reach = 1;
-        for n in 0..15 {
-            let levels = (n as u32).saturating_sub(DIRECT_POINTERS - 1);
-            if levels > 0 {
-                reach *= per_block;
-            }
-            todo.push((logical, inode.block_pointer(n), levels));
-            logical += reach;
-        }
+        let mut todo: Vec<_> =
+            root_pointers(&ctx.sb, inode).map(|root| (root.logical, root.at, root.levels)).collect();
         let mut visited = BTreeSet::new();
         while let Some((logical, at, levels)) = todo.pop() {
             if at.0 == 0 || !ctx.sb.is_valid_block(at) || runs.len() >= RUNS_MAX {

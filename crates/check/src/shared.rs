@@ -1,11 +1,10 @@
 //! Blocks that are claimed more than once: a second pass over maps that names all owners.
 
 use crate::Code;
-use crate::context::Context;
+use crate::context::{Context, root_pointers};
 use crate::finding::{Report, Spot};
 use extant_format::{
-    DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock,
-    parse_indirect,
+    ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock, parse_indirect,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -163,7 +162,7 @@ async fn one(
         return;
     }
     let mut todo: Vec<(VolumeBlock, u32)> =
-        (0..15).map(|n| (inode.block_pointer(n), (n as u32).saturating_sub(DIRECT_POINTERS - 1))).collect();
+        root_pointers(&ctx.sb, inode).map(|root| (root.at, root.levels)).collect();
     while let Some((at, levels)) = todo.pop() {
         if at.0 == 0 || !ctx.sb.is_valid_block(at) {
             continue;

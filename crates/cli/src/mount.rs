@@ -69,7 +69,7 @@ fn in_background(session: &mut Session) -> Result<(), Failure> {
     if is_ready {
         return Ok(());
     }
-    // It has told why.
+    // It has printed the reason.
     session.exit_with(match child.wait().map_err(own)?.code() {
         Some(2) => Exit::Usage,
         Some(3) => Exit::Corrupt,
@@ -147,7 +147,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     handle.close();
     rt.block_on(watch)??;
     let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
-    // A connection that was cut leaves a directory that nobody can use.
+    // After an abort the directory stays mounted and gives errors only.
     let cleared = match served.is_err() {
         true => unmount(&directory, true),
         false => clear_dead(&directory).map(drop),
@@ -162,7 +162,7 @@ fn failed(image: &Path, error: extant_fs::Error) -> Failure {
 
 /// Tells the command that waits, and lets go of its terminal and directory.
 fn go_to_background() {
-    // If nobody waits any more, the directory is mounted all the same.
+    // If the waiting command has ended, the directory stays mounted.
     let _ = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
@@ -238,7 +238,7 @@ pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Fai
         return Err(Failure::host(&mounted.point, std::io::Error::other(words)));
     }
     let is_read_only = is_read_only(&mounted.point);
-    // What the server cannot write when it closes the volume, nobody would learn of.
+    // The server cannot report errors of its final writes, so they happen here first.
     let written = match server.is_some() && !is_read_only {
         true => make_durable(&mounted.point),
         false => Ok(()),

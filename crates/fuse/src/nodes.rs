@@ -1,4 +1,4 @@
-//! The inodes that the kernel refers to, with how often it was told of each.
+//! The inodes that the kernel refers to, each with its lookup count.
 
 use crate::errno::{Errno, Result};
 use crate::object::{Object, ROOT, nodeid};
@@ -27,13 +27,13 @@ impl Nodes {
     }
 
     /// # Errors
-    /// The kernel was never told of it.
+    /// The kernel has never looked it up.
     pub(crate) fn get(&self, nodeid: u64) -> Result<Object> {
         let table = self.table.lock();
         Ok(table.get(&nodeid).ok_or(Errno::STALE)?.object.clone())
     }
 
-    /// Counts that the kernel is told of an inode. Returns its number.
+    /// Adds one to an inode's lookup count. Returns its number.
     pub(crate) fn tell(&self, object: &Object) -> u64 {
         let nodeid = nodeid(object.inode());
         let mut table = self.table.lock();

@@ -154,7 +154,7 @@ impl Server {
         });
         // The task polls it again with its own waker.
         let mut cx = Context::from_waker(Waker::noop());
-        // Its ticket has told the kernel; the message was printed.
+        // The dropped ticket has sent EIO, and the panic was printed.
         let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) else { return };
         if polled.is_pending() {
             self.spawn("fuse request", work);
@@ -392,7 +392,7 @@ impl Server {
         if let Some(Object::Live(node)) = self.served.nodes.forget(nodeid, lookups)
             && node.attributes().is_ok_and(|attributes| attributes.links == 0)
         {
-            // Its space is free at once, at nobody's expense.
+            // A task frees its space, so that no request has to wait for it.
             self.deleting.fetch_add(1, Ordering::AcqRel);
             let deleting = Deleting(self.deleting.clone());
             let release = node.release();

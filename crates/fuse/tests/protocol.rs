@@ -24,7 +24,7 @@ impl Transport for Pipe {
     }
 
     fn write(&self, parts: &[&[u8]]) -> std::io::Result<()> {
-        // A test that has seen enough is gone.
+        // The test may have ended.
         let _ = self.replies.lock().unwrap().send(parts.concat());
         Ok(())
     }

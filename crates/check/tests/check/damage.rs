@@ -80,7 +80,7 @@ fn find(bytes: &[u8], what: &[u8]) -> usize {
     bytes.windows(what.len()).position(|window| window == what).unwrap()
 }
 
-/// A change of bytes on a volume without checksums.
+/// Changes bytes of a volume without checksums.
 type Change = fn(&mut [u8]);
 
 #[test]
@@ -125,7 +125,7 @@ fn damage_that_e2fsck_misses_is_found() {
             let at = find(bytes, b"bbb\0");
             bytes[at..at + 3].copy_from_slice(b"aaa");
         }),
-        ("a prefix that nobody knows", Code::XattrIndex, |bytes| {
+        ("an unknown prefix", Code::XattrIndex, |bytes| {
             let at = find(bytes, b"ccc\0");
             bytes[at - 15] = 77;
         }),

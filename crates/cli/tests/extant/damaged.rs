@@ -187,7 +187,7 @@ fn record(image: &Path, path: &str) -> usize {
         + usize::from_str_radix(offset.split_whitespace().next().unwrap(), 16).unwrap()
 }
 
-/// What Linux reads of a damaged volume is read, and the damage is told.
+/// We read what Linux reads of a damaged volume, and report the damage.
 #[test]
 fn what_linux_reads_past_damage_is_read() {
     if !have("mke2fs") || !have("debugfs") {

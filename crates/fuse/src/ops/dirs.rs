@@ -30,7 +30,7 @@ pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller
     let filled = fill(served, &dir.object, &mut listing, &mut reply, most, plus).await;
     dir.put_back(listing);
     match filled {
-        // What was listed before an error is told first; the error comes again.
+        // Names listed before an error are sent first. The next request meets the error again.
         Err(failure) if reply.bytes.is_empty() => Err(failure),
         _ => Ok(Reply::Listing(reply.bytes, reply.told)),
     }

@@ -103,7 +103,7 @@ pub(crate) async fn create(
     loop {
         match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
             Ok(node) => {
-                // Its mode does not matter to whoever has created it.
+                // The caller created it, so its mode does not matter.
                 let file = node.open(caller, FileOptions::default())?;
                 return created(served, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
             }

@@ -1,5 +1,4 @@
-//! The controls of files that the kernel passes on: flags, projects, discarding free space, the
-//! volume's label.
+//! The ioctls that reach a FUSE server: flags, projects, discarding free space, the volume's label.
 
 use crate::errno::{Errno, Result};
 use crate::object::Object;

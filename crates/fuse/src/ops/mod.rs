@@ -1,4 +1,4 @@
-//! The operations, each mapped to one of the volume.
+//! Carries out FUSE operations on the volume.
 
 pub(crate) mod attributes;
 pub(crate) mod dirs;
