@@ -1,6 +1,6 @@
 //! Block group descriptors (kernel document: *Block Group Descriptors*).
 
-use crate::{Corrupt, Group, InodeNumber, Place, Superblock, VolumeBlock, crc16};
+use crate::{BlockSize, Corrupt, Group, Incompat, InodeNumber, Place, Superblock, VolumeBlock, crc16};
 use bitflags::bitflags;
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
@@ -240,6 +240,35 @@ fn check_inode_table(at: VolumeBlock, sb: &Superblock, place: Place) -> Result<(
 pub fn inode_table_blocks(sb: &Superblock) -> u32 {
     let bytes = u64::from(sb.inodes_per_group()) * u64::from(sb.inode_size());
     sb.block_size().blocks_for(bytes) as u32
+}
+
+/// Blocks at the start of a group that hold a copy of the superblock, descriptors, and blocks
+/// reserved for more descriptors.
+pub fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
+    // With blocks of 1 KiB in clusters, group 0 begins with block 0 but its superblock is in block
+    // 1.
+    let before = if group == Group(0) { primary_superblock(sb) - sb.first_data_block().0 } else { 0 };
+    before as u32 + leading_structures(sb, group)
+}
+
+/// The block of the primary superblock.
+fn primary_superblock(sb: &Superblock) -> u64 {
+    sb.first_data_block().0.max(u64::from(sb.block_size() == BlockSize::K1))
+}
+
+fn leading_structures(sb: &Superblock, group: Group) -> u32 {
+    let backup = u32::from(sb.has_backup(group));
+    let per_block = sb.descriptors_per_block();
+    let meta_bg = sb.incompat().contains(Incompat::META_BG);
+    let first_meta_bg = sb.raw().s_first_meta_bg.get();
+    if !meta_bg || group.0 / per_block < first_meta_bg {
+        let table = if meta_bg { first_meta_bg } else { sb.descriptor_blocks() };
+        let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
+        return backup * (1 + table + reserved);
+    }
+    // A meta group has one block of descriptors, with copies in its first, second and last group.
+    let within = group.0 % per_block;
+    backup + u32::from(within == 0 || within == 1 || within == per_block - 1)
 }
 
 /// Group of an inode, and its byte offset in the group's table.

@@ -1,7 +1,8 @@
 //! Inodes (kernel document: *Index Nodes*).
 
 use crate::{
-    ChecksumSeed, Corrupt, FileBlock, Incompat, InodeNumber, Place, Superblock, Timestamp, VolumeBlock,
+    ChecksumSeed, Corrupt, DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, Place, Superblock, Timestamp,
+    VolumeBlock,
 };
 use bitflags::bitflags;
 use std::fmt;
@@ -430,6 +431,16 @@ impl Inode {
     /// number.
     pub fn map(&self) -> &[u8; 60] {
         &self.raw.i_block
+    }
+
+    /// Whether the map has blocks of its own: nodes of the extent tree, or blocks of pointers.
+    pub fn has_map_nodes(&self) -> bool {
+        /// Offset of the depth in the head of a tree (`eh_depth`).
+        const DEPTH_AT: usize = 6;
+        match self.flags().contains(InodeFlags::EXTENTS) {
+            true => self.map()[DEPTH_AT..][..2] != [0; 2],
+            false => (DIRECT_POINTERS as usize..15).any(|n| self.block_pointer(n).0 != 0),
+        }
     }
 
     /// Block pointer `n` (0 to 14) of an inode without extents; 0 for a hole.

@@ -67,7 +67,9 @@ pub use extent::{
 };
 pub use features::{Compat, Incompat, RoCompat};
 pub use foreign::{FOREIGN_HEAD_BYTES, Foreign};
-pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
+pub use group_desc::{
+    GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks, leading_blocks,
+};
 pub use htree::{
     DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,
     RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, init_dx_node, init_dx_root,

@@ -179,6 +179,83 @@ fn a_bad_pointer_costs_its_block_and_a_bad_node_its_range() {
     }
 }
 
+/// The block that follows `what` in a group's description by dumpe2fs.
+fn structure(image: &Path, what: &str) -> usize {
+    let said = run("dumpe2fs", &[image.to_str().unwrap()]);
+    let rest = said.split(what).nth(1).unwrap();
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// On Linux reading them ends in EUCLEAN.
+#[test]
+fn a_file_has_none_of_the_blocks_of_the_volumes_own_structures() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let expected = noise(3, 3_000_000);
+    let fill = |source: &Path| fs::write(source.join("f"), &expected).unwrap();
+    let image = volume(dir.path(), "16M", &["-t", "ext2", "-b", "1024"], fill);
+    let (nodes, whole) = (indirect(&image, "/f"), fs::read(&image).unwrap());
+    let bitmap = structure(&image, "Block bitmap at ") as u32;
+    let table = structure(&image, "Inode table at ") as u32;
+    let pair = [table.to_le_bytes(), (table + 1).to_le_bytes()].concat();
+    let kib = |from: usize, to: usize| (from * 1024, to * 1024);
+    for (what, changes, lost) in [
+        ("a bitmap", vec![(nodes[0] * 1024 + 400, &bitmap.to_le_bytes()[..])], vec![kib(112, 113)]),
+        ("two of a table", vec![(nodes[0] * 1024 + 400, &pair[..])], vec![kib(112, 114)]),
+        ("descriptors", vec![(nodes[1] * 1024, &2_u32.to_le_bytes()[..])], vec![kib(268, 269)]),
+    ] {
+        fs::write(&image, &whole).unwrap();
+        change(&image, &changes);
+        check(what, dir.path(), &image, "/f", &expected, &lost);
+    }
+
+    // An extent that begins with the end of the last inode table.
+    let image =
+        volume(&dir.path().join("tree"), "16M", &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"], fill);
+    let said = run("dumpe2fs", &[image.to_str().unwrap()]);
+    let table = said.split("Inode table at ").last().unwrap().split(' ').next().unwrap();
+    let end: usize = table.split('-').nth(1).unwrap().parse::<usize>().unwrap() + 1;
+    let script = dir.path().join("script");
+    let first = blocks(&image, "/f").len();
+    assert_eq!(first, expected.len().div_ceil(1024));
+    fs::write(&script, format!("eo /f\nroot\nreplace_node 0 {first} {}\nec\n", end - 2)).unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    let bytes = fs::read(&image).unwrap();
+    let expected = &bytes[(end - 2) * 1024..][..expected.len()];
+    fs::write(dir.path().join("source/f"), expected).unwrap();
+    check("a tree", dir.path(), &image, "/f", expected, &[kib(0, 2)]);
+}
+
+#[test]
+fn sizes_that_contradict_what_they_are_sizes_of_cost_no_names() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let target = "t".repeat(500);
+    let fill = |source: &Path| {
+        fs::create_dir_all(source.join("d")).unwrap();
+        fs::write(source.join("d/one"), []).unwrap();
+        fs::write(source.join("d/two"), []).unwrap();
+        std::os::unix::fs::symlink(&target, source.join("link")).unwrap();
+    };
+    let options = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", "inline_data"];
+    let image = volume(dir.path(), "16M", &options, fill);
+    let script = dir.path().join("script");
+    fs::write(&script, "sif /d size 0\nsif /link size 1024\n").unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    let ran = extant(["ls", &place(&image, "/d")]);
+    assert_eq!((ran.code, &ran.stdout[..]), (Some(3), &b"one\ntwo\n"[..]), "{}", ran.stderr);
+    assert!(ran.stderr.contains("i_size"), "{}", ran.stderr);
+    // The kernel, too, reads the block up to its first zero byte.
+    let copy = dir.path().join("copy");
+    let ran = extant(["cp", &place(&image, "/link"), copy.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert_eq!(fs::read_link(&copy).unwrap().to_str(), Some(&target[..]));
+}
+
 #[test]
 fn a_directory_is_listed_around_what_is_lost_of_it() {
     if !have_tools() {

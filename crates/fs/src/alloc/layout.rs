@@ -5,8 +5,8 @@
 //! *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
-    BlockRange, BlockSize, Corrupt, Group, GroupDescriptor, Incompat, InodeNumber, Place, Superblock,
-    VolumeBlock, inode_table_blocks, set_bits,
+    BlockRange, Corrupt, Group, GroupDescriptor, InodeNumber, Place, Superblock, VolumeBlock,
+    inode_table_blocks, leading_blocks, set_bits,
 };
 use std::ops::Range;
 
@@ -198,33 +198,4 @@ pub(crate) fn overhead_blocks(sb: &Superblock) -> u64 {
         _ => 0,
     };
     sb.cluster_size().end(sb.first_data_block().0 + structures + journal).min(sb.blocks_count())
-}
-
-/// Blocks at the start of a group that hold a copy of the superblock, descriptors, and blocks
-/// reserved for more descriptors.
-fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
-    // With blocks of 1 KiB in clusters, group 0 begins with block 0 but its superblock is in block
-    // 1.
-    let before = if group == Group(0) { primary_superblock(sb) - sb.first_data_block().0 } else { 0 };
-    before as u32 + leading_structures(sb, group)
-}
-
-/// The block of the primary superblock.
-fn primary_superblock(sb: &Superblock) -> u64 {
-    sb.first_data_block().0.max(u64::from(sb.block_size() == BlockSize::K1))
-}
-
-fn leading_structures(sb: &Superblock, group: Group) -> u32 {
-    let backup = u32::from(sb.has_backup(group));
-    let per_block = sb.descriptors_per_block();
-    let meta_bg = sb.incompat().contains(Incompat::META_BG);
-    let first_meta_bg = sb.raw().s_first_meta_bg.get();
-    if !meta_bg || group.0 / per_block < first_meta_bg {
-        let table = if meta_bg { first_meta_bg } else { sb.descriptor_blocks() };
-        let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
-        return backup * (1 + table + reserved);
-    }
-    // A meta group has one block of descriptors, with copies in its first, second and last group.
-    let within = group.0 % per_block;
-    backup + u32::from(within == 0 || within == 1 || within == per_block - 1)
 }

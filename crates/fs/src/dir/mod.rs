@@ -16,7 +16,7 @@ pub use cookie::{Cookie, Listed};
 
 use crate::map::{Mapper, RunWalker, Unmapped};
 use crate::view::View;
-use crate::xattr::inline_data;
+use crate::xattr::inline_names;
 use crate::{Error, Lost, Result, Run, RunState, quote};
 use extant_format::{
     BlockRange, Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode,
@@ -230,7 +230,7 @@ impl View {
 
     fn inline_items(&self, dir: &Inode, only: Option<&[u8]>) -> Result<Vec<DirItem>> {
         let (filetype, max_inode) = self.entry_rules();
-        let entries = inline_data(dir)?.as_directory()?.entries(filetype, max_inode);
+        let entries = inline_names(dir)?.as_directory()?.entries(filetype, max_inode);
         self.items(dir, FileBlock(0), entries, only)
     }
 

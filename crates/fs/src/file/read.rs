@@ -116,7 +116,7 @@ impl View {
             match self.inline_contents(inode)? {
                 Some(Inline { damage: Some(corrupt), .. }) => return Err(corrupt.into()),
                 Some(inline) => inline.bytes,
-                None => self.link_block(inode, size.min(SYMLINK_MAX) as usize).await?,
+                None => self.link_block(inode, size.min(SYMLINK_MAX)).await?,
             }
         };
         // The kernel stops at the first NUL.
@@ -127,8 +127,9 @@ impl View {
         }
     }
 
-    /// The first `most` bytes of a symbolic link's block.
-    async fn link_block(&self, inode: &Inode, most: usize) -> Result<Vec<u8>> {
+    /// The first `size` bytes of a symbolic link's block. The last byte of the block is never part
+    /// of the target.
+    async fn link_block(&self, inode: &Inode, size: u64) -> Result<Vec<u8>> {
         let place = Place::Symlink(inode.number);
         let at = match Mapper::default().map(self, inode, 0).await?.state {
             RunState::Written(at) => at,
@@ -140,7 +141,11 @@ impl View {
             RunState::Hole => return Err(Corrupt::field(place, "blocks unmapped", 1, "0").into()),
         };
         let block = self.buffers().block(at).await?;
-        Ok(block[..most.min(block.len())].to_vec())
+        let most = block.len() - 1;
+        if size > most as u64 {
+            self.note(Err(Corrupt::field(place, "i_size", size, "below the size of a block")))?;
+        }
+        Ok(block[..most.min(size as usize)].to_vec())
     }
 }
 

@@ -9,7 +9,7 @@ use super::{MapSource, Mapper, Run, RunState, Unmapped};
 use crate::alloc::{Allocator, Pins};
 use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun, Tid};
-use crate::view::journals_data;
+use crate::view::{OwnStructures, journals_data};
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
@@ -268,6 +268,11 @@ impl MapSource for LiveNodes<'_> {
 
     fn judge(&self, _damage: Corrupt) -> Result<()> {
         Ok(())
+    }
+
+    async fn own_structures(&self, _around: VolumeBlock) -> Option<OwnStructures> {
+        // Each run is claimed from the allocator, which knows all of them.
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads a file's map from the volume. Damage loses only the blocks it affects.
 
 use super::{Run, RunState};
-use crate::view::View;
+use crate::view::{OwnStructures, View, maps_structure};
 use crate::{BlockRef, Error, Lost, Result};
 use extant_format::{
     BlockRange, Corrupt, DamagedRange, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber,
@@ -25,6 +25,9 @@ pub(crate) trait MapSource: Sync {
 
     /// Fails on damage that loses no blocks, unless the source only notes such damage.
     fn judge(&self, damage: Corrupt) -> Result<()>;
+
+    /// The volume's own structures around a block, or `None` if the reader looks for them itself.
+    fn own_structures(&self, around: VolumeBlock) -> impl Future<Output = Option<OwnStructures>> + Send;
 }
 
 impl MapSource for View {
@@ -36,7 +39,10 @@ impl MapSource for View {
         self.device().limits().capacity_bytes.div_ceil(self.superblock().block_size().bytes().into())
     }
 
-    async fn node(&self, _inode: InodeNumber, at: VolumeBlock) -> Result<BlockRef> {
+    async fn node(&self, inode: InodeNumber, at: VolumeBlock) -> Result<BlockRef> {
+        if !self.superblock().is_own_inode(inode) && self.own_structures(at).await.free_from(at, 1).is_err() {
+            return Err(maps_structure(inode, at).into());
+        }
         self.buffers().block(at).await
     }
 
@@ -46,6 +52,10 @@ impl MapSource for View {
 
     fn judge(&self, damage: Corrupt) -> Result<()> {
         self.note(Err(damage))
+    }
+
+    async fn own_structures(&self, around: VolumeBlock) -> Option<OwnStructures> {
+        Some(self.own_structures(around).await)
     }
 }
 
@@ -81,6 +91,8 @@ pub(crate) struct Mapper {
     last: Option<Last>,
     /// Last-level nodes loaded so far, plus nodes that could not be loaded.
     loads: u64,
+    /// The volume's own structures around the blocks found last.
+    own_structures: OwnStructures,
 }
 
 #[derive(Debug)]
@@ -102,10 +114,33 @@ impl Mapper {
         if logical >= BlockRange::MAP_END {
             return Ok(Run { logical, blocks: u64::MAX - logical, state: RunState::Hole });
         }
-        if inode.flags().contains(InodeFlags::EXTENTS) {
-            self.map_extents(from, inode, logical).await
+        let run = if inode.flags().contains(InodeFlags::EXTENTS) {
+            self.map_extents(from, inode, logical).await?
         } else {
-            self.map_pointers(from, inode, logical).await
+            self.map_pointers(from, inode, logical).await?
+        };
+        self.before_structures(from, inode, run).await
+    }
+
+    /// The part of a run before the first of the volume's own structures. Only the volume's own
+    /// files may have some of them.
+    async fn before_structures(&mut self, from: &impl MapSource, inode: &Inode, run: Run) -> Mapped<Run> {
+        let (RunState::Written(at) | RunState::Unwritten(at)) = run.state else { return Ok(run) };
+        if from.superblock().is_own_inode(inode.number) {
+            return Ok(run);
+        }
+        if !self.own_structures.covers(at) {
+            match from.own_structures(at).await {
+                Some(own_structures) => self.own_structures = own_structures,
+                None => return Ok(run),
+            }
+        }
+        match self.own_structures.free_from(at, run.blocks) {
+            Ok(blocks) => Ok(Run { blocks, ..run }),
+            Err(blocks) => Err(Unmapped {
+                blocks: BlockRange::at(run.logical, blocks),
+                error: maps_structure(inode.number, at).into(),
+            }),
         }
     }
 

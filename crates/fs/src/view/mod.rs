@@ -7,6 +7,7 @@
 mod backups;
 mod blocks;
 mod features;
+mod own_structures;
 mod pieces;
 mod problems;
 
@@ -19,6 +20,7 @@ use extant_format::{
     VolumeBlock, inode_offset,
 };
 pub(crate) use features::{check_readable, check_writable, journals_data};
+pub(crate) use own_structures::{OwnStructures, maps_structure};
 use parking_lot::Mutex;
 pub(crate) use problems::Problems;
 use std::collections::BTreeMap;
@@ -76,6 +78,7 @@ struct Inner {
     problems: Mutex<Problems>,
     /// Copies of descriptors that replace damaged ones.
     backups: Option<Backups>,
+    own_structures: own_structures::Known,
     /// Set on a volume open for writing.
     live: Option<Arc<dyn Live>>,
 }
@@ -137,7 +140,16 @@ impl View {
         let superblock_at = VolumeBlock(offset >> sb.block_size().log2());
         let buffers = Buffers::new(device, sb.block_size());
         let (damage, problems) = (options.damage, Mutex::new(problems));
-        let inner = Inner { sb, superblock_at, buffers, damage, problems, backups: None, live: None };
+        let inner = Inner {
+            sb,
+            superblock_at,
+            buffers,
+            damage,
+            problems,
+            backups: None,
+            own_structures: Mutex::default(),
+            live: None,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -155,6 +167,7 @@ impl View {
         let home = self.primary_block();
         let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
         inner.buffers.set_overlay(overlay);
+        inner.own_structures = Mutex::default();
         if keeps_superblock {
             return Ok(Self { inner: Arc::new(inner) });
         }

@@ -13,8 +13,8 @@ use crate::inode::unmarked;
 use crate::meta::{BlockRef, MetaStore};
 use crate::view::View;
 use extant_format::{
-    BlockRange, Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, Inode, InodeFlags, InodeNumber, Place,
-    Superblock, VolumeBlock, XattrBlock, bit, count_free, inode_table_blocks,
+    BlockRange, Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, Inode, InodeNumber, Place, Superblock,
+    VolumeBlock, XattrBlock, bit, count_free, inode_table_blocks,
 };
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -25,8 +25,6 @@ const INODES_MAX: u64 = 4096;
 const BITMAPS_MAX: usize = 256;
 /// How many inodes are prefetched together.
 const AHEAD: usize = 1024;
-/// Offset of the depth in the root of an extent tree.
-const DEPTH_AT: usize = 6;
 /// Of the volume's own inodes, the root directory, whose blocks are checked like those of files,
 /// and those that are never written (`EXT4_BAD_INO`, `EXT4_BOOT_LOADER_INO`, `EXT4_RESIZE_INO`).
 const LEFT_ALONE: [InodeNumber; 4] =
@@ -305,7 +303,7 @@ async fn structures(view: &View, store: &MetaStore, own: &[Owned]) -> Vec<(Range
     }
     let journal = sb.journal_inode();
     let is_journal_known = match journal {
-        Some(journal) => is_journal_confirmed(view, journal).await,
+        Some(journal) => view.inode(journal).await.is_ok_and(|inode| view.is_journal_confirmed(&inode)),
         None => false,
     };
     for Owned { blocks, owner } in own {
@@ -317,16 +315,6 @@ async fn structures(view: &View, store: &MetaStore, own: &[Owned]) -> Vec<(Range
     }
     all.sort_unstable_by_key(|(range, _)| range.start);
     all
-}
-
-/// Whether the superblock has a copy of the journal's whole map, which agrees with its inode. A
-/// file with the same blocks is wrong then.
-async fn is_journal_confirmed(view: &View, journal: InodeNumber) -> bool {
-    let raw = view.superblock().raw();
-    let copy = raw.s_jnl_blocks[..15].iter().flat_map(|word| word.get().to_le_bytes());
-    let Ok(inode) = view.inode(journal).await else { return false };
-    let is_whole = inode.flags().contains(InodeFlags::EXTENTS) && inode.map()[DEPTH_AT..][..2] == [0; 2];
-    raw.s_jnl_backup_type == 1 && is_whole && copy.eq(inode.raw.i_block)
 }
 
 /// Adds the groups whose bitmaps say that claimed blocks are free.

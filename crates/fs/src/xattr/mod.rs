@@ -11,8 +11,8 @@ use crate::map::Mapper;
 use crate::view::View;
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Corrupt, FileKind, InlineData, Inode, InodeFlags, Place, Problem, ValueInode, Xattr, XattrBlock,
-    XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
+    Acl, Corrupt, FileKind, INLINE_HEAD_BYTES, InlineData, Inode, InodeFlags, Place, Problem, ValueInode,
+    Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
 };
 
 /// Largest value in an inode of its own that is read, as on Linux.
@@ -166,6 +166,14 @@ pub(crate) fn in_inode(inode: &Inode) -> std::result::Result<Xattrs<'_>, Corrupt
 /// The contents of an inode with `EXT4_INLINE_DATA_FL`.
 pub(crate) fn inline_data(inode: &Inode) -> std::result::Result<InlineData<'_>, Corrupt> {
     InlineData::parse(inode.map(), &in_inode(inode)?, inode.size(), inode.number)
+}
+
+/// The contents of an inline directory. Like Linux, it takes all the room in the inode for names,
+/// whatever the directory's size says.
+pub(crate) fn inline_names(dir: &Inode) -> std::result::Result<InlineData<'_>, Corrupt> {
+    let attributes = in_inode(dir)?;
+    let value = attributes.value_range_in_inode(XattrName::INLINE_DATA).map_or(0, |range| range.len());
+    InlineData::parse(dir.map(), &attributes, (INLINE_HEAD_BYTES + value) as u64, dir.number)
 }
 
 /// The inode's tail without the attribute that holds inline data.
