@@ -2,7 +2,7 @@
 
 use super::Namespace;
 use super::dir_state::state;
-use super::order::{Order, Rank};
+use super::order::{Order, Rank, Stopped};
 use crate::Result;
 use crate::alloc::InodePin;
 use crate::file::{check_freeing, free_from};
@@ -14,13 +14,54 @@ use crate::xattr::live::{Release, release_values, value_count};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
 
+/// The file whose map an operation has read without holding a directory's lock, with the root of
+/// that map. No other step of the operation changes the map.
+#[derive(Debug, Default)]
+pub(super) struct CheckedMap(Option<(Arc<InodeCell>, [u8; 60])>);
+
+impl CheckedMap {
+    fn is_of(&self, cell: &Arc<InodeCell>) -> bool {
+        self.0.as_ref().is_some_and(|(checked, root)| {
+            Arc::ptr_eq(checked, cell) && cell.read(|now| now.raw.i_block == *root)
+        })
+    }
+
+    /// Does what an operation stopped for, so that it can be tried again. The caller holds no
+    /// locks.
+    ///
+    /// # Errors
+    /// The error it stopped for; a map that cannot be freed.
+    pub(super) async fn resume(&mut self, namespace: &Namespace, stopped: Stopped) -> Result<()> {
+        let cell = match stopped {
+            Stopped::Failed(error) => return Err(error),
+            Stopped::Contended(cell) => {
+                drop(cell.write_lock().await);
+                return Ok(());
+            }
+            Stopped::Unchecked(cell) => cell,
+        };
+        let is_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
+        let locked = Order::default().write(Rank::of(is_dir), &cell).await;
+        Box::pin(check_freeing(&namespace.writer, &cell)).await?;
+        let root = cell.read(|inode| inode.raw.i_block);
+        drop(locked);
+        self.0 = Some((cell, root));
+        Ok(())
+    }
+}
+
 /// Checks that an inode which is about to lose its last name can be deleted, so that damage refuses
 /// the operation rather than leave an orphan that nothing can delete. The caller holds the inode's
 /// lock.
 ///
 /// # Errors
-/// A damaged map, bitmap or attribute block, or one that cannot be read.
-pub(super) async fn check(namespace: &Namespace, cell: &Arc<InodeCell>) -> Result<()> {
+/// A damaged map, bitmap or attribute block, or one that cannot be read; [`Stopped::Unchecked`] if
+/// a map with nodes was not checked before.
+pub(super) async fn check(
+    namespace: &Namespace,
+    cell: &Arc<InodeCell>,
+    checked: &CheckedMap,
+) -> std::result::Result<(), Stopped> {
     let writer = &*namespace.writer;
     let has_other_names = cell.read(|inode| inode.kind() != Some(FileKind::Directory) && inode.links() > 1);
     // A file that is being written was read without errors.
@@ -30,10 +71,13 @@ pub(super) async fn check(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resul
     drop(writer.alloc.pin_inode(cell.number()).await?);
     drop(Release::prepare(writer, cell).await?);
     value_count(writer, cell).await?;
-    match has_map(cell, writer) {
-        true => Box::pin(check_freeing(writer, cell)).await,
-        false => Ok(()),
+    if !has_map(cell, writer) || checked.is_of(cell) {
+        return Ok(());
     }
+    if cell.read(Inode::has_map_nodes) {
+        return Err(Stopped::Unchecked(cell.clone()));
+    }
+    Ok(Box::pin(check_freeing(writer, cell)).await?)
 }
 
 /// Frees everything an inode has, in as many transactions as needed, and then the inode. Until the

@@ -2,9 +2,10 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, LINKS_MAX};
+use super::delete::CheckedMap;
 use super::node::{check_new_name, not_found, permit};
 use super::open_dir::Growth;
-use super::order::{Order, Rank};
+use super::order::{Order, Rank, Stopped};
 use super::remove::{DROP_CREDITS, drop_name};
 use super::{Caller, Node, SYNC_NAMES, delete, touch, touch_inode};
 use crate::inode::{InodeCell, Orphan, Orphans};
@@ -44,7 +45,14 @@ impl Node {
         if replaces || target.cell().read(Inode::links) == 0 {
             Box::pin(target.namespace().files.write_back_one(target.cell())).await?;
         }
-        if let Some(replaced) = self.add_name(caller, target, name, replaces).await? {
+        let mut checked = CheckedMap::default();
+        let replaced = loop {
+            match self.add_name(caller, target, name, replaces, &checked).await {
+                Ok(replaced) => break replaced,
+                Err(stopped) => checked.resume(namespace, stopped).await?,
+            }
+        };
+        if let Some(replaced) = replaced {
             namespace.delete_unused(&replaced).await;
         }
         self.writer().settle(&[self.cell()], SYNC_NAMES).await
@@ -57,7 +65,8 @@ impl Node {
         target: &Self,
         name: &[u8],
         replaces: bool,
-    ) -> Result<Option<Arc<InodeCell>>> {
+        checked: &CheckedMap,
+    ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
         let (namespace, writer) = (self.namespace(), self.writer());
         let (parent, inode) = (self.cell(), target.cell());
         let order = Order::default();
@@ -67,19 +76,19 @@ impl Node {
         check_new_name(name)?;
         let looked = dir.look(name).await?;
         if looked.is_ok() && !replaces {
-            return Err(Error::Exists(quote(name)));
+            return Err(Error::Exists(quote(name)).into());
         }
         if !parent.is_live() {
-            return Err(not_found(name));
+            return Err(not_found(name).into());
         }
         permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
         let foreign = !Arc::ptr_eq(writer, target.writer());
         if foreign || !same_project(&parent.read(Inode::clone), &inode.read(Inode::clone)) {
-            return Err(Error::CrossDevice(quote(name)));
+            return Err(Error::CrossDevice(quote(name)).into());
         }
         let fixed = InodeFlags::APPEND | InodeFlags::IMMUTABLE;
         if target.is_dir() || inode.read(|inode| inode.flags().intersects(fixed)) {
-            return Err(Error::Permission(quote(name)));
+            return Err(Error::Permission(quote(name)).into());
         }
         let replaced = match &looked {
             Ok(spot) => {
@@ -111,13 +120,13 @@ impl Node {
         let links = inode.read(Inode::links);
         let unnamed = links == 0;
         if unnamed && !namespace.unnamed.lock().contains(&inode.number()) {
-            return Err(not_found(name));
+            return Err(not_found(name).into());
         }
         if links >= LINKS_MAX {
-            return Err(Error::TooManyLinks(format!("inode {}", inode.number())));
+            return Err(Error::TooManyLinks(format!("inode {}", inode.number())).into());
         }
         if let Some(replaced) = &replaced {
-            Box::pin(delete::check(namespace, replaced)).await?;
+            Box::pin(delete::check(namespace, replaced, checked)).await?;
         }
         let kind = target.kind().unwrap_or(FileKind::Regular);
         let dropped = if replaced.is_some() { DROP_CREDITS } else { 0 };

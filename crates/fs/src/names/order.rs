@@ -36,6 +36,9 @@ pub(super) enum Stopped {
     /// Another operation holds the lock of this inode. The caller must release its locks before
     /// waiting for it.
     Contended(Arc<InodeCell>),
+    /// This inode would lose its last name, and whether its large map can be freed is not known.
+    /// The caller must release its locks before reading the map.
+    Unchecked(Arc<InodeCell>),
 }
 
 impl<E: Into<Error>> From<E> for Stopped {

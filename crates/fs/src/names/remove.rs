@@ -2,6 +2,7 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
+use super::delete::CheckedMap;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank, Stopped};
@@ -47,11 +48,11 @@ impl Node {
     /// [`Error::NotFound`]; [`Error::Access`]; [`Error::NotADirectory`]; [`Error::Corrupt`].
     pub async fn check_only_name(&self, caller: &Caller, name: &[u8]) -> Result<()> {
         let check = async {
+            let mut checked = CheckedMap::default();
             loop {
                 match self.check_only_name_locked(caller, name).await {
                     Ok(()) => return Ok(()),
-                    Err(Stopped::Failed(error)) => return Err(error),
-                    Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
+                    Err(stopped) => checked.resume(self.namespace(), stopped).await?,
                 }
             }
         };
@@ -81,11 +82,11 @@ impl Node {
 
     async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
         self.namespace().delete_doomed().await;
+        let mut checked = CheckedMap::default();
         let victim = loop {
-            match self.remove_locked(caller, name, directory).await {
+            match self.remove_locked(caller, name, directory, &checked).await {
                 Ok(victim) => break victim,
-                Err(Stopped::Failed(error)) => return Err(error),
-                Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
+                Err(stopped) => checked.resume(self.namespace(), stopped).await?,
             }
         };
         self.namespace().delete_unused(&victim).await;
@@ -98,6 +99,7 @@ impl Node {
         caller: &Caller,
         name: &[u8],
         directory: bool,
+        checked: &CheckedMap,
     ) -> std::result::Result<Arc<InodeCell>, Stopped> {
         let (namespace, writer, parent) = (self.namespace(), self.writer(), self.cell());
         let order = Order::default();
@@ -124,7 +126,7 @@ impl Node {
             }
             dir.check_named_once(number).await?;
         }
-        Box::pin(delete::check(namespace, &victim)).await?;
+        Box::pin(delete::check(namespace, &victim, checked)).await?;
         let credits = LEAF_CREDITS + DROP_CREDITS;
         let mut handle = writer.journal.start(Credits(credits)).await?;
         dir.remove(&mut handle, &spot, name);

@@ -2,6 +2,7 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full, new_owners};
+use super::delete::CheckedMap;
 use super::dir_state::state;
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
@@ -35,6 +36,7 @@ pub enum RenameMode {
 /// One rename, with both names looked up and both directories locked.
 struct Move<'a> {
     namespace: &'a Namespace,
+    checked: &'a CheckedMap,
     /// The directory of the old name. Also that of the new one, unless `to` is set.
     from: OpenDir<'a>,
     to: Option<OpenDir<'a>>,
@@ -96,11 +98,11 @@ impl Node {
         }
         let (from, to) = (self.cell(), new_dir.cell());
         let names = ((self, name), (new_dir, new_name));
+        let mut checked = CheckedMap::default();
         let replaced = loop {
-            match rename_in_order(namespace, caller, names, mode).await {
+            match rename_in_order(namespace, caller, names, mode, &checked).await {
                 Ok(replaced) => break replaced,
-                Err(Stopped::Failed(error)) => return Err(error),
-                Err(Stopped::Contended(cell)) => drop(cell.write_lock().await),
+                Err(stopped) => checked.resume(namespace, stopped).await?,
             }
         };
         if let Some(replaced) = replaced {
@@ -161,6 +163,7 @@ async fn rename_in_order(
     caller: &Caller,
     names: (Name<'_>, Name<'_>),
     mode: RenameMode,
+    checked: &CheckedMap,
 ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
     let ((from, name), (to, new_name)) = names;
     let (from, to) = (from.cell(), to.cell());
@@ -197,14 +200,14 @@ async fn rename_in_order(
         Some(second) => Some(order.write(Rank::Directory, second).await),
         None => None,
     };
-    rename_locked(namespace, caller, names, mode, (&above_from, &above_to), &order).await
+    rename_locked(namespace, caller, names, (mode, checked), (&above_from, &above_to), &order).await
 }
 
 async fn rename_locked(
     namespace: &Namespace,
     caller: &Caller,
     ((from_node, old), (to_node, new)): (Name<'_>, Name<'_>),
-    mode: RenameMode,
+    (mode, checked): (RenameMode, &CheckedMap),
     (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
     order: &Order,
 ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
@@ -305,15 +308,13 @@ async fn rename_locked(
         }
     }
     let (source, target) = (source.clone(), target.clone());
-    let moved = Move { namespace, from, to, old, new, source, source_kind, target };
+    let moved = Move { namespace, checked, from, to, old, new, source, source_kind, target };
     match (looked, mode) {
         (Ok(new_spot), RenameMode::Exchange) => {
             Box::pin(moved.exchange(old_spot, new_spot, target_is_dir)).await?;
             Ok(None)
         }
-        (looked, mode) => {
-            Ok(moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await?)
-        }
+        (looked, mode) => moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await,
     }
 }
 
@@ -360,20 +361,20 @@ impl Move<'_> {
         looked: std::result::Result<Spot, Slot>,
         target_is_dir: bool,
         leaves_whiteout: bool,
-    ) -> Result<Option<Arc<InodeCell>>> {
+    ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
         let (namespace, writer) = (self.namespace, &*self.namespace.writer);
         let cross = self.to.is_some();
         if target_is_dir {
             let target = self.target.as_ref().expect("it is a directory");
             let mut target = OpenDir::new(namespace, target)?;
             if !Box::pin(target.is_empty()).await? {
-                return Err(Error::NotEmpty(quote(self.new)));
+                return Err(Error::NotEmpty(quote(self.new)).into());
             }
         } else if self.is_dir() && cross && links_full(&self.to_cell().read(Inode::clone), writer) {
-            return Err(Error::TooManyLinks(format!("inode {}", self.to_cell().number())));
+            return Err(Error::TooManyLinks(format!("inode {}", self.to_cell().number())).into());
         }
         if let Some(target) = &self.target {
-            Box::pin(delete::check(namespace, target)).await?;
+            Box::pin(delete::check(namespace, target, self.checked)).await?;
         }
         let growth = match &looked {
             Ok(_) => Growth::NONE,

@@ -4,9 +4,10 @@ use super::*;
 use extant_block::{Fault, FaultConfig, MemDevice};
 use extant_rt::Nanos;
 use extant_sim::{Machine, Preemption, Sim};
+use futures_util::FutureExt;
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 #[test]
 fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
@@ -121,4 +122,57 @@ fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
         }
     }
     panic!("it never ended");
+}
+
+/// A map of many blocks is read before its file's name goes.
+#[test]
+fn names_are_found_while_a_map_is_read_for_its_deletion() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext2 -b 1024 16M");
+    let (source, script) = (dir.path().join("source"), dir.path().join("script"));
+    std::fs::write(&source, vec![7; 3 << 20]).unwrap();
+    let names: String = ["unlinked", "renamed_over", "linked_over", "other", "link"]
+        .map(|name| format!("write {} {name}\n", source.display()))
+        .concat();
+    std::fs::write(&script, names).unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let delay = Nanos::from_micros(100);
+    let delays = FaultConfig { delay_ppm: 1_000_000, delay_max: delay, ..Default::default() };
+    let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    let slow = Arc::new(Fault::new(disk.clone(), sim.rt(), delays));
+    let caller = Caller::root();
+    let work = async {
+        let bed = Bed::open(sim.rt(), slow).await;
+        let root = bed.volume.root_node().await.unwrap();
+        let link = root.lookup(&caller, b"link").await.unwrap();
+        for turn in 0..3 {
+            let mut deletion = pin!(async {
+                match turn {
+                    0 => root.unlink(&caller, b"unlinked").await,
+                    1 => root.rename(&caller, b"other", &root, b"renamed_over", RenameMode::Replace).await,
+                    _ => root.link_over(&caller, &link, b"linked_over").await,
+                }
+            });
+            let mut found = 0;
+            let wait = Nanos(delay.0 / 4);
+            loop {
+                if let Poll::Ready(ended) = deletion.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    ended.unwrap();
+                    break;
+                }
+                found += u32::from(root.lookup(&caller, b"link").now_or_never().is_some());
+                sim.rt().sleep(wait).await;
+            }
+            assert!(found > 10, "turn {turn}: a name was found {found} times");
+        }
+        drop((root, link));
+        bed.close().await;
+    };
+    sim.rt().block_on(work).unwrap();
+    std::fs::write(&image, disk.to_bytes()).unwrap();
+    check_is_silent(&image, "after three deletions");
 }
