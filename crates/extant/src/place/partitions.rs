@@ -222,8 +222,8 @@ fn entries(sector: &[u8]) -> Option<[Entry; 4]> {
     }))
 }
 
-/// The partitions of an MBR; `None` if the first sector is none, but for example a boot sector of a
-/// file system.
+/// The partitions of an MBR; `None` if the first sector is not an MBR but, for example, a file
+/// system's boot sector.
 async fn mbr(disk: &Disk<'_>, head: &[u8]) -> Result<Option<Vec<Partition>>, PlaceError> {
     let unit = u64::from(disk.device.limits().block_bytes).max(Sector::BYTES);
     let Some(primary) = entries(head) else { return Ok(None) };

@@ -17,7 +17,7 @@ pub struct JournalCopy {
     pub escaped: bool,
 }
 
-/// Blocks of which a dirty journal holds newer copies.
+/// Blocks that a dirty journal holds newer copies of.
 #[derive(Clone, Debug, Default)]
 pub struct JournalCopies {
     /// The copies, by the block's home location.
