@@ -90,6 +90,36 @@ fn the_bytes_of_direct_writers_that_have_ended_are_among_those_written() {
     assert!((64 * MIB..=68 * MIB).contains(&written.bytes), "{written:?}");
 }
 
+/// A device that turns out to be slow holds more than it may by then. It gives that back while its
+/// writer goes on.
+#[test]
+fn the_writer_of_a_slow_stick_beside_a_fast_disk_never_waits_for_a_second() {
+    let stick = |name: &str, rate: u64| {
+        format!(
+            "[[disk]]\nname = \"{name}\"\nsource = \"a test\"\ncount = 1\non_bus = false\nmax_command_bytes = 122880\n\
+             kind = \"ssd\"\ncapacity_bytes = 16000000000\nchannels = 1\npage_bytes = 131072\n\
+             read_ns = [[0, 500000], [1000000, 600000]]\nwrite_ns = [[0, 100000], [1000000, 120000]]\n\
+             program_ns = {}\nflush_ns = 0\noverhead_ns = 20000\ninterface_bytes_s = 1000000000\nqueue_depth = 1\n\
+             volatile_buffer = true\ncollect_every_bytes = 0\ncollect_ns = 0\n",
+            131_072 * 1_000_000_000 / rate
+        )
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (head, _) = text.split_once("[[disk]]").unwrap();
+    let text = head.to_owned() + &stick("fast", 400_000_000) + &stick("slow", 3_000_000);
+    let jobs = "[global]\nrw=write\nbs=64k\nruntime=5\ntime_based\n[fast]\nfilename=/mnt/fast/f\nsize=9g\n\
+                [slow]\nfilename=/mnt/slow/f\nsize=1g\n";
+    let memory = Memory { cache_bytes: Some(512 * MIB), ..Memory::default() };
+    let policy = Policy { memory, ..Policy::default() };
+    let machine = Machine::parse("some.toml", &text).unwrap();
+    let outcome = on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine, &policy, 1, None).unwrap();
+    let [fast, slow] = &outcome.reports[..] else { panic!("two jobs") };
+    let longest_ns = slow.measured.write.completion.max_ns;
+    println!("{} and {} B/s, {longest_ns} ns", write_rate(&fast.measured), write_rate(&slow.measured));
+    assert!(longest_ns < 1_000_000_000, "a write took {longest_ns} ns");
+}
+
 #[test]
 fn files_that_do_not_fit_are_written_at_the_speed_of_the_disk() {
     let [direct] = &on_a_disk("[a]\nrw=write\nbs=1m\nsize=256m\ndirect=1\niodepth=8\nioengine=libaio\n")[..]

@@ -100,6 +100,8 @@ struct Device {
     amounts: Amounts,
     /// The last limit it got, and when.
     given: (Nanos, u64),
+    /// That limit was on its way down.
+    is_easing: bool,
     /// When something was last dirty or in flight.
     active_at: Nanos,
     /// Since when something has been in flight without a break.
@@ -146,6 +148,8 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     limit: u64,
+    /// The limit is on its way down, because the device holds far too much.
+    is_easing: bool,
     /// The write rate of the device.
     rate: u64,
     /// The rate at which work is issued to the device; at least its write rate.
@@ -185,7 +189,8 @@ impl Plan {
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
         let target = limit - limit / 8;
-        Self { limit, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
+        let is_easing = false;
+        Self { limit, is_easing, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
     }
 
     /// Pages a writer may have dirtied after waiting for `span`.
@@ -274,29 +279,37 @@ impl TurnControl {
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 
-    /// The limit for a device that may have to give back much memory: it falls gradually.
-    fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> u64 {
+    /// The limit for a device that may have to give back much memory: it falls gradually. Also
+    /// whether it is falling.
+    fn eased_limit(&self, now: Nanos, numbers: &Numbers) -> (u64, bool) {
         let limit = self.limit_of(now, numbers);
         let device = &self.devices[numbers.device.0 as usize];
         let (rate, held, (at, before)) = (device.rate(now), numbers.on_device.total(), device.given);
-        if held <= limit.saturating_add(pages_in(rate, STANDSTILL)) {
-            return limit;
+        // Beside others in use, a device gets a share by its rate, which may be far less than it
+        // holds once that rate is known.
+        let (_, in_use) = self.with(now, numbers.device.0 as usize, self.in_use(now));
+        let is_alone = in_use <= 1;
+        // Writers resume an eighth below the limit.
+        let resumes = if is_alone { limit } else { limit - limit / 8 };
+        if held <= resumes.saturating_add(pages_in(rate, STANDSTILL)) {
+            return (limit, false);
         }
+        let pause = if is_alone { MAX_PAUSE } else { STANDSTILL };
+        let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, pause));
+        // The fall begins where writers may go on. They may have been waiting at the last limit
+        // when the device turned out to be slow, and would wait until it has written an eighth.
+        let before = if is_alone || device.is_easing { before } else { before.max(most) };
         let passed = now.saturating_sub(at);
         let given_back = (pages_in(rate, passed) / 2).max(pages_in(before, passed) / GIVEN_BACK_S);
-        // Writers resume an eighth below the limit.
-        let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, MAX_PAUSE));
-        limit.max(before.saturating_sub(given_back).min(most)).min(numbers.limits.limit_pages)
+        let eased = limit.max(before.saturating_sub(given_back).min(most));
+        (eased.min(numbers.limits.limit_pages), true)
     }
 
     fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
         let device = &self.devices[numbers.device.0 as usize];
-        Plan::new(
-            self.eased_limit(now, numbers),
-            device.rate(now),
-            self.credit_rate(now, numbers),
-            device.active_writers(),
-        )
+        let (limit, is_easing) = self.eased_limit(now, numbers);
+        let (rate, credit_rate) = (device.rate(now), self.credit_rate(now, numbers));
+        Plan { is_easing, ..Plan::new(limit, rate, credit_rate, device.active_writers()) }
     }
 
     /// The rate at which work is issued to the device. On a shared link, a device's share is its
@@ -433,6 +446,7 @@ impl DirtyControl for TurnControl {
             None => self.plan(now, numbers),
         };
         self.devices[at].given = (now, plan.limit);
+        self.devices[at].is_easing = plan.is_easing;
         orders.flusher = self.background(now, numbers, &plan);
         // Lent memory is returned as it is written. Until then the device is over its limit. A
         // writer that was promised a turn earlier still gets it, as long as the promise lasts.
