@@ -3,8 +3,9 @@
 //! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three devices
 //! hold data: [`FileDevice`] (a file or disk of the host, over io_uring), [`NbdDevice`] (an export
 //! of an NBD server) and [`MemDevice`]. The others are layered over devices: [`Stripe`] and
-//! [`Linear`] combine several, [`Record`] keeps a log for crash tests, [`Fault`] injects errors,
-//! [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their writer's claim.
+//! [`Linear`] combine several, [`Deferred`] keeps changes in memory until they are applied,
+//! [`Record`] keeps a log for crash tests, [`Fault`] injects errors, [`Trace`] writes the blktrace
+//! format, and [`Exclusive`] ties writes to their writer's claim.
 //!
 //! This crate knows nothing about pages, inodes or ext, and it does no scheduling: the request
 //! queue and elevators are in `extant-iosched`.
@@ -26,6 +27,7 @@
 mod bio;
 pub mod blktrace;
 mod buf;
+mod deferred;
 mod device;
 mod error;
 mod exclusive;
@@ -43,6 +45,7 @@ mod trace;
 
 pub use bio::{Bio, BioFlags, Completion, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
+pub use deferred::Deferred;
 pub use device::{Claim, Device, Limits, discard, execute, flush, read, until_end, write, write_segments};
 pub use error::{IoError, IoErrorKind};
 pub use exclusive::Exclusive;

@@ -52,9 +52,13 @@ pub(crate) enum EditCommand {
 ///
 /// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the
 /// beginning of a word ends the line. The script is read to its end, and its mistakes are told,
-/// before anything is changed. The first command that fails ends it; those before it stay done.
+/// before anything is changed. The first command that fails ends it; those before it stay done,
+/// unless --atomic is given.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
+    /// Change nothing unless every command succeeds: keep all changes in memory until the last one
+    #[arg(long)]
+    pub(crate) atomic: bool,
     /// The image to change
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,

@@ -6,6 +6,7 @@
 //! closes the volume, so the image is complete and clean either way. It succeeds only if every
 //! command and the close succeeded.
 
+mod atomic;
 mod attributes;
 #[cfg(test)]
 mod cuts;
@@ -25,6 +26,7 @@ use extant::{
     Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode, Time,
     Volume,
 };
+use extant_block::Device;
 use extant_format::{Corrupt, Place};
 use extant_fs::quote;
 use names::{directory_of, is_same_name, join, resolved};
@@ -36,6 +38,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Runs a single command. All of its paths must be in the same image.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
@@ -103,7 +106,7 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         commands.push((number, command));
     }
     let count = commands.len();
-    batch(session, &args.image, args.lock, |session, volume| {
+    let work = |session: &Session, volume: &Volume| {
         for (number, command) in &commands {
             let edit = Edit::in_script(session, &args.image, volume);
             edit.run(command).map_err(|failure| {
@@ -111,7 +114,11 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
             })?;
         }
         Ok(())
-    })?;
+    };
+    match args.atomic {
+        true => atomic::batch(session, &args.image, args.lock, work)?,
+        false => batch(session, &args.image, args.lock, work)?,
+    }
     let image = quote(args.image.as_os_str().as_bytes());
     session.summary(&format!("{image}: {count} commands done"));
     Ok(())
@@ -224,7 +231,10 @@ fn batch(
 
 /// Opens the volume in an image for a batch of changes.
 pub(crate) fn open(session: &Session, image: &Path, lock: LockArgs) -> Result<Volume, Failure> {
-    let device = session.device_to_change(image, lock.foreign_locks())?;
+    open_on(session, image, session.device_to_change(image, lock.foreign_locks())?)
+}
+
+fn open_on(session: &Session, image: &Path, device: Arc<dyn Device>) -> Result<Volume, Failure> {
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
     Volume::open_device(&session.rt, device, &options)

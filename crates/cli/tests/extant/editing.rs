@@ -115,8 +115,9 @@ fn a_tree_is_put_as_it_is() {
 fn a_script_is_one_batch_and_the_same_script_gives_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "64M", &["-t", "ext4"]) else { return };
-    let copy = dir.path().join("copy");
+    let (copy, atomic) = (dir.path().join("copy"), dir.path().join("atomic"));
     fs::copy(&image, &copy).unwrap();
+    fs::copy(&image, &atomic).unwrap();
     let data = dir.path().join("data");
     fs::write(&data, noise(2, 20 << 20)).unwrap();
     let small = dir.path().join("small \"file\"");
@@ -141,6 +142,8 @@ fn a_script_is_one_batch_and_the_same_script_gives_the_same_bytes() {
         fsck(image);
     }
     assert!(fs::read(&image).unwrap() == fs::read(&copy).unwrap(), "the images differ");
+    extant_with(script.as_bytes(), ["edit".as_ref(), "--atomic".as_ref(), atomic.as_os_str()]).clean();
+    assert!(fs::read(&image).unwrap() == fs::read(&atomic).unwrap(), "the images differ");
     let head = run("dumpe2fs", &["-h", image.to_str().unwrap()]);
     assert!(!head.contains("needs_recovery") && head.contains("Journal start:            0"), "{head}");
     assert_eq!(extant(["cat", &place(&image, "/etc/data")]).clean(), noise(2, 20 << 20));
@@ -152,6 +155,12 @@ fn a_script_is_one_batch_and_the_same_script_gives_the_same_bytes() {
     fsck(&image);
     let names = extant(["ls", &place(&image, "/")]).clean_text();
     assert!(names.contains("kept") && !names.contains("never"), "{names}");
+
+    // Or nothing stays at all.
+    let was = fs::read(&copy).unwrap();
+    let ran = extant_with(before.as_bytes(), ["edit".as_ref(), "--atomic".as_ref(), copy.as_os_str()]);
+    refused(ran, 1, "line 2: ");
+    assert!(fs::read(&copy).unwrap() == was, "a failed batch changed the image");
 }
 
 /// Bytes in 4 KiB blocks that differ.
