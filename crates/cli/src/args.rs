@@ -8,7 +8,7 @@ use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
 use extant_format::BlockSize;
-use extant_image::{FsType, JournalSize, SizePolicy};
+use extant_image::{FsType, JournalSize, NamePattern, Selection, SizePolicy};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -403,7 +403,29 @@ pub(crate) struct ExportArgs {
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
     #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    #[command(flatten)]
     pub(crate) open: ImageArgs,
+}
+
+/// Names to leave out.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SelectionArgs {
+    /// Leave out what matches, and everything below it; repeatable
+    ///
+    /// A pattern without a slash matches names anywhere (*.o). One with a slash matches paths from
+    /// the top (/proc, var/cache/*). * and ? stop at slashes; ** stands for any directories.
+    #[arg(long, value_name = "PATTERN", value_parser = values::name_pattern)]
+    pub(crate) exclude: Vec<NamePattern>,
+    /// Keep what matches although --exclude matches it, too; repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = values::name_pattern, requires = "exclude")]
+    pub(crate) include: Vec<NamePattern>,
+}
+
+impl SelectionArgs {
+    pub(crate) fn to_selection(&self) -> Selection {
+        Selection { exclude: self.exclude.clone(), include: self.include.clone() }
+    }
 }
 
 /// Show what differs between two volumes, parts of them, or a volume and a directory
@@ -497,6 +519,8 @@ pub(crate) struct BuildArgs {
     /// Leave out file systems mounted below a directory source; their mount points stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
     /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a
     /// whole directory
     ///

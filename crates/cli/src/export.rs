@@ -57,7 +57,7 @@ fn write(
     let name = args.place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
     let written = rt.block_on(async {
         let top = args.place.resolve(volume, Follow::No).await?;
-        to_tar(volume, &top, name, out, &mut reporter).await
+        to_tar(volume, &top, name, &args.selection.to_selection(), out, &mut reporter).await
     })?;
     reporter.progress.finish();
     written.map_err(|error| report::failure(&args.place, output, error))

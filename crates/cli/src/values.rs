@@ -2,7 +2,7 @@
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, OwnerMap, SizePolicy};
+use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, NamePattern, OwnerMap, SizePolicy};
 use extant_rt::Rt;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -96,6 +96,10 @@ pub(crate) fn human(bytes: u64) -> String {
 /// A pattern for names, as in the shell.
 pub(crate) fn pattern(text: &str) -> Result<glob::Pattern, String> {
     glob::Pattern::new(text).map_err(|error| error.to_string())
+}
+
+pub(crate) fn name_pattern(text: &str) -> Result<NamePattern, String> {
+    text.parse().map_err(|error: glob::PatternError| error.to_string())
 }
 
 pub(crate) fn size_policy(text: &str) -> Result<SizePolicy, String> {

@@ -52,6 +52,7 @@ pub fn build(
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
         one_file_system: options.one_file_system,
+        selection: &options.selection,
         replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
         image: options.image_name.as_deref(),

@@ -1,6 +1,6 @@
 //! Options of a build.
 
-use crate::Timestamp;
+use crate::{Selection, Timestamp};
 use extant_block::ForeignLocks;
 use extant_format::BlockSize;
 use std::path::PathBuf;
@@ -176,6 +176,8 @@ pub struct BuildOptions {
     pub clamp_time: Option<Timestamp>,
     /// Stay on the file system of the directory source: mount points become empty directories.
     pub one_file_system: bool,
+    /// Names of the sources to leave out.
+    pub selection: Selection,
     /// Selects one of several images in an OCI layout or `docker save` archive: `os/architecture`
     /// or `os/architecture/variant`.
     pub platform: Option<String>,
@@ -200,6 +202,7 @@ impl BuildOptions {
             ownership: Ownership::Source,
             clamp_time: None,
             one_file_system: false,
+            selection: Selection::default(),
             platform: None,
             image_name: None,
             layers: false,

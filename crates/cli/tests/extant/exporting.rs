@@ -255,3 +255,57 @@ fn outputs_keep_the_mode_of_what_they_replace_and_follow_links() {
         assert!(ran.code != Some(0) && path("loop").symlink_metadata().unwrap().is_symlink(), "{command:?}");
     }
 }
+
+#[test]
+fn names_that_are_excluded_are_left_out_of_builds_and_exports() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    for path in
+        ["proc/1/maps", "var/cache/apt/list", "var/log/a.log", "src/x.o", "src/keep.o", "usr/proc/doc"]
+    {
+        let path = source.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"x").unwrap();
+    }
+    fs::hard_link(source.join("src/x.o"), source.join("linked")).unwrap();
+    let tar = dir.path().join("source.tar");
+    run("tar", &["-cf", tar.to_str().unwrap(), "-C", source.to_str().unwrap(), "."]);
+    let selection =
+        ["--exclude", "/proc", "--exclude", "var/cache/*", "--exclude", "*.o", "--include", "keep.o"];
+    let names = |listed: &str| -> Vec<String> {
+        let path = |line: &str| line.trim_start_matches("./").trim_start_matches('/').to_owned();
+        let files = listed.lines().map(path).filter(|line| !line.ends_with('/') && !line.is_empty());
+        let mut names: Vec<String> = files.filter(|name| !name.starts_with("lost+found")).collect();
+        names.sort();
+        names
+    };
+    let kept = ["linked", "src/keep.o", "usr/proc/doc", "var/log/a.log"];
+    let dirs = ["src", "usr", "usr/proc", "var", "var/cache", "var/log"];
+    let mut expected: Vec<String> = kept.iter().chain(&dirs).map(|&name| name.to_owned()).collect();
+    expected.sort();
+    let image = dir.path().join("image");
+    for from in [&source, &tar] {
+        let args = ["build".as_ref(), from.as_os_str(), "-o".as_ref(), image.as_os_str()];
+        extant(args.into_iter().chain(selection.iter().map(AsRef::as_ref))).clean();
+        let found = extant(["find", &place(&image, "/")]).clean_text();
+        assert_eq!(names(&found.replace(&place(&image, ""), "")), expected, "{}", from.display());
+        assert_eq!(extant(["cat", &place(&image, "/linked")]).clean(), b"x");
+    }
+    // Added to a volume, and left out when it is exported.
+    mke2fs(&image, "16M", &["-t", "ext4"]);
+    let args = ["build".as_ref(), source.as_os_str(), "--into".as_ref(), image.as_os_str()];
+    extant(args.into_iter().chain(selection.iter().map(AsRef::as_ref))).clean();
+    let found = extant(["find", &place(&image, "/")]).clean_text();
+    assert_eq!(names(&found.replace(&place(&image, ""), "")), expected);
+    let archive = dir.path().join("out.tar");
+    let args = ["export".as_ref(), image.as_os_str(), "-o".as_ref(), archive.as_os_str()];
+    extant(args.into_iter().chain(["--exclude", "var", "--exclude", "lost+found"].map(AsRef::as_ref)))
+        .clean();
+    let listed = run("tar", &["-tf", archive.to_str().unwrap()]);
+    assert_eq!(names(&listed), ["linked", "src/keep.o", "usr/proc/doc"]);
+    let wrong = extant(["export", image.to_str().unwrap(), "-o", "-", "--exclude", "a**b"]);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
+}

@@ -7,7 +7,7 @@ use crate::build::identity_of;
 use crate::source::{LoadOptions, Origin, load};
 use crate::tree::{EntryId, Kind, NodeId, Tree};
 use crate::write::{Progress, directory_of};
-use crate::{BuildError, Note, Ownership, Source, Timestamp, owner, quoted, settle};
+use crate::{BuildError, Note, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
 use extant_fs::{Volume, WriteOptions};
@@ -35,6 +35,8 @@ pub struct AddOptions {
     pub clamp_time: Option<Timestamp>,
     /// Same as [`crate::BuildOptions::one_file_system`].
     pub one_file_system: bool,
+    /// Same as [`crate::BuildOptions::selection`].
+    pub selection: Selection,
     /// Same as [`crate::BuildOptions::platform`].
     pub platform: Option<String>,
     /// Same as [`crate::BuildOptions::image_name`].
@@ -52,6 +54,7 @@ impl AddOptions {
             ownership: Ownership::Source,
             clamp_time: None,
             one_file_system: false,
+            selection: Selection::default(),
             platform: None,
             image_name: None,
             layers: false,
@@ -103,6 +106,7 @@ pub fn add(
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
         one_file_system: options.one_file_system,
+        selection: &options.selection,
         replaced,
         platform: options.platform.as_deref(),
         image: options.image_name.as_deref(),

@@ -4,6 +4,7 @@ use super::contents::{self, Allowance, Sink};
 use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
 use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
+use crate::Selection;
 use extant_cache::ByteRange;
 use extant_format::{FileKind, Inode};
 use extant_fs::{Attribute, FileStream, Volume, WalkOptions};
@@ -16,7 +17,7 @@ use tar::EntryType;
 /// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for
 /// extended attributes and access control lists, which GNU tar and libarchive read. Paths are
 /// relative to `top`, which itself is `./`. Names within a directory are in byte order, and nothing
-/// depends on when or where the export runs.
+/// depends on when or where the export runs. What `selection` leaves out is not read.
 ///
 /// # Errors
 /// Only errors that end the whole export; others are reported to `watch`. A file's unreadable parts
@@ -25,6 +26,7 @@ pub async fn to_tar(
     volume: &Volume,
     top: &Inode,
     name: &[u8],
+    selection: &Selection,
     out: &mut dyn Write,
     watch: &mut dyn Watch,
 ) -> Result<Exported, ExportError> {
@@ -42,6 +44,7 @@ pub async fn to_tar(
         archive.add(b".", top).await?;
         while let Some(next) = walk.next().await {
             match next {
+                Ok(_) if selection.leaves_out(walk.path()) => walk.skip(),
                 Ok(entry) => {
                     if let Some(inode) = &entry.inode {
                         archive.add(walk.path(), inode).await?;

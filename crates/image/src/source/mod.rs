@@ -23,7 +23,7 @@ pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;
-use crate::{BuildError, Note, Source, quoted_path, settle};
+use crate::{BuildError, Note, Selection, Source, quoted_path, settle};
 use extant_rt::Rt;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +32,8 @@ pub(crate) struct LoadOptions<'a> {
     /// Directory of spool files: that of the output.
     pub(crate) spool_dir: &'a Path,
     pub(crate) one_file_system: bool,
+    /// Names that are left out.
+    pub(crate) selection: &'a Selection,
     /// An existing image under the output's name, which must not be packed into the new one.
     pub(crate) replaced: Option<FileIdentity>,
     /// Selects one of several images, as `os/architecture[/variant]`.
@@ -83,6 +85,7 @@ pub(crate) fn load(
             }
         }
     }
+    options.selection.prune(&mut tree);
     named_acls::resolve(&mut tree, &mut stores, notes)?;
     settle::follow_access_lists(&mut tree);
     Ok((tree, stores))

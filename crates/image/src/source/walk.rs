@@ -2,7 +2,7 @@
 
 use super::{FileIdentity, LoadOptions, Stores, marks};
 use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Tree, Xattr, XattrSetId, is_storable};
-use crate::{BuildError, Note, quoted, quoted_path, workers};
+use crate::{BuildError, Note, Selection, quoted, quoted_path, workers};
 use extant_format::Timestamp;
 use extant_rt::Rt;
 use parking_lot::{Condvar, Mutex};
@@ -39,6 +39,7 @@ pub(crate) fn walk(
     let stat = stat(host.fd.as_fd(), c"").map_err(|e| BuildError::source("read", &host_path, e))?;
     let shared = Arc::new(Walk {
         root,
+        selection: options.selection.clone(),
         replaced: options.replaced,
         device: options.one_file_system.then_some((stat.stx_dev_major, stat.stx_dev_minor)),
         root_path: host_path.clone(),
@@ -70,6 +71,7 @@ pub(crate) fn walk(
 
 struct Walk {
     root: u16,
+    selection: Selection,
     replaced: Option<FileIdentity>,
     device: Option<(u32, u32)>,
     root_path: Vec<u8>,
@@ -192,6 +194,11 @@ impl Walk {
             let dent = dent.map_err(|e| BuildError::source("read directory", &here(b""), e))?;
             let name = dent.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            // The tree leaves it out in any case. What is below it may be large or unreadable.
+            let path = [&job.path[..], b"/", name.to_bytes()].concat();
+            if self.selection.leaves_out(&path[1..]) {
                 continue;
             }
             let item = self

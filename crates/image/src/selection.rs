@@ -1,0 +1,105 @@
+//! Names that are left out.
+
+use crate::tree::{Kind, NodeId, Tree};
+use glob::{MatchOptions, Pattern, PatternError};
+use std::str::FromStr;
+
+const OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// A pattern of names, as in a shell: `*` and `?` do not match slashes, and `**` stands for any
+/// number of directories.
+///
+/// A pattern without a slash matches names anywhere. One with a slash matches paths from the top
+/// of the source.
+#[derive(Clone, Debug)]
+pub struct NamePattern {
+    pattern: Pattern,
+    is_path: bool,
+}
+
+impl FromStr for NamePattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let text = text.strip_suffix('/').unwrap_or(text);
+        let is_path = text.contains('/');
+        let pattern = Pattern::new(text.strip_prefix('/').unwrap_or(text))?;
+        Ok(Self { pattern, is_path })
+    }
+}
+
+impl NamePattern {
+    fn matches(&self, path: &[u8]) -> bool {
+        let part = match self.is_path {
+            true => path,
+            false => path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
+        };
+        self.pattern.matches_with(&String::from_utf8_lossy(part), OPTIONS)
+    }
+}
+
+/// Which names are left out: those that match a pattern of the first list and none of the second.
+/// With a directory goes everything below it.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Patterns of names to leave out.
+    pub exclude: Vec<NamePattern>,
+    /// Patterns of names to keep all the same.
+    pub include: Vec<NamePattern>,
+}
+
+impl Selection {
+    /// Whether the name at this path, which begins at the top and without a slash, is left out.
+    pub fn leaves_out(&self, path: &[u8]) -> bool {
+        let any = |patterns: &[NamePattern]| patterns.iter().any(|pattern| pattern.matches(path));
+        any(&self.exclude) && !any(&self.include)
+    }
+
+    /// Removes from the tree what is left out.
+    pub(crate) fn prune(&self, tree: &mut Tree) {
+        if self.exclude.is_empty() {
+            return;
+        }
+        let mut todo = vec![(NodeId::ROOT, Vec::new())];
+        while let Some((dir, above)) = todo.pop() {
+            for entry in tree.sorted_children(dir) {
+                let name = tree.entry_name(entry).to_vec();
+                let path = [&above[..], &name].concat();
+                let node = tree.entry_node(entry);
+                if self.leaves_out(&path) {
+                    tree.remove(dir, &name);
+                } else if tree.node(node).kind == Kind::Directory {
+                    todo.push((node, [&path[..], b"/"].concat()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaves_out(exclude: &[&str], include: &[&str], path: &str) -> bool {
+        let patterns = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Selection { exclude: patterns(exclude), include: patterns(include) }.leaves_out(path.as_bytes())
+    }
+
+    #[test]
+    fn a_pattern_with_a_slash_is_a_path_and_one_without_is_a_name() {
+        assert!(leaves_out(&["*.o"], &[], "src/deep/x.o"));
+        assert!(leaves_out(&[".git/"], &[], "a/.git"));
+        assert!(leaves_out(&["/proc"], &[], "proc") && !leaves_out(&["/proc"], &[], "usr/proc"));
+        assert!(leaves_out(&["var/cache/*"], &[], "var/cache/x"));
+        assert!(!leaves_out(&["var/cache/*"], &[], "var/cache"));
+        assert!(!leaves_out(&["var/*"], &[], "var/cache/x"), "`*` stops at slashes");
+        assert!(leaves_out(&["usr/**/*.a"], &[], "usr/lib/deep/x.a"));
+        assert!(!leaves_out(&["*.o"], &["keep.o"], "a/keep.o"));
+        assert!(leaves_out(&["*"], &["etc"], "usr") && !leaves_out(&["*"], &["etc"], "etc"));
+        assert!("a**b".parse::<NamePattern>().is_err());
+    }
+}
