@@ -352,7 +352,7 @@ fn backups_stand_in_for_superblock_and_descriptors() {
         ("64M", &["-t", "ext4", "-b", "1024"][..]),
         ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048", "-O", "64bit"]),
         ("32M", &["-t", "ext2", "-b", "1024"]),
-        ("300M", &["-t", "ext3", "-b", "4096", "-O", "^sparse_super,^resize_inode"]),
+        ("15M", &["-t", "ext3", "-b", "4096", "-g", "2048", "-O", "^sparse_super,^resize_inode"]),
         ("300M", &["-t", "ext4", "-b", "4096", "-O", "sparse_super2,^resize_inode", "-E", "num_backup_sb=2"]),
         ("40M", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"]),
         ("24M", &["-t", "ext4", "-b", "4096", "-g", "2048"]),

@@ -33,7 +33,7 @@ fn populate(root: &Path) {
     fs::write(root.join(OsStr::from_bytes(b"not utf-8 \xff\xfe")), b"x").unwrap();
     write(&"n".repeat(255), b"longest name");
     fs::create_dir(root.join("crowd")).unwrap();
-    for n in 0..700 {
+    for n in 0..200 {
         write(&format!("crowd/member number {n}"), n.to_string().as_bytes());
     }
     run("mkfifo", &[root.join("pipe").to_str().unwrap()]);
