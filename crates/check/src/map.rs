@@ -3,15 +3,14 @@
 //! Nodes are not read when an inode is seen. They wait in a list that is read in disk order once it
 //! is long enough, so one pass over the disk serves many files.
 
-use crate::context::{Context, RootPointer, root_pointers};
+use crate::context::{Context, RootPointer, Values, root_pointers};
 use crate::finding::Spot;
-use crate::found::{Found, Run, Target};
+use crate::found::{Found, Run, Target, Uncharged};
 use crate::{Code, finding};
 use extant_format::{
     BlockRange, ChecksumSeed, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags, InodeNumber, Place,
     Problem, VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
-use std::sync::atomic::Ordering;
 
 /// What becomes of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +41,9 @@ pub(crate) struct File {
     pub(crate) stored_512: u64,
     /// Clusters found so far.
     pub(crate) clusters: u64,
-    /// Values of attributes in other inodes.
+    /// Values of attributes in other inodes, and the clusters that they are charged.
     pub(crate) values: u64,
+    pub(crate) value_clusters: u64,
     /// One past the last block with a place, and past the last written one.
     end: u64,
     written_end: u64,
@@ -81,8 +81,12 @@ pub(crate) struct Files {
     jobs: Vec<(u64, u32, Job)>,
 }
 
-/// Jobs that are collected before they are read.
-const JOBS: usize = 64 << 10;
+/// Jobs, and files with jobs, that are collected before they are read.
+const JOBS: usize = 16 << 10;
+/// Jobs that wait at a time. Nodes that lead to more are read later, and may then not be in order.
+const JOBS_MAX: usize = 64 << 10;
+/// Runs of a file on a volume with bigalloc that are not counted as memory.
+const RUNS_FREE: usize = 1024;
 
 impl File {
     pub(crate) fn new(ctx: &Context, inode: &Inode, role: Role) -> Self {
@@ -95,6 +99,7 @@ impl File {
             stored_512: inode.blocks_512(&ctx.sb),
             clusters: 0,
             values: 0,
+            value_clusters: 0,
             end: 0,
             written_end: 0,
             cluster_runs: Vec::new(),
@@ -108,11 +113,18 @@ impl File {
     fn spot(&self) -> Spot {
         Spot::inode(self.number.0)
     }
+
+    /// Adds values in other inodes.
+    pub(crate) fn charge(&mut self, values: Values) {
+        self.clusters += values.clusters;
+        self.value_clusters += values.clusters;
+        self.values += values.inodes;
+    }
 }
 
 impl Files {
     pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() >= JOBS
+        self.jobs.len() >= JOBS || self.files.len() >= JOBS
     }
 
     /// Takes a file whose map is in its inode, or begins there.
@@ -146,8 +158,10 @@ impl Files {
 
     /// Reads what is waiting, level by level.
     pub(crate) async fn drain(&mut self, ctx: &Context, found: &mut Found) {
-        while !self.jobs.is_empty() {
-            let mut jobs = std::mem::take(&mut self.jobs);
+        // An attribute block that many inodes share is parsed once.
+        let mut xattrs: Option<(u64, Values)> = None;
+        while !self.jobs.is_empty() && !ctx.limits.stopped() {
+            let mut jobs = self.next_jobs(ctx.source.block_bytes());
             jobs.sort_unstable_by_key(|&(block, slot, _)| (block, slot));
             let blocks: Vec<u64> = jobs.iter().map(|job| job.0).collect();
             ctx.source
@@ -156,6 +170,14 @@ impl Files {
                     let Some(mut file) = self.files[slot as usize].take() else { return };
                     let before = self.jobs.len();
                     match block {
+                        Some(block) if matches!(job, Job::Xattrs) => {
+                            let values = match xattrs {
+                                Some((last, values)) if last == at => values,
+                                _ => ctx.values_of_block(block, file.number, VolumeBlock(at)),
+                            };
+                            xattrs = Some((at, values));
+                            file.charge(values);
+                        }
                         Some(block) => self.job(ctx, found, &mut file, slot, VolumeBlock(at), block, job),
                         None => {
                             file.damaged = true;
@@ -177,7 +199,24 @@ impl Files {
                 })
                 .await;
         }
+        self.jobs.clear();
         self.files.clear();
+    }
+
+    /// Takes jobs off the list: all, unless those could lead to too many more.
+    fn next_jobs(&mut self, block_bytes: usize) -> Vec<(u64, u32, Job)> {
+        let room = JOBS_MAX.saturating_sub(self.jobs.len());
+        let more = |job: &Job| match job {
+            Job::Extents { depth: 0, .. } | Job::Pointers { levels: 0 | 1, .. } | Job::Xattrs => 0,
+            Job::Extents { .. } | Job::Pointers { .. } => block_bytes / 4,
+        };
+        let mut sum = 0;
+        let fits = |(_, _, job): &&(u64, u32, Job)| {
+            sum += more(job);
+            sum <= room
+        };
+        let count = self.jobs.iter().rev().take_while(fits).count().max(1);
+        self.jobs.split_off(self.jobs.len() - count)
     }
 
     #[allow(clippy::too_many_arguments)] // a job, its file and its block
@@ -211,11 +250,8 @@ impl Files {
             Job::Pointers { levels, logical } => {
                 self.pointers(ctx, found, file, slot, at, block, levels, logical);
             }
-            Job::Xattrs => {
-                let values = ctx.values_of_block(block, file.number, at);
-                file.clusters += values.clusters;
-                file.values += values.inodes;
-            }
+            // Done by the caller.
+            Job::Xattrs => {}
         }
     }
 
@@ -382,20 +418,15 @@ fn pointer_code(file: &File) -> Code {
 /// A block that is claimed twice is read again for each owner, but only so often: a hostile tree
 /// could otherwise name one block without end.
 fn claim_node(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock) -> bool {
-    const REPEATS_MAX: u32 = 20_000;
-    let mut contested = false;
     file.clusters += 1;
-    // They are part of the layout.
-    if file.role == Role::Resize && ctx.own.contains(at.0) {
-        return true;
+    if let Some(owners) = &mut found.owners {
+        owners.touch(at.0, 1, file.number.0);
+        return !ctx.claims.is_shared(at.0, 1).0 || ctx.limits.repeat(1);
     }
-    ctx.claims.claim(ctx.claims.cluster(at), 1, |start, count| {
-        contested = true;
-        found.contested.push((start, count));
-    });
-    let read = !contested || ctx.repeats.fetch_add(1, Ordering::Relaxed) < REPEATS_MAX;
-    file.damaged |= !read;
-    read
+    // They are part of the layout, so they have been claimed.
+    let is_own = file.role == Role::Resize && ctx.own.contains(at.0);
+    let is_first = !is_own && !ctx.claims.claim(ctx.claims.cluster(at), 1);
+    is_first || ctx.limits.repeat(1)
 }
 
 /// A run of a file's blocks.
@@ -414,42 +445,31 @@ fn run(
         file.written_end = file.written_end.max(logical + count);
     }
     let claims = &ctx.claims;
+    if let Some(owners) = &mut found.owners {
+        return owners.touch(at.0, count, file.number.0);
+    }
     match file.role {
         Role::Resize => {
             file.clusters += count;
             return;
         }
-        Role::BadBlocks => {
-            // A bad block may lie anywhere, but the volume cannot work with a bad one of its own.
-            file.clusters += count;
-            for block in at.0..at.0 + count {
-                if ctx.own.contains(block) {
-                    let spot = file.spot().at_block(block);
-                    let found_text = "a block of the volume's own structures";
-                    found.report.add(Code::BadBlocks, spot, found_text, "blocks of files");
-                } else {
-                    let cluster = claims.cluster(VolumeBlock(block));
-                    claims.claim(cluster, 1, |start, count| found.contested.push((start, count)));
-                }
-            }
-            return;
-        }
+        Role::BadBlocks => return bad_blocks(ctx, found, file, at, count),
         _ => {}
     }
     let this = Run { number: file.number.0, logical: logical as u32, block: at.0, blocks };
     match file.role {
-        Role::Directory => found.dir_runs.push(this),
-        Role::Value => found.value_runs.push(this),
+        Role::Directory => found.keep_dir_run(this),
+        Role::Value => found.keep_value_run(this),
         Role::Symlink if logical == 0 && file.is_symlink => {
             let encrypted = file.flags.contains(InodeFlags::ENCRYPT);
-            found.targets.push(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
+            found.keep(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
         }
         _ => {}
     }
     let per_cluster = u64::from(ctx.sb.blocks_per_cluster());
     if per_cluster == 1 {
         file.clusters += count;
-        claims.claim(claims.cluster(at), count, |start, count| found.contested.push((start, count)));
+        claims.claim(claims.cluster(at), count);
         return;
     }
     if at.0 % per_cluster != logical % per_cluster {
@@ -459,11 +479,63 @@ fn run(
     }
     let first = logical / per_cluster;
     let last = (logical + count - 1) / per_cluster;
-    file.cluster_runs.push((first, claims.cluster(at), last - first + 1));
+    file.keep_clusters(ctx, first, claims.cluster(at), last - first + 1);
+}
+
+/// Bad blocks may lie anywhere, but the volume cannot work with bad ones of its own.
+fn bad_blocks(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock, count: u64) {
+    let end = at.0 + count;
+    let mut next = at.0;
+    // Clusters of which several blocks are bad are claimed once, when all are known.
+    let mut claim = |from: u64, to: u64| {
+        if from < to {
+            let (first, last) =
+                (ctx.claims.cluster(VolumeBlock(from)), ctx.claims.cluster(VolumeBlock(to - 1)));
+            file.keep_clusters(ctx, 0, first, last - first + 1);
+        }
+    };
+    for (from, to) in ctx.own.within(at.0, end) {
+        let spot = Spot::inode(InodeNumber::BAD_BLOCKS.0).at_block(from);
+        let text = match to - from {
+            1 => "a block of the volume's own structures".to_owned(),
+            more => format!("{more} blocks of the volume's own structures"),
+        };
+        found.report.add(Code::BadBlocks, spot, text, "blocks of files");
+        claim(next, from);
+        next = to;
+    }
+    claim(next, end);
+}
+
+impl File {
+    /// Keeps a run of clusters to claim in the end.
+    fn keep_clusters(&mut self, ctx: &Context, logical: u64, at: u64, count: u64) {
+        let run = (logical, at, count);
+        if self.cluster_runs.len() < RUNS_FREE || ctx.limits.take(2 * size_of_val(&run) as u64) {
+            self.cluster_runs.push(run);
+        }
+    }
+}
+
+/// Claims the clusters of bad blocks, each once.
+fn claim_bad_clusters(ctx: &Context, file: &mut File) {
+    let mut runs: Vec<(u64, u64)> = std::mem::take(&mut file.cluster_runs)
+        .into_iter()
+        .map(|(_, start, count)| (start, start + count))
+        .collect();
+    runs.sort_unstable();
+    let mut next = 0;
+    for (start, end) in runs {
+        let start = start.max(next);
+        if start < end {
+            ctx.claims.claim(start, end - start);
+            next = end;
+        }
+    }
 }
 
 /// Claims a file's clusters, each once.
-fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
+fn claim_clusters(ctx: &Context, file: &mut File) {
     let mut runs = std::mem::take(&mut file.cluster_runs);
     runs.sort_unstable();
     // The cluster that was claimed last: logical and physical.
@@ -476,20 +548,35 @@ fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
             continue;
         }
         file.clusters += count;
-        ctx.claims.claim(at, count, |start, count| found.contested.push((start, count)));
+        ctx.claims.claim(at, count);
         last = Some((logical + count - 1, at + count - 1));
     }
 }
 
 /// Checks size and count of blocks once the whole map is known.
 fn finish(ctx: &Context, found: &mut Found, mut file: File) {
-    if ctx.sb.blocks_per_cluster() > 1 {
-        claim_clusters(ctx, found, &mut file);
+    if found.owners.is_some() {
+        return;
+    }
+    if file.role == Role::BadBlocks {
+        claim_bad_clusters(ctx, &mut file);
+    } else if ctx.sb.blocks_per_cluster() > 1 {
+        claim_clusters(ctx, &mut file);
     }
     let spot = file.spot();
     let bytes_512 = u64::from(ctx.sb.blocks_per_cluster()) << (ctx.sb.block_size().log2() - 9);
     let counted = file.clusters * bytes_512;
-    if counted != file.stored_512 && !matches!(file.role, Role::BadBlocks) {
+    let without_values = (file.clusters - file.value_clusters) * bytes_512;
+    if file.values > 0 && !file.damaged && file.stored_512 == without_values {
+        // Judged once it is known of what form the values are.
+        found.keep(Uncharged {
+            number: file.number.0,
+            stored_512: file.stored_512,
+            counted_512: counted,
+            values: file.values,
+            owners: file.owners.take(),
+        });
+    } else if counted != file.stored_512 && !matches!(file.role, Role::BadBlocks) {
         let expected =
             format!("{counted}{}", if file.damaged { ", as far as the map can be read" } else { "" });
         found.report.add(
@@ -504,7 +591,7 @@ fn finish(ctx: &Context, found: &mut Found, mut file: File) {
     }
     let block_bytes = u64::from(ctx.sb.block_size().bytes());
     let (found_size, end) = (file.size, file.end);
-    let mut wrong_size = |expected: String| {
+    let wrong_size = |expected: String| {
         let text = format!("i_size is {found_size}");
         found.report.push(finding::Finding {
             code: Code::InodeSize,
