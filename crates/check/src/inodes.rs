@@ -2,9 +2,10 @@
 
 use crate::Code;
 use crate::context::Context;
+use crate::file::{File, Role};
 use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
-use crate::map::{File, Files, Role};
+use crate::map::Files;
 use crate::state::Kind;
 use crate::{fields, xattrs};
 use extant_format::{

@@ -25,6 +25,7 @@ mod code;
 mod context;
 mod dirs;
 mod fields;
+mod file;
 mod finding;
 mod found;
 mod groups;

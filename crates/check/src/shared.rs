@@ -1,8 +1,9 @@
 //! Blocks that are claimed more than once: a second pass over maps that names all owners.
 
 use crate::context::Context;
+use crate::file::{File, Role};
 use crate::found::{Found, XattrUse};
-use crate::map::{File, Files, Role};
+use crate::map::Files;
 use crate::owners::Owners;
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
 
