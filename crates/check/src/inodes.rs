@@ -283,9 +283,20 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             found.report.add(Code::InodeMode, spot, "a directory", "a regular file");
             return;
         }
+    } else if number == InodeNumber::BAD_BLOCKS {
+        let raw = &inode.raw;
+        let owned = inode.mode() != 0 || raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || inode.links() != 0;
+        let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+        if owned || inline || inode.xattr_block().is_some() {
+            let expected = "nothing but a list of blocks";
+            return found.report.add(Code::InodeReserved, spot, "owner, mode, links or attributes", expected);
+        }
     } else if inode.mode() != 0 {
         let text = format!("mode {:06o}", inode.mode());
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
+        return;
+    } else if inode.xattr_block().is_some() || !has_map && inode.blocks_512(sb) != 0 {
+        found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
         return;
     }
     // Without a kind there is no map, except in those two.

@@ -390,7 +390,7 @@ mod tests {
             let left = per_group - at % per_group;
             assert_eq!(
                 (is_shared, alike),
-                (expected[at as usize], run.min(left).min(100).max(1)),
+                (expected[at as usize], run.min(left).clamp(1, 100)),
                 "seed {seed}"
             );
         }

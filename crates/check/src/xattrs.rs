@@ -100,10 +100,10 @@ fn each(
         let add = |code, text: String, expected: &str| found.report.add(code, spot.clone(), text, expected);
         let index = name.index;
         let known = index.prefix().is_some() || matches!(index, XattrIndex::LUSTRE | XattrIndex::ENCRYPTION);
-        if name.suffix.is_empty() && !(known && index.is_whole_name()) {
-            add(Code::XattrEntry, format!("{name} without a name"), "a name after the prefix");
-        } else if !known {
+        if !known {
             add(Code::XattrIndex, format!("prefix {} of {name}", index.0), "a prefix that Linux knows");
+        } else if name.suffix.is_empty() && !index.is_whole_name() {
+            add(Code::XattrEntry, format!("{name} without a name"), "a name after the prefix");
         }
         match xattr.value {
             XattrValue::Bytes(value) => {
