@@ -38,8 +38,8 @@ impl Context {
         self.sb.incompat().contains(Incompat::EA_INODE)
     }
 
-    /// Whether an inode is the volume's own and has no name. On ext3 the journal may have one, if it
-    /// was added while the volume was mounted (`/.journal`).
+    /// Whether an inode is the volume's own and has no name. On ext3 the journal may have one, if
+    /// it was added while the volume was mounted (`/.journal`).
     pub(crate) fn is_nameless(&self, number: InodeNumber) -> bool {
         let is_journal = self.sb.journal_inode() == Some(number);
         self.sb.is_own_inode(number) && !(is_journal && number >= self.sb.first_inode())

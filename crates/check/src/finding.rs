@@ -83,8 +83,8 @@ impl Finding {
     }
 }
 
-/// Findings of a check, shared by its tasks. Which findings are kept does not depend on their order:
-/// of each code the first by place, and of all the first by code.
+/// Findings of a check, shared by its tasks. Which findings are kept does not depend on their
+/// order: of each code the first by place, and of all the first by code.
 #[derive(Clone)]
 pub(crate) struct Report {
     kept: Arc<Mutex<Kept>>,

@@ -1,5 +1,5 @@
-//! What a check keeps per block and per inode. Pages are made where they are needed, so that a large,
-//! mostly empty volume takes little memory.
+//! What a check keeps per block and per inode. Pages are made where they are needed, so that a
+//! large, mostly empty volume takes little memory.
 
 use crate::limits::Limits;
 use extant_format::{InodeNumber, Superblock, VolumeBlock};
@@ -25,8 +25,8 @@ struct Page {
 /// Clusters of a group that were claimed more than once.
 struct Again {
     bits: Box<[AtomicU64]>,
-    /// A bit for each word of `bits` that is full. A claim skips these: otherwise a hostile map that
-    /// claims the same long run over and over would cost its length each time, not its bytes.
+    /// A bit for each word of `bits` that is full. A claim skips these: otherwise a hostile map
+    /// that claims the same long run over and over would cost its length each time, not its bytes.
     full: Box<[AtomicU64]>,
 }
 
