@@ -93,8 +93,8 @@ impl<'a> Xattr<'a> {
         })
     }
 
-    /// The hashes of a value in an inode of its own for which the attribute's hash is right: one for
-    /// each sign of characters.
+    /// The hashes of a value in an inode of its own for which the attribute's hash is right: one
+    /// for each sign of characters.
     pub fn wanted_value_hashes(&self) -> [u32; 2] {
         let of = |sign| self.hash ^ hash_words(self.name.suffix, [0], sign);
         [of(CharSign::Unsigned), of(CharSign::Signed)]
