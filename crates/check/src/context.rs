@@ -1,6 +1,8 @@
 //! What all sweeps share.
 
+use crate::finding::Report;
 use crate::layout::{GroupInfo, OwnBlocks};
+use crate::limits::Limits;
 use crate::source::Source;
 use crate::state::{Claims, Inodes};
 use extant_format::{
@@ -8,7 +10,8 @@ use extant_format::{
     XattrValue, Xattrs, inode_offset, pointers_per_block,
 };
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A volume that is being checked.
 pub(crate) struct Context {
@@ -21,10 +24,8 @@ pub(crate) struct Context {
     pub(crate) inodes: Inodes,
     /// Inodes that were deleted while open, or were being truncated.
     pub(crate) orphans: BTreeSet<u32>,
-    /// Findings kept of each code.
-    pub(crate) most: usize,
-    /// How often a block of a map was read that had been claimed before.
-    pub(crate) repeats: AtomicU32,
+    pub(crate) report: Report,
+    pub(crate) limits: Arc<Limits>,
     /// Times of deletion below the number of inodes are links of a broken orphan list.
     pub(crate) low_dtimes: bool,
     /// Blocks of the journal.
@@ -35,6 +36,13 @@ impl Context {
     /// Whether attributes may have values in other inodes.
     pub(crate) fn has_values(&self) -> bool {
         self.sb.incompat().contains(Incompat::EA_INODE)
+    }
+
+    /// Whether an inode is the volume's own and has no name. On ext3 the journal may have one, if
+    /// it was added while the volume was mounted (`/.journal`).
+    pub(crate) fn is_nameless(&self, number: InodeNumber) -> bool {
+        let is_journal = self.sb.journal_inode() == Some(number);
+        self.sb.is_own_inode(number) && !(is_journal && number >= self.sb.first_inode())
     }
 
     /// The block that contains an inode, and its byte offset there.

@@ -18,8 +18,11 @@ use std::hash::Hasher;
 pub(crate) const BLOCKS: usize = 1024;
 
 /// Lists the blocks of all directories in disk order; reports holes. Both lists are sorted.
-pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &mut Report) -> Directories {
+///
+/// A block that several directories share is read for each of them, but only so often.
+pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report) -> Directories {
     let mut items = Vec::new();
+    let mut keep = |item: Item| ctx.limits.push(&mut items, item);
     let mut rest = runs;
     for (index, dir) in dirs.iter().enumerate() {
         let index = index as u32;
@@ -28,7 +31,7 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &mut Rep
         }
         if dir.inline {
             if let Some((block, _)) = ctx.inode_place(InodeNumber(dir.number)) {
-                items.push(Item { block, dir: index, logical: INLINE });
+                keep(Item { block, dir: index, logical: INLINE });
             }
             continue;
         }
@@ -40,20 +43,32 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &mut Rep
             }
             hole(dir, next, run.logical, report);
             let blocks = run.blocks.min(dir.blocks - run.logical);
-            items.extend((0..blocks).map(|n| Item {
-                block: run.block + u64::from(n),
-                dir: index,
-                logical: run.logical + n,
-            }));
+            let mut n = 0;
+            while n < blocks && !ctx.limits.stopped() {
+                let at = run.block + u64::from(n);
+                let (is_shared, alike) = ctx.claims.is_shared(at, (blocks - n).into());
+                if !is_shared || ctx.limits.repeat(alike) {
+                    for more in 0..alike {
+                        keep(Item { block: at + more, dir: index, logical: run.logical + n + more as u32 });
+                        if ctx.limits.stopped() {
+                            break;
+                        }
+                    }
+                }
+                n += alike as u32;
+            }
             next = next.max(run.logical + blocks);
         }
         hole(dir, next, dir.blocks, report);
+        if ctx.limits.stopped() {
+            break;
+        }
     }
     items.sort_unstable();
     Directories { dirs, items, roots: BTreeMap::new() }
 }
 
-fn hole(dir: &Dir, from: u32, to: u32, report: &mut Report) {
+fn hole(dir: &Dir, from: u32, to: u32, report: &Report) {
     if from < to && !dir.damaged {
         let spot = Spot::inode(dir.number).at_file_block(from.into());
         let text = format!("{} blocks without a place", to - from);
@@ -75,7 +90,9 @@ pub(crate) async fn read_roots(ctx: &Context, all: &mut Directories, report: &mu
             let spot = Spot::inode(dir.number).at_file_block(0);
             match Root::read(ctx, dir, block) {
                 Ok(root) => {
-                    roots.insert(items[n].dir, root);
+                    if ctx.limits.take(64 + 8 * root.entries.len() as u64) {
+                        roots.insert(items[n].dir, root);
+                    }
                 }
                 Err(corrupt) => report.corrupt(Code::HtreeRoot, spot, &corrupt),
             }
@@ -105,7 +122,9 @@ pub(crate) async fn sweep(
                 Some(block) => {
                     let root = all.roots.get(&item.dir);
                     let scratch = &mut scratch;
-                    Block { ctx, item, dir, root, sign, found: &mut *found, scratch }.check(block);
+                    if !ctx.limits.stopped() {
+                        Block { ctx, item, dir, root, sign, found: &mut *found, scratch }.check(block);
+                    }
                 }
             }
         })
@@ -121,7 +140,7 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
     let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) else { return };
     let Ok(directory) = data.as_directory() else { return };
     ctx.inodes.named(inode.number);
-    found.dotdots.push((item.dir, directory.parent.0));
+    ctx.limits.push(&mut found.dotdots, (item.dir, directory.parent.0));
     let filetype = ctx.sb.incompat().contains(Incompat::FILETYPE);
     let mut scratch = Vec::new();
     for area in directory.areas {
@@ -235,7 +254,7 @@ impl Block<'_> {
         self.names_across(block, lowest, highest);
         if self.root.is_some() && !is_node && logical != 0 {
             let range = (hashes > 0).then_some((lowest, highest));
-            self.found.leaves.push(Leaf { dir: self.item.dir, logical, range });
+            self.ctx.limits.push(&mut self.found.leaves, Leaf { dir: self.item.dir, logical, range });
         }
     }
 
@@ -257,8 +276,11 @@ impl Block<'_> {
         }
         match DxNode::parse(block, &htree_context(self.ctx, self.dir.number, logical)) {
             Ok(node) => {
-                let entries = node.entries.iter().map(|entry| (entry.hash, entry.block.0)).collect();
-                self.found.nodes.push(Node { dir: self.item.dir, logical, entries });
+                let entries: Vec<_> = node.entries.iter().map(|entry| (entry.hash, entry.block.0)).collect();
+                if self.ctx.limits.take(8 * entries.len() as u64) {
+                    let node = Node { dir: self.item.dir, logical, entries };
+                    self.ctx.limits.push(&mut self.found.nodes, node);
+                }
                 true
             }
             Err(corrupt) if self.dir.seed.is_some() => {
@@ -292,7 +314,7 @@ impl Block<'_> {
             }
             self.ctx.inodes.named(InodeNumber(dir));
         } else {
-            self.found.dotdots.push((self.item.dir, entry.inode.0));
+            self.ctx.limits.push(&mut self.found.dotdots, (self.item.dir, entry.inode.0));
         }
         true
     }
@@ -332,7 +354,7 @@ impl Block<'_> {
             let expected = format!("at most {}", sb.inodes_count());
             return self.add(Code::EntryInode, entry, format!("inode {number}"), expected);
         }
-        if number == InodeNumber::ROOT || number.0 == self.dir.number || sb.is_own_inode(number) {
+        if number == InodeNumber::ROOT || number.0 == self.dir.number || self.ctx.is_nameless(number) {
             let text = match number {
                 InodeNumber::ROOT => "the root directory".to_owned(),
                 number if number.0 == self.dir.number => "the directory itself".to_owned(),
@@ -364,12 +386,13 @@ impl Block<'_> {
                 }
                 if kind.is_directory() {
                     // Counted once it is known which of its names is the right one.
-                    self.found.links.push(Link {
+                    let link = Link {
                         child: number.0,
                         parent: self.dir.number,
                         logical: self.item.logical,
                         offset: entry.offset as u32,
-                    });
+                    };
+                    self.ctx.limits.push(&mut self.found.links, link);
                 } else {
                     self.ctx.inodes.named(number);
                 }
@@ -411,8 +434,11 @@ impl Block<'_> {
             return;
         }
         if self.root.is_none() {
-            let all = self.scratch.iter().map(|&(hash, _)| (self.item.dir, hash));
-            return self.found.names.extend(all);
+            // Hashes of hostile names may be equal, but then the names are compared.
+            for &(hash, _) in self.scratch.iter() {
+                self.ctx.limits.push(&mut self.found.names, (self.item.dir, hash));
+            }
+            return;
         }
         for &(hash, offset) in self.scratch.iter() {
             let at = offset as usize;
@@ -420,7 +446,7 @@ impl Block<'_> {
             let major = self.hash(name).map(|hash| hash.major);
             // Rarely more than two names of a leaf.
             if major.is_none_or(|major| major == lowest || major == highest) {
-                self.found.names.push((self.item.dir, hash));
+                self.ctx.limits.push(&mut self.found.names, (self.item.dir, hash));
             }
         }
     }
@@ -438,33 +464,46 @@ pub(crate) async fn duplicates_across(
     ctx: &Context,
     all: &Directories,
     mut names: Vec<(u32, u64)>,
-    report: &mut Report,
+    report: &Report,
 ) {
     names.sort_unstable();
-    let mut suspects: Vec<u32> =
-        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].0).collect();
+    let mut suspects: Vec<(u32, u64)> =
+        names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    drop(names);
     suspects.dedup();
-    if suspects.is_empty() {
-        return;
-    }
-    let mut items: Vec<Item> =
-        all.items.iter().filter(|item| suspects.binary_search(&item.dir).is_ok()).copied().collect();
+    let is_suspect = |item: &&Item| {
+        let first = suspects.partition_point(|suspect| suspect.0 < item.dir);
+        suspects.get(first).is_some_and(|suspect| suspect.0 == item.dir)
+    };
+    let mut items: Vec<Item> = all.items.iter().filter(is_suspect).copied().collect();
     items.sort_unstable_by_key(|item| (item.dir, item.logical));
     let mut seen: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-    let mut current = None;
-    for item in items {
+    let (mut current, mut kept_bytes) = (None, 0);
+    let mut stream = ctx.source.stream(items.iter().map(|item| (item.block, 1)));
+    let mut next = items.iter();
+    while let (Some(piece), Some(item)) = (stream.next().await, next.next()) {
         if current.replace(item.dir) != Some(item.dir) {
             seen.clear();
+            ctx.limits.give_back(std::mem::take(&mut kept_bytes));
         }
-        let Some(piece) = ctx.source.one(item.block).await else { continue };
+        let Some(block) = piece.block(item.block).filter(|_| item.logical != INLINE) else { continue };
         let dir = all.dirs[item.dir as usize].number;
-        let entries =
-            DirEntries::new(piece.bytes(), false, u32::MAX, InodeNumber(dir), FileBlock(item.logical));
-        for entry in entries.map_while(Result::ok) {
-            if entry.inode.0 == 0 || entry.name == b"." || entry.name == b".." {
+        for entry in DirEntries::new(block, false, u32::MAX, InodeNumber(dir), FileBlock(item.logical))
+            .map_while(Result::ok)
+        {
+            let is_dot = entry.name == b"." || entry.name == b"..";
+            let suspect = (item.dir, hash_of(entry.name));
+            if entry.inode.0 == 0 || is_dot || suspects.binary_search(&suspect).is_err() {
                 continue;
             }
-            let first = *seen.entry(entry.name.to_vec()).or_insert(item.logical);
+            let Some(&first) = seen.get(entry.name) else {
+                let bytes = entry.name.len() as u64 + 64;
+                if ctx.limits.take(bytes) {
+                    kept_bytes += bytes;
+                    seen.insert(entry.name.to_vec(), item.logical);
+                }
+                continue;
+            };
             if first != item.logical {
                 let spot = Spot::inode(dir).at_block(item.block).at_file_block(item.logical.into());
                 report.push(Finding {
@@ -479,4 +518,5 @@ pub(crate) async fn duplicates_across(
             }
         }
     }
+    ctx.limits.give_back(kept_bytes);
 }

@@ -26,7 +26,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     );
     let (incompat, ro, compat) = (sb.incompat(), sb.ro_compat(), sb.compat());
     let is_hurd = sb.raw().s_creator_os.get() == 1;
-    let mut obsolete = |field: &str, value: u32| {
+    let obsolete = |field: &str, value: u32| {
         if value != 0 {
             report.add(Code::InodeObsolete, spot(), format!("{field} is {value}"), "0");
         }
@@ -43,7 +43,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
             obsolete("i_size_high", raw.i_size_high.get());
         }
     }
-    let mut missing = |flag: InodeFlags, there: bool, feature: &str| {
+    let missing = |flag: InodeFlags, there: bool, feature: &str| {
         if flags.contains(flag) && !there {
             report.add(Code::FeatureMissing, spot(), format!("a flag that needs {feature}"), "the feature");
         }
@@ -56,7 +56,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
         let text = format!("a file of {} bytes", inode.size());
         report.add(Code::FeatureMissing, spot(), text, "the feature large_file");
     }
-    let mut wrong = |is_wrong: bool, text: &str, expected: &str| {
+    let wrong = |is_wrong: bool, text: &str, expected: &str| {
         if is_wrong {
             report.add(Code::InodeFlags, spot(), text, expected);
         }
@@ -154,7 +154,7 @@ fn form(ctx: &Context, inode: &Inode, found: &mut Found) {
     let spot = Spot::inode(inode.number.0);
     let extents = flags.contains(InodeFlags::EXTENTS);
     let inline = flags.contains(InodeFlags::INLINE_DATA);
-    let mut add = |text: &str, expected: &str| found.report.add(Code::MapForm, spot.clone(), text, expected);
+    let add = |text: &str, expected: &str| found.report.add(Code::MapForm, spot.clone(), text, expected);
     if extents && inline {
         add("extents and inline data", "one of them");
     }

@@ -1,11 +1,17 @@
 //! What a check reports.
 
-use crate::{Code, Severity};
+use crate::limits::Limits;
+use crate::{Code, Options, Severity};
 use extant_format::{Corrupt, Problem};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashSet, FxHasher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a finding is. Ordered by group, inode and block.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Spot {
     /// The block group.
     pub group: Option<u32>,
@@ -77,29 +83,122 @@ impl Finding {
     }
 }
 
-/// Findings of one task. Which findings are kept does not depend on their order: of each code, the
-/// first by place.
-#[derive(Debug)]
+/// Findings of a check, shared by its tasks. Which findings are kept does not depend on their
+/// order: of each code the first by place, and of all the first by code.
+#[derive(Clone)]
 pub(crate) struct Report {
-    kept: BTreeMap<Code, BTreeMap<(Spot, String), Finding>>,
+    kept: Arc<Mutex<Kept>>,
+    limits: Arc<Limits>,
+    listener: Option<Arc<Listener>>,
+    /// Contradictions are only suspected.
+    unsure: Arc<AtomicBool>,
+}
+
+struct Kept {
+    by_code: BTreeMap<Code, BTreeSet<Placed>>,
+    count: usize,
     counts: BTreeMap<Code, u64>,
+    most_per_code: usize,
     most: usize,
 }
 
-impl Report {
-    /// Keeps at most `most` findings of each code.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { kept: BTreeMap::new(), counts: BTreeMap::new(), most: most.max(1) }
+/// A finding, ordered by place.
+struct Placed(Finding);
+
+impl Placed {
+    fn key(&self) -> (&Spot, &Option<Vec<u8>>, &str, &str) {
+        (&self.0.spot, &self.0.name, &self.0.found, &self.0.expected)
+    }
+}
+
+impl PartialEq for Placed {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Placed {}
+
+impl PartialOrd for Placed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Placed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// Whoever wants to hear of findings as they are made.
+pub(crate) struct Listener {
+    tell: crate::OnFinding,
+    /// Hashes of those told: a check that starts anew finds them again.
+    told: Mutex<FxHashSet<u64>>,
+}
+
+impl Listener {
+    /// Findings that are told.
+    const MOST: usize = 100_000;
+
+    pub(crate) fn new(tell: crate::OnFinding) -> Self {
+        Self { tell, told: Mutex::default() }
     }
 
-    pub(crate) fn add(
-        &mut self,
-        code: Code,
-        spot: Spot,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) {
-        self.push(Finding {
+    fn hear(&self, finding: &Finding) {
+        let mut hasher = FxHasher::default();
+        (finding.code, &finding.spot, &finding.name, &finding.found, &finding.expected).hash(&mut hasher);
+        {
+            let mut told = self.told.lock();
+            if told.len() >= Self::MOST || !told.insert(hasher.finish()) {
+                return;
+            }
+        }
+        (self.tell)(finding);
+    }
+}
+
+/// Longest text of a finding in characters; names in it may be long.
+const TEXT_MAX: usize = 400;
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options, limits: Arc<Limits>, listener: Option<Arc<Listener>>) -> Self {
+        let kept = Kept {
+            by_code: BTreeMap::new(),
+            count: 0,
+            counts: BTreeMap::new(),
+            most_per_code: options.most_per_code.max(1),
+            most: options.most_findings.max(1),
+        };
+        let unsure = Arc::new(AtomicBool::new(options.in_use));
+        Self { kept: Arc::new(Mutex::new(kept)), limits, listener, unsure }
+    }
+
+    /// One that keeps nothing, for a further look at what was reported.
+    pub(crate) fn muted(&self) -> Self {
+        let options = Options { most_per_code: 1, most_findings: 1, ..Options::default() };
+        Self::new(&options, self.limits.clone(), None)
+    }
+
+    /// From now on contradictions between structures are only suspected.
+    pub(crate) fn be_unsure(&self) {
+        self.unsure.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, code: Code, spot: Spot, found: impl Into<String>, expected: impl Into<String>) {
+        // Most findings of a badly damaged volume are only counted.
+        if self.limits.stopped() || !self.kept.lock().wants(code, &spot) {
+            return;
+        }
+        self.keep(Finding {
             code,
             spot,
             name: None,
@@ -111,45 +210,69 @@ impl Report {
     }
 
     /// Adds what `format` refused.
-    pub(crate) fn corrupt(&mut self, code: Code, spot: Spot, corrupt: &Corrupt) {
+    pub(crate) fn corrupt(&self, code: Code, spot: Spot, corrupt: &Corrupt) {
         let (found, expected) = words(&corrupt.problem);
         self.add(code, spot, found, expected);
     }
 
-    pub(crate) fn push(&mut self, finding: Finding) {
-        *self.counts.entry(finding.code).or_default() += 1;
-        self.keep(finding);
-    }
-
-    fn keep(&mut self, finding: Finding) {
-        let of_code = self.kept.entry(finding.code).or_default();
-        let name = finding.name.as_deref().map(|name| name.escape_ascii().to_string()).unwrap_or_default();
-        of_code.insert((finding.spot.clone(), name + &finding.found), finding);
-        if of_code.len() > self.most {
-            of_code.pop_last();
-        }
-    }
-
-    pub(crate) fn merge(&mut self, other: Self) {
-        for (code, count) in other.counts {
-            *self.counts.entry(code).or_default() += count;
-        }
-        for finding in other.kept.into_values().flat_map(BTreeMap::into_values) {
+    pub(crate) fn push(&self, finding: Finding) {
+        if !self.limits.stopped() && self.kept.lock().wants(finding.code, &finding.spot) {
             self.keep(finding);
         }
     }
 
-    pub(crate) fn counts(&self) -> &BTreeMap<Code, u64> {
-        &self.counts
+    fn keep(&self, mut finding: Finding) {
+        finding.found = shortened(finding.found);
+        finding.expected = shortened(finding.expected);
+        finding.suspected = self.unsure.load(Ordering::Relaxed) && finding.code.is_cross();
+        if let Some(listener) = &self.listener {
+            listener.hear(&finding);
+        }
+        self.kept.lock().keep(finding);
     }
 
-    /// All findings by code and place.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Finding> {
-        self.kept.values_mut().flat_map(BTreeMap::values_mut)
+    pub(crate) fn count(&self, code: Code) -> u64 {
+        self.kept.lock().counts.get(&code).copied().unwrap_or(0)
     }
 
-    pub(crate) fn into_findings(self) -> Vec<Finding> {
-        self.kept.into_values().flat_map(BTreeMap::into_values).collect()
+    /// All counts, and the findings that were kept, by code and place.
+    pub(crate) fn take(&self) -> (BTreeMap<Code, u64>, Vec<Finding>) {
+        let mut kept = self.kept.lock();
+        let findings = std::mem::take(&mut kept.by_code).into_values().flatten();
+        (std::mem::take(&mut kept.counts), findings.map(|placed| placed.0).collect())
+    }
+}
+
+impl Kept {
+    /// Counts a finding; whether it may be among the first.
+    fn wants(&mut self, code: Code, spot: &Spot) -> bool {
+        *self.counts.entry(code).or_default() += 1;
+        let of_code = self.by_code.get(&code);
+        let is_late = |of_code: &BTreeSet<Placed>| {
+            of_code.len() >= self.most_per_code && of_code.last().is_some_and(|last| last.0.spot < *spot)
+        };
+        let is_last =
+            self.count >= self.most && self.by_code.last_key_value().is_some_and(|last| *last.0 < code);
+        !is_last && !of_code.is_some_and(is_late)
+    }
+
+    fn keep(&mut self, finding: Finding) {
+        let of_code = self.by_code.entry(finding.code).or_default();
+        let before = of_code.len();
+        of_code.insert(Placed(finding));
+        if of_code.len() > self.most_per_code {
+            of_code.pop_last();
+        }
+        self.count = self.count + of_code.len() - before;
+        while self.count > self.most
+            && let Some(mut last) = self.by_code.last_entry()
+        {
+            last.get_mut().pop_last();
+            self.count -= 1;
+            if last.get().is_empty() {
+                last.remove();
+            }
+        }
     }
 }
 

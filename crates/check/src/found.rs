@@ -1,8 +1,12 @@
 //! What one task of a sweep finds, merged in the end.
 
+use crate::context::Context;
 use crate::finding::Report;
+use crate::limits::Limits;
+use crate::owners::Owners;
 use crate::usage::Usage;
-use extant_format::ChecksumSeed;
+use extant_format::{ChecksumSeed, RoCompat};
+use std::sync::Arc;
 
 /// A directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +52,7 @@ pub(crate) struct Run {
 pub(crate) struct XattrUse {
     pub(crate) block: u64,
     pub(crate) number: u32,
+    pub(crate) generation: u32,
     /// Hashes of the names of attributes in the inode.
     pub(crate) names: Box<[u64]>,
 }
@@ -58,6 +63,20 @@ pub(crate) struct ValueUse {
     pub(crate) value: u32,
     pub(crate) number: u32,
     pub(crate) size: u32,
+    pub(crate) generation: u32,
+    /// Hashes of the value that agree with that of the attribute.
+    pub(crate) wanted: [u32; 2],
+}
+
+/// A file whose count of blocks is right if its values in other inodes are in Lustre's form, which
+/// are not charged to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Uncharged {
+    pub(crate) number: u32,
+    pub(crate) stored_512: u64,
+    pub(crate) counted_512: u64,
+    pub(crate) values: u64,
+    pub(crate) owners: Option<[u32; 3]>,
 }
 
 /// An inode that holds an attribute's value.
@@ -67,6 +86,18 @@ pub(crate) struct ValueHolder {
     pub(crate) references: u64,
     pub(crate) hash: u32,
     pub(crate) size: u64,
+    /// In Lustre's form, its only user: number and generation. Such values have no hash and no
+    /// count, but times, which are equal.
+    pub(crate) user: (u32, u32),
+    pub(crate) has_times: bool,
+}
+
+impl ValueHolder {
+    /// Whether a use of the value is right only in the form that Lustre wrote before Linux had
+    /// values in inodes (`EXT4_XATTR_INODE_GET_PARENT`).
+    pub(crate) fn is_lustre_for(&self, one: &ValueUse) -> bool {
+        self.user == (one.number, one.generation) && !one.wanted.contains(&self.hash)
+    }
 }
 
 /// A symbolic link whose target is in a block.
@@ -89,60 +120,153 @@ pub(crate) struct GroupTotals {
 /// What one task has found.
 pub(crate) struct Found {
     pub(crate) report: Report,
-    /// Runs of clusters that were claimed before.
-    pub(crate) contested: Vec<(u64, u64)>,
+    limits: Arc<Limits>,
     pub(crate) dirs: Vec<Dir>,
     pub(crate) dir_runs: Vec<Run>,
     pub(crate) xattr_uses: Vec<XattrUse>,
     pub(crate) value_uses: Vec<ValueUse>,
     pub(crate) value_holders: Vec<ValueHolder>,
     pub(crate) value_runs: Vec<Run>,
+    pub(crate) uncharged: Vec<Uncharged>,
     pub(crate) targets: Vec<Target>,
     pub(crate) totals: Vec<GroupTotals>,
     pub(crate) usage: Usage,
+    /// Set in the pass that names the owners of blocks with several.
+    pub(crate) owners: Option<Owners>,
+}
+
+/// A list that is part of what was found.
+pub(crate) trait Listed: Sized {
+    fn list(found: &mut Found) -> &mut Vec<Self>;
+
+    /// Memory besides the item.
+    fn more_bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl Listed for Dir {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.dirs
+    }
+}
+
+impl Listed for XattrUse {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.xattr_uses
+    }
+
+    fn more_bytes(&self) -> u64 {
+        // The names, and a copy of the block's number while it is read.
+        16 + self.names.len() as u64 * 8
+    }
+}
+
+impl Listed for ValueUse {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.value_uses
+    }
+
+    fn more_bytes(&self) -> u64 {
+        // Its place in a map.
+        32
+    }
+}
+
+impl Listed for ValueHolder {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.value_holders
+    }
+
+    fn more_bytes(&self) -> u64 {
+        // Its place in a map.
+        64
+    }
+}
+
+impl Listed for Uncharged {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.uncharged
+    }
+}
+
+impl Listed for Target {
+    fn list(found: &mut Found) -> &mut Vec<Self> {
+        &mut found.targets
+    }
+
+    fn more_bytes(&self) -> u64 {
+        // A copy of the block's number while it is read.
+        8
+    }
 }
 
 impl Found {
-    pub(crate) fn new(most: usize, quota: bool) -> Self {
+    pub(crate) fn new(ctx: &Context) -> Self {
         Self {
-            report: Report::new(most),
-            contested: Vec::new(),
+            report: ctx.report.clone(),
+            limits: ctx.limits.clone(),
             dirs: Vec::new(),
             dir_runs: Vec::new(),
             xattr_uses: Vec::new(),
             value_uses: Vec::new(),
             value_holders: Vec::new(),
             value_runs: Vec::new(),
+            uncharged: Vec::new(),
             targets: Vec::new(),
             totals: Vec::new(),
-            usage: Usage::new(quota),
+            usage: Usage::new(ctx.sb.ro_compat().contains(RoCompat::QUOTA), ctx.limits.clone()),
+            owners: None,
         }
     }
 
+    /// Keeps an item, if there is memory for it.
+    pub(crate) fn keep<T: Listed>(&mut self, item: T) {
+        let more = item.more_bytes();
+        if self.limits.take(2 * size_of::<T>() as u64 + more) {
+            T::list(self).push(item);
+        }
+    }
+
+    pub(crate) fn keep_dir_run(&mut self, run: Run) {
+        self.limits.push(&mut self.dir_runs, run);
+    }
+
+    pub(crate) fn keep_value_run(&mut self, run: Run) {
+        self.limits.push(&mut self.value_runs, run);
+    }
+
     pub(crate) fn merge(&mut self, other: Self) {
-        self.report.merge(other.report);
-        self.contested.extend(other.contested);
-        self.dirs.extend(other.dirs);
-        self.dir_runs.extend(other.dir_runs);
-        self.xattr_uses.extend(other.xattr_uses);
-        self.value_uses.extend(other.value_uses);
-        self.value_holders.extend(other.value_holders);
-        self.value_runs.extend(other.value_runs);
-        self.targets.extend(other.targets);
-        self.totals.extend(other.totals);
+        join(&mut self.dirs, other.dirs);
+        join(&mut self.dir_runs, other.dir_runs);
+        join(&mut self.xattr_uses, other.xattr_uses);
+        join(&mut self.value_uses, other.value_uses);
+        join(&mut self.value_holders, other.value_holders);
+        join(&mut self.value_runs, other.value_runs);
+        join(&mut self.uncharged, other.uncharged);
+        join(&mut self.targets, other.targets);
+        join(&mut self.totals, other.totals);
         self.usage.merge(other.usage);
     }
 
     /// Puts everything in an order that does not depend on the tasks.
     pub(crate) fn sort(&mut self) {
-        self.contested.sort_unstable();
         self.dirs.sort_unstable();
         self.dir_runs.sort_unstable();
         self.xattr_uses.sort_unstable();
         self.value_uses.sort_unstable();
         self.value_holders.sort_unstable();
         self.value_runs.sort_unstable();
+        self.uncharged.sort_unstable();
         self.targets.sort_unstable();
         self.totals.sort_unstable_by_key(|totals| totals.group);
+    }
+}
+
+/// Appends to a list; the first is not copied.
+pub(crate) fn join<T>(to: &mut Vec<T>, mut from: Vec<T>) {
+    match to.is_empty() {
+        true => *to = from,
+        false => to.append(&mut from),
     }
 }

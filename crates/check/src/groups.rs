@@ -57,7 +57,7 @@ fn free_clusters(ctx: &Context, group: u32) -> u32 {
 
 fn counts(ctx: &Context, group: u32, free: u32, totals: &GroupTotals, report: &mut Report) {
     let gd = &ctx.groups[group as usize].gd;
-    let mut differs = |code, what: &str, stored: u32, counted: u32| {
+    let differs = |code, what: &str, stored: u32, counted: u32| {
         // Without 64bit the fields have 16 bits.
         let mask = if ctx.sb.descriptor_size() >= 64 { u32::MAX } else { 0xffff };
         if stored != counted & mask {

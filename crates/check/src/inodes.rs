@@ -2,9 +2,10 @@
 
 use crate::Code;
 use crate::context::Context;
+use crate::file::{File, Role};
 use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
-use crate::map::{File, Files, Role};
+use crate::map::Files;
 use crate::state::Kind;
 use crate::{fields, xattrs};
 use extant_format::{
@@ -33,14 +34,14 @@ pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &m
         if info.table && used > 0 {
             let table = Table { group, used, bitmap: bitmap.as_deref() };
             sweep_table(ctx, &table, files, found, &mut totals).await;
+            if ctx.limits.stopped() {
+                return;
+            }
         } else if info.table {
             // Nothing is read, so a set bit has nothing behind it.
             check_unread(ctx, group, 0, bitmap.as_deref(), found);
         }
         found.totals.push(totals);
-        if files.is_full() {
-            files.drain(ctx, found).await;
-        }
     }
     files.drain(ctx, found).await;
 }
@@ -132,36 +133,35 @@ async fn sweep_table(
     let runs = (0..blocks).step_by(most as usize).map(|at| (start + at, most.min(blocks - at) as u32));
     let first = table.group * ctx.sb.inodes_per_group();
     let mut n = 0;
-    ctx.source
-        .sweep(runs, |piece| {
-            for &at in piece.bad() {
-                let spot = Spot::group(table.group).at_block(at);
-                found.report.add(Code::ReadError, spot, "unreadable", "inodes");
+    let mut stream = ctx.source.stream(runs);
+    while let Some(piece) = stream.next().await {
+        for &at in piece.bad() {
+            let spot = Spot::group(table.group).at_block(at);
+            found.report.add(Code::ReadError, spot, "unreadable", "inodes");
+        }
+        for bytes in piece.bytes().chunks_exact(inode_bytes) {
+            if n >= table.used {
+                break;
             }
-            for bytes in piece.bytes().chunks_exact(inode_bytes) {
-                if n >= table.used {
-                    break;
-                }
-                let number = InodeNumber(first + n + 1);
-                let is_used = look(ctx, number, bytes, table.used, files, found, totals);
-                if let Some(bitmap) = table.bitmap {
-                    match (is_used, bit(bitmap, n)) {
-                        (true, false) => {
-                            let spot = Spot::inode(number.0);
-                            found.report.add(Code::InodeBitmapFree, spot, "marked as free", "used");
-                        }
-                        (false, true) => {
-                            let spot = Spot::inode(number.0);
-                            found.report.add(Code::InodeBitmapLeaked, spot, "marked as used", "free");
-                        }
-                        _ => {}
+            let number = InodeNumber(first + n + 1);
+            let is_used = look(ctx, number, bytes, files, found, totals);
+            if let Some(bitmap) = table.bitmap {
+                let spot = Spot::inode(number.0);
+                match (is_used, bit(bitmap, n)) {
+                    (true, false) => found.report.add(Code::InodeBitmapFree, spot, "marked as free", "used"),
+                    (false, true) => {
+                        found.report.add(Code::InodeBitmapLeaked, spot, "marked as used", "free")
                     }
+                    _ => {}
                 }
-                totals.used += u32::from(is_used);
-                n += 1;
             }
-        })
-        .await;
+            totals.used += u32::from(is_used);
+            n += 1;
+        }
+        if files.is_full() {
+            files.drain(ctx, found).await;
+        }
+    }
     check_unread(ctx, table.group, table.used, table.bitmap, found);
 }
 
@@ -170,7 +170,6 @@ fn look(
     ctx: &Context,
     number: InodeNumber,
     bytes: &[u8],
-    used_part: u32,
     files: &mut Files,
     found: &mut Found,
     totals: &mut GroupTotals,
@@ -180,7 +179,7 @@ fn look(
     let is_reserved = number < sb.first_inode() && number != InodeNumber::ROOT;
     if bytes.iter().all(|&byte| byte == 0) {
         if is_own {
-            ctx.inodes.set(number, used_part, Kind::Own, 0, false);
+            ctx.inodes.set(number, Kind::Own, 0, false);
         }
         return is_reserved;
     }
@@ -199,7 +198,7 @@ fn look(
         found.report.add(Code::InodeDtime, spot.clone(), format!("i_dtime is {dtime}, in use"), "0");
     }
     if is_own {
-        ctx.inodes.set(number, used_part, Kind::Own, 0, false);
+        ctx.inodes.set(number, Kind::Own, 0, false);
         own(ctx, &inode, files, found);
         return is_reserved || is_used;
     }
@@ -209,7 +208,7 @@ fn look(
         }
         return false;
     }
-    file(ctx, &inode, used_part, is_orphan, files, found, totals);
+    file(ctx, &inode, is_orphan, files, found, totals);
     true
 }
 
@@ -284,9 +283,20 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             found.report.add(Code::InodeMode, spot, "a directory", "a regular file");
             return;
         }
+    } else if number == InodeNumber::BAD_BLOCKS {
+        let raw = &inode.raw;
+        let owned = inode.mode() != 0 || raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || inode.links() != 0;
+        let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+        if owned || inline || inode.xattr_block().is_some() {
+            let expected = "nothing but a list of blocks";
+            return found.report.add(Code::InodeReserved, spot, "owner, mode, links or attributes", expected);
+        }
     } else if inode.mode() != 0 {
         let text = format!("mode {:06o}", inode.mode());
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
+        return;
+    } else if inode.xattr_block().is_some() || !has_map && inode.blocks_512(sb) != 0 {
+        found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
         return;
     }
     // Without a kind there is no map, except in those two.
@@ -302,7 +312,6 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
 fn file(
     ctx: &Context,
     inode: &Inode,
-    used_part: u32,
     is_orphan: bool,
     files: &mut Files,
     found: &mut Found,
@@ -319,14 +328,14 @@ fn file(
         None => Kind::Invalid,
     };
     let links = if is_orphan && inode.links() == 0 { 0 } else { inode.links() };
-    ctx.inodes.set(number, used_part, state, links, flags.contains(InodeFlags::ENCRYPT));
+    ctx.inodes.set(number, state, links, flags.contains(InodeFlags::ENCRYPT));
     // A directory that was deleted while open has no entries any more, and a file that was being
     // truncated may have any size.
     if is_orphan {
         let mut record = File::new(ctx, inode, Role::Symlink);
         let xattrs = xattrs::in_inode(ctx, inode, found);
-        record.clusters += xattrs.clusters;
-        record.values += xattrs.values;
+        record.clusters += xattrs.blocks;
+        record.charge(xattrs.values);
         record.owners = Some(owners(ctx, inode));
         totals.directories += u32::from(kind == Some(FileKind::Directory));
         let is_mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory))
@@ -348,8 +357,8 @@ fn file(
     fields::check(ctx, inode, found);
     let xattrs = xattrs::in_inode(ctx, inode, found);
     let mut record = File::new(ctx, inode, Role::Regular);
-    record.clusters += xattrs.clusters;
-    record.values += xattrs.values;
+    record.clusters += xattrs.blocks;
+    record.charge(xattrs.values);
     if !is_value {
         record.owners = Some(owners(ctx, inode));
     }
@@ -357,7 +366,7 @@ fn file(
         Some(FileKind::Directory) => {
             totals.directories += 1;
             record.role = Role::Directory;
-            found.dirs.push(Dir {
+            found.keep(Dir {
                 number: number.0,
                 seed: record.seed.map(Into::into),
                 blocks: 0,
@@ -375,11 +384,13 @@ fn file(
             record.role = Role::Value;
             let raw = &inode.raw;
             let value = ValueInode::from_fields(raw.i_atime.get(), raw.i_ctime.get(), raw.i_version_lo.get());
-            found.value_holders.push(ValueHolder {
+            found.keep(ValueHolder {
                 number: number.0,
                 references: value.references,
                 hash: value.hash,
                 size: inode.size(),
+                user: (raw.i_mtime.get(), raw.i_generation.get()),
+                has_times: raw.i_ctime == raw.i_atime,
             });
         }
         _ => {}
@@ -388,7 +399,10 @@ fn file(
         inline(ctx, inode, found);
         let role = std::mem::replace(&mut record.role, Role::Symlink);
         if role == Role::Directory {
-            found.dirs.last_mut().expect("added above").blocks = 0;
+            // A task meets inodes in ascending order.
+            if let Some(dir) = found.dirs.last_mut().filter(|dir| dir.number == number.0) {
+                dir.blocks = 0;
+            }
         }
         return files.add(ctx, found, record, &without_map(inode.clone()));
     }

@@ -3,6 +3,7 @@
 use crate::Code;
 use crate::finding::{Report, Spot};
 use crate::open::Opened;
+use crate::source::Piece;
 use extant_format::{
     Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, VolumeBlock, inode_table_blocks,
 };
@@ -14,6 +15,9 @@ pub(crate) struct GroupInfo {
     /// Whether bitmaps and table lie where they can be read.
     pub(crate) bitmaps: bool,
     pub(crate) table: bool,
+    /// The table lies within the volume, whether or not it is read.
+    is_placed: bool,
+    from_copy: bool,
 }
 
 impl GroupInfo {
@@ -63,7 +67,9 @@ pub(crate) fn groups_there(opened: &Opened) -> u32 {
 }
 
 /// Reads and checks all descriptors.
-pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &mut Report) -> Vec<GroupInfo> {
+///
+/// Tables that are read do not overlap.
+pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -> Vec<GroupInfo> {
     let sb = &opened.sb;
     let per_block = sb.descriptors_per_block();
     let blocks: Vec<u64> = (0..groups.div_ceil(per_block)).map(|n| sb.descriptor_block(n).0).collect();
@@ -85,7 +91,7 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &mut Repor
                     break;
                 }
                 let bytes = &block[n as usize * sb.descriptor_size()..];
-                let info = judge(bytes, sb, Group(group), report);
+                let info = judge(bytes, opened, Group(group), report);
                 if !info.bitmaps || !info.table {
                     bad.push(group);
                 }
@@ -93,15 +99,76 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &mut Repor
             }
         })
         .await;
-    for group in bad {
-        if let Some(found) = from_copies(opened, Group(group)).await {
-            infos[group as usize] = GroupInfo { gd: found, bitmaps: true, table: true };
+    for (n, other) in overlapping_tables(sb, &infos) {
+        let text = format!("inode table at block {}", infos[n as usize].gd.inode_table);
+        let expected = format!("elsewhere than the inode table of group {other}");
+        report.add(Code::DescriptorPlace, Spot::group(n), text, expected);
+        // The copies tell which of the two is right.
+        bad.extend([n, other]);
+    }
+    bad.sort_unstable();
+    bad.dedup();
+    let mut rest = &bad[..];
+    while let Some(&first) = rest.first() {
+        let index = first / per_block;
+        let (mine, others) = rest.split_at(rest.partition_point(|group| group / per_block == index));
+        rest = others;
+        for copy in copies_of(opened, index).await {
+            for &group in mine {
+                take_copy(&copy, sb, Group(group), &mut infos[group as usize]);
+            }
         }
+    }
+    // Without a copy the first of them keeps its place, so that no block is in two tables.
+    for (n, _) in overlapping_tables(sb, &infos) {
+        infos[n as usize].table = false;
     }
     infos
 }
 
-fn judge(bytes: &[u8], sb: &Superblock, group: Group, report: &mut Report) -> GroupInfo {
+/// Groups whose inode table shares blocks with that of another group, which does not itself share
+/// any with one before it; with that other group.
+fn overlapping_tables(sb: &Superblock, infos: &[GroupInfo]) -> Vec<(u32, u32)> {
+    let len = u64::from(inode_table_blocks(sb));
+    let groups = (0..).zip(infos).filter(|(_, info)| info.table);
+    let mut places: Vec<(u64, u32)> = groups.map(|(n, info)| (info.gd.inode_table.0, n)).collect();
+    places.sort_unstable();
+    let mut last: Option<(u64, u32)> = None;
+    let mut found = Vec::new();
+    for now in places {
+        match last {
+            Some((start, group)) if now.0 - start < len => found.push((now.1, group)),
+            _ => last = Some(now),
+        }
+    }
+    found
+}
+
+/// Copies of a block of descriptors that are looked at.
+const COPIES: usize = 4;
+
+async fn copies_of(opened: &Opened, index: u32) -> Vec<Piece> {
+    let mut copies = Vec::new();
+    for copy in opened.sb.descriptor_copies(index).into_iter().skip(1).take(COPIES) {
+        copies.extend(opened.source.one(copy.block.0).await);
+    }
+    copies
+}
+
+/// Takes a descriptor from a copy, if that makes sense and places something elsewhere.
+fn take_copy(copy: &Piece, sb: &Superblock, group: Group, info: &mut GroupInfo) {
+    let slot = (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size();
+    let Ok(found) = GroupDescriptor::parse(&copy.bytes()[slot..], sb, group) else { return };
+    let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
+    if found.block_bitmap.0 != 0 && places(&found) != places(&info.gd) && !info.from_copy {
+        // Its counts and flags are old.
+        let gd = GroupDescriptor { flags: GroupFlags::empty(), unused_inodes: 0, ..found };
+        *info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, from_copy: true };
+    }
+}
+
+fn judge(bytes: &[u8], opened: &Opened, group: Group, report: &Report) -> GroupInfo {
+    let sb = &opened.sb;
     let at = Spot::group(group.0);
     let gd = GroupDescriptor::decode(bytes, sb, group).expect("a slot of the table is long enough");
     if let Err(corrupt) = GroupDescriptor::verify_checksum(bytes, sb, group) {
@@ -115,7 +182,7 @@ fn judge(bytes: &[u8], sb: &Superblock, group: Group, report: &mut Report) -> Gr
         sb.group_first_block(group).0 + u64::from(sb.group_blocks(group))
     };
     let table = u64::from(inode_table_blocks(sb));
-    let mut place = |name: &str, block: VolumeBlock, blocks: u64| {
+    let place = |name: &str, block: VolumeBlock, blocks: u64| {
         let inside = block.0 > first.min(1) && block.0 >= first && block.0.saturating_add(blocks) <= end;
         if !inside {
             let expected = if flex { "blocks of the volume" } else { "blocks of the group" };
@@ -124,9 +191,15 @@ fn judge(bytes: &[u8], sb: &Superblock, group: Group, report: &mut Report) -> Gr
         // Linux reads it wherever it is, as long as the volume has such blocks.
         sb.is_valid_block(block) && block.0.saturating_add(blocks) <= sb.blocks_count() && block.0 != 0
     };
-    let mut info = GroupInfo { gd, bitmaps: true, table: true };
+    let mut info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, from_copy: false };
     info.bitmaps = place("block bitmap", gd.block_bitmap, 1) & place("inode bitmap", gd.inode_bitmap, 1);
     info.table = place("inode table", gd.inode_table, table);
+    info.is_placed = info.table;
+    if info.table && gd.inode_table.0 >= opened.source.device_blocks() {
+        let spot = at.clone().at_block(gd.inode_table.0);
+        report.add(Code::ReadError, spot, "behind the end of the device", "inodes");
+        info.table = false;
+    }
     let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
     if !sb.has_group_csum() && (gd.flags.intersects(uninit) || gd.unused_inodes != 0) {
         let found = format!("flags {:#x}, {} unused inodes", gd.flags.bits(), gd.unused_inodes);
@@ -138,23 +211,7 @@ fn judge(bytes: &[u8], sb: &Superblock, group: Group, report: &mut Report) -> Gr
     info
 }
 
-/// The first copy of a descriptor that makes sense.
-async fn from_copies(opened: &Opened, group: Group) -> Option<GroupDescriptor> {
-    let sb = &opened.sb;
-    let index = group.0 / sb.descriptors_per_block();
-    let slot = (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size();
-    for copy in sb.descriptor_copies(index).into_iter().skip(1) {
-        let Some(piece) = opened.source.one(copy.block.0).await else { continue };
-        if let Ok(found) = GroupDescriptor::parse(&piece.bytes()[slot..], sb, group)
-            && found.block_bitmap.0 != 0
-        {
-            // Its counts and flags are old.
-            let flags = GroupFlags::empty();
-            return Some(GroupDescriptor { flags, unused_inodes: 0, ..found });
-        }
-    }
-    None
-}
+const TABLE: &str = "inode table";
 
 /// All blocks of the volume itself. Overlaps between them are reported.
 pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Report) -> OwnBlocks {
@@ -197,8 +254,8 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
             found.push((info.gd.block_bitmap.0, info.gd.block_bitmap.0 + 1, group, "block bitmap"));
             found.push((info.gd.inode_bitmap.0, info.gd.inode_bitmap.0 + 1, group, "inode bitmap"));
         }
-        if info.table {
-            found.push((info.gd.inode_table.0, info.gd.inode_table.0 + table, group, "inode table"));
+        if info.is_placed {
+            found.push((info.gd.inode_table.0, info.gd.inode_table.0 + table, group, TABLE));
         }
     }
     if sb.incompat().contains(Incompat::MMP) {
@@ -213,6 +270,7 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
     for now @ (start, to, group, what) in found {
         if let Some((_, before, other, whose)) = last
             && start < before
+            && (what, whose) != (TABLE, TABLE)
         {
             let found = format!("{what} at block {start}");
             let expected = format!("elsewhere than the {whose} of group {other}");

@@ -1,9 +1,10 @@
 //! Finds what is wrong with an ext2, ext3 or ext4 volume. Nothing is written.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
-//! keeps one bit for each cluster and four bytes for each inode, both only for groups in use. An
-//! image that was made to do harm can make it use more. If the journal is dirty, its newer copies
-//! of blocks are read instead of the old ones. All structures are parsed by `extant-format`; a
+//! keeps one bit for each cluster and four bytes for each inode, both only where something is in
+//! use. Memory and repeated reads are limited, so that an image that was made to do harm ends the
+//! check early ([`Incomplete`]), not the program. If the journal is dirty, its newer copies of
+//! blocks are read instead of the old ones. All structures are parsed by `extant-format`; a
 //! damaged one is reported, and what follows from it is left out.
 //!
 //! Each [`Finding`] has a [`Code`] with a stable name, says where and what was found and expected,
@@ -24,16 +25,19 @@ mod code;
 mod context;
 mod dirs;
 mod fields;
+mod file;
 mod finding;
 mod found;
 mod groups;
 mod htree;
 mod inodes;
 mod layout;
+mod limits;
 mod listing;
 mod map;
 mod open;
 mod own_files;
+mod owners;
 mod paths;
 mod shared;
 mod source;
@@ -45,6 +49,7 @@ mod xattrs;
 
 pub use code::{Code, Severity};
 pub use finding::{Finding, Spot};
+pub use limits::{Cancel, Incomplete};
 pub use sweeps::check;
 
 use extant_format::Corrupt;
@@ -55,6 +60,9 @@ use thiserror::Error;
 
 /// How far a check has come: done, and how much there is.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Gets findings as they are made.
+pub type OnFinding = Arc<dyn Fn(&Finding) + Send + Sync>;
 
 /// How to check.
 #[derive(Clone)]
@@ -70,8 +78,20 @@ pub struct Options {
     pub in_use: bool,
     /// Findings of each code that are kept; all are counted.
     pub most_per_code: usize,
+    /// Findings that are kept in all.
+    pub most_findings: usize,
+    /// Memory that the check may use, in bytes; by default what a healthy volume of the same size
+    /// needs. 24 MiB of it are for buffers.
+    pub memory_bytes: Option<u64>,
+    /// Ends the check early.
+    pub cancel: Cancel,
+    /// Called for findings as they are made, each once, in no certain order and without paths. At
+    /// most 100,000 are told, and more of a class than are kept.
+    pub on_finding: Option<OnFinding>,
     /// Tasks that work at a time.
     pub tasks: usize,
+    /// Reads that each task keeps in flight, 64 at most.
+    pub depth: usize,
     /// Called from time to time.
     pub progress: Option<Progress>,
 }
@@ -84,7 +104,12 @@ impl Default for Options {
             now: None,
             in_use: false,
             most_per_code: 1000,
+            most_findings: 20_000,
+            memory_bytes: None,
+            cancel: Cancel::default(),
+            on_finding: None,
             tasks: 4,
+            depth: 12,
             progress: None,
         }
     }
@@ -103,6 +128,8 @@ pub struct Checked {
     pub findings: Vec<Finding>,
     /// How often each code was found, with those that are not in the list.
     pub counts: BTreeMap<Code, u64>,
+    /// Why not everything was seen. What was found until then is true.
+    pub incomplete: Option<Incomplete>,
     /// What a reader should know that is no damage.
     pub notes: Vec<String>,
     /// Inodes in use.
@@ -114,9 +141,9 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether nothing is wrong.
+    /// Whether everything was seen and nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.counts.is_empty()
+        self.counts.is_empty() && self.incomplete.is_none()
     }
 }
 
@@ -130,6 +157,12 @@ pub enum CheckError {
     /// A feature that this program does not know.
     #[error("the volume uses {0}, which is not supported")]
     Unsupported(String),
+    /// [`Cancel::cancel`] was called.
+    #[error("the check was cancelled")]
+    Cancelled,
+    /// A volume that is open for writing could not be written out.
+    #[error("before the check: {0}")]
+    Sync(extant_fs::Error),
     /// A task failed.
     #[error(transparent)]
     World(#[from] extant_rt::RtError),

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::finding::Report;
-use crate::found::Dir;
+use crate::found::{Dir, join};
 use extant_format::{Corrupt, DxRoot, FileBlock, HashVersion, HtreeContext, Incompat, InodeNumber, Place};
 use std::collections::BTreeMap;
 
@@ -41,9 +41,9 @@ pub(crate) struct DirsFound {
 }
 
 impl DirsFound {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(ctx: &Context) -> Self {
         Self {
-            report: Report::new(most),
+            report: ctx.report.clone(),
             links: Vec::new(),
             dotdots: Vec::new(),
             names: Vec::new(),
@@ -53,12 +53,11 @@ impl DirsFound {
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
-        self.report.merge(other.report);
-        self.links.extend(other.links);
-        self.dotdots.extend(other.dotdots);
-        self.names.extend(other.names);
-        self.leaves.extend(other.leaves);
-        self.nodes.extend(other.nodes);
+        join(&mut self.links, other.links);
+        join(&mut self.dotdots, other.dotdots);
+        join(&mut self.names, other.names);
+        join(&mut self.leaves, other.leaves);
+        join(&mut self.nodes, other.nodes);
     }
 }
 

@@ -3,61 +3,15 @@
 //! Nodes are not read when an inode is seen. They wait in a list that is read in disk order once it
 //! is long enough, so one pass over the disk serves many files.
 
-use crate::context::{Context, RootPointer, root_pointers};
+use crate::Code;
+use crate::context::{Context, RootPointer, Values, root_pointers};
+use crate::file::{File, Role, finish};
 use crate::finding::Spot;
 use crate::found::{Found, Run, Target};
-use crate::{Code, finding};
 use extant_format::{
-    BlockRange, ChecksumSeed, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags, InodeNumber, Place,
-    Problem, VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
+    BlockRange, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, VolumeBlock,
+    check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
-use std::sync::atomic::Ordering;
-
-/// What becomes of a file's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Regular,
-    Directory,
-    /// Only the count of its blocks matters, and the target of a symbolic link.
-    Symlink,
-    /// An attribute's value.
-    Value,
-    /// Journal, quota or orphan file.
-    Own,
-    /// The list of bad blocks.
-    BadBlocks,
-    /// Reserved descriptor blocks.
-    Resize,
-}
-
-/// A file whose map is being read.
-#[derive(Debug)]
-pub(crate) struct File {
-    pub(crate) number: InodeNumber,
-    pub(crate) role: Role,
-    pub(crate) seed: Option<ChecksumSeed>,
-    pub(crate) size: u64,
-    pub(crate) flags: InodeFlags,
-    /// `i_blocks`, in units of 512 bytes.
-    pub(crate) stored_512: u64,
-    /// Clusters found so far.
-    pub(crate) clusters: u64,
-    /// Values of attributes in other inodes.
-    pub(crate) values: u64,
-    /// One past the last block with a place, and past the last written one.
-    end: u64,
-    written_end: u64,
-    /// Runs in clusters (first logical, first physical, count), with bigalloc only: pieces of one
-    /// cluster may lie in several nodes.
-    cluster_runs: Vec<(u64, u64, u64)>,
-    is_symlink: bool,
-    /// Parts of the map are missing.
-    pub(crate) damaged: bool,
-    /// Owners, if the file counts for quota.
-    pub(crate) owners: Option<[u32; 3]>,
-    /// Parts of it that are still to be read.
-    pending: u32,
-}
 
 /// A part of a map, to be read.
 #[derive(Clone, Copy, Debug)]
@@ -81,38 +35,13 @@ pub(crate) struct Files {
     jobs: Vec<(u64, u32, Job)>,
 }
 
-/// Jobs that are collected before they are read.
-const JOBS: usize = 64 << 10;
-
-impl File {
-    pub(crate) fn new(ctx: &Context, inode: &Inode, role: Role) -> Self {
-        Self {
-            number: inode.number,
-            role,
-            seed: ctx.seed.map(|seed| inode.checksum_seed(seed)),
-            size: inode.size(),
-            flags: inode.flags(),
-            stored_512: inode.blocks_512(&ctx.sb),
-            clusters: 0,
-            values: 0,
-            end: 0,
-            written_end: 0,
-            cluster_runs: Vec::new(),
-            is_symlink: inode.kind() == Some(FileKind::Symlink),
-            damaged: false,
-            owners: None,
-            pending: 0,
-        }
-    }
-
-    fn spot(&self) -> Spot {
-        Spot::inode(self.number.0)
-    }
-}
-
+/// Jobs, and files with jobs, that are collected before they are read.
+const JOBS: usize = 16 << 10;
+/// Jobs that wait at a time. Nodes that lead to more are read later, and may then not be in order.
+const JOBS_MAX: usize = 64 << 10;
 impl Files {
     pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() >= JOBS
+        self.jobs.len() >= JOBS || self.files.len() >= JOBS
     }
 
     /// Takes a file whose map is in its inode, or begins there.
@@ -146,8 +75,10 @@ impl Files {
 
     /// Reads what is waiting, level by level.
     pub(crate) async fn drain(&mut self, ctx: &Context, found: &mut Found) {
-        while !self.jobs.is_empty() {
-            let mut jobs = std::mem::take(&mut self.jobs);
+        // An attribute block that many inodes share is parsed once.
+        let mut xattrs: Option<(u64, Values)> = None;
+        while !self.jobs.is_empty() && !ctx.limits.stopped() {
+            let mut jobs = self.next_jobs(ctx.source.block_bytes());
             jobs.sort_unstable_by_key(|&(block, slot, _)| (block, slot));
             let blocks: Vec<u64> = jobs.iter().map(|job| job.0).collect();
             ctx.source
@@ -156,6 +87,14 @@ impl Files {
                     let Some(mut file) = self.files[slot as usize].take() else { return };
                     let before = self.jobs.len();
                     match block {
+                        Some(block) if matches!(job, Job::Xattrs) => {
+                            let values = match xattrs {
+                                Some((last, values)) if last == at => values,
+                                _ => ctx.values_of_block(block, file.number, VolumeBlock(at)),
+                            };
+                            xattrs = Some((at, values));
+                            file.charge(values);
+                        }
                         Some(block) => self.job(ctx, found, &mut file, slot, VolumeBlock(at), block, job),
                         None => {
                             file.damaged = true;
@@ -177,7 +116,24 @@ impl Files {
                 })
                 .await;
         }
+        self.jobs.clear();
         self.files.clear();
+    }
+
+    /// Takes jobs off the list: all, unless those could lead to too many more.
+    fn next_jobs(&mut self, block_bytes: usize) -> Vec<(u64, u32, Job)> {
+        let room = JOBS_MAX.saturating_sub(self.jobs.len());
+        let more = |job: &Job| match job {
+            Job::Extents { depth: 0, .. } | Job::Pointers { levels: 0 | 1, .. } | Job::Xattrs => 0,
+            Job::Extents { .. } | Job::Pointers { .. } => block_bytes / 4,
+        };
+        let mut sum = 0;
+        let fits = |(_, _, job): &&(u64, u32, Job)| {
+            sum += more(job);
+            sum <= room
+        };
+        let count = self.jobs.iter().rev().take_while(fits).count().max(1);
+        self.jobs.split_off(self.jobs.len() - count)
     }
 
     #[allow(clippy::too_many_arguments)] // a job, its file and its block
@@ -211,11 +167,8 @@ impl Files {
             Job::Pointers { levels, logical } => {
                 self.pointers(ctx, found, file, slot, at, block, levels, logical);
             }
-            Job::Xattrs => {
-                let values = ctx.values_of_block(block, file.number, at);
-                file.clusters += values.clusters;
-                file.values += values.inodes;
-            }
+            // Done by the caller.
+            Job::Xattrs => {}
         }
     }
 
@@ -382,20 +335,15 @@ fn pointer_code(file: &File) -> Code {
 /// A block that is claimed twice is read again for each owner, but only so often: a hostile tree
 /// could otherwise name one block without end.
 fn claim_node(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock) -> bool {
-    const REPEATS_MAX: u32 = 20_000;
-    let mut contested = false;
     file.clusters += 1;
-    // They are part of the layout.
-    if file.role == Role::Resize && ctx.own.contains(at.0) {
-        return true;
+    if let Some(owners) = &mut found.owners {
+        owners.touch(at.0, 1, file.number.0);
+        return !ctx.claims.is_shared(at.0, 1).0 || ctx.limits.repeat(1);
     }
-    ctx.claims.claim(ctx.claims.cluster(at), 1, |start, count| {
-        contested = true;
-        found.contested.push((start, count));
-    });
-    let read = !contested || ctx.repeats.fetch_add(1, Ordering::Relaxed) < REPEATS_MAX;
-    file.damaged |= !read;
-    read
+    // They are part of the layout, so they have been claimed.
+    let is_own = file.role == Role::Resize && ctx.own.contains(at.0);
+    let is_first = !is_own && !ctx.claims.claim(ctx.claims.cluster(at), 1);
+    is_first || ctx.limits.repeat(1)
 }
 
 /// A run of a file's blocks.
@@ -414,42 +362,31 @@ fn run(
         file.written_end = file.written_end.max(logical + count);
     }
     let claims = &ctx.claims;
+    if let Some(owners) = &mut found.owners {
+        return owners.touch(at.0, count, file.number.0);
+    }
     match file.role {
         Role::Resize => {
             file.clusters += count;
             return;
         }
-        Role::BadBlocks => {
-            // A bad block may lie anywhere, but the volume cannot work with a bad one of its own.
-            file.clusters += count;
-            for block in at.0..at.0 + count {
-                if ctx.own.contains(block) {
-                    let spot = file.spot().at_block(block);
-                    let found_text = "a block of the volume's own structures";
-                    found.report.add(Code::BadBlocks, spot, found_text, "blocks of files");
-                } else {
-                    let cluster = claims.cluster(VolumeBlock(block));
-                    claims.claim(cluster, 1, |start, count| found.contested.push((start, count)));
-                }
-            }
-            return;
-        }
+        Role::BadBlocks => return bad_blocks(ctx, found, file, at, count),
         _ => {}
     }
     let this = Run { number: file.number.0, logical: logical as u32, block: at.0, blocks };
     match file.role {
-        Role::Directory => found.dir_runs.push(this),
-        Role::Value => found.value_runs.push(this),
+        Role::Directory => found.keep_dir_run(this),
+        Role::Value => found.keep_value_run(this),
         Role::Symlink if logical == 0 && file.is_symlink => {
             let encrypted = file.flags.contains(InodeFlags::ENCRYPT);
-            found.targets.push(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
+            found.keep(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
         }
         _ => {}
     }
     let per_cluster = u64::from(ctx.sb.blocks_per_cluster());
     if per_cluster == 1 {
         file.clusters += count;
-        claims.claim(claims.cluster(at), count, |start, count| found.contested.push((start, count)));
+        claims.claim(claims.cluster(at), count);
         return;
     }
     if at.0 % per_cluster != logical % per_cluster {
@@ -459,101 +396,30 @@ fn run(
     }
     let first = logical / per_cluster;
     let last = (logical + count - 1) / per_cluster;
-    file.cluster_runs.push((first, claims.cluster(at), last - first + 1));
+    file.keep_clusters(ctx, first, claims.cluster(at), last - first + 1);
 }
 
-/// Claims a file's clusters, each once.
-fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
-    let mut runs = std::mem::take(&mut file.cluster_runs);
-    runs.sort_unstable();
-    // The cluster that was claimed last: logical and physical.
-    let mut last = None;
-    for (mut logical, mut at, mut count) in runs {
-        if last == Some((logical, at)) {
-            (logical, at, count) = (logical + 1, at + 1, count - 1);
+/// Bad blocks may lie anywhere, but the volume cannot work with bad ones of its own.
+fn bad_blocks(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock, count: u64) {
+    let end = at.0 + count;
+    let mut next = at.0;
+    // Clusters of which several blocks are bad are claimed once, when all are known.
+    let mut claim = |from: u64, to: u64| {
+        if from < to {
+            let (first, last) =
+                (ctx.claims.cluster(VolumeBlock(from)), ctx.claims.cluster(VolumeBlock(to - 1)));
+            file.keep_clusters(ctx, 0, first, last - first + 1);
         }
-        if count == 0 {
-            continue;
-        }
-        file.clusters += count;
-        ctx.claims.claim(at, count, |start, count| found.contested.push((start, count)));
-        last = Some((logical + count - 1, at + count - 1));
-    }
-}
-
-/// Checks size and count of blocks once the whole map is known.
-fn finish(ctx: &Context, found: &mut Found, mut file: File) {
-    if ctx.sb.blocks_per_cluster() > 1 {
-        claim_clusters(ctx, found, &mut file);
-    }
-    let spot = file.spot();
-    let bytes_512 = u64::from(ctx.sb.blocks_per_cluster()) << (ctx.sb.block_size().log2() - 9);
-    let counted = file.clusters * bytes_512;
-    if counted != file.stored_512 && !matches!(file.role, Role::BadBlocks) {
-        let expected =
-            format!("{counted}{}", if file.damaged { ", as far as the map can be read" } else { "" });
-        found.report.add(
-            Code::InodeBlocks,
-            spot.clone(),
-            format!("i_blocks is {}", file.stored_512),
-            expected,
-        );
-    }
-    if let Some(owners) = file.owners {
-        found.usage.add(owners, counted * 512, 1 + file.values);
-    }
-    let block_bytes = u64::from(ctx.sb.block_size().bytes());
-    let (found_size, end) = (file.size, file.end);
-    let mut wrong_size = |expected: String| {
-        let text = format!("i_size is {found_size}");
-        found.report.push(finding::Finding {
-            code: Code::InodeSize,
-            spot: spot.clone(),
-            name: None,
-            path: None,
-            found: text,
-            expected,
-            suspected: false,
-        });
     };
-    match file.role {
-        Role::Directory => {
-            let blocks = file.size / block_bytes;
-            if !file.size.is_multiple_of(block_bytes) {
-                wrong_size("whole blocks".into());
-            } else if blocks == 0 || blocks > u64::from(u32::MAX) {
-                wrong_size("at least one block".into());
-            } else if blocks != end && !file.damaged {
-                let spare = u64::from(ctx.sb.raw().s_prealloc_dir_blocks);
-                if blocks > end || end - blocks > spare {
-                    wrong_size(format!("{}, where the map ends", end * block_bytes));
-                }
-            }
-            // Entries are looked for in the map, whatever the size.
-            let blocks = u32::try_from(blocks.min(end.max(1))).unwrap_or(u32::MAX);
-            // A task meets inodes in ascending order.
-            if let Ok(n) = found.dirs.binary_search_by_key(&file.number.0, |dir| dir.number) {
-                found.dirs[n].blocks =
-                    if file.damaged { u32::try_from(end).unwrap_or(u32::MAX) } else { blocks };
-                found.dirs[n].damaged = file.damaged;
-            }
-        }
-        Role::Regular | Role::Value => {
-            let is_extents = file.flags.contains(InodeFlags::EXTENTS);
-            let most = match is_extents {
-                true => BlockRange::MAP_END * block_bytes - 1,
-                false => extant_format::indirect_capacity(ctx.sb.block_size()).saturating_mul(block_bytes),
-            };
-            // Blocks behind the end are allowed if they were never written (preallocation), and
-            // for a verity tree.
-            let last_written = file.written_end.saturating_sub(1) * block_bytes;
-            let beyond = file.written_end > 0 && file.size < last_written;
-            if beyond && !file.flags.contains(InodeFlags::VERITY) {
-                wrong_size(format!("at least {last_written}, where its last written block begins"));
-            } else if file.size > most {
-                wrong_size(format!("at most {most}"));
-            }
-        }
-        Role::Symlink | Role::Own | Role::BadBlocks | Role::Resize => {}
+    for (from, to) in ctx.own.within(at.0, end) {
+        let spot = Spot::inode(InodeNumber::BAD_BLOCKS.0).at_block(from);
+        let text = match to - from {
+            1 => "a block of the volume's own structures".to_owned(),
+            more => format!("{more} blocks of the volume's own structures"),
+        };
+        found.report.add(Code::BadBlocks, spot, text, "blocks of files");
+        claim(next, from);
+        next = to;
     }
+    claim(next, end);
 }

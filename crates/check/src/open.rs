@@ -1,6 +1,7 @@
 //! Finding the superblock and the journal's newer blocks, before anything else can be read.
 
 use crate::finding::{Report, Spot};
+use crate::limits::Limits;
 use crate::source::Source;
 use crate::{CheckError, Code, Options};
 use extant_block::Device;
@@ -27,18 +28,23 @@ pub(crate) struct Opened {
     pub(crate) stale: bool,
 }
 
-async fn read_at(device: &Arc<dyn Device>, offset: u64) -> Option<[u8; SUPERBLOCK_BYTES]> {
-    Source::new(device.clone(), BlockSize::K1).superblock_bytes(offset).await
+async fn read_at(
+    device: &Arc<dyn Device>,
+    limits: &Arc<Limits>,
+    offset: u64,
+) -> Option<[u8; SUPERBLOCK_BYTES]> {
+    Source::new(device.clone(), BlockSize::K1, limits.clone()).superblock_bytes(offset).await
 }
 
 /// Opens the volume on `device`.
 pub(crate) async fn open(
     device: Arc<dyn Device>,
     options: &Options,
+    limits: &Arc<Limits>,
     report: &mut Report,
 ) -> Result<Opened, CheckError> {
     let at = options.superblock_offset.unwrap_or(PRIMARY_OFFSET);
-    let bytes = read_at(&device, at).await;
+    let bytes = read_at(&device, limits, at).await;
     let (sb, from_backup) = match bytes.as_ref().map(|bytes| parse(bytes, report)) {
         Some(Ok(sb)) => (sb, at != PRIMARY_OFFSET),
         failed => {
@@ -51,7 +57,7 @@ pub(crate) async fn open(
             }
             let backup = match options.superblock_offset {
                 Some(_) => None,
-                None => find_backup(&device, bytes.as_ref()).await,
+                None => find_backup(&device, limits, bytes.as_ref()).await,
             };
             let Some((sb, offset)) = backup else { return Err(CheckError::NoVolume(damage)) };
             let (found, expected) = crate::finding::words(&damage.problem);
@@ -60,7 +66,7 @@ pub(crate) async fn open(
             (sb, true)
         }
     };
-    let source = Source::new(device.clone(), sb.block_size());
+    let source = Source::new(device.clone(), sb.block_size(), limits.clone()).with_depth(options.depth);
     refuse_unknown(&sb)?;
     let mut opened = Opened { sb, source, from_backup, replayed: false, stale: false };
     let dirty = opened.sb.incompat().contains(Incompat::RECOVER);
@@ -172,17 +178,18 @@ fn parse(bytes: &[u8; SUPERBLOCK_BYTES], report: &mut Report) -> Result<Superblo
 /// The first backup that is right and belongs to a volume of this device.
 async fn find_backup(
     device: &Arc<dyn Device>,
+    limits: &Arc<Limits>,
     primary: Option<&[u8; SUPERBLOCK_BYTES]>,
 ) -> Option<(Superblock, u64)> {
     let empty = [0; SUPERBLOCK_BYTES];
     for offset in backup_offsets(primary.unwrap_or(&empty), device.limits().capacity_bytes) {
-        let Some(bytes) = read_at(device, offset).await else { continue };
+        let Some(bytes) = read_at(device, limits, offset).await else { continue };
         let Ok(sb) = Superblock::parse(&bytes) else { continue };
         if !sb.is_backup_at(offset) || sb.verify_checksum().is_err() {
             continue;
         }
         // It may be left over from an earlier volume on the device.
-        let source = Source::new(device.clone(), sb.block_size());
+        let source = Source::new(device.clone(), sb.block_size(), limits.clone());
         let table = sb.descriptor_block(0);
         let first = source.one(table.0).await;
         let sound = first.is_some_and(|piece| {
@@ -201,7 +208,7 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
     let raw = sb.raw();
     let at = Spot::default;
     let (compat, incompat, ro) = (sb.compat(), sb.incompat(), sb.ro_compat());
-    let mut contradiction = |found: &str, expected: &str| {
+    let contradiction = |found: &str, expected: &str| {
         report.add(Code::SuperblockFeatures, at(), found, expected);
     };
     if ro.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
@@ -235,7 +242,7 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
             report.add(Code::JournalState, at(), found, "0");
         }
     }
-    let mut field = |name: &str, value: u64, rule: &str| {
+    let field = |name: &str, value: u64, rule: &str| {
         report.add(Code::SuperblockField, at(), format!("{name} is {value}"), rule);
     };
     if sb.reserved_blocks() > sb.blocks_count() / 2 {

@@ -18,8 +18,10 @@ use std::sync::atomic::Ordering;
 const QUOTA_BYTES_MAX: u64 = 256 << 20;
 /// Blocks of a map that are read for one file.
 const NODES_MAX: usize = 1 << 16;
-/// The most runs of a file of the volume's own: a journal has at most 10,240,000 blocks (mke2fs).
-const RUNS_MAX: usize = 10_300_000;
+/// Longest orphan file that Linux accepts (`EXT4_MAX_ORPHAN_FILE_BLOCKS` in blocks of 16 KiB).
+const ORPHAN_BYTES_MAX: u64 = 8 << 20;
+/// Longest orphan list that is followed.
+const ORPHANS_MAX: usize = 100_000;
 
 /// Reads an inode as it is; `None` if it cannot be read.
 pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Inode> {
@@ -31,23 +33,28 @@ pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Ino
 /// Runs of a file's blocks (first block of the file, place, count), in order. Damage, which is
 /// reported elsewhere, leaves holes.
 pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
-    let mut runs = Vec::new();
+    let mut runs = Runs { list: Vec::new(), ctx };
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return runs;
+        return runs.list;
     }
     let mut nodes = 0;
+    // A map that names a node twice would be as long as it likes.
+    let mut visited = BTreeSet::new();
     if inode.flags().contains(InodeFlags::EXTENTS) {
         let mut todo = vec![(ExtentContext::root(&ctx.sb, inode.number), inode.map().to_vec())];
         while let Some((cx, bytes)) = todo.pop() {
             match ExtentNode::salvage(&bytes, &cx) {
-                Ok((ExtentNode::Leaf(extents), _)) => runs.extend(
-                    extents.iter().map(|e| (u64::from(e.logical.0), e.physical.0, u64::from(e.blocks))),
-                ),
+                Ok((ExtentNode::Leaf(extents), _)) => {
+                    for e in extents {
+                        runs.add(e.logical.0.into(), e.physical.0, e.blocks.into());
+                    }
+                }
                 Ok((ExtentNode::Index { depth, entries }, _)) => {
                     for n in 0..entries.len() {
                         nodes += 1;
                         if nodes < NODES_MAX
-                            && runs.len() < RUNS_MAX
+                            && visited.insert(entries[n].child.0)
+                            && !ctx.limits.stopped()
                             && let Some(piece) = ctx.source.one(entries[n].child.0).await
                         {
                             todo.push((cx.child(depth, &entries, n), piece.bytes().to_vec()));
@@ -61,31 +68,45 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
         let per_block = u64::from(pointers_per_block(ctx.sb.block_size()));
         let mut todo: Vec<_> =
             root_pointers(&ctx.sb, inode).map(|root| (root.logical, root.at, root.levels)).collect();
-        let mut visited = BTreeSet::new();
+        todo.reverse();
         while let Some((logical, at, levels)) = todo.pop() {
-            if at.0 == 0 || !ctx.sb.is_valid_block(at) || runs.len() >= RUNS_MAX {
+            if at.0 == 0 || !ctx.sb.is_valid_block(at) || ctx.limits.stopped() {
                 continue;
             }
             if levels == 0 {
-                runs.push((logical, at.0, 1));
+                runs.add(logical, at.0, 1);
                 continue;
             }
-            // A map that names a node twice would be as long as it likes.
             if !visited.insert(at.0) {
                 continue;
             }
             nodes += 1;
             let Some(piece) = ctx.source.one(at.0).await.filter(|_| nodes < NODES_MAX) else { continue };
             let step = per_block.pow(levels - 1);
-            for (n, pointer) in parse_indirect(piece.bytes(), &ctx.sb, inode.number, at).enumerate() {
-                if let Ok(to) = pointer {
-                    todo.push((logical + n as u64 * step, to, levels - 1));
-                }
-            }
+            let below = parse_indirect(piece.bytes(), &ctx.sb, inode.number, at).enumerate();
+            let first = todo.len();
+            todo.extend(below.filter_map(|(n, to)| Some((logical + n as u64 * step, to.ok()?, levels - 1))));
+            // The next one is taken from the end.
+            todo[first..].reverse();
         }
     }
-    runs.sort_unstable();
-    runs
+    runs.list.sort_unstable();
+    runs.list
+}
+
+/// Runs found so far, joined where they touch.
+struct Runs<'a> {
+    list: Vec<(u64, u64, u64)>,
+    ctx: &'a Context,
+}
+
+impl Runs<'_> {
+    fn add(&mut self, logical: u64, at: u64, len: u64) {
+        match self.list.last_mut() {
+            Some(last) if last.0 + last.2 == logical && last.1 + last.2 == at => last.2 += len,
+            _ => self.ctx.limits.push(&mut self.list, (logical, at, len)),
+        }
+    }
 }
 
 /// Follows the orphan list and reads the orphan file.
@@ -109,6 +130,11 @@ pub(crate) async fn orphans(ctx: &Context, report: &mut Report) -> BTreeSet<u32>
             report.add(Code::OrphanList, Spot::inode(next), format!("{before} is {next}"), expected);
             break;
         };
+        if orphans.len() >= ORPHANS_MAX {
+            let text = format!("more than {ORPHANS_MAX} inodes on it");
+            report.add(Code::OrphanList, Spot::inode(next), text, "an end");
+            break;
+        }
         if !orphans.insert(next) {
             report.add(Code::OrphanList, Spot::inode(next), "the list comes back to it", "an end");
             break;
@@ -139,7 +165,12 @@ async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Re
         report.add(Code::OrphanFile, spot.clone(), format!("i_size is {}", inode.size()), "whole blocks");
     }
     let seed = ctx.seed.map(|seed| inode.checksum_seed(seed));
-    let blocks = inode.size() / block_bytes;
+    let mut blocks = inode.size() / block_bytes;
+    if inode.size() > ORPHAN_BYTES_MAX {
+        let expected = format!("at most {ORPHAN_BYTES_MAX}");
+        report.add(Code::OrphanFile, spot.clone(), format!("i_size is {}", inode.size()), expected);
+        blocks = ORPHAN_BYTES_MAX / block_bytes;
+    }
     let mut next = 0;
     let mut entries = 0;
     for (logical, at, len) in runs(ctx, &inode).await {
@@ -233,7 +264,7 @@ pub(crate) async fn journal(ctx: &Context, replayed: bool, report: &mut Report) 
     if let Err(corrupt) = journal.verify_checksum() {
         report.corrupt(Code::JournalSuperblock, spot.clone(), &corrupt);
     }
-    let mut add = |code, text: String, expected: &str| report.add(code, spot.clone(), text, expected);
+    let add = |code, text: String, expected: &str| report.add(code, spot.clone(), text, expected);
     if journal.block_size() != sb.block_size() {
         let text = format!("s_blocksize is {}", journal.block_size());
         add(Code::JournalSuperblock, text, "the volume's block size");
@@ -363,48 +394,52 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
             report.add(Code::QuotaInode, spot, "not in use", "a quota file");
             continue;
         }
-        let bytes = contents(ctx, &inode).await;
-        match entries(&bytes, kind, InodeNumber(number)) {
+        let blocks = contents(ctx, &inode).await;
+        match entries(&blocks, ctx.source.block_bytes(), kind, InodeNumber(number)) {
             Ok(stored) => compare(kind, &stored, usage, &spot, report),
             Err(corrupt) => report.corrupt(Code::QuotaFile, spot, &corrupt),
         }
     }
 }
 
-async fn contents(ctx: &Context, inode: &Inode) -> Vec<u8> {
-    let mut bytes = vec![
-        0;
-        inode.size().min(QUOTA_BYTES_MAX).min(ctx.source.device_blocks() * ctx.source.block_bytes() as u64)
-            as usize
-    ];
+/// The blocks of a quota file that are mapped, by their place in the file.
+async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
     let block_bytes = ctx.source.block_bytes();
+    let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes as u64);
+    let mut blocks = BTreeMap::new();
     for (logical, at, len) in runs(ctx, inode).await {
-        for n in 0..len {
-            let start = (logical + n) as usize * block_bytes;
-            if start >= bytes.len() {
+        for n in 0..len.min(end.saturating_sub(logical)) {
+            if blocks.contains_key(&(logical + n)) || !ctx.limits.take(block_bytes as u64 + 64) {
                 break;
             }
             if let Some(piece) = ctx.source.one(at + n).await {
-                let end = (start + block_bytes).min(bytes.len());
-                bytes[start..end].copy_from_slice(&piece.bytes()[..end - start]);
+                blocks.insert(logical + n, piece.bytes().to_vec());
             }
         }
     }
-    bytes
+    blocks
 }
 
 fn entries(
-    bytes: &[u8],
+    blocks: &BTreeMap<u64, Vec<u8>>,
+    block_bytes: usize,
     kind: QuotaKind,
     number: InodeNumber,
 ) -> Result<BTreeMap<u32, QuotaEntry>, extant_format::Corrupt> {
-    let header = QuotaHeader::parse(bytes, number)?;
+    let empty = [0; QUOTA_BLOCK_BYTES];
+    // A hole reads as zeros.
+    let block = |at: FileBlock| {
+        let byte = at.0 as usize * QUOTA_BLOCK_BYTES;
+        let found =
+            blocks.get(&((byte / block_bytes) as u64)).and_then(|block| block.get(byte % block_bytes..));
+        found.unwrap_or(&empty)
+    };
+    let header = QuotaHeader::parse(block(FileBlock(0)), number)?;
     let place = extant_format::Place::Quota(number, FileBlock(0));
     if header.kind != kind {
         let rule = "that of this kind of quota";
         return Err(extant_format::Corrupt::field(place, "dqh_magic", header.kind.magic().into(), rule));
     }
-    let block = |at: FileBlock| bytes.get(at.0 as usize * QUOTA_BLOCK_BYTES..).unwrap_or_default();
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut todo = vec![(QUOTA_TREE_ROOT, 0)];

@@ -2,24 +2,25 @@
 //! names once more.
 
 use crate::context::Context;
-use crate::finding::Report;
+use crate::finding::Finding;
 use crate::listing::{Directories, Item};
 use extant_format::{DirEntries, FileBlock, InodeNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Inodes that are looked for.
+/// Inodes of findings that are looked for.
 const WANTED: usize = 10_000;
+/// Inodes that are looked for in all, with the directories above them.
+const NAMES: usize = 50_000;
 /// Directories above an inode.
 const DEPTH: usize = 4096;
+/// Bytes of all paths.
+const PATHS_BYTES: usize = 8 << 20;
 
 /// Adds paths to findings.
-pub(crate) async fn add(ctx: &Context, all: &Directories, report: &mut Report) {
+pub(crate) async fn add(ctx: &Context, all: &Directories, findings: &mut [Finding]) {
     let mut wanted: BTreeSet<u32> = BTreeSet::new();
-    for finding in report.iter_mut() {
-        if let Some(number) = finding.spot.inode
-            && wanted.len() < WANTED
-            && !ctx.sb.is_own_inode(InodeNumber(number))
-        {
+    for number in findings.iter().filter_map(|finding| finding.spot.inode) {
+        if wanted.len() < WANTED && !ctx.sb.is_own_inode(InodeNumber(number)) {
             wanted.insert(number);
         }
     }
@@ -30,36 +31,44 @@ pub(crate) async fn add(ctx: &Context, all: &Directories, report: &mut Report) {
         if wanted.is_empty() {
             break;
         }
-        let above: Vec<u32> = wanted.iter().flat_map(|&number| ancestors(all, number)).collect();
-        wanted.extend(above);
+        for number in wanted.clone() {
+            add_ancestors(all, number, &mut wanted);
+        }
         look(ctx, all, &wanted, &mut names).await;
-        let found: Vec<u32> = names.values().map(|(parent, _)| *parent).collect();
-        wanted = found
-            .into_iter()
-            .flat_map(|number| std::iter::once(number).chain(ancestors(all, number)))
-            .collect();
-        wanted.retain(|number| !names.contains_key(number) && *number != InodeNumber::ROOT.0);
+        let parents: BTreeSet<u32> = names.values().map(|(parent, _)| *parent).collect();
+        wanted.clear();
+        for number in parents {
+            if !names.contains_key(&number) && number != InodeNumber::ROOT.0 && wanted.len() < NAMES {
+                wanted.insert(number);
+                add_ancestors(all, number, &mut wanted);
+            }
+        }
+        wanted.retain(|number| !names.contains_key(number));
     }
-    for finding in report.iter_mut() {
-        if let Some(number) = finding.spot.inode {
+    let mut bytes = 0;
+    for finding in findings {
+        if let Some(number) = finding.spot.inode
+            && bytes < PATHS_BYTES
+        {
             finding.path = path(&names, number);
+            bytes += finding.path.as_ref().map_or(0, Vec::len);
         }
     }
 }
 
-/// Directories above a directory, as far as they are known.
-fn ancestors(all: &Directories, number: u32) -> Vec<u32> {
-    let mut above = Vec::new();
+/// Adds directories above a directory, as far as they are known and not in the list.
+fn add_ancestors(all: &Directories, number: u32, wanted: &mut BTreeSet<u32>) {
     let mut at = number;
     while let Ok(n) = all.dirs.binary_search_by_key(&at, |dir| dir.number) {
         at = all.dirs[n].parent;
-        if at == 0 || at == InodeNumber::ROOT.0 || above.len() >= DEPTH || above.contains(&at) {
+        if at == 0 || at == InodeNumber::ROOT.0 || wanted.len() >= NAMES || !wanted.insert(at) {
             break;
         }
-        above.push(at);
     }
-    above
 }
+
+/// Blocks of directories that are read together.
+const BLOCKS: usize = 16 << 10;
 
 async fn look(
     ctx: &Context,
@@ -67,48 +76,48 @@ async fn look(
     wanted: &BTreeSet<u32>,
     names: &mut BTreeMap<u32, (u32, Vec<u8>)>,
 ) {
-    let blocks: Vec<u64> = all.items.iter().map(|item| item.block).collect();
-    ctx.source
-        .scattered(&blocks, |n, block| {
-            let Item { dir, logical, .. } = all.items[n];
-            let dir = &all.dirs[dir as usize];
-            let Some(block) = block.filter(|_| !dir.inline) else { return };
-            let entries =
-                DirEntries::new(block, false, u32::MAX, InodeNumber(dir.number), FileBlock(logical));
-            for entry in entries.map_while(Result::ok) {
-                if wanted.contains(&entry.inode.0) && entry.name != b"." && entry.name != b".." {
-                    let of = all.dirs.binary_search_by_key(&entry.inode.0, |dir| dir.number);
-                    let is_right = of.is_ok_and(|n| all.dirs[n].parent == dir.number);
-                    let name = || (dir.number, entry.name.to_vec());
-                    if is_right {
-                        names.insert(entry.inode.0, name());
-                    } else {
-                        names.entry(entry.inode.0).or_insert_with(name);
+    for items in all.items.chunks(BLOCKS) {
+        let blocks: Vec<u64> = items.iter().map(|item| item.block).collect();
+        ctx.source
+            .scattered(&blocks, |n, block| {
+                let Item { dir, logical, .. } = items[n];
+                let dir = &all.dirs[dir as usize];
+                let Some(block) = block.filter(|_| !dir.inline) else { return };
+                let entries =
+                    DirEntries::new(block, false, u32::MAX, InodeNumber(dir.number), FileBlock(logical));
+                for entry in entries.map_while(Result::ok) {
+                    if wanted.contains(&entry.inode.0) && entry.name != b"." && entry.name != b".." {
+                        let of = all.dirs.binary_search_by_key(&entry.inode.0, |dir| dir.number);
+                        let is_right = of.is_ok_and(|n| all.dirs[n].parent == dir.number);
+                        let name = || (dir.number, entry.name.to_vec());
+                        if is_right {
+                            names.insert(entry.inode.0, name());
+                        } else {
+                            names.entry(entry.inode.0).or_insert_with(name);
+                        }
                     }
                 }
-            }
-        })
-        .await;
+            })
+            .await;
+    }
 }
 
 fn path(names: &BTreeMap<u32, (u32, Vec<u8>)>, number: u32) -> Option<Vec<u8>> {
     if number == InodeNumber::ROOT.0 {
         return Some(b"/".to_vec());
     }
-    let mut parts = Vec::new();
+    /// Each finding has a copy of its path.
+    const MOST_BYTES: usize = 4096;
+    let (mut parts, mut bytes) = (Vec::new(), 0);
     let mut at = number;
     while at != InodeNumber::ROOT.0 {
         let (parent, name) = names.get(&at)?;
         parts.push(name.as_slice());
+        bytes += name.len() + 1;
         at = *parent;
-        if parts.len() > DEPTH {
+        if bytes > MOST_BYTES || parts.len() > DEPTH {
             return None;
         }
-    }
-    /// Each finding has a copy of its path.
-    const MOST_BYTES: usize = 4096;
-    if parts.iter().map(|part| part.len() + 1).sum::<usize>() > MOST_BYTES {
-        return None;
     }
     let mut path = Vec::new();
     for part in parts.iter().rev() {

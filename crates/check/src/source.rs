@@ -1,5 +1,6 @@
 //! Reading blocks of the volume, many at a time, as a dirty journal would leave them.
 
+use crate::limits::Limits;
 use extant_block::{Buf, Device, Sector};
 use extant_format::{BlockSize, SUPERBLOCK_BYTES};
 use extant_fs::JournalCopy;
@@ -10,8 +11,6 @@ use std::sync::Arc;
 
 /// Longest read in bytes.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// Reads that one task keeps in flight.
-const DEPTH: usize = 12;
 /// Blocks that are read for nothing rather than skipped.
 const GAP_BYTES: usize = 16 << 10;
 /// `h_magic` of a journal block, which an escaped copy lacks.
@@ -64,11 +63,20 @@ pub(crate) struct Source {
     device: Arc<dyn Device>,
     block: BlockSize,
     overlay: Arc<BTreeMap<u64, JournalCopy>>,
+    limits: Arc<Limits>,
+    /// Reads that one task keeps in flight.
+    depth: usize,
 }
 
 impl Source {
-    pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize) -> Self {
-        Self { device, block, overlay: Arc::default() }
+    pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize, limits: Arc<Limits>) -> Self {
+        Self { device, block, overlay: Arc::default(), limits, depth: 1 }
+    }
+
+    /// With so many reads in flight for each task.
+    pub(crate) fn with_depth(mut self, depth: usize) -> Self {
+        self.depth = depth.clamp(1, 64);
+        self
     }
 
     /// The same blocks, with newer copies.
@@ -184,22 +192,15 @@ impl Source {
     }
 
     /// Reads runs of blocks in order, many at a time.
-    pub(crate) async fn sweep(
-        &self,
-        mut runs: impl Iterator<Item = (u64, u32)>,
-        mut each: impl FnMut(Piece),
-    ) {
-        let mut ahead: VecDeque<Pending> = VecDeque::with_capacity(DEPTH);
-        loop {
-            while ahead.len() < DEPTH
-                && let Some((start, blocks)) = runs.next()
-            {
-                ahead.push_back(self.read(start, blocks));
-            }
-            match ahead.pop_front() {
-                Some(read) => each(read.await),
-                None => return,
-            }
+    pub(crate) fn stream<I: Iterator<Item = (u64, u32)>>(&self, runs: I) -> Stream<'_, I> {
+        Stream { source: self, runs, ahead: VecDeque::with_capacity(self.depth) }
+    }
+
+    /// Reads runs of blocks in order, many at a time. Ends early if the check has to stop.
+    pub(crate) async fn sweep(&self, runs: impl Iterator<Item = (u64, u32)>, mut each: impl FnMut(Piece)) {
+        let mut stream = self.stream(runs);
+        while let Some(piece) = stream.next().await {
+            each(piece);
         }
     }
 
@@ -222,6 +223,31 @@ impl Source {
         let piece = self.one(offset >> self.block.log2()).await?;
         let at = (offset & (u64::from(self.block.bytes()) - 1)) as usize;
         piece.bytes().get(at..at + SUPERBLOCK_BYTES)?.try_into().ok()
+    }
+}
+
+/// Reads in flight.
+pub(crate) struct Stream<'a, I> {
+    source: &'a Source,
+    runs: I,
+    ahead: VecDeque<Pending>,
+}
+
+impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
+    /// The next run; `None` after the last, or if the check has to stop.
+    pub(crate) async fn next(&mut self) -> Option<Piece> {
+        if self.source.limits.stopped() {
+            return None;
+        }
+        while self.ahead.len() < self.source.depth
+            && let Some((start, blocks)) = self.runs.next()
+        {
+            self.ahead.push_back(self.source.read(start, blocks));
+        }
+        match self.ahead.pop_front() {
+            Some(read) => Some(read.await),
+            None => None,
+        }
     }
 }
 

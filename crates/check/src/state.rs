@@ -1,21 +1,113 @@
-//! What a check keeps per block and per inode. Pages are made for groups that need them, so that a
+//! What a check keeps per block and per inode. Pages are made where they are needed, so that a
 //! large, mostly empty volume takes little memory.
 
+use crate::limits::Limits;
 use extant_format::{InodeNumber, Superblock, VolumeBlock};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// Clusters claimed so far: one bit each.
+/// Clusters claimed so far, and those claimed more than once: one bit each.
 pub(crate) struct Claims {
-    pages: Vec<OnceLock<Box<[AtomicU64]>>>,
+    pages: Vec<OnceLock<Option<Page>>>,
     per_group: u64,
     clusters: u64,
     first_block: u64,
     cluster_shift: u32,
+    limits: Arc<Limits>,
+}
+
+/// The clusters of a group.
+struct Page {
+    claimed: Box<[AtomicU64]>,
+    again: OnceLock<Option<Again>>,
+}
+
+/// Clusters of a group that were claimed more than once.
+struct Again {
+    bits: Box<[AtomicU64]>,
+    /// A bit for each word of `bits` that is full. A claim skips these: otherwise a hostile map
+    /// that claims the same long run over and over would cost its length each time, not its bytes.
+    full: Box<[AtomicU64]>,
+}
+
+fn words(count: u64) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+impl Page {
+    fn claim(&self, from: u64, count: u64, limits: &Limits) -> bool {
+        let (mut at, end) = (from, from + count);
+        let mut twice = false;
+        while at < end {
+            let (word, bit) = (at / 64, at % 64);
+            if bit == 0
+                && let Some(Some(again)) = self.again.get()
+                && let skipped @ 1.. = again.full_from(word)
+            {
+                twice = true;
+                at += skipped * 64;
+                continue;
+            }
+            let len = (64 - bit).min(end - at);
+            let mask = (u64::MAX >> (64 - len)) << bit;
+            let both = self.claimed[word as usize].fetch_or(mask, Ordering::Relaxed) & mask;
+            if both != 0 {
+                twice = true;
+                let count = self.claimed.len() as u64;
+                let make = || {
+                    limits
+                        .take(9 * count + 64)
+                        .then(|| Again { bits: words(count), full: words(count.div_ceil(64)) })
+                };
+                let Some(again) = self.again.get_or_init(make) else { return twice };
+                again.add(word as usize, both);
+            }
+            at += len;
+        }
+        twice
+    }
+}
+
+impl Again {
+    fn add(&self, word: usize, bits: u64) {
+        if self.bits[word].fetch_or(bits, Ordering::Relaxed) | bits == u64::MAX {
+            self.full[word / 64].fetch_or(1 << (word % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// Full words from this one on, as far as one look at them tells.
+    fn full_from(&self, word: u64) -> u64 {
+        let full = self.full[(word / 64) as usize].load(Ordering::Relaxed);
+        (full >> (word % 64)).trailing_ones().into()
+    }
+
+    /// Whether a bit is set, and how many of the following are like it, of at most `most`.
+    fn alike(&self, from: u64, most: u64) -> (bool, u64) {
+        let is_set = self.bits[(from / 64) as usize].load(Ordering::Relaxed) >> (from % 64) & 1 != 0;
+        let (mut at, end) = (from, from + most);
+        while at < end {
+            let (word, bit) = (at / 64, at % 64);
+            if is_set
+                && bit == 0
+                && let skipped @ 1.. = self.full_from(word)
+            {
+                at += skipped * 64;
+                continue;
+            }
+            let bits = self.bits[word as usize].load(Ordering::Relaxed);
+            let others = if is_set { !bits } else { bits };
+            let run = (others >> bit).trailing_zeros().min((64 - bit) as u32);
+            at += u64::from(run);
+            if u64::from(run) < 64 - bit {
+                break;
+            }
+        }
+        (is_set, at.min(end) - from)
+    }
 }
 
 impl Claims {
-    pub(crate) fn new(sb: &Superblock, groups: u32) -> Self {
+    pub(crate) fn new(sb: &Superblock, groups: u32, limits: Arc<Limits>) -> Self {
         let shift = sb.blocks_per_cluster().trailing_zeros();
         let first_block = sb.first_data_block().0;
         let blocks = sb.blocks_count() - first_block;
@@ -25,6 +117,7 @@ impl Claims {
             clusters: blocks.div_ceil(1 << shift),
             first_block,
             cluster_shift: shift,
+            limits,
         }
     }
 
@@ -38,35 +131,82 @@ impl Claims {
         (cluster << self.cluster_shift) + self.first_block
     }
 
-    fn page(&self, group: usize) -> Option<&[AtomicU64]> {
-        let words = self.per_group.div_ceil(64) as usize;
-        Some(self.pages.get(group)?.get_or_init(|| (0..words).map(|_| AtomicU64::new(0)).collect()))
+    fn page(&self, group: usize) -> Option<&Page> {
+        let count = self.per_group.div_ceil(64);
+        let make = || {
+            let page = || Page { claimed: words(count), again: OnceLock::new() };
+            self.limits.take(8 * count + 64).then(page)
+        };
+        self.pages.get(group)?.get_or_init(make).as_ref()
     }
 
-    /// Claims clusters; `twice` gets those that already were, as runs.
-    pub(crate) fn claim(&self, start: u64, count: u64, mut twice: impl FnMut(u64, u64)) {
+    /// Claims clusters; returns whether any of them was claimed before.
+    pub(crate) fn claim(&self, start: u64, count: u64) -> bool {
         let end = start.saturating_add(count).min(self.clusters);
-        let mut at = start;
+        let (mut at, mut twice) = (start, false);
         while at < end {
             let (group, bit) = ((at / self.per_group) as usize, at % self.per_group);
-            let Some(page) = self.page(group) else { return };
-            let len = (64 - bit % 64).min(end - at).min(self.per_group - bit);
-            let mask = (u64::MAX >> (64 - len)) << (bit % 64);
-            let mut both = page[(bit / 64) as usize].fetch_or(mask, Ordering::Relaxed) & mask;
-            while both != 0 {
-                let from = both.trailing_zeros();
-                let run = (both >> from).trailing_ones();
-                twice(at - bit % 64 + u64::from(from), run.into());
-                both &= !((u64::MAX >> (64 - run)) << from);
-            }
-            at += len;
+            let Some(page) = self.page(group) else { break };
+            let count = (end - at).min(self.per_group - bit);
+            twice |= page.claim(bit, count, &self.limits);
+            at += count;
         }
+        twice
     }
 
     /// The claimed bits of a group, in words; `None` if there are none.
     pub(crate) fn words(&self, group: u32) -> Option<impl Iterator<Item = u64> + '_> {
-        let page = self.pages.get(group as usize)?.get()?;
-        Some(page.iter().map(|word| word.load(Ordering::Relaxed)))
+        let page = self.pages.get(group as usize)?.get()?.as_ref()?;
+        Some(page.claimed.iter().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    fn again(&self, group: usize) -> Option<&Again> {
+        self.pages.get(group)?.get()?.as_ref()?.again.get()?.as_ref()
+    }
+
+    /// Whether a block was claimed more than once, and how many of the following are like it, of at
+    /// most `most`.
+    pub(crate) fn is_shared(&self, block: u64, most: u64) -> (bool, u64) {
+        let at = self.cluster(VolumeBlock(block));
+        let (group, bit) = ((at / self.per_group) as usize, at % self.per_group);
+        let room = (self.per_group - bit).min((most >> self.cluster_shift) + 2);
+        let (is_shared, clusters) = self.again(group).map_or((false, room), |again| again.alike(bit, room));
+        (is_shared, (self.block(at + clusters) - block).min(most).max(1))
+    }
+
+    /// Runs of clusters that were claimed more than once, in order.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let groups = (0..self.pages.len()).filter_map(|group| Some((group, self.again(group)?)));
+        let mut runs = groups.flat_map(move |(group, again)| {
+            let first = group as u64 * self.per_group;
+            let mut at = 0;
+            std::iter::from_fn(move || {
+                while at < self.per_group {
+                    let (is_set, len) = again.alike(at, self.per_group - at);
+                    at += len.max(1);
+                    if is_set {
+                        return Some((first + at - len, first + at));
+                    }
+                }
+                None
+            })
+        });
+        let mut open: Option<(u64, u64)> = None;
+        // Runs of neighbouring groups are one.
+        std::iter::from_fn(move || {
+            loop {
+                match (runs.next(), &mut open) {
+                    (Some((start, end)), Some(last)) if last.1 == start => last.1 = end,
+                    (next, _) => {
+                        let is_end = next.is_none();
+                        let last = std::mem::replace(&mut open, next);
+                        if last.is_some() || is_end {
+                            return last;
+                        }
+                    }
+                }
+            }
+        })
     }
 }
 
@@ -120,35 +260,48 @@ struct Slot {
 
 const ENCRYPTED: u8 = 0x10;
 
-/// What is known of inodes.
+/// What is known of inodes, in pages: inodes in use may be far between.
 pub(crate) struct Inodes {
-    pages: Vec<OnceLock<Box<[Slot]>>>,
+    groups: Vec<OnceLock<Box<[Slots]>>>,
     per_group: u32,
+    limits: Arc<Limits>,
 }
 
+type Slots = OnceLock<Option<Box<[Slot]>>>;
+
+/// Inodes of a page.
+const SLOTS: u32 = 1024;
+
 impl Inodes {
-    pub(crate) fn new(sb: &Superblock, groups: u32) -> Self {
-        Self { pages: (0..groups).map(|_| OnceLock::new()).collect(), per_group: sb.inodes_per_group() }
+    pub(crate) fn new(sb: &Superblock, groups: u32, limits: Arc<Limits>) -> Self {
+        let groups = (0..groups).map(|_| OnceLock::new()).collect();
+        Self { groups, per_group: sb.inodes_per_group(), limits }
     }
 
-    fn place(&self, number: InodeNumber) -> Option<(usize, usize)> {
+    fn place(&self, number: InodeNumber) -> Option<(usize, u32)> {
         let n = number.0.checked_sub(1)?;
-        Some(((n / self.per_group) as usize, (n % self.per_group) as usize))
+        Some(((n / self.per_group) as usize, n % self.per_group))
     }
 
-    /// Records an inode in use. Must not be called for two sizes of one group's part in use.
-    pub(crate) fn set(&self, number: InodeNumber, used: u32, kind: Kind, links: u16, encrypted: bool) {
+    /// Records an inode in use.
+    pub(crate) fn set(&self, number: InodeNumber, kind: Kind, links: u16, encrypted: bool) {
         let Some((group, n)) = self.place(number) else { return };
-        let Some(page) = self.pages.get(group) else { return };
-        let page = page.get_or_init(|| (0..used).map(|_| Slot::default()).collect());
-        let Some(slot) = page.get(n) else { return };
+        let Some(group) = self.groups.get(group) else { return };
+        let pages =
+            group.get_or_init(|| (0..self.per_group.div_ceil(SLOTS)).map(|_| OnceLock::new()).collect());
+        let page = pages[(n / SLOTS) as usize].get_or_init(|| {
+            let page = || (0..SLOTS).map(|_| Slot::default()).collect();
+            self.limits.take(u64::from(SLOTS) * size_of::<Slot>() as u64 + 64).then(page)
+        });
+        let Some(slot) = page.as_ref().map(|page| &page[(n % SLOTS) as usize]) else { return };
         slot.balance.fetch_add(links, Ordering::Relaxed);
         slot.kind.store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
     }
 
     fn slot(&self, number: InodeNumber) -> Option<&Slot> {
         let (group, n) = self.place(number)?;
-        self.pages.get(group)?.get()?.get(n)
+        let page = self.groups.get(group)?.get()?[(n / SLOTS) as usize].get()?.as_ref()?;
+        page.get((n % SLOTS) as usize)
     }
 
     pub(crate) fn kind(&self, number: InodeNumber) -> Kind {
@@ -168,9 +321,13 @@ impl Inodes {
 
     /// Inodes whose links and names differ, with the difference, in order.
     pub(crate) fn unbalanced(&self) -> impl Iterator<Item = (InodeNumber, u16)> + '_ {
-        let pages = self.pages.iter().enumerate().filter_map(|(group, page)| Some((group, page.get()?)));
-        pages.flat_map(move |(group, page)| {
+        let groups = self.groups.iter().enumerate().filter_map(|(group, pages)| Some((group, pages.get()?)));
+        let pages = groups.flat_map(|(group, pages)| {
             let first = group as u32 * self.per_group + 1;
+            let pages = pages.iter().enumerate();
+            pages.filter_map(move |(n, page)| Some((first + n as u32 * SLOTS, page.get()?.as_ref()?)))
+        });
+        pages.flat_map(|(first, page)| {
             page.iter().enumerate().filter_map(move |(n, slot)| {
                 let balance = slot.balance.load(Ordering::Relaxed);
                 let kind = Kind::from_code(slot.kind.load(Ordering::Relaxed) & 15);
@@ -178,5 +335,64 @@ impl Inodes {
                 (balance != 0 && counts).then_some((InodeNumber(first + n as u32), balance))
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cancel;
+
+    fn claims(per_group: u64, groups: u64) -> Claims {
+        Claims {
+            pages: (0..groups).map(|_| OnceLock::new()).collect(),
+            per_group,
+            clusters: per_group * groups - 7,
+            first_block: 1,
+            cluster_shift: 0,
+            limits: Arc::new(Limits::new(None, Cancel::default())),
+        }
+    }
+
+    #[test]
+    fn claims_agree_with_counters() {
+        for seed in 1..40_u64 {
+            let mut state = seed;
+            let mut below = |n: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % n
+            };
+            let per_group = 64 * (1 + below(130));
+            let claims = claims(per_group, 3);
+            let mut counters = vec![0_u32; claims.clusters as usize];
+            for _ in 0..below(40) {
+                let start = below(claims.clusters);
+                let most = if below(2) == 0 { 70 } else { 2 * per_group };
+                let count = 1 + below(most);
+                let end = (start + count).min(claims.clusters);
+                let mine = &mut counters[start as usize..end as usize];
+                assert_eq!(claims.claim(start, count), mine.iter().any(|&n| n > 0), "seed {seed}");
+                mine.iter_mut().for_each(|n| *n += 1);
+            }
+            let mut shared = vec![false; counters.len()];
+            let mut last = None;
+            for (start, end) in claims.shared() {
+                assert!(start < end && last.is_none_or(|last| last < start), "seed {seed}: runs touch");
+                shared[start as usize..end as usize].fill(true);
+                last = Some(end);
+            }
+            let expected: Vec<bool> = counters.iter().map(|&n| n > 1).collect();
+            assert_eq!(shared, expected, "seed {seed}");
+            let at = below(claims.clusters);
+            let (is_shared, alike) = claims.is_shared(claims.block(at), 100);
+            let run =
+                expected[at as usize..].iter().take_while(|&&shared| shared == is_shared).count() as u64;
+            let left = per_group - at % per_group;
+            assert_eq!(
+                (is_shared, alike),
+                (expected[at as usize], run.min(left).clamp(1, 100)),
+                "seed {seed}"
+            );
+        }
     }
 }

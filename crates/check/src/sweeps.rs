@@ -2,8 +2,9 @@
 
 use crate::context::Context;
 use crate::dirs;
-use crate::finding::{Report, Spot};
+use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
+use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
 use crate::open::{self, Opened};
@@ -11,99 +12,180 @@ use crate::state::{Claims, Inodes};
 use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths, shared};
 use crate::{tree, xattrs};
 use extant_block::Device;
-use extant_format::{CharSign, Incompat, RoCompat, STATE_VALID, VolumeBlock};
+use extant_format::{CharSign, Incompat, STATE_VALID, VolumeBlock};
 use extant_rt::{Class, Rt};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Checks the volume on `device`. Nothing is written.
 ///
+/// If the check reaches one of its limits, it starts anew with one task, so that what it has found
+/// until then does not depend on how many there were.
+///
 /// # Errors
-/// There is no volume, or it has a feature that is not supported.
+/// There is no volume, or it has a feature that is not supported; or the check was cancelled.
 pub async fn check(rt: &Rt, device: Arc<dyn Device>, options: Options) -> Result<Checked, CheckError> {
-    let mut report = Report::new(options.most_per_code);
-    let opened = open::open(device, &options, &mut report).await?;
-    open::check_fields(&opened.sb, opened.from_backup, &options, &mut report);
-    let there = layout::groups_there(&opened);
-    if opened.sb.blocks_count() > opened.source.device_blocks() {
-        let text = format!("{} blocks", opened.sb.blocks_count());
-        let expected = format!("at most {}, as the device has", opened.source.device_blocks());
-        report.add(Code::VolumeTruncated, Spot::default(), text, expected);
+    let listener = options.on_finding.clone().map(|tell| Arc::new(Listener::new(tell)));
+    let first = attempt(rt, device.clone(), &options, listener.clone()).await?;
+    if first.incomplete.is_none() || options.tasks <= 1 {
+        return Ok(first);
     }
-    let mut ctx = context(&opened, there, &options, &mut report).await;
-    layout::check_backups(&opened, &ctx.groups, &mut report).await;
-    ctx.orphans = own_files::orphans(&ctx, &mut report).await;
-    own_files::journal(&ctx, opened.replayed, &mut report).await;
-    own_files::resize_inode(&ctx, &mut report).await;
-    own_files::mmp(&ctx, &mut report).await;
-    let ctx = Arc::new(ctx);
-    let work = Work::new(&options);
+    attempt(rt, device, &Options { tasks: 1, ..options }, listener).await
+}
 
-    let mut found = sweep_inodes(rt, &ctx, &work, &options).await?;
-    let xattr_blocks: Vec<(u64, u32)> = found.xattr_uses.iter().map(|one| (one.block, one.number)).collect();
+async fn attempt(
+    rt: &Rt,
+    device: Arc<dyn Device>,
+    options: &Options,
+    listener: Option<Arc<Listener>>,
+) -> Result<Checked, CheckError> {
+    let limits = Arc::new(Limits::new(options.memory_bytes, options.cancel.clone()));
+    let mut report = Report::new(options, limits.clone(), listener);
+    let opened = open::open(device, options, &limits, &mut report).await?;
+    if opened.stale {
+        report.be_unsure();
+    }
+    open::check_fields(&opened.sb, opened.from_backup, options, &mut report);
+    let mut totals = Totals::default();
+    if let Some(ctx) = context(&opened, options, &limits, &mut report).await {
+        totals = sweeps(rt, Arc::new(ctx), &opened, options, &report).await?;
+    }
+    if limits.is_cancelled() {
+        return Err(CheckError::Cancelled);
+    }
+    Ok(conclude(&opened, options, &limits, &report, totals))
+}
+
+/// What a check has counted.
+#[derive(Default)]
+struct Totals {
+    inodes: u64,
+    directories: u64,
+    blocks: u64,
+    orphans: usize,
+    /// With paths; if the check ended early, the report has them.
+    findings: Option<Vec<Finding>>,
+    counts: BTreeMap<Code, u64>,
+}
+
+/// All sweeps. Ends early when a limit is reached.
+async fn sweeps(
+    rt: &Rt,
+    ctx: Arc<Context>,
+    opened: &Opened,
+    options: &Options,
+    report: &Report,
+) -> Result<Totals, CheckError> {
+    let work = Work::new(options);
+    let mut totals = Totals { orphans: ctx.orphans.len(), ..Totals::default() };
+    let mut found = sweep_inodes(rt, &ctx, &work, options).await?;
+    totals.inodes = found.totals.iter().map(|totals| u64::from(totals.used)).sum();
+    totals.directories = found.totals.iter().map(|totals| u64::from(totals.directories)).sum();
     xattrs::blocks(&ctx, &mut found).await;
     xattrs::values(&ctx, &mut found).await;
     symlinks(&ctx, &mut found).await;
 
     let dirs = std::mem::take(&mut found.dirs);
     let runs = std::mem::take(&mut found.dir_runs);
-    let mut all = dirs::list(&ctx, dirs, &runs, &mut found.report);
+    let mut all = dirs::list(&ctx, dirs, &runs, report);
     drop(runs);
     dirs::read_roots(&ctx, &mut all, &mut found.report).await;
-    let (mut all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, &options).await?;
+    if ctx.limits.stopped() {
+        return Ok(totals);
+    }
+    let (mut all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, options).await?;
     htree::check(&all, &mut in_dirs);
     let names = std::mem::take(&mut in_dirs.names);
-    dirs::duplicates_across(&ctx, &all, names, &mut in_dirs.report).await;
+    dirs::duplicates_across(&ctx, &all, names, report).await;
+    if ctx.limits.stopped() {
+        return Ok(totals);
+    }
     tree::parents(&ctx, &mut all, &mut in_dirs);
     tree::reachability(&ctx, &all, &mut in_dirs.report);
-    tree::links(&ctx, &mut in_dirs.report).await;
-
-    let contested = shared::join(&ctx, &mut found.contested);
-    shared::name_owners(&ctx, &contested, &xattr_blocks, &mut found.report).await;
+    drop(in_dirs);
+    tree::links(&ctx, report).await;
+    shared::name_owners(&ctx, &found.xattr_uses).await;
+    if ctx.limits.stopped() {
+        return Ok(totals);
+    }
     let counted = groups::sweep(&ctx, &found.totals, &mut found.report).await;
     let clean = ctx.sb.raw().s_state.get() & STATE_VALID != 0
         && !opened.replayed
         && !opened.from_backup
-        && !ctx.sb.incompat().contains(Incompat::RECOVER);
-    groups::superblock(&ctx, counted, clean && there == ctx.sb.group_count(), &mut found.report);
+        && !ctx.sb.incompat().contains(Incompat::RECOVER)
+        && ctx.groups.len() as u32 == ctx.sb.group_count();
+    groups::superblock(&ctx, counted, clean, &mut found.report);
     own_files::quota(&ctx, &found.usage, &mut found.report).await;
-
-    report.merge(found.report);
-    report.merge(in_dirs.report);
-    paths::add(&ctx, &all, &mut report).await;
-    Ok(conclude(&ctx, &opened, &options, report, &found.totals, counted))
+    let used = counted.free_clusters * u64::from(ctx.sb.blocks_per_cluster());
+    totals.blocks = ctx.sb.blocks_count().saturating_sub(used);
+    if !ctx.limits.stopped() {
+        let (counts, mut findings) = report.take();
+        paths::add(&ctx, &all, &mut findings).await;
+        (totals.counts, totals.findings) = (counts, Some(findings));
+    }
+    Ok(totals)
 }
 
-async fn context(opened: &Opened, there: u32, options: &Options, report: &mut Report) -> Context {
+/// Reads what all sweeps need; `None` if a limit is reached.
+async fn context(
+    opened: &Opened,
+    options: &Options,
+    limits: &Arc<Limits>,
+    report: &mut Report,
+) -> Option<Context> {
     let sb = opened.sb.clone();
+    let there = layout::groups_there(opened);
+    if sb.blocks_count() > opened.source.device_blocks() {
+        let text = format!("{} blocks", sb.blocks_count());
+        let expected = format!("at most {}, as the device has", opened.source.device_blocks());
+        report.add(Code::VolumeTruncated, Spot::default(), text, expected);
+    }
+    let said = sb.inodes_count().saturating_sub(sb.raw().s_free_inodes_count.get());
+    limits.set(options.memory_bytes, &sb, there, said.into());
+    if !limits.take_groups(there) {
+        return None;
+    }
     let groups = layout::read_groups(opened, there, report).await;
+    if limits.stopped() {
+        return None;
+    }
+    // The superblock's own count is not kept up to date while a volume is in use.
+    let in_groups = groups.iter().map(|info| sb.inodes_per_group().saturating_sub(info.gd.free_inodes));
+    let in_groups = in_groups.map(u64::from).sum::<u64>();
+    limits.set(options.memory_bytes, &sb, there, in_groups.max(said.into()));
     let own = layout::own_blocks(opened, &groups, report);
-    let claims = Claims::new(&sb, there);
+    let claims = Claims::new(&sb, there, limits.clone());
     for &(start, end) in own.ranges() {
         let (from, to) = (claims.cluster(VolumeBlock(start)), claims.cluster(VolumeBlock(end - 1)));
-        claims.claim(from, to - from + 1, |_, _| {});
+        claims.claim(from, to - from + 1);
     }
     let inodes = sb.inodes_count();
     let is_time = |seconds: u32| seconds == 0 || seconds > inodes;
     let low_dtimes = is_time(sb.raw().s_mtime.get())
         && is_time(sb.raw().s_wtime.get())
         && is_time(sb.raw().s_mkfs_time.get());
-    Context {
+    let mut ctx = Context {
         seed: sb.checksum_seed(),
         source: opened.source.clone(),
         groups,
         own,
         claims,
-        inodes: Inodes::new(&sb, there),
+        inodes: Inodes::new(&sb, there, limits.clone()),
         orphans: BTreeSet::new(),
-        most: options.most_per_code,
-        repeats: AtomicU32::new(0),
+        report: report.clone(),
+        limits: limits.clone(),
         low_dtimes,
         journal_blocks: AtomicU64::new(0),
         sb,
-    }
+    };
+    layout::check_backups(opened, &ctx.groups, report).await;
+    ctx.orphans = own_files::orphans(&ctx, report).await;
+    own_files::journal(&ctx, opened.replayed, report).await;
+    own_files::resize_inode(&ctx, report).await;
+    own_files::mmp(&ctx, report).await;
+    (!limits.stopped()).then_some(ctx)
 }
 
 /// What is left to do, for the progress.
@@ -151,16 +233,15 @@ async fn sweep_inodes(
     options: &Options,
 ) -> Result<Found, CheckError> {
     let ticket = Arc::new(AtomicU32::new(0));
-    let quota = ctx.sb.ro_compat().contains(RoCompat::QUOTA);
     let all = ctx.groups.len() as u32;
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, ticket, step) = (ctx.clone(), ticket.clone(), work.step(0, 2 * u64::from(all)));
         async move {
-            let mut found = Found::new(ctx.most, quota);
+            let mut found = Found::new(&ctx);
             let mut files = Files::default();
             loop {
                 let first = ticket.fetch_add(inodes::GROUPS, Ordering::Relaxed);
-                if first >= all {
+                if first >= all || ctx.limits.stopped() {
                     break;
                 }
                 let last = (first + inodes::GROUPS).min(all);
@@ -171,7 +252,7 @@ async fn sweep_inodes(
         }
     })
     .await?;
-    let mut merged = Found::new(ctx.most, quota);
+    let mut merged = Found::new(ctx);
     for found in results {
         merged.merge(found);
     }
@@ -195,10 +276,10 @@ async fn sweep_dirs(
         let (ctx, ticket, all) = (ctx.clone(), ticket.clone(), all.clone());
         let step = work.step(total as u64, 2 * total as u64);
         async move {
-            let mut found = DirsFound::new(ctx.most);
+            let mut found = DirsFound::new(&ctx);
             loop {
                 let first = ticket.fetch_add(dirs::BLOCKS, Ordering::Relaxed);
-                if first >= all.items.len() {
+                if first >= all.items.len() || ctx.limits.stopped() {
                     break;
                 }
                 let last = (first + dirs::BLOCKS).min(all.items.len());
@@ -209,7 +290,7 @@ async fn sweep_dirs(
         }
     })
     .await?;
-    let mut merged = DirsFound::new(ctx.most);
+    let mut merged = DirsFound::new(ctx);
     for found in results {
         merged.merge(found);
     }
@@ -240,18 +321,11 @@ async fn symlinks(ctx: &Context, found: &mut Found) {
         .await;
 }
 
-fn conclude(
-    ctx: &Context,
-    opened: &Opened,
-    options: &Options,
-    mut report: Report,
-    totals: &[GroupTotals],
-    counted: groups::Counted,
-) -> Checked {
-    let unsure = options.in_use || opened.stale;
-    for finding in report.iter_mut() {
-        finding.suspected = unsure && finding.code.is_cross();
-    }
+fn conclude(opened: &Opened, options: &Options, limits: &Limits, report: &Report, totals: Totals) -> Checked {
+    let (counts, findings) = match totals.findings {
+        Some(findings) => (totals.counts, findings),
+        None => report.take(),
+    };
     let mut notes = Vec::new();
     if opened.replayed {
         notes.push("the journal is dirty; the volume was checked as replaying it would leave it".to_owned());
@@ -264,19 +338,19 @@ fn conclude(
         let why = "the volume is in use; structures that contradict each other are suspected only";
         notes.push(why.to_owned());
     }
-    if !ctx.orphans.is_empty() {
+    if totals.orphans > 0 {
         notes.push(format!(
             "{} files that were deleted or truncated while open are to be finished by the next mount",
-            ctx.orphans.len()
+            totals.orphans
         ));
     }
-    let blocks = ctx.sb.blocks_count();
     Checked {
-        counts: report.counts().clone(),
-        findings: report.into_findings(),
+        counts,
+        findings,
         notes,
-        inodes: totals.iter().map(|totals| u64::from(totals.used)).sum(),
-        directories: totals.iter().map(|totals| u64::from(totals.directories)).sum(),
-        blocks: blocks.saturating_sub(counted.free_clusters * u64::from(ctx.sb.blocks_per_cluster())),
+        incomplete: limits.incomplete(),
+        inodes: totals.inodes,
+        directories: totals.directories,
+        blocks: totals.blocks,
     }
 }

@@ -53,7 +53,7 @@ fn link_spot(link: &Link) -> Spot {
 /// Finds directories that cannot be reached from the root.
 pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report) {
     if !ctx.inodes.kind(InodeNumber::ROOT).is_directory() {
-        if !report.counts().contains_key(&Code::RootMissing) {
+        if report.count(Code::RootMissing) == 0 {
             report.add(Code::RootMissing, Spot::inode(2), "not in use", "a directory");
         }
         return;
@@ -104,41 +104,53 @@ pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report
     }
 }
 
+/// Inodes that are looked at together.
+const WINDOW: usize = 64 << 10;
+
 /// Reports inodes whose links and names differ.
-pub(crate) async fn links(ctx: &Context, report: &mut Report) {
-    let unbalanced: Vec<(InodeNumber, u16)> = ctx.inodes.unbalanced().collect();
-    let mut places: Vec<(u64, usize, InodeNumber, u16)> = unbalanced
-        .into_iter()
-        .filter_map(|(number, balance)| {
-            let (block, at) = ctx.inode_place(number)?;
-            Some((block, at, number, balance))
-        })
-        .collect();
-    places.sort_unstable();
-    let blocks: Vec<u64> = places.iter().map(|place| place.0).collect();
-    ctx.source
-        .scattered(&blocks, |n, block| {
-            let (_, at, number, balance) = places[n];
-            let Some(inode) =
-                block.and_then(|block| Inode::parse_unchecked(&block[at..], &ctx.sb, number).ok())
-            else {
-                return;
-            };
-            let links = inode.links();
-            let names = links.wrapping_sub(balance);
-            let spot = Spot::inode(number.0);
-            let is_directory = ctx.inodes.kind(number) == Kind::File(2);
-            if is_directory {
-                // Unreachable ones were reported, and their names are not known.
-                // With more sub-directories than fit the field it stays 1.
-                if links == 1 && ctx.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
-                    return;
+pub(crate) async fn links(ctx: &Context, report: &Report) {
+    let mut unbalanced = ctx.inodes.unbalanced();
+    loop {
+        let mut places: Vec<(u64, usize, InodeNumber, u16)> = unbalanced
+            .by_ref()
+            .filter_map(|(number, balance)| {
+                let (block, at) = ctx.inode_place(number)?;
+                Some((block, at, number, balance))
+            })
+            .take(WINDOW)
+            .collect();
+        if places.is_empty() || ctx.limits.stopped() {
+            return;
+        }
+        places.sort_unstable();
+        let blocks: Vec<u64> = places.iter().map(|place| place.0).collect();
+        ctx.source
+            .scattered(&blocks, |n, block| {
+                let (_, at, number, balance) = places[n];
+                let inode =
+                    block.and_then(|block| Inode::parse_unchecked(&block[at..], &ctx.sb, number).ok());
+                if let Some(inode) = inode {
+                    link_count(ctx, &inode, balance, report);
                 }
-            } else if names == 0 {
-                let text = format!("in use, {} links, {} bytes", links, inode.size());
-                return report.add(Code::InodeUnattached, spot, text, "a name");
-            }
-            report.add(Code::LinkCount, spot, format!("i_links_count is {links}"), names.to_string());
-        })
-        .await;
+            })
+            .await;
+    }
+}
+
+fn link_count(ctx: &Context, inode: &Inode, balance: u16, report: &Report) {
+    let (number, links) = (inode.number, inode.links());
+    let names = links.wrapping_sub(balance);
+    let spot = Spot::inode(number.0);
+    let is_directory = ctx.inodes.kind(number) == Kind::File(2);
+    if is_directory {
+        // Unreachable ones were reported, and their names are not known.
+        // With more sub-directories than fit the field it stays 1.
+        if links == 1 && ctx.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
+            return;
+        }
+    } else if names == 0 {
+        let text = format!("in use, {} links, {} bytes", links, inode.size());
+        return report.add(Code::InodeUnattached, spot, text, "a name");
+    }
+    report.add(Code::LinkCount, spot, format!("i_links_count is {links}"), names.to_string());
 }

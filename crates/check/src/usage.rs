@@ -1,18 +1,24 @@
 //! Space and inodes by owner, for comparison with quota files.
 
+use crate::limits::Limits;
 use extant_format::QuotaKind;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Usage of users, groups and projects, if the volume has quota files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Usage {
     enabled: bool,
+    limits: Arc<Limits>,
     by_kind: [BTreeMap<u32, (u64, u64)>; 3],
 }
 
+/// Memory for one owner: its place in a map, in that of a task and in the merged one.
+const OWNER_BYTES: u64 = 96;
+
 impl Usage {
-    pub(crate) fn new(enabled: bool) -> Self {
-        Self { enabled, ..Self::default() }
+    pub(crate) fn new(enabled: bool, limits: Arc<Limits>) -> Self {
+        Self { enabled, limits, by_kind: Default::default() }
     }
 
     /// Adds inodes of these owners (user, group, project) with their space in bytes.
@@ -21,6 +27,9 @@ impl Usage {
             return;
         }
         for (of_kind, id) in self.by_kind.iter_mut().zip(owners) {
+            if !of_kind.contains_key(&id) && !self.limits.take(OWNER_BYTES) {
+                return;
+            }
             let (space, inodes) = of_kind.entry(id).or_default();
             *space = space.wrapping_add(bytes);
             *inodes += count;

@@ -1,25 +1,24 @@
 //! Extended attributes: in inodes, in blocks, and values in inodes of their own.
 
 use crate::Code;
-use crate::context::Context;
+use crate::context::{Context, Values};
 use crate::finding::Spot;
-use crate::found::{Found, Run, ValueUse, XattrUse};
+use crate::found::{Found, Run, ValueHolder, ValueUse, XattrUse};
 use crate::state::Kind;
 use extant_format::{
-    Acl, CAPABILITY_XATTR, Corrupt, Inode, InodeFlags, InodeNumber, Problem, ValueInode, VolumeBlock,
+    Acl, CAPABILITY_XATTR, ChecksumSeed, Corrupt, Inode, InodeFlags, InodeNumber, Problem, VolumeBlock,
     XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
 };
 use rustc_hash::FxHasher;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 /// What an inode's own attributes add.
 #[derive(Debug, Default)]
 pub(crate) struct InInode {
-    /// Clusters that count for the inode: its attribute block, and values in other inodes.
-    pub(crate) clusters: u64,
-    /// Values in other inodes.
-    pub(crate) values: u64,
+    /// Attribute blocks, each of which counts as a cluster.
+    pub(crate) blocks: u64,
+    pub(crate) values: Values,
 }
 
 /// A hash of an attribute's name, for finding duplicates.
@@ -43,18 +42,17 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
             Xattrs::EMPTY
         }
     };
-    each(ctx, &xattrs, number, &spot, found);
-    let values = ctx.values(&xattrs);
-    result.clusters += values.clusters;
-    result.values += values.inodes;
+    let generation = inode.raw.i_generation.get();
+    each(ctx, &xattrs, (number, generation), &spot, found);
+    result.values = ctx.values(&xattrs);
     let mut names: Vec<u64> = xattrs.iter().map(|xattr| name_hash(&xattr.name)).collect();
     duplicates(&xattrs, &spot, found);
     overlaps(&xattrs, &spot, found);
     if let Some(block) = inode.xattr_block() {
         if sb.is_valid_block(block) {
             names.sort_unstable();
-            found.xattr_uses.push(XattrUse { block: block.0, number: number.0, names: names.into() });
-            result.clusters += 1;
+            found.keep(XattrUse { block: block.0, number: number.0, generation, names: names.into() });
+            result.blocks += 1;
         } else {
             let text = format!("i_file_acl is {block}");
             found.report.add(Code::XattrPointer, spot.clone(), text, "0 or a block of the volume");
@@ -89,18 +87,23 @@ fn duplicates(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
     }
 }
 
-/// Checks each attribute of an area.
-fn each(ctx: &Context, xattrs: &Xattrs<'_>, number: InodeNumber, spot: &Spot, found: &mut Found) {
+/// Checks each attribute of an area of an inode, which has a number and a generation.
+fn each(
+    ctx: &Context,
+    xattrs: &Xattrs<'_>,
+    (number, generation): (InodeNumber, u32),
+    spot: &Spot,
+    found: &mut Found,
+) {
     for xattr in xattrs.iter() {
         let name = xattr.name;
-        let mut add =
-            |code, text: String, expected: &str| found.report.add(code, spot.clone(), text, expected);
+        let add = |code, text: String, expected: &str| found.report.add(code, spot.clone(), text, expected);
         let index = name.index;
         let known = index.prefix().is_some() || matches!(index, XattrIndex::LUSTRE | XattrIndex::ENCRYPTION);
-        if name.suffix.is_empty() && !(known && index.is_whole_name()) {
-            add(Code::XattrEntry, format!("{name} without a name"), "a name after the prefix");
-        } else if !known {
+        if !known {
             add(Code::XattrIndex, format!("prefix {} of {name}", index.0), "a prefix that Linux knows");
+        } else if name.suffix.is_empty() && !index.is_whole_name() {
+            add(Code::XattrEntry, format!("{name} without a name"), "a name after the prefix");
         }
         match xattr.value {
             XattrValue::Bytes(value) => {
@@ -127,7 +130,8 @@ fn each(ctx: &Context, xattrs: &Xattrs<'_>, number: InodeNumber, spot: &Spot, fo
                 } else if name == XattrName::INLINE_DATA {
                     add(Code::XattrEntry, format!("{name}: value in inode {inode}"), "a value in the inode");
                 } else {
-                    found.value_uses.push(ValueUse { value: inode.0, number: number.0, size });
+                    let wanted = xattr.wanted_value_hashes();
+                    found.keep(ValueUse { value: inode.0, number: number.0, size, generation, wanted });
                 }
             }
         }
@@ -154,6 +158,7 @@ fn overlaps(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
 
 /// Reads all attribute blocks, each once, in disk order.
 pub(crate) async fn blocks(ctx: &Context, found: &mut Found) {
+    // They are needed once more, for blocks with several owners.
     let uses = std::mem::take(&mut found.xattr_uses);
     let mut blocks: Vec<u64> = uses.iter().map(|one| one.block).collect();
     blocks.dedup();
@@ -164,12 +169,11 @@ pub(crate) async fn blocks(ctx: &Context, found: &mut Found) {
             let count = rest.partition_point(|one| one.block == at);
             let (mine, others) = rest.split_at(count);
             rest = others;
-            ctx.claims.claim(ctx.claims.cluster(VolumeBlock(at)), 1, |start, count| {
-                found.contested.push((start, count));
-            });
+            ctx.claims.claim(ctx.claims.cluster(VolumeBlock(at)), 1);
             one_block(ctx, at, mine, block, found);
         })
         .await;
+    found.xattr_uses = uses;
 }
 
 fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, found: &mut Found) {
@@ -194,7 +198,7 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
         found.report.add(Code::XattrReferences, spot.clone(), text, uses.len().to_string());
     }
     let before = found.value_uses.len();
-    each(ctx, &block.xattrs, number, &spot, found);
+    each(ctx, &block.xattrs, (number, uses[0].generation), &spot, found);
     // A block counts once for each value, however many inodes share it.
     found.value_uses[before..].sort_unstable();
     let computed = block.computed_hash();
@@ -208,11 +212,15 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
     if !block.xattrs.iter().is_sorted_by(|a, b| a.name <= b.name) {
         found.report.add(Code::XattrOrder, spot.clone(), "attributes out of order", "ascending names");
     }
-    for one in uses.iter().filter(|one| !one.names.is_empty()) {
-        for xattr in block.xattrs.iter() {
-            if one.names.binary_search(&name_hash(&xattr.name)).is_ok() {
+    let mut names: Vec<(u64, XattrName<'_>)> =
+        block.xattrs.iter().map(|xattr| (name_hash(&xattr.name), xattr.name)).collect();
+    names.sort_unstable();
+    for one in uses {
+        for hash in &one.names {
+            let at_name = names.partition_point(|(other, _)| other < hash);
+            if let Some((_, name)) = names.get(at_name).filter(|(other, _)| other == hash) {
                 let spot = Spot::inode(one.number).at_block(at);
-                let text = format!("{} in the inode and in the block", xattr.name);
+                let text = format!("{name} in the inode and in the block");
                 found.report.add(Code::XattrDuplicate, spot, text, "each name once");
             }
         }
@@ -224,72 +232,157 @@ pub(crate) async fn values(ctx: &Context, found: &mut Found) {
     if !ctx.has_values() {
         return;
     }
-    let mut uses: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
-    let holders: BTreeMap<u32, (u64, u32, u64)> = found
-        .value_holders
-        .iter()
-        .map(|holder| (holder.number, (holder.references, holder.hash, holder.size)))
-        .collect();
-    for one in std::mem::take(&mut found.value_uses) {
+    let uses = std::mem::take(&mut found.value_uses);
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    // Values in Lustre's form, their users, and inodes with values of any other form.
+    let (mut lustre, mut uncharged, mut charged) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for one in &uses {
         let spot = Spot::inode(one.number);
-        uses.entry(one.value).or_insert((0, one.number)).0 += 1;
-        match holders.get(&one.value) {
-            None => {
-                let text = match ctx.inodes.kind(InodeNumber(one.value)) {
-                    Kind::Unused => format!("value in inode {}, which is not in use", one.value),
-                    _ => format!("value in inode {}, which holds none", one.value),
-                };
-                found.report.add(Code::XattrInode, spot, text, "an inode that holds a value");
-            }
-            Some(&(_, _, size)) if size != u64::from(one.size) => {
-                let text = format!("a value of {} bytes in inode {}", one.size, one.value);
-                found.report.add(Code::XattrInode, spot, text, format!("{size} bytes, as that inode has"));
-            }
-            Some(_) => {}
+        *counts.entry(one.value).or_default() += 1;
+        let holder = found.value_holders.binary_search_by_key(&one.value, |holder| holder.number);
+        let Ok(n) = holder else {
+            charged.insert(one.number);
+            let text = match ctx.inodes.kind(InodeNumber(one.value)) {
+                Kind::Unused => format!("value in inode {}, which is not in use", one.value),
+                _ => format!("value in inode {}, which holds none", one.value),
+            };
+            found.report.add(Code::XattrInode, spot, text, "an inode that holds a value");
+            continue;
+        };
+        let holder = &found.value_holders[n];
+        let is_lustre = holder.is_lustre_for(one);
+        // Lustre left the size to the inode.
+        if holder.size != u64::from(one.size) && !(is_lustre && one.size == 0) {
+            let text = format!("a value of {} bytes in inode {}", one.size, one.value);
+            let expected = format!("{} bytes, as that inode has", holder.size);
+            found.report.add(Code::XattrInode, spot.clone(), text, expected);
+        }
+        if is_lustre {
+            lustre.push(one.value);
+            uncharged.insert(one.number);
+            continue;
+        }
+        charged.insert(one.number);
+        if !one.wanted.contains(&holder.hash) {
+            let text = format!("an attribute with the value in inode {}", one.value);
+            found.report.add(Code::XattrHash, spot, text, "a hash that agrees with the value's");
         }
     }
+    lustre.sort_unstable();
     for holder in &found.value_holders {
-        let count = uses.get(&holder.number).map_or(0, |uses| uses.0);
-        if count != holder.references {
+        let count = counts.get(&holder.number).copied().unwrap_or(0);
+        let is_uncounted = holder.has_times && lustre.binary_search(&holder.number).is_ok();
+        if count != holder.references && !is_uncounted {
             let text = format!("{} references", holder.references);
             let code = if count == 0 { Code::InodeUnattached } else { Code::XattrInodeReferences };
             found.report.add(code, Spot::inode(holder.number), text, count.to_string());
         }
     }
-    contents(ctx, found).await;
+    for file in std::mem::take(&mut found.uncharged) {
+        let is_lustre = uncharged.contains(&file.number) && !charged.contains(&file.number);
+        if !is_lustre && file.stored_512 != file.counted_512 {
+            let text = format!("i_blocks is {}", file.stored_512);
+            let expected = file.counted_512.to_string();
+            found.report.add(Code::InodeBlocks, Spot::inode(file.number), text, expected);
+        }
+        if let Some(owners) = file.owners {
+            let blocks_512 = if is_lustre { file.stored_512 } else { file.counted_512 };
+            let inodes = 1 + if is_lustre { 0 } else { file.values };
+            found.usage.add(owners, blocks_512 * 512, inodes);
+        }
+    }
+    contents(ctx, &lustre, found).await;
 }
 
-/// Checks the hashes of values.
-async fn contents(ctx: &Context, found: &mut Found) {
-    let Some(seed) = value_seed(ctx) else { return };
+/// Values that are read together.
+const VALUES: usize = 128;
+
+/// Checks the hashes of values, except of those in Lustre's form.
+async fn contents(ctx: &Context, lustre: &[u32], found: &mut Found) {
+    let seed = value_seed(ctx);
     let runs = std::mem::take(&mut found.value_runs);
-    let block_bytes = ctx.source.block_bytes() as u64;
-    for holder in found.value_holders.clone() {
-        let from = runs.partition_point(|run| run.number < holder.number);
-        let own: Vec<&Run> = runs[from..].iter().take_while(|run| run.number == holder.number).collect();
-        let size = holder.size.min(u64::from(extant_format::XATTR_VALUE_MAX));
-        let mut value = vec![0; size as usize];
-        for run in own {
-            for n in 0..u64::from(run.blocks) {
-                let at = (u64::from(run.logical) + n) * block_bytes;
-                if at >= size {
-                    break;
-                }
-                if let Some(piece) = ctx.source.one(run.block + n).await {
-                    let to = &mut value[at as usize..(at + block_bytes).min(size) as usize];
-                    to.copy_from_slice(&piece.bytes()[..to.len()]);
+    let holders = std::mem::take(&mut found.value_holders);
+    for holders in holders.chunks(VALUES) {
+        let mut reads = Vec::new();
+        for (n, holder) in holders.iter().enumerate() {
+            if lustre.binary_search(&holder.number).is_ok() {
+                continue;
+            }
+            let from = runs.partition_point(|run| run.number < holder.number);
+            let own = runs[from..].iter().take_while(|run| run.number == holder.number);
+            match pieces(ctx, holder.size, own) {
+                Pieces::Whole(pieces) if pieces.is_empty() => compare_hash(holder, seed, found),
+                Pieces::Whole(pieces) => reads.extend(pieces.into_iter().map(|piece| (n, piece))),
+                Pieces::Shared => {}
+                Pieces::Missing(blocks) => {
+                    let text = format!("a value of {} bytes, {blocks} blocks of it mapped", holder.size);
+                    found.report.add(Code::XattrInode, Spot::inode(holder.number), text, "all of it mapped");
                 }
             }
         }
-        let computed = ValueInode::hash_of(&value, seed);
-        if computed != holder.hash {
-            let text = format!("hash {:#010x} of the value", holder.hash);
-            found.report.add(Code::XattrInode, Spot::inode(holder.number), text, format!("{computed:#010x}"));
+        let (mut next, mut left, mut sum) = (0, 0, seed);
+        let list = reads.iter().map(|&(_, run)| run);
+        ctx.source
+            .sweep(list, |piece| {
+                let holder = &holders[reads[next].0];
+                if left == 0 {
+                    (left, sum) = (holder.size as usize, seed);
+                }
+                let bytes = &piece.bytes()[..left.min(piece.bytes().len())];
+                (left, next) = (left - bytes.len(), next + 1);
+                sum = sum.over(bytes);
+                if left == 0 {
+                    compare_hash(holder, sum, found);
+                }
+            })
+            .await;
+    }
+}
+
+fn compare_hash(holder: &ValueHolder, computed: ChecksumSeed, found: &mut Found) {
+    if computed.0 != holder.hash {
+        let text = format!("hash {:#010x} of the value", holder.hash);
+        let expected = format!("{:#010x}", computed.0);
+        found.report.add(Code::XattrInode, Spot::inode(holder.number), text, expected);
+    }
+}
+
+/// Where a value lies.
+enum Pieces {
+    Whole(Vec<(u64, u32)>),
+    /// Some blocks have other owners, too. This is reported, and they were read often enough.
+    Shared,
+    /// Only so many blocks are mapped.
+    Missing(u64),
+}
+
+fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> Pieces {
+    // The size of a larger one is reported where it is used.
+    let most = u64::from(extant_format::XATTR_VALUE_MAX);
+    let blocks = size.min(most).div_ceil(ctx.source.block_bytes() as u64);
+    let (mut next, mut list) = (0, Vec::new());
+    for run in runs {
+        if u64::from(run.logical) != next || next >= blocks {
+            break;
         }
+        let count = (blocks - next).min(run.blocks.into());
+        let (is_shared, alike) = ctx.claims.is_shared(run.block, count);
+        if is_shared || alike < count {
+            return Pieces::Shared;
+        }
+        list.extend((0..count).step_by(ctx.source.most() as usize).map(|from| {
+            let len = u64::from(ctx.source.most()).min(count - from);
+            (run.block + from, len as u32)
+        }));
+        next += count;
+    }
+    match next == blocks && size <= most {
+        true => Pieces::Whole(list),
+        false => Pieces::Missing(next),
     }
 }
 
 /// Seed of the hashes of values, which volumes without checksums have, too.
-fn value_seed(ctx: &Context) -> Option<extant_format::ChecksumSeed> {
-    ctx.seed.or_else(|| Some(extant_format::ChecksumSeed::from_uuid(&ctx.sb.uuid())))
+fn value_seed(ctx: &Context) -> ChecksumSeed {
+    ctx.seed.unwrap_or_else(|| ChecksumSeed::from_uuid(&ctx.sb.uuid()))
 }

@@ -620,7 +620,8 @@ pub(crate) struct VolumeArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes, as of fsck(8):\n  0  nothing is wrong, or things are suspected only\n  4  something is wrong\n  \
-    8  the volume could not be checked\n  16  the command line was wrong"
+    8  the volume could not be checked, or not all of it\n  12  something is wrong, and not everything was checked\n  \
+    16  the command line was wrong\n  32  it was interrupted (Ctrl-C)"
 )]
 pub(crate) struct CheckArgs {
     /// The image or disk
@@ -632,6 +633,10 @@ pub(crate) struct CheckArgs {
     /// Print at most this many findings of each class; all are counted
     #[arg(long, value_name = "COUNT", default_value = "1000")]
     pub(crate) max_per_class: usize,
+    /// Use at most this much memory, 25M or more, and say so if it is not enough; by default what a
+    /// healthy volume of this size needs
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) memory: Option<u64>,
     /// Do not repair (as always)
     #[arg(short = 'n')]
     pub(crate) no: bool,

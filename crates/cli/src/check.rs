@@ -1,17 +1,25 @@
 //! `extant check`, and `fsck.extant`.
 
 use crate::args::CheckArgs;
-use crate::failure::{Exit, Failure};
+use crate::failure::{EXIT_CANCELLED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
 use crate::output::outln;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
 use extant_block::{FileDevice, ForeignLocks};
-use extant_check::{CheckError, Checked, Code, Finding, Options, Spot};
+use extant_check::{CheckError, Checked, Code, Finding, Incomplete, Options, Spot};
 use extant_fs::quote;
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Buffers take most of it.
+const MEMORY_MIN: u64 = 25 << 20;
 
 pub(crate) fn run(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     check(session, args).map_err(|failure| match failure {
@@ -23,6 +31,9 @@ pub(crate) fn run(session: &mut Session, args: &CheckArgs) -> Result<(), Failure
 fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let image = place.image_quoted();
+    if args.memory.is_some_and(|bytes| bytes < MEMORY_MIN) {
+        return Err(Failure::Usage(format!("--memory must be at least {}M", MEMORY_MIN >> 20)));
+    }
     if args.repairs() {
         session.summary("repairs are not there yet; the volume is only checked, as with -n");
     }
@@ -31,12 +42,20 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
     let device = session.device(&place, Access::Metadata)?;
     let progress = Progress::of_steps(session.quiet || args.json);
+    // Nothing is written, so an interrupted check need not be tidied up.
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let always = Arc::new(AtomicBool::new(true));
+        register_conditional_shutdown(signal, EXIT_CANCELLED.into(), always)
+            .map_err(|error| Failure::host(Path::new("signals"), error))?;
+    }
     let options = Options {
         superblock_offset: args.open.superblock,
         ignore_journal: args.open.ignore_journal,
         now: Some(session.rt.wall_time().0),
         in_use,
         most_per_code: args.max_per_class,
+        most_findings: args.max_per_class.max(Options::default().most_findings),
+        memory_bytes: args.memory,
         progress: Some(progress.to_callback()),
         ..Options::default()
     };
@@ -48,10 +67,30 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         false => print(session, &image, &checked)?,
     }
     let certain = checked.findings.iter().any(|finding| !finding.suspected);
-    if certain {
-        session.exit_with(Exit::Findings);
+    if let Some(why) = checked.incomplete {
+        session.complain(&format!("{image}: not everything was checked: {}", words(why)));
+    }
+    match (certain, checked.incomplete.is_some()) {
+        (true, true) => session.exit_with(Exit::FindingsIncomplete),
+        (true, false) => session.exit_with(Exit::Findings),
+        (false, true) => session.exit_with(Exit::CheckFailed),
+        (false, false) => {}
     }
     Ok(())
+}
+
+/// Why not everything was checked, and what to do.
+fn words(why: Incomplete) -> String {
+    match why {
+        Incomplete::Memory { limit_bytes } => {
+            let limit = limit_bytes.div_ceil(1 << 20);
+            format!("that would take more than {limit} MiB of memory; --memory allows for more")
+        }
+        Incomplete::Repeats { limit } => {
+            format!("blocks are shared between files or directories more than {limit} times")
+        }
+        _ => "a limit was reached".into(),
+    }
 }
 
 fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
@@ -75,7 +114,10 @@ fn print(session: &mut Session, image: &str, checked: &Checked) -> Result<(), Fa
     for note in &checked.notes {
         session.summary(&format!("{image}: {note}"));
     }
-    if checked.is_clean() {
+    if checked.counts.is_empty() {
+        if checked.incomplete.is_some() {
+            return Ok(());
+        }
         session.summary(&format!(
             "{image}: nothing is wrong; {} inodes ({} directories) and {} blocks are in use",
             checked.inodes, checked.directories, checked.blocks
@@ -140,6 +182,8 @@ fn place(spot: &Spot) -> String {
 #[derive(Serialize)]
 struct JsonChecked<'a> {
     clean: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incomplete: Option<String>,
     inodes: u64,
     directories: u64,
     blocks: u64,
@@ -179,6 +223,7 @@ impl<'a> JsonChecked<'a> {
     fn new(checked: &'a Checked) -> Self {
         Self {
             clean: checked.is_clean(),
+            incomplete: checked.incomplete.map(words),
             inodes: checked.inodes,
             directories: checked.directories,
             blocks: checked.blocks,

@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     /// `check` found something; this and the following are codes of fsck(8).
     Findings,
     CheckFailed,
+    /// It found something, and did not see everything.
+    FindingsIncomplete,
     CheckUsage,
 }
 
@@ -39,10 +41,14 @@ impl Exit {
             Self::Corrupt => 3,
             Self::Unsupported | Self::Findings => 4,
             Self::CheckFailed => 8,
+            Self::FindingsIncomplete => 12,
             Self::CheckUsage => 16,
         }
     }
 }
+
+/// Exit code of a check that the user has interrupted, as of fsck(8).
+pub(crate) const EXIT_CANCELLED: u8 = 32;
 
 /// Exit code when the reader of standard output has closed it: 128 plus the number of SIGPIPE.
 pub(crate) const EXIT_CLOSED: u8 = 128 + 13;

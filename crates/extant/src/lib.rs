@@ -44,7 +44,7 @@
 //! project's `docs/crash-safety.md` describes how this is tested.
 //!
 //! This crate has no on-disk structures, journal or cache of its own; those live in
-//! `extant-format`, `extant-fs` and `extant-cache`.
+//! `extant-format`, `extant-fs` and `extant-cache`; [`check`] is `extant-check`.
 #![forbid(unsafe_code)]
 
 pub mod asynch;
@@ -63,6 +63,7 @@ mod world;
 pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_block::Buf;
+pub use extant_check as check;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 #[doc(hidden)]
 pub use extant_fs::RemovalStep;

@@ -1,5 +1,6 @@
 //! A volume, for code that blocks.
 
+use crate::check;
 use crate::world::World;
 use crate::{Caller, Dir, DirEntry, Error, File, Metadata, OpenOptions, Result, Statfs, Time, Walk, asynch};
 use crate::{PlaceError, open_place};
@@ -203,6 +204,43 @@ impl Volume {
     /// lacks it; otherwise the volume is as after a power cut.
     pub fn close(self) -> Result<()> {
         self.world.wait(self.inner.close())
+    }
+
+    /// Looks for damage in all structures of the volume; nothing is written.
+    ///
+    /// The result lists what was found, by code and place; [`check::Options`] can ask for findings
+    /// as they are made and for progress, limit memory, and end the check early. A volume that is
+    /// open for writing is written out first. As it may change while it is read, contradictions
+    /// between its structures are only suspected then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("disk.img");
+    /// # let options = extant_image::VolumeOptions {
+    /// #     size: extant_image::SizePolicy::Fixed(16 << 20),
+    /// #     ..Default::default()
+    /// # };
+    /// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+    /// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+    /// #     std::sync::Arc::new(|_, _| {})).unwrap();
+    /// use extant::{OpenOptions, Volume, check};
+    ///
+    /// let volume = Volume::open(&path, &OpenOptions::new())?;
+    /// let options = check::Options {
+    ///     on_finding: Some(std::sync::Arc::new(|finding| println!("{}", finding.code))),
+    ///     ..Default::default()
+    /// };
+    /// assert!(volume.check(options)?.is_clean());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no superblock any more; the check was cancelled; or what was written could not be
+    /// made durable.
+    pub fn check(&self, options: check::Options) -> std::result::Result<check::Checked, check::CheckError> {
+        self.world.wait(self.inner.check(options))
     }
 
     /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks

@@ -1,6 +1,5 @@
 //! Waiting for a future on an ordinary thread.
 
-use crate::Result;
 use extant_rt::Rt;
 use std::fmt;
 
@@ -18,7 +17,10 @@ impl World {
     ///
     /// # Panics
     /// The operation panicked, or the caller is a task of the same world, which must await instead.
-    pub(crate) fn wait<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) fn wait<T, E>(
+        &self,
+        operation: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
         match self.0.block_on(operation) {
             Ok(result) => result,
             Err(error) => panic!("{error}"),

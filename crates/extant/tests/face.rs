@@ -414,3 +414,52 @@ fn a_device_in_memory_has_one_writer() {
     first.close().unwrap();
     open().unwrap().close().unwrap();
 }
+
+#[test]
+fn a_volume_is_checked_while_open_and_findings_are_told() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    volume.root().create_dir("folder").unwrap();
+    for n in 0..300 {
+        volume.root().write(format!("folder/distinctly-named-{n}"), vec![1; 20 * n]).unwrap();
+    }
+    volume.root().remove_file("folder/distinctly-named-7").unwrap();
+    let steps = Arc::new(AtomicU64::new(0));
+    let count = steps.clone();
+    let progress: extant::check::Progress = Arc::new(move |done, of| {
+        assert!(done <= of);
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let options = extant::check::Options { progress: Some(progress), ..Default::default() };
+    let checked = volume.check(options).unwrap();
+    assert!(checked.is_clean(), "{checked:?}");
+    assert!(steps.load(Ordering::Relaxed) > 0);
+    assert!(checked.inodes >= 301, "{checked:?}");
+    volume.close().unwrap();
+
+    let mut bytes = std::fs::read(&path).unwrap();
+    let name = b"distinctly-named-9";
+    let places: Vec<usize> = bytes
+        .windows(name.len())
+        .enumerate()
+        .filter(|(_, window)| window == name)
+        .map(|(at, _)| at)
+        .collect();
+    places.iter().for_each(|&at| bytes[at] = b'D');
+    std::fs::write(&path, bytes).unwrap();
+    let volume = Volume::open(&path, &OpenOptions::new()).unwrap();
+    let told = Arc::new(AtomicU64::new(0));
+    let cancel = extant::check::Cancel::default();
+    let (count, stop) = (told.clone(), cancel.clone());
+    let on_finding: extant::check::OnFinding = Arc::new(move |finding| {
+        assert_eq!(finding.code, extant::check::Code::DirectoryChecksum);
+        count.fetch_add(1, Ordering::Relaxed);
+        stop.cancel();
+    });
+    let options = extant::check::Options { on_finding: Some(on_finding), cancel, ..Default::default() };
+    assert!(matches!(volume.check(options), Err(extant::check::CheckError::Cancelled)));
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert!(!volume.check(Default::default()).unwrap().is_clean());
+}

@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("check", &["fs", "format", "block", "rt", "testbed"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
     ("fuse", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
-    ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
+    ("extant", &["image", "check", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
     (

@@ -7,11 +7,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Volumes about which e2fsck -fn and this crate disagree, and why.
-const DIFFERENCES: [(&str, &str); 10] = [
+const DIFFERENCES: [(&str, &str); 9] = [
     ("f_ea_inode_dir_ref", "e2fsck -n is silent about a name of an attribute's value"),
     ("f_ea_inode_spurious_flag_dir", "e2fsck 1.47.0 is silent about a directory with that flag"),
     ("f_ea_inode_fast_symlink", "e2fsck is wrong: it takes the target of a short link for block numbers"),
-    ("f_ea_zero_size", "Lustre's form of values in inodes, which has no counts, is not known"),
     ("f_ext_journal", "journals on other devices are not looked at"),
     ("f_jnl_64bit", "e2fsck -n ignores the log"),
     ("f_orphan", "files deleted while open are no damage"),

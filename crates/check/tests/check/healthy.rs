@@ -1,6 +1,6 @@
 //! Volumes that are in order.
 
-use crate::testbed::{debugfs, e2fsck, examine, list, volume};
+use crate::testbed::{debugfs, e2fsck, examine, list, run, volume};
 use extant_check::Code;
 use std::fs;
 
@@ -82,6 +82,35 @@ fn healthy_volumes_have_no_findings() {
             assert!(checked.is_clean(), "{name}, {step}:\n{}", list(&checked));
         }
     }
+}
+
+#[test]
+fn what_e2fsck_accepts_of_bad_blocks_and_journals_is_no_damage() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad");
+    // Three of a cluster, and one of another.
+    fs::write(&bad, "9000\n9001\n9002\n9100\n").unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode", "-l"];
+    let with_bad = [&options[..], &[bad.to_str().unwrap()]].concat();
+    let bad = volume(folder.path(), "bigalloc", 16 << 10, &with_bad);
+    // As tune2fs -j makes it on a mounted volume.
+    let named = volume(folder.path(), "named", 8 << 10, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+    debugfs(&named, &["write /dev/null .journal", "copy_inode <8> .journal", "clri <8>"]);
+    let said = debugfs_says(&named, "stat .journal");
+    let number = said.split_whitespace().nth(1).unwrap();
+    debugfs(&named, &[&format!("ssv journal_inum {number}")]);
+    for image in [bad, named] {
+        assert_eq!(e2fsck(&image).0, 0);
+        let checked = examine(fs::read(&image).unwrap()).unwrap();
+        assert!(checked.is_clean(), "{}:\n{}", image.display(), list(&checked));
+    }
+}
+
+fn debugfs_says(image: &std::path::Path, command: &str) -> String {
+    run("debugfs", &["-R", command, image.to_str().unwrap()])
 }
 
 #[test]

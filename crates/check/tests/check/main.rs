@@ -3,5 +3,6 @@
 mod corpus;
 mod damage;
 mod healthy;
+mod hostile;
 mod random;
 mod testbed;

@@ -1,6 +1,7 @@
 //! Random damage: no crash, no hang, and e2fsck agrees whether something is wrong.
 
-use crate::testbed::{Random, complains, e2fsck, examine, is_known_to_e2fsck, list, volume};
+use crate::testbed::{Random, complains, e2fsck, examine, examine_with, is_known_to_e2fsck, list, volume};
+use extant_check::Options;
 use std::fs;
 
 /// Mutations of each volume; `EXTANT_CHECK_MUTATIONS` asks for more.
@@ -63,7 +64,12 @@ fn e2fsck_agrees_about_random_damage() {
                 continue;
             }
             fs::write(&image, &bytes).unwrap();
-            let ours = examine(bytes);
+            let ours = examine(bytes.clone());
+            // The same list with any number of tasks and of reads in flight.
+            let (tasks, depth) = (1 + seed as usize % 7, 1 + seed as usize % 5);
+            let again = examine_with(bytes, Options { tasks, depth, ..Options::default() });
+            let lists = [&ours, &again].map(|ours| ours.as_ref().map(list).map_err(ToString::to_string));
+            assert_eq!(lists[0], lists[1], "{name}, seed {seed}: {tasks} tasks, {depth} reads");
             let theirs = e2fsck(&image);
             let (known, shown) = match &ours {
                 Ok(checked) => (checked.counts.keys().any(|&code| is_known_to_e2fsck(code)), list(checked)),

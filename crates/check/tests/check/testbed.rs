@@ -1,6 +1,6 @@
 //! Volumes for the tests, and what e2fsck says about them.
 
-use extant_block::MemDevice;
+use extant_block::{Device, MemDevice};
 use extant_check::{CheckError, Checked, Code, Options, check};
 use extant_rt::Rt;
 use std::fs;
@@ -13,9 +13,12 @@ pub(crate) fn examine(bytes: Vec<u8>) -> Result<Checked, CheckError> {
 }
 
 pub(crate) fn examine_with(bytes: Vec<u8>, options: Options) -> Result<Checked, CheckError> {
+    examine_on(Arc::new(MemDevice::from_bytes(bytes)), options)
+}
+
+pub(crate) fn examine_on(device: Arc<dyn Device>, options: Options) -> Result<Checked, CheckError> {
     static RT: OnceLock<Rt> = OnceLock::new();
     let rt = RT.get_or_init(|| Rt::real(Default::default()));
-    let device = Arc::new(MemDevice::from_bytes(bytes));
     rt.block_on(check(rt, device, options)).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::testbed::{Ran, debugfs, extant, have, mke2fs, mounted};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -112,4 +112,88 @@ fn a_dirty_journal_is_seen_through() {
     assert_eq!(ran.code, Some(0), "{}", String::from_utf8_lossy(&ran.stdout));
     assert_eq!(fs::read(&copy).unwrap(), before);
     assert_eq!(extant(["check", arg(&image)]).code, Some(0));
+}
+
+/// A directory whose map leads to 2^24 blocks, on a sparse volume of 64 GiB.
+fn endless(image: &Path) {
+    mke2fs(
+        image,
+        "64G",
+        &["-t", "ext4", "-b", "4096", "-N", "8192", "-O", "^metadata_csum,^has_journal", "-I", "128"],
+    );
+    debugfs(image, &["mkdir /endless".into()]);
+    let said = String::from_utf8(
+        Command::new("debugfs").args(["-R", "imap /endless", arg(image)]).output().unwrap().stdout,
+    )
+    .unwrap();
+    // "located at block 1234, offset 0x0580"
+    let word = |after: &str| said.split(after).nth(1).unwrap().split([',', '\n', ' ']).next().unwrap();
+    let offset = u64::from_str_radix(word("offset 0x"), 16).unwrap();
+    let at = word("at block ").parse::<u64>().unwrap() * 4096 + offset;
+    let file = fs::OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let leaf = 12_000_000_u64;
+    let header = |entries: u16, most: u16, depth: u16| {
+        let words = [0xf30a, entries, most, depth, 0, 0];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let mut node = header(340, 340, 0);
+    for n in 0..340_u32 {
+        node.extend((n * 32_768).to_le_bytes());
+        node.extend(32_768_u16.to_le_bytes());
+        node.extend(0_u16.to_le_bytes());
+        node.extend((1_000_000 + n * 32_768).to_le_bytes());
+    }
+    file.write_all_at(&node, leaf * 4096).unwrap();
+    let mut root = header(1, 4, 1);
+    root.extend(0_u32.to_le_bytes());
+    root.extend((leaf as u32).to_le_bytes());
+    root.extend([0; 4]);
+    file.write_all_at(&root, at + 40).unwrap();
+    file.write_all_at(&(340_u64 * 32_768 * 4096).to_le_bytes()[..4], at + 4).unwrap();
+    file.write_all_at(&(340_u64 * 32_768 * 4096).to_le_bytes()[4..], at + 108).unwrap();
+}
+
+#[test]
+fn a_hostile_volume_takes_no_more_memory_than_allowed() {
+    if !have("mke2fs") || !have("debugfs") || !have("prlimit") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    endless(&image);
+    // Stacks and the arenas of the program itself count as well.
+    let mut command = Command::new("prlimit");
+    command.args(["--data=268435456", env!("CARGO_BIN_EXE_extant"), "check", "--json", arg(&image)]);
+    let ran: Ran = command.output().unwrap().into();
+    assert!(matches!(ran.code, Some(8 | 12)), "{:?}: {}", ran.code, ran.stderr);
+    assert!(ran.stderr.contains("not everything was checked: that would take more than"), "{}", ran.stderr);
+    let json: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert!(json["incomplete"].is_string());
+    let ran = extant(["check", "--memory", "30M", arg(&image)]);
+    assert!(ran.stderr.contains("more than 30 MiB of memory; --memory allows for more"), "{}", ran.stderr);
+    assert_eq!(extant(["check", "--memory", "1M", arg(&image)]).code, Some(16));
+}
+
+#[test]
+fn an_interrupt_ends_it_at_once() {
+    use std::io::Read;
+    if !have("mke2fs") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    mke2fs(&image, "8M", &["-t", "ext2", "-b", "1024", "-N", "6000"]);
+    // All inodes are marked as used, so there is more to say than the pipe takes.
+    let file = fs::OpenOptions::new().read(true).write(true).open(&image).unwrap();
+    let mut bitmap = [0; 4];
+    file.read_exact_at(&mut bitmap, 2052).unwrap();
+    file.write_all_at(&[0xff; 1024], u64::from(u32::from_le_bytes(bitmap)) * 1024).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    command.args(["check", "--max-per-class", "9000", arg(&image)]).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = child.stdout.take().unwrap();
+    said.read_exact(&mut [0]).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(32));
 }

@@ -1,6 +1,7 @@
 //! A volume, from opening to closing.
 
 use super::Dir;
+use crate::check::{self, CheckError};
 use crate::sys::Sys;
 use crate::{Caller, Error, OpenOptions, Result, Statfs, Time};
 use extant_block::Device;
@@ -15,6 +16,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Volume {
     pub(crate) sys: Sys,
+    rt: Rt,
+    /// The device, for a check of what is on it.
+    device: Arc<dyn Device>,
+    is_written: bool,
 }
 
 impl Volume {
@@ -24,7 +29,8 @@ impl Volume {
     /// The device fails; or its contents are damaged, are not a volume, or use an unsupported
     /// feature.
     pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self { sys: Sys::open(rt, device, options).await? })
+        let sys = Sys::open(rt, device.clone(), options).await?;
+        Ok(Self { sys, rt: rt.clone(), device, is_written: options.write })
     }
 
     /// The root directory.
@@ -35,7 +41,7 @@ impl Volume {
     /// The same volume as seen by another caller.
     #[must_use]
     pub fn as_caller(&self, caller: Caller) -> Self {
-        Self { sys: self.sys.with_caller(caller) }
+        Self { sys: self.sys.with_caller(caller), ..self.clone() }
     }
 
     /// Discards free space in a range of the volume's bytes (`FITRIM`); in an image file the blocks
@@ -49,6 +55,18 @@ impl Volume {
     /// fails.
     pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         self.sys.trim(range, min_bytes).await
+    }
+
+    /// Looks for damage; see [`crate::Volume::check`].
+    ///
+    /// # Errors
+    /// Same as [`crate::Volume::check`].
+    pub async fn check(&self, options: check::Options) -> std::result::Result<check::Checked, CheckError> {
+        if self.is_written {
+            self.sync().await.map_err(CheckError::Sync)?;
+        }
+        let in_use = options.in_use || self.is_written;
+        check::check(&self.rt, self.device.clone(), check::Options { in_use, ..options }).await
     }
 
     /// Makes everything done before the call durable.

@@ -92,6 +92,13 @@ impl<'a> Xattr<'a> {
             (XattrValue::Inode { .. }, None) => false,
         })
     }
+
+    /// The hashes of a value in an inode of its own for which the attribute's hash is right: one
+    /// for each sign of characters.
+    pub fn wanted_value_hashes(&self) -> [u32; 2] {
+        let of = |sign| self.hash ^ hash_words(self.name.suffix, [0], sign);
+        [of(CharSign::Unsigned), of(CharSign::Signed)]
+    }
 }
 
 /// Hashes a name (rotating by 5 bits per byte) and the words of a value (rotating by 16 bits each).
