@@ -106,9 +106,14 @@ pub enum LabError {
     Compare(#[from] CompareError),
     /// A time limit for an experiment that ends when its work is done.
     #[error(
-        "{0}: tiobench ends when its work is done; leave --seconds out, or change its threads, MiB and operations in the file"
+        "{file}: {program} ends when its work is done; leave --seconds out, or change its options in the file"
     )]
-    EndsByItself(String),
+    EndsByItself {
+        /// The experiment.
+        file: String,
+        /// The program that it runs.
+        program: &'static str,
+    },
     /// I/O errors in a run; the report has been printed.
     #[error("{0} of the jobs stopped at an I/O error")]
     Failed(usize),
@@ -154,11 +159,13 @@ pub(crate) fn select(selection: &Selection) -> Result<Experiment, LabError> {
     let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
     let experiment = experiment.with_blktrace(selection.blktrace.clone());
     Ok(match span {
-        Some(_) if experiment.is_tiobench() => {
-            return Err(LabError::EndsByItself(path.display().to_string()));
-        }
-        Some(span) => experiment.for_only(*span),
         None => experiment,
+        Some(span) => match experiment.program() {
+            Some(program) => {
+                return Err(LabError::EndsByItself { file: path.display().to_string(), program });
+            }
+            None => experiment.for_only(*span),
+        },
     })
 }
 

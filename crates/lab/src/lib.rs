@@ -27,7 +27,6 @@ pub mod fio;
 mod fit;
 mod list;
 mod machine;
-mod made;
 mod plots;
 pub mod report;
 pub mod reproduce;
@@ -35,12 +34,14 @@ mod run;
 mod store;
 pub mod sweep;
 mod text;
-pub mod tiobench;
 pub mod trace;
+mod workload;
 
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Aged, Chosen, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome,
-    Policy, ProcessorUse, QueueBounds, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
+    Aged, Chosen, Cyclictest, Direction, FileSystem, JobsOutcome, Latency, Layout, Measured, Memory,
+    OnDevice, Outcome, Policy, ProcessorUse, QueueBounds, Report, RunError, Samples, VolumeSpec, Written,
+    on_files, on_machine,
 };
+pub use workload::PhaseFigures;

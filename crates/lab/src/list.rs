@@ -15,7 +15,7 @@ pub(crate) fn cost_tables() -> [&'static CostTable; 8] {
         extant_cache::Cost::table(),
         extant_fs::Cost::table(),
         crate::Cost::table(),
-        crate::tiobench::Work::table(),
+        crate::workload::phased_costs(),
         extant_history::direct::Cost::table(),
         extant_history::alloc::Cost::table(),
     ]

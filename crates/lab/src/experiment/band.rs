@@ -1,6 +1,6 @@
 //! Bands: an experiment's rows over the values that its source leaves unstated.
 
-use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, Run, side_by_side, table};
+use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, Run, side_by_side};
 use extant_sim::{Machine, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ impl Experiment {
         for file in std::iter::once(self.machine_file.clone()).chain(others) {
             for combination in &combinations {
                 let settings = [self.settings.clone(), combination.clone()].concat();
-                let machine = super::load_machine(&file, &settings, self.tiobench.as_ref())?;
+                let machine = super::load_machine(&file, &settings, self.program.as_deref())?;
                 let mut words: Vec<String> = combination.iter().map(|setting| setting.to_string()).collect();
                 if named {
                     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -121,7 +121,7 @@ impl Experiment {
         for combination in Axis::combinations(axes) {
             let settings = [self.settings.clone(), combination.clone()].concat();
             let mut one = self.clone();
-            one.machine = super::load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?;
+            one.machine = super::load_machine(&self.machine_file, &settings, self.program.as_deref())?;
             if !seeds.is_empty() {
                 one.seeds = seeds.to_vec();
             }
@@ -154,7 +154,7 @@ impl Experiment {
 
     fn band_of(&self, out: &mut String, load: &Load, row: &Row, width: usize) -> Result<(), ExperimentError> {
         let columns: &[Figure] = match (load.cyclictest.is_some(), load.jobs.iter().all(|job| job.direct)) {
-            _ if load.phase.is_some() => &table::PHASES,
+            _ if load.phase.is_some() => load.phase.map_or(&[], |phase| phase.columns),
             (true, _) => &[Figure::LatencyMeanUs, Figure::LatencyMaxUs, Figure::WrittenMibS],
             (false, true) if load.volume.is_some() => {
                 &[Figure::MibS, Figure::PiecesS, Figure::SystemPercent, Figure::InterruptPercent]

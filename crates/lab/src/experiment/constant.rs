@@ -120,7 +120,7 @@ impl Experiment {
     /// Returns the machine with a constant set to a value.
     fn machine_with(&self, constant: &Constant, value: f64) -> Result<Machine, ExperimentError> {
         let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
-        Ok(load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?)
+        Ok(load_machine(&self.machine_file, &settings, self.program.as_deref())?)
     }
 
     /// Returns the settings that give a constant a value.
@@ -175,7 +175,7 @@ impl Experiment {
                 loads: loads.clone(),
                 row: row.clone(),
                 seed: *seed,
-                tiobench: self.tiobench,
+                program: self.program.clone(),
             };
             let cells = side_by_side(seeds.iter().map(run).collect(), Run::cells)?;
             // The logarithm of reproduced / published for each figure, summed over all seeds.

@@ -1,8 +1,7 @@
 //! The figures of a run that sources publish.
 
 use crate::experiment::Cell;
-use crate::run::ProcessorUse;
-use crate::tiobench::PhaseOutcome;
+use crate::run::{Outcome, ProcessorUse};
 use extant_rt::Nanos;
 use extant_sim::Spent;
 use serde::Deserialize;
@@ -47,7 +46,7 @@ pub enum Figure {
     LatencyMeanUs,
     /// Longest scheduling latency.
     LatencyMaxUs,
-    /// Duration of a tiobench phase, or of a run until everything is durable.
+    /// Duration of a phase, or of a run until everything is durable.
     Seconds,
     /// MiB moved per second of processor time, program and kernel together.
     CpuMibS,
@@ -280,21 +279,22 @@ impl Figure {
     /// The figure in one report of a run; `None` if the run does not have it.
     pub(super) fn of(self, cell: &Cell, report: usize) -> Option<f64> {
         const MIB: f64 = (1 << 20) as f64;
-        if let Some(phase) = &cell.outcome.phase {
-            return self.of_phase(phase);
-        }
-        let measured = &cell.outcome.reports[report].measured;
+        let outcome = match &cell.outcome {
+            Outcome::Phase(phase) => return phase.figures.get(&self).copied(),
+            Outcome::Jobs(jobs) => jobs,
+        };
+        let measured = &outcome.reports[report].measured;
         let side = if measured.read.ios > 0 { &measured.read } else { &measured.write };
         let completion = &side.completion;
         let synced = Some(&measured.sync).filter(|sync| sync.count > 0);
-        let written_mib_s = cell.outcome.written.map(|written| written.bytes_s() / MIB);
-        let latency = cell.outcome.latency.as_ref();
-        let counted = cell.outcome.on_device.as_ref();
-        let layout = cell.outcome.layout.filter(|layout| layout.extents > 0);
-        let used = cell.outcome.processors.filter(|_| counted.is_some());
+        let written_mib_s = outcome.written.map(|written| written.bytes_s() / MIB);
+        let latency = outcome.latency.as_ref();
+        let counted = outcome.on_device.as_ref();
+        let layout = outcome.layout.filter(|layout| layout.extents > 0);
+        let used = outcome.processors.filter(|_| counted.is_some());
         let a_second = |count: u64| used.map(|used| count as f64 / used.over.as_secs_f64());
         // Prefer the bytes that the disks wrote: pages still dirty at the end had no bio.
-        let written_bytes = cell.outcome.written.map_or(measured.write.bytes, |written| written.bytes);
+        let written_bytes = outcome.written.map_or(measured.write.bytes, |written| written.bytes);
         let a_gib = |amount: f64| (written_bytes > 0).then(|| amount / (written_bytes as f64 / MIB / 1024.0));
         let percent = |time: Nanos, used: ProcessorUse| 100.0 * time.as_secs_f64() / used.over.as_secs_f64();
         match self {
@@ -315,7 +315,7 @@ impl Figure {
             }
             Self::SystemPercent => used.map(|used| percent(used.system, used)),
             Self::InterruptPercent => used.map(|used| percent(used.interrupts, used)),
-            Self::Seconds => cell.outcome.drained.map(|drained| drained.as_secs_f64()),
+            Self::Seconds => outcome.drained.map(|drained| drained.as_secs_f64()),
             Self::SystemSeconds => used.map(|used| used.system.as_secs_f64()),
             Self::GroupsPerSearch => {
                 let searched = counted.filter(|counted| counted.search.1 > 0);
@@ -325,7 +325,7 @@ impl Figure {
                 let searched = counted.filter(|counted| counted.search.1 > 0);
                 searched.map(|counted| {
                     let linux = |spent: &&Spent| spent.layer == extant_history::alloc::Cost::table().layer;
-                    let ns: u64 = cell.outcome.spent.iter().filter(linux).map(|spent| spent.time.0).sum();
+                    let ns: u64 = outcome.spent.iter().filter(linux).map(|spent| spent.time.0).sum();
                     ns as f64 / 1e3 / counted.search.1 as f64 / counted.groups as f64
                 })
             }
@@ -339,32 +339,6 @@ impl Figure {
             Self::LatencyMinUs => latency.map(|latency| latency.min_ns as f64 / 1e3),
             Self::LatencyMeanUs => latency.map(|latency| latency.mean_ns / 1e3),
             Self::LatencyMaxUs => latency.map(|latency| latency.max_ns as f64 / 1e3),
-            _ => None,
-        }
-    }
-
-    fn of_phase(self, phase: &PhaseOutcome) -> Option<f64> {
-        const MIB: f64 = (1 << 20) as f64;
-        let (took, sleeps) = (phase.took.as_secs_f64(), phase.sleeps);
-        let thousands = |count: u64| Some(count as f64 / 1e3);
-        match self {
-            Self::Seconds => Some(took),
-            Self::MibS => Some(phase.bytes as f64 / MIB / took),
-            Self::CpuMibS => Some(phase.bytes as f64 / MIB / phase.busy.as_secs_f64()),
-            Self::KernelPercent => Some(100.0 * phase.system().as_secs_f64() / took),
-            Self::PageSleepsK => thousands(sleeps.page),
-            Self::LockSleepsK => thousands(sleeps.lock),
-            Self::BufferSleepsK => thousands(sleeps.buffer),
-            Self::IdleK => thousands(sleeps.idle),
-            Self::SwitchPercent => Some(100.0 * phase.share("context_switch_ns")),
-            Self::WakePercent => Some(100.0 * phase.share("page_wake_ns")),
-            Self::SpuriousK => thousands(sleeps.spurious),
-            Self::WokenK => thousands(sleeps.woken),
-            // Spurious wake-ups are not counted: those waiters did not have to be woken.
-            Self::ExaminedPerWake => {
-                let wanted = sleeps.woken.saturating_sub(sleeps.spurious);
-                (wanted > 0).then(|| sleeps.examined as f64 / wanted as f64)
-            }
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ pub(crate) use runs::{Figures, Run, at_most, side_by_side};
 use crate::fio::{self, JobError};
 use crate::run::{Cyclictest, Memory, Outcome, Policies, RunError, VolumeSpec};
 use crate::text::{self, Kind};
-use crate::tiobench::{self, Phase, Tiobench};
+use crate::workload::{Phase, PhasedWorkload, phased_program};
 use band::{Band, Point};
 use extant_rt::Nanos;
 use extant_sim::{Machine, ModelError, Preemption, Setting};
@@ -31,6 +31,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An experiment, read from its file.
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ pub struct Experiment {
     check: Checked,
     band: Option<Band>,
     points: Vec<Point>,
-    tiobench: Option<Tiobench>,
+    program: Option<Arc<dyn PhasedWorkload>>,
     constants: Vec<Constant>,
     /// Figures to show in a summary.
     headline: Vec<Figure>,
@@ -75,8 +76,9 @@ struct Checked {
     rows: Vec<String>,
     /// How long each workload runs, without warm-up.
     seconds: Option<u64>,
-    /// Options of tiobench that replace the experiment's.
-    tiobench: Option<Tiobench>,
+    /// Options of the program that replace the experiment's.
+    #[serde(rename = "tiobench", deserialize_with = "phased_program")]
+    program: Option<Arc<dyn PhasedWorkload>>,
 }
 
 #[derive(Deserialize)]
@@ -93,8 +95,9 @@ struct File {
     seeds: Vec<u64>,
     #[serde(default)]
     workload: Vec<Workload>,
-    /// Runs tiobench instead of jobs; its phases are the workloads.
-    tiobench: Option<Tiobench>,
+    /// A program that runs instead of jobs; its phases are the workloads.
+    #[serde(default, rename = "tiobench", deserialize_with = "phased_program")]
+    program: Option<Arc<dyn PhasedWorkload>>,
     row: Vec<Row>,
     #[serde(default)]
     check: Checked,
@@ -147,13 +150,13 @@ struct Load {
     volume: Option<VolumeSpec>,
     drains: bool,
     rereads: bool,
-    /// The tiobench phase, which has no jobs; `None` for other workloads.
+    /// The phase of a program, which has no jobs; `None` for other workloads.
     phase: Option<Phase>,
 }
 
 impl Load {
     fn of_phase(phase: Phase) -> Self {
-        let (name, jobs, memory) = (phase.name().to_owned(), Vec::new(), Memory::default());
+        let (name, jobs, memory) = (phase.name.to_owned(), Vec::new(), Memory::default());
         Self {
             name,
             jobs,
@@ -188,9 +191,9 @@ struct Row {
     /// The workloads to run it on; all if empty.
     #[serde(default)]
     workloads: Vec<String>,
-    /// How tiobench's waiters for pages are woken; ours if not given.
+    /// How a program's waiters for pages are woken; ours if not given.
     page_waits: Option<String>,
-    /// How tiobench's waiters for buffers are woken; ours if not given.
+    /// How a program's waiters for buffers are woken; ours if not given.
     buffer_waits: Option<String>,
     /// Whether this is what Linux does today.
     #[serde(default)]
@@ -324,7 +327,7 @@ impl Experiment {
             set,
             seeds,
             workload,
-            tiobench,
+            program,
             row,
             check,
             band,
@@ -358,16 +361,11 @@ impl Experiment {
             let Workload { cyclictest, volume, drains, rereads, .. } = workload;
             workloads.push(Load { name, jobs, memory, cyclictest, volume, drains, rereads, phase: None });
         }
-        match (&tiobench, workloads.is_empty()) {
-            (Some(_), true) => {
-                let crowd = tiobench.is_some_and(|options| options.waiters > 0).then_some(Phase::Waiters);
-                let phases = Phase::ALL.into_iter().chain([Phase::Whole]).chain(crowd);
-                workloads = phases.map(Load::of_phase).collect();
-            }
-            (Some(_), false) => {
-                return Err(syntax(
-                    "tiobench: its phases are the workloads; leave [[workload]] out".to_owned(),
-                ));
+        match (&program, workloads.is_empty()) {
+            (Some(program), true) => workloads = program.phases().into_iter().map(Load::of_phase).collect(),
+            (Some(program), false) => {
+                let name = program.name();
+                return Err(syntax(format!("{name}: its phases are the workloads; leave [[workload]] out")));
             }
             (None, true) => return Err(syntax("workload: an experiment needs at least one".to_owned())),
             (None, false) => {}
@@ -382,7 +380,7 @@ impl Experiment {
             return Err(syntax(problem));
         }
         let machine_file = beside(&machine);
-        let machine = load_machine(&machine_file, &settings, tiobench.as_ref())?;
+        let machine = load_machine(&machine_file, &settings, program.as_deref())?;
         if let Some(name) = all_rows.keys().find(|name| !workloads.iter().any(|load| load.name == **name)) {
             return Err(syntax(format!("all_rows.{name}: no workload has this name")));
         }
@@ -401,8 +399,10 @@ impl Experiment {
         if let Some(problem) = workloads.iter().find_map(|load| too_large(load, &machine)) {
             return Err(syntax(problem));
         }
-        if let Some(problem) = tiobench.as_ref().and_then(|options| options.fault(&machine)) {
-            return Err(syntax(format!("tiobench: {problem}")));
+        if let Some((program, problem)) =
+            program.as_ref().and_then(|program| Some((program.name(), program.fault(&machine)?)))
+        {
+            return Err(syntax(format!("{program}: {problem}")));
         }
         let mut experiment = Self {
             name,
@@ -417,7 +417,7 @@ impl Experiment {
             check,
             band: None,
             points: Vec::new(),
-            tiobench,
+            program,
             constants: constant,
             headline,
             all_rows,
@@ -480,10 +480,10 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError::Unknown`] if the part names something that the experiment does not have.
     pub fn checked_part(self) -> Result<Self, ExperimentError> {
-        let Checked { workloads, rows, seconds, tiobench } = self.check.clone();
+        let Checked { workloads, rows, seconds, program } = self.check.clone();
         let mut part = self.only(&workloads, &rows)?;
-        if tiobench.is_some() {
-            part.tiobench = tiobench;
+        if program.is_some() {
+            part.program = program;
             // The published figures belong to the full run.
             part.rows.iter_mut().for_each(|row| row.published.clear());
         }
@@ -498,19 +498,19 @@ impl Experiment {
         self.workloads.iter().map(|load| load.name.as_str())
     }
 
-    /// Whether it runs tiobench, which ends by itself.
-    pub fn is_tiobench(&self) -> bool {
-        self.tiobench.is_some()
+    /// The name of the program that it runs instead of jobs; such a program ends by itself.
+    pub fn program(&self) -> Option<&'static str> {
+        self.program.as_ref().map(|program| program.name())
     }
 }
 
 fn load_machine(
     file: &Path,
     settings: &[Setting],
-    tiobench: Option<&Tiobench>,
+    program: Option<&dyn PhasedWorkload>,
 ) -> Result<Machine, ModelError> {
-    let tables = [tiobench::Work::table()];
-    crate::machine::load_for(file, settings, if tiobench.is_some() { &tables } else { &[] })
+    let costs = program.map(PhasedWorkload::costs);
+    crate::machine::load_for(file, settings, costs.as_slice())
 }
 
 /// The first inconsistency in a row's published figures, if any.

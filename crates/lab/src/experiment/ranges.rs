@@ -53,14 +53,15 @@ impl Experiment {
             })?;
             let label = setting.to_string();
             let settings = [self.settings.clone(), vec![setting]].concat();
-            points.push(nominal(label, load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?));
+            points
+                .push(nominal(label, load_machine(&self.machine_file, &settings, self.program.as_deref())?));
         }
         for elevator in &ranges.elevators {
             let point = nominal(elevator.clone(), self.machine.clone());
             points.push(RangePoint { elevator: Some(elevator.clone()), ..point });
         }
         for file in &ranges.machines {
-            let machine = load_machine(&beside(file), &self.settings, self.tiobench.as_ref())?;
+            let machine = load_machine(&beside(file), &self.settings, self.program.as_deref())?;
             points
                 .push(nominal(file.file_stem().unwrap_or_default().to_string_lossy().into_owned(), machine));
         }
@@ -92,10 +93,10 @@ impl Experiment {
                     loads,
                     row: row.clone(),
                     seed: point.seed,
-                    tiobench: self.tiobench,
+                    program: self.program.clone(),
                 };
-                match self.tiobench {
-                    // tiobench's phases follow each other in one run.
+                match self.program {
+                    // A program's phases follow each other in one run.
                     Some(_) if !loads.is_empty() => runs.push(run(loads)),
                     Some(_) => {}
                     None => runs.extend(loads.into_iter().map(|load| run(vec![load]))),

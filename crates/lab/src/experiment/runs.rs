@@ -2,8 +2,8 @@
 //! host's processors.
 
 use super::{Cell, Experiment, ExperimentError, Figure, Load, Row};
-use crate::run::{Memory, Outcome, Policy, Seen, Watch, on_machine};
-use crate::tiobench::{self, Phase, Tiobench, Waits};
+use crate::run::{Memory, Outcome, Policy, RunError, Seen, Watch, on_machine};
+use crate::workload::{Phase, PhasePolicies, PhasedWorkload};
 use extant_rt::{RealConfig, Rt, Sink};
 use extant_sim::Machine;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// The figures of one run, by workload.
 pub(crate) type Figures = BTreeMap<String, BTreeMap<Figure, f64>>;
 
-/// A row on one workload with one seed; for tiobench, on all workloads, since its phases follow
-/// each other.
+/// A row on one workload with one seed; for a program, on all of its phases, since they
+/// follow each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     /// Index of the point in [`Experiment::range_labels`]; 0 is the nominal one.
@@ -23,7 +23,7 @@ pub(crate) struct Run {
     pub(super) loads: Vec<Load>,
     pub(super) row: Row,
     pub(super) seed: u64,
-    pub(super) tiobench: Option<Tiobench>,
+    pub(super) program: Option<Arc<dyn PhasedWorkload>>,
 }
 
 impl Run {
@@ -47,8 +47,8 @@ impl Run {
         let mut row = self.row.clone();
         (row.published, row.calibrated) = (BTreeMap::new(), BTreeMap::new());
         (row.not_derivable, row.workloads) = (BTreeMap::new(), Vec::new());
-        let Self { machine, loads, seed, tiobench, .. } = self;
-        format!("{machine:?}\n{loads:?}\n{row:?}\n{seed}\n{tiobench:?}\n")
+        let Self { machine, loads, seed, program, .. } = self;
+        format!("{machine:?}\n{loads:?}\n{row:?}\n{seed}\n{program:?}\n")
     }
 
     /// Runs it.
@@ -61,8 +61,8 @@ impl Run {
 
     fn watched(&self, watched: Watched<'_>) -> Result<Vec<Cell>, ExperimentError> {
         let Self { machine, loads, row, seed, .. } = self;
-        match self.tiobench {
-            Some(options) => run_phases(machine, options, loads, row, *seed),
+        match &self.program {
+            Some(program) => run_phases(machine, &**program, loads, row, *seed),
             None => loads.iter().map(|load| run_one(machine, load, row, *seed, watched.clone())).collect(),
         }
     }
@@ -90,13 +90,12 @@ impl Run {
 impl Experiment {
     /// Every row on every workload with every seed.
     pub(crate) fn runs(&self) -> Vec<Run> {
-        let (machine, tiobench) = (&self.machine, self.tiobench);
         let run = |loads: Vec<Load>, row: &Row, seed: u64| {
-            let (machine, row) = (machine.clone(), row.clone());
-            Run { point: 0, machine, loads, row, seed, tiobench }
+            let (machine, row, program) = (self.machine.clone(), row.clone(), self.program.clone());
+            Run { point: 0, machine, loads, row, seed, program }
         };
         let mut runs = Vec::new();
-        if tiobench.is_some() {
+        if self.program.is_some() {
             for row in &self.rows {
                 runs.extend(self.seeds.iter().map(|seed| run(self.workloads.clone(), row, *seed)));
             }
@@ -138,7 +137,7 @@ impl Experiment {
     /// A run of one row on one workload with the first seed, on another machine.
     pub(super) fn run_on(&self, machine: &Machine, load: &Load, row: &Row) -> Run {
         let (machine, loads, row) = (machine.clone(), vec![load.clone()], row.clone());
-        Run { point: 0, machine, loads, row, seed: self.seeds[0], tiobench: self.tiobench }
+        Run { point: 0, machine, loads, row, seed: self.seeds[0], program: self.program.clone() }
     }
 }
 
@@ -176,28 +175,29 @@ pub(crate) fn at_most<T: Send + 'static, R: Send + 'static>(
     rt.block_on(all).map_err(|error| stopped(&error))?
 }
 
-/// Runs tiobench once and returns a cell for each requested workload.
+/// Runs a program once and returns a cell for each requested phase.
 fn run_phases(
     machine: &Machine,
-    options: Tiobench,
+    program: &dyn PhasedWorkload,
     loads: &[Load],
     row: &Row,
     seed: u64,
 ) -> Result<Vec<Cell>, ExperimentError> {
-    let ours = || extant_history::waits::OURS.to_owned();
-    let waits = Waits {
-        pages: row.page_waits.clone().unwrap_or_else(ours),
-        buffers: row.buffer_waits.clone().unwrap_or_else(ours),
-        elevator: row.elevator.clone(),
+    let ours = extant_history::waits::OURS;
+    let policies = PhasePolicies {
+        page_waits: row.page_waits.as_deref().unwrap_or(ours),
+        buffer_waits: row.buffer_waits.as_deref().unwrap_or(ours),
+        elevator: &row.elevator,
         requests: row.requests,
     };
-    let until = loads.iter().filter_map(|load| load.phase).max().unwrap_or(Phase::Whole);
-    let phases = tiobench::run(options, machine, &waits, seed, until).map_err(|error| {
-        ExperimentError::Run { row: row.name.clone(), workload: "tiobench".to_owned(), error: error.into() }
+    let wanted: Vec<Phase> = loads.iter().filter_map(|load| load.phase).collect();
+    let phases = program.run(machine, &policies, seed, &wanted).map_err(|problem| {
+        let (row, workload, program) = (row.name.clone(), program.name().to_owned(), program.name());
+        ExperimentError::Run { row, workload, error: RunError::Program { program, problem } }
     })?;
     let cell = |load: &Load| {
-        let phase = phases.iter().find(|outcome| Some(outcome.phase) == load.phase)?;
-        let outcome = Outcome::of_phase(phase.clone());
+        let figures = phases.iter().find(|figures| figures.phase == load.name)?;
+        let outcome = Outcome::Phase(figures.clone());
         Some(Cell { row: row.name.clone(), workload: load.name.clone(), seed, outcome })
     };
     Ok(loads.iter().filter_map(cell).collect())
@@ -240,7 +240,7 @@ fn run_one(
     }
     let (row, workload) = (row.name.clone(), load.name.clone());
     match on_machine(&load.jobs, machine, &policy, seed, watched.sink) {
-        Ok(outcome) => Ok(Cell { row, workload, seed, outcome }),
+        Ok(outcome) => Ok(Cell { row, workload, seed, outcome: Outcome::Jobs(Box::new(outcome)) }),
         Err(error) => Err(ExperimentError::Run { row, workload, error }),
     }
 }

@@ -1,7 +1,6 @@
 //! An experiment's results as a text table.
 
 use super::{Cell, Experiment, Figure, Load, Row};
-use crate::tiobench::Phase;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -24,20 +23,6 @@ const DRAINED: [Figure; 5] = [
     Figure::SearchUsPerGroup,
     Figure::CommandsS,
 ];
-/// Columns of a tiobench phase.
-pub(super) const PHASES: [Figure; 9] = [
-    Figure::Seconds,
-    Figure::CpuMibS,
-    Figure::KernelPercent,
-    Figure::PageSleepsK,
-    Figure::LockSleepsK,
-    Figure::BufferSleepsK,
-    Figure::IdleK,
-    Figure::SwitchPercent,
-    Figure::WakePercent,
-];
-/// Columns of the wake-ups in a tiobench phase.
-const WAKES: [Figure; 3] = [Figure::SpuriousK, Figure::WokenK, Figure::ExaminedPerWake];
 /// Columns of a workload whose files are reread.
 const LAYOUTS: [Figure; 4] = [Figure::Seconds, Figure::ExtentsPerFile, Figure::ExtentKib, Figure::RereadMibS];
 /// Columns of scheduling latency.
@@ -57,9 +42,8 @@ impl Experiment {
             let of = |row: &Row| -> Vec<&Cell> {
                 cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
             };
-            if phase.is_some() {
-                let is_crowd = *phase == Some(Phase::Waiters);
-                for columns in [&PHASES[..], &WAKES].into_iter().skip(usize::from(is_crowd)) {
+            if let Some(phase) = phase {
+                for columns in phase.tables {
                     headline(&mut out, workload, columns);
                     for row in &self.rows {
                         lines(&mut out, row, workload, &of(row), columns);
@@ -80,7 +64,11 @@ impl Experiment {
             if *rereads {
                 columns = LAYOUTS.to_vec();
             }
-            if cells.iter().any(|cell| &cell.workload == workload && cell.outcome.written.is_some()) {
+            if cells
+                .iter()
+                .filter(|cell| &cell.workload == workload)
+                .any(|cell| cell.outcome.jobs().is_some_and(|jobs| jobs.written.is_some()))
+            {
                 columns.push(Figure::WrittenMibS);
             }
             columns.extend(Some(Figure::WrittenMpages).filter(|figure| published(*figure)));
@@ -128,12 +116,11 @@ fn headline(out: &mut String, title: &str, columns: &[Figure]) {
 
 fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell], columns: &[Figure]) {
     let Some(first) = cells.first() else { return };
-    let is_one = columns == LATENCIES || first.outcome.phase.is_some();
-    let reports = if is_one { 1 } else { first.outcome.reports.len() };
-    for number in 0..reports {
+    let jobs = first.outcome.jobs().map(|jobs| &jobs.reports[..]).filter(|_| columns != LATENCIES);
+    for number in 0..jobs.map_or(1, <[_]>::len) {
         let got: Vec<Option<f64>> = columns.iter().map(|figure| figure.mean(cells, number)).collect();
         let name = if number == 0 { row.name.as_str() } else { "" };
-        let report = first.outcome.reports.get(number).filter(|_| reports > 1);
+        let report = jobs.filter(|jobs| jobs.len() > 1).map(|jobs| &jobs[number]);
         let job = report.map_or("", |report| report.job.name.as_str());
         let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
         let label = if job.is_empty() { format!("  {name:<26}") } else { format!("  {name:<16}{job:<10}") };

@@ -110,7 +110,7 @@ fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
 fn completions(runs: &[(&Cell, &Seen)]) -> Panel {
     let line = |(colour, cell, _): (usize, &Cell, &Seen)| {
         let mut all = Latency::default();
-        for report in &cell.outcome.reports {
+        for report in cell.outcome.jobs().into_iter().flat_map(|jobs| &jobs.reports) {
             all.merge(&report.measured.read.completion);
             all.merge(&report.measured.write.completion);
         }
@@ -122,7 +122,8 @@ fn completions(runs: &[(&Cell, &Seen)]) -> Panel {
 
 fn scheduling(runs: &[(&Cell, &Seen)]) -> Panel {
     let line = |(colour, cell, _): (usize, &Cell, &Seen)| {
-        let points = cell.outcome.latency.as_ref().map(distribution).unwrap_or_default();
+        let latency = cell.outcome.jobs().and_then(|jobs| jobs.latency.as_ref());
+        let points = latency.map(distribution).unwrap_or_default();
         (cell.row.clone(), colour, points)
     };
     let lines = named(runs).map(line).collect();
@@ -230,8 +231,9 @@ fn labels<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), Failure> {
 fn causes(runs: &[(&Cell, &Seen)]) -> Vec<(String, Vec<f64>)> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (number, (cell, _)) in runs.iter().enumerate() {
-        let Some(used) = cell.outcome.processors.filter(|used| used.over.0 > 0) else { continue };
-        for spent in &cell.outcome.spent {
+        let Some(jobs) = cell.outcome.jobs() else { continue };
+        let Some(used) = jobs.processors.filter(|used| used.over.0 > 0) else { continue };
+        for spent in &jobs.spent {
             let kind = spent.key.trim_end_matches("_ns").replace('_', " ");
             let name = format!("{kind}{}", if spent.interrupt { ", interrupt" } else { "" });
             let of = all.entry(name).or_insert_with(|| vec![0.0; runs.len()]);

@@ -2,12 +2,12 @@
 
 use super::{PERCENTILES, classes};
 use crate::fio::Job;
-use crate::run::{Chosen, Direction, Latency, Measured, Outcome, QueueBounds, Report, Samples};
+use crate::run::{Chosen, Direction, JobsOutcome, Latency, Measured, QueueBounds, Report, Samples};
 use extant_rt::Nanos;
 use std::fmt::Write;
 
 /// Formats the outcome as `fio` prints it, as far as it is measured here.
-pub fn human(outcome: &Outcome) -> String {
+pub fn human(outcome: &JobsOutcome) -> String {
     let mut out = String::new();
     for report in &outcome.reports {
         // Writing to a string cannot fail.

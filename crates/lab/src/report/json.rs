@@ -1,7 +1,7 @@
 //! fio's JSON (`--output-format=json`, version 3.33), readable by tools for fio.
 
 use super::{PERCENTILES, classes};
-use crate::run::{Direction, Latency, Outcome, QueueBounds, Report};
+use crate::run::{Direction, JobsOutcome, Latency, QueueBounds, Report};
 use extant_block::{IoError, IoErrorKind};
 use extant_rt::Nanos;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// Fields that are not measured here are zero: page faults; user time, which a model does not have;
 /// and on real files processor time and context switches, because processes are tasks that share
 /// threads.
-pub fn json(outcome: &Outcome) -> Value {
+pub fn json(outcome: &JobsOutcome) -> Value {
     let jobs: Vec<Value> = outcome.reports.iter().map(job).collect();
     let queue = |bounds: &QueueBounds| {
         json!({

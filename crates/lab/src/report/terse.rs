@@ -1,12 +1,12 @@
 //! fio's semicolon-separated line (`--minimal`, terse version 3), one per report.
 
 use super::{PERCENTILES, classes};
-use crate::run::{Direction, Latency, Outcome, Report};
+use crate::run::{Direction, JobsOutcome, Latency, Report};
 use extant_rt::Nanos;
 use std::fmt::Write;
 
 /// Formats the outcome as `fio --minimal` prints it. Fields that are not measured here are zero.
-pub fn terse(outcome: &Outcome) -> String {
+pub fn terse(outcome: &JobsOutcome) -> String {
     outcome.reports.iter().map(|report| line(report) + "\n").collect()
 }
 

@@ -21,7 +21,7 @@ pub(crate) use watch::{STEP, Seen, Watch};
 pub use written::Written;
 
 use crate::fio::Job;
-use crate::tiobench::{PhaseOutcome, TiobenchError};
+use crate::workload::PhaseFigures;
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
@@ -102,9 +102,14 @@ pub enum RunError {
     /// The jobs' volume could not be made or used.
     #[error("the volume: {0}")]
     Volume(String),
-    /// tiobench failed.
-    #[error("tiobench: {0}")]
-    Tiobench(#[from] TiobenchError),
+    /// A program that runs in phases failed.
+    #[error("{program}: {problem}")]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
     /// The world stopped early.
     #[error("{0}")]
     World(String),
@@ -135,9 +140,18 @@ pub struct Report {
     pub measured: Measured,
 }
 
-/// The result of a run.
+/// The result of a workload.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub enum Outcome {
+    /// Of jobs.
+    Jobs(Box<JobsOutcome>),
+    /// Of a phase of a program.
+    Phase(PhaseFigures),
+}
+
+/// The result of a run of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct JobsOutcome {
     /// The reports, in the order of the jobs.
     pub reports: Vec<Report>,
     /// Scheduling latency while the jobs ran, if requested by [`Policy::cyclictest`].
@@ -157,8 +171,6 @@ pub struct Outcome {
     pub spent: Vec<Spent>,
     /// Queue limits of a modelled machine, one entry per kind of disk.
     pub queues: Vec<QueueBounds>,
-    /// A phase of tiobench; such a run has no reports.
-    pub phase: Option<PhaseOutcome>,
     /// Seconds since 1970 at the end, in the run's world.
     pub wall_clock: i64,
     /// Whether that world was virtual.
@@ -194,22 +206,11 @@ impl ProcessorUse {
 }
 
 impl Outcome {
-    /// The outcome of a tiobench phase.
-    pub(crate) fn of_phase(phase: PhaseOutcome) -> Self {
-        let reports = Vec::new();
-        Self {
-            reports,
-            latency: None,
-            written: None,
-            on_device: None,
-            drained: None,
-            layout: None,
-            processors: None,
-            spent: Vec::new(),
-            queues: Vec::new(),
-            phase: Some(phase),
-            wall_clock: 0,
-            is_virtual: true,
+    /// The outcome of jobs; `None` for a phase.
+    pub fn jobs(&self) -> Option<&JobsOutcome> {
+        match self {
+            Self::Jobs(jobs) => Some(jobs),
+            Self::Phase(_) => None,
         }
     }
 }
@@ -227,7 +228,7 @@ pub fn on_machine(
     policy: &Policy,
     seed: u64,
     sink: Option<Arc<dyn Sink>>,
-) -> Result<Outcome, RunError> {
+) -> Result<JobsOutcome, RunError> {
     on_target(jobs, machine, policy, seed, sink, |_| ())
 }
 
@@ -239,7 +240,7 @@ fn on_target(
     seed: u64,
     sink: Option<Arc<dyn Sink>>,
     begun: impl FnOnce(&Modelled),
-) -> Result<Outcome, RunError> {
+) -> Result<JobsOutcome, RunError> {
     let queues = QueueBounds::of(&machine, policy)?;
     let mut target = Modelled::new(jobs, machine, policy, seed, sink)?;
     begun(&target);
@@ -292,7 +293,7 @@ fn since(mut now: Vec<Spent>, before: &[Spent]) -> Vec<Spent> {
 ///
 /// # Errors
 /// As [`on_machine`], and if a file cannot be created or opened.
-pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
+pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<JobsOutcome, RunError> {
     let mut target = Real::new(jobs, memory, sink)?;
     let rt = target.rt.clone();
     let plan = plan(jobs, &rt, |job, process, _, _| target.place(job, process))?;
@@ -365,7 +366,7 @@ fn plan(
 /// On real files, processes of a wave get a thread each, up to this many; more share threads.
 const MOST_THREADS: usize = 256;
 
-fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, RunError> {
+fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<JobsOutcome, RunError> {
     let Plan { waves, mut reports } = plan;
     rt.block_on(async {
         for mut wave in waves {
@@ -402,18 +403,6 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         }
         Ok::<(), RtError>(())
     })??;
-    Ok(Outcome {
-        reports,
-        latency: None,
-        written: None,
-        on_device: None,
-        drained: None,
-        layout: None,
-        processors: None,
-        spent: Vec::new(),
-        queues: Vec::new(),
-        phase: None,
-        wall_clock: rt.wall_clock(),
-        is_virtual: rt.is_virtual(),
-    })
+    let (wall_clock, is_virtual) = (rt.wall_clock(), rt.is_virtual());
+    Ok(JobsOutcome { reports, wall_clock, is_virtual, ..JobsOutcome::default() })
 }

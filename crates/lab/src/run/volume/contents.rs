@@ -1,10 +1,10 @@
 //! The contents of a newly made volume.
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
-use crate::made::{free_of, from_file, made};
 use extant_block::Sector;
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, SizePolicy, VolumeOptions};
+use extant_history::alloc::on_disk::{free_of, from_file};
+use extant_image::{FeatureChoices, FsType, SizePolicy, VolumeOptions, mkfs_temporary};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -40,7 +40,7 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         hash_seed: Some([0xa5; 16]),
         ..VolumeOptions::default()
     };
-    let file = made(&options)?;
+    let file = mkfs_temporary(&options).map_err(|error| error.to_string())?;
     let data = data_of(&file, spec.bytes).map_err(|error| error.to_string())?;
     let free = match spec.fs {
         FileSystem::Ext4 => Vec::new(),

@@ -25,7 +25,7 @@ use device::{Pages, Pieces};
 use extant_block::{Device, Sector, read, write};
 use extant_cache::PageCache;
 use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
-use extant_history::alloc::{FreeSpace, Work};
+use extant_history::alloc::{FreeSpace, Work, on_disk};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
 use extant_iosched::Queue;
 use extant_rt::{Class, Rt, Task};
@@ -261,7 +261,7 @@ impl OnMachine {
                 let begin = (at - from * 512) as usize;
                 Ok(bytes[begin..begin + len].to_vec())
             };
-            let (free, geometry) = crate::made::free_of(&read).map_err(failed)?;
+            let (free, geometry) = on_disk::free_of(&read).map_err(failed)?;
             let allocator = allocator(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
             let files = PlacedFiles::new(allocator, device.clone(), geometry.first_block);
             placed = Some((Arc::new(files), geometry.groups));

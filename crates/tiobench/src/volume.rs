@@ -1,8 +1,8 @@
 //! An ext2 volume: inodes, data blocks and pointer blocks of files (kernel: fs/ext2/inode.c,
 //! ialloc.c).
 
-use super::cache::{NONE, Shape};
-use crate::made::{Ext2Layout, ext2_of_2004};
+use crate::cache::{NONE, Shape};
+use crate::ext2_of_2004::{Ext2Layout, ext2_of_2004};
 use extant_history::alloc::{BlockAllocator, Ext2, FileId, FreeSpace, Request, Work};
 
 /// Blocks that the inode points to directly, and pointers per block (kernel: `EXT2_NDIR_BLOCKS`,
@@ -26,7 +26,7 @@ struct File {
 }
 
 /// The files of the volume.
-pub(super) struct Volume {
+pub(crate) struct Volume {
     shape: Shape,
     layout: Ext2Layout,
     allocator: Ext2,
@@ -39,12 +39,12 @@ pub(super) struct Volume {
 
 /// What a new block of a file changes.
 #[derive(Debug, Default)]
-pub(super) struct Grown {
-    pub(super) place: u64,
+pub(crate) struct Grown {
+    pub(crate) place: u64,
     /// Block bitmaps, which are read and dirtied.
-    pub(super) bitmaps: Vec<u64>,
+    pub(crate) bitmaps: Vec<u64>,
     /// New pointer blocks.
-    pub(super) pointers: Vec<u64>,
+    pub(crate) pointers: Vec<u64>,
 }
 
 /// Indices of the pointer blocks on the path to a block (kernel: `ext2_block_to_path`).
@@ -58,12 +58,12 @@ fn path(block: u64) -> impl Iterator<Item = usize> {
 }
 
 /// Whether the next block needs another pointer block (kernel: `BH_Boundary`).
-pub(super) fn is_boundary(block: u64) -> bool {
+pub(crate) fn is_boundary(block: u64) -> bool {
     block + 1 >= DIRECT && (block + 1 - DIRECT).is_multiple_of(POINTERS)
 }
 
 impl Volume {
-    pub(super) fn new(shape: Shape, bytes: u64) -> Result<Self, String> {
+    pub(crate) fn new(shape: Shape, bytes: u64) -> Result<Self, String> {
         let layout = ext2_of_2004(bytes)?;
         let Ext2Layout { geometry, ref free, .. } = layout;
         let space = FreeSpace { geometry, free: free.clone(), stripe_blocks: 0 };
@@ -85,7 +85,7 @@ impl Volume {
     ///
     /// It goes in the directory's group or, if that is full, in a group found by hashing the
     /// directory's number (kernel: `find_group_other`).
-    pub(super) fn create(&mut self, file: u32) -> u64 {
+    pub(crate) fn create(&mut self, file: u32) -> u64 {
         let groups = self.layout.geometry.groups;
         let has_room = |group: &u64| {
             self.inodes[*group as usize] < self.layout.group_inodes
@@ -107,7 +107,7 @@ impl Volume {
         bitmap
     }
 
-    pub(super) fn inode_block(&self, file: u32) -> u64 {
+    pub(crate) fn inode_block(&self, file: u32) -> u64 {
         self.files[file as usize].inode_block
     }
 
@@ -116,19 +116,19 @@ impl Volume {
     }
 
     /// A block's location on the volume.
-    pub(super) fn place(&self, file: u32, block: u64) -> Option<u64> {
+    pub(crate) fn place(&self, file: u32, block: u64) -> Option<u64> {
         Some(self.places[self.at(file, block)]).filter(|place| *place != NONE).map(u64::from)
     }
 
     /// Locations of the existing pointer blocks on the path to a block (kernel: `ext2_get_branch`).
-    pub(super) fn branch(&self, file: u32, block: u64) -> Vec<u64> {
+    pub(crate) fn branch(&self, file: u32, block: u64) -> Vec<u64> {
         let pointers = &self.files[file as usize].pointers;
         path(block).map(|index| pointers[index]).take_while(|place| *place != NONE).map(u64::from).collect()
     }
 
     /// Allocates a block, after the missing pointer blocks on its path (kernel:
     /// `ext2_alloc_branch`).
-    pub(super) fn grow(&mut self, file: u32, block: u64) -> Grown {
+    pub(crate) fn grow(&mut self, file: u32, block: u64) -> Grown {
         let mut grown = Grown::default();
         // The allocator sees a pointer block as a file block that precedes the first one it points
         // to.
@@ -163,27 +163,27 @@ impl Volume {
     }
 
     /// Records that a file's pointer block was dirtied (kernel: `mark_buffer_dirty_inode`).
-    pub(super) fn associate(&mut self, file: u32, block: u64) {
+    pub(crate) fn associate(&mut self, file: u32, block: u64) {
         let associated = &mut self.files[file as usize].associated;
         if !associated.contains(&block) {
             associated.push(block);
         }
     }
 
-    pub(super) fn take_associated(&mut self, file: u32) -> Vec<u64> {
+    pub(crate) fn take_associated(&mut self, file: u32) -> Vec<u64> {
         std::mem::take(&mut self.files[file as usize].associated)
     }
 
     /// Called when the last writer closes the file (kernel: `ext2_release_file`).
-    pub(super) fn close(&mut self, file: u32) {
+    pub(crate) fn close(&mut self, file: u32) {
         self.allocator.close(FileId(file.into()));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tiobench;
     use super::*;
+    use crate::options::Tiobench;
 
     #[test]
     fn blocks_of_pointers_lie_before_the_first_block_that_they_point_to() {

@@ -1,91 +1,92 @@
 //! Pages, files and their blocks.
 
-use super::{BLOCK_BYTES, Tiobench};
+use crate::host::BLOCK_BYTES;
+use crate::options::Tiobench;
 use extant_sim::MemorySpec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// No frame, or no location on the volume.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// Sizes of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) files: u64,
-    pub(super) page_bytes: u64,
-    pub(super) file_pages: u64,
+pub(crate) struct Shape {
+    pub(crate) files: u64,
+    pub(crate) page_bytes: u64,
+    pub(crate) file_pages: u64,
 }
 
 impl Shape {
-    pub(super) fn new(options: Tiobench, page_bytes: u64) -> Self {
+    pub(crate) fn new(options: Tiobench, page_bytes: u64) -> Self {
         let file_pages = (u64::from(options.mib_per_thread) << 20) / page_bytes;
         Self { files: u64::from(options.threads), page_bytes, file_pages }
     }
 
-    pub(super) fn file_blocks(self) -> u64 {
+    pub(crate) fn file_blocks(self) -> u64 {
         self.file_pages * self.page_blocks()
     }
 
     /// Blocks per page.
-    pub(super) fn page_blocks(self) -> u64 {
+    pub(crate) fn page_blocks(self) -> u64 {
         self.page_bytes / BLOCK_BYTES
     }
 
     /// The block device's number; it follows those of the files.
-    pub(super) fn device(self) -> u32 {
+    pub(crate) fn device(self) -> u32 {
         self.files as u32
     }
 }
 
 /// A page frame.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// The page in it: file × pages per file + index, where the block device follows the files.
     /// [`NONE`] if free.
-    pub(super) slot: u32,
+    pub(crate) slot: u32,
     /// Tasks that hold the frame while they wait or use it.
-    pub(super) pins: u32,
+    pub(crate) pins: u32,
     /// Bit masks of blocks: `valid` ones have the file's contents, `dirty` ones are newer than on
     /// disk.
-    pub(super) valid: u16,
-    pub(super) dirty: u16,
+    pub(crate) valid: u16,
+    pub(crate) dirty: u16,
     /// Bit mask of blocks whose buffers are locked.
-    pub(super) locked_buffers: u16,
-    pub(super) locked: bool,
-    pub(super) writeback: bool,
-    pub(super) referenced: bool,
+    pub(crate) locked_buffers: u16,
+    pub(crate) locked: bool,
+    pub(crate) writeback: bool,
+    pub(crate) referenced: bool,
 }
 
 /// The page cache.
-pub(super) struct Cache {
+pub(crate) struct Cache {
     shape: Shape,
     slots: Vec<u32>,
     /// Frames of the block device's pages.
     device: BTreeMap<u32, u32>,
-    pub(super) frames: Vec<Frame>,
+    pub(crate) frames: Vec<Frame>,
     free: Vec<u32>,
     /// Frames in use, in order of insertion.
     inactive: VecDeque<u32>,
     /// Dirty pages by file, in order. A page stays here until its write-back starts (kernel:
     /// `PAGECACHE_TAG_DIRTY`).
-    pub(super) dirty: Vec<BTreeSet<u32>>,
+    pub(crate) dirty: Vec<BTreeSet<u32>>,
     /// For each file, the page after the last one written back.
-    pub(super) writeback_index: Vec<u32>,
-    pub(super) dirty_pages: u64,
-    pub(super) writeback_pages: u64,
+    pub(crate) writeback_index: Vec<u32>,
+    pub(crate) dirty_pages: u64,
+    pub(crate) writeback_pages: u64,
     /// `limit` bounds dirty pages, including those under write-back; background write-back starts
     /// at `background` dirty pages.
-    pub(super) limit: u64,
-    pub(super) background: u64,
-    pub(super) background_runs: bool,
+    pub(crate) limit: u64,
+    pub(crate) background: u64,
+    pub(crate) background_runs: bool,
     /// The last writer that checked found the limit exceeded.
-    pub(super) dirty_exceeded: bool,
+    pub(crate) dirty_exceeded: bool,
 }
 
 /// Frames that a search for a free one examines before it fails.
 const LOOKS: usize = 4096;
 
 impl Cache {
-    pub(super) fn new(shape: Shape, memory: MemorySpec) -> Self {
+    pub(crate) fn new(shape: Shape, memory: MemorySpec) -> Self {
         let count = (memory.cache_bytes / shape.page_bytes) as usize;
         let empty = Frame { slot: NONE, ..Frame::default() };
         Self {
@@ -111,7 +112,7 @@ impl Cache {
     }
 
     /// The frame of a page, if cached.
-    pub(super) fn find(&self, file: u32, page: u64) -> Option<u32> {
+    pub(crate) fn find(&self, file: u32, page: u64) -> Option<u32> {
         let slot = self.slot(file, page);
         match self.slots.get(slot) {
             Some(frame) => Some(*frame).filter(|frame| *frame != NONE),
@@ -120,7 +121,7 @@ impl Cache {
     }
 
     /// Inserts a page and returns its frame, locked; `None` if no frame can be freed now.
-    pub(super) fn add(&mut self, file: u32, page: u64) -> Option<u32> {
+    pub(crate) fn add(&mut self, file: u32, page: u64) -> Option<u32> {
         let frame = self.free.pop().or_else(|| self.reclaim())?;
         let slot = self.slot(file, page);
         match self.slots.get_mut(slot) {
@@ -153,19 +154,19 @@ impl Cache {
     }
 
     /// Whether all blocks of a page are valid.
-    pub(super) fn is_uptodate(&self, frame: u32) -> bool {
+    pub(crate) fn is_uptodate(&self, frame: u32) -> bool {
         u32::from(self.frames[frame as usize].valid).count_ones() as u64 == self.shape.page_blocks()
     }
 
     /// The file and page in a frame.
-    pub(super) fn owner(&self, frame: u32) -> (u32, u64) {
+    pub(crate) fn owner(&self, frame: u32) -> (u32, u64) {
         let slot = u64::from(self.frames[frame as usize].slot);
         let file = (slot / self.shape.file_pages).min(self.shape.files);
         (file as u32, slot - file * self.shape.file_pages)
     }
 
     /// Marks blocks of a page dirty. A file's page must be locked.
-    pub(super) fn dirtied(&mut self, frame: u32, blocks: u16) {
+    pub(crate) fn dirtied(&mut self, frame: u32, blocks: u16) {
         let (file, page) = self.owner(frame);
         let state = &mut self.frames[frame as usize];
         let was_clean = state.dirty == 0;
@@ -178,7 +179,7 @@ impl Cache {
     }
 
     /// Returns the next dirty pages of a file with their frames, and pins those.
-    pub(super) fn pin_dirty(&mut self, file: u32, from: u32, most: usize) -> Vec<(u32, u32)> {
+    pub(crate) fn pin_dirty(&mut self, file: u32, from: u32, most: usize) -> Vec<(u32, u32)> {
         let pages = self.dirty[file as usize].range(from..).take(most);
         let found: Vec<(u32, u32)> =
             pages.filter_map(|page| Some((*page, self.find(file, u64::from(*page))?))).collect();
@@ -187,7 +188,7 @@ impl Cache {
     }
 
     /// Returns and pins the frames of a file's pages under write-back.
-    pub(super) fn pin_writeback(&mut self, file: u32) -> Vec<u32> {
+    pub(crate) fn pin_writeback(&mut self, file: u32) -> Vec<u32> {
         let cached = (0..self.shape.file_pages).filter_map(|page| self.find(file, page));
         let found: Vec<u32> = cached.filter(|frame| self.frames[*frame as usize].writeback).collect();
         found.iter().for_each(|frame| self.frames[*frame as usize].pins += 1);
@@ -198,7 +199,7 @@ impl Cache {
     /// write-back.
     ///
     /// Blocks of the block device's pages stay dirty: each is cleaned by itself.
-    pub(super) fn clear_dirty(&mut self, frame: u32, is_device: bool) -> Option<u16> {
+    pub(crate) fn clear_dirty(&mut self, frame: u32, is_device: bool) -> Option<u16> {
         let state = &mut self.frames[frame as usize];
         if state.dirty == 0 || state.writeback {
             return None;
@@ -212,7 +213,7 @@ impl Cache {
 
     /// Evicts a file's clean pages.
     #[cfg(test)]
-    pub(super) fn forget(&mut self, file: u32) {
+    pub(crate) fn forget(&mut self, file: u32) {
         let mut held = Vec::new();
         while let Some(number) = self.reclaim() {
             held.push(number);
@@ -226,7 +227,7 @@ impl Cache {
     }
 
     /// Marks one block of a page clean; false if it was clean already.
-    pub(super) fn clean_block(&mut self, frame: u32, block: u16) -> bool {
+    pub(crate) fn clean_block(&mut self, frame: u32, block: u16) -> bool {
         let dirty = &mut self.frames[frame as usize].dirty;
         let was_dirty = *dirty & block != 0;
         *dirty &= !block;
@@ -239,7 +240,7 @@ impl Cache {
     }
 
     /// Puts a locked page under write-back.
-    pub(super) fn begin_writeback(&mut self, file: u32, page: u32, frame: u32) {
+    pub(crate) fn begin_writeback(&mut self, file: u32, page: u32, frame: u32) {
         self.frames[frame as usize].writeback = true;
         self.writeback_pages += 1;
         if self.frames[frame as usize].dirty == 0 {
@@ -247,18 +248,18 @@ impl Cache {
         }
     }
 
-    pub(super) fn end_writeback(&mut self, frame: u32) {
+    pub(crate) fn end_writeback(&mut self, frame: u32) {
         self.frames[frame as usize].writeback = false;
         self.writeback_pages -= 1;
     }
 
     /// Checks whether too many pages are dirty or under write-back.
-    pub(super) fn check_limit(&mut self) -> bool {
+    pub(crate) fn check_limit(&mut self) -> bool {
         self.dirty_exceeded = self.dirty_pages + self.writeback_pages > self.limit;
         self.dirty_exceeded
     }
 
-    pub(super) fn wants_background(&self) -> bool {
+    pub(crate) fn wants_background(&self) -> bool {
         self.dirty_pages >= self.background
     }
 }

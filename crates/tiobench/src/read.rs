@@ -1,8 +1,8 @@
 //! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
 
-use super::disks::Submitter;
-use super::volume::is_boundary;
-use super::{BLOCK_BYTES, Caller, Host, Work};
+use crate::disks::Submitter;
+use crate::host::{BLOCK_BYTES, Caller, Host, Work};
+use crate::volume::is_boundary;
 use extant_cache::Cost;
 use extant_history::read_ahead::ReadAhead;
 use std::ops::Range;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const WINDOW_BYTES: u64 = 128 << 10;
 
 /// An open file.
-pub(super) struct Open {
+pub(crate) struct Open {
     file: u32,
     ahead: ReadAhead,
 }
 
 impl Open {
-    pub(super) fn new(host: &Host, file: u32) -> Self {
+    pub(crate) fn new(host: &Host, file: u32) -> Self {
         Self { file, ahead: ReadAhead::new(WINDOW_BYTES / host.shape.page_bytes) }
     }
 }
@@ -37,7 +37,7 @@ type Run = (u64, u64, Vec<(u32, u16)>);
 
 impl Host {
     /// Reads a block.
-    pub(super) async fn read(self: &Arc<Self>, open: &mut Open, block: u64) {
+    pub(crate) async fn read(self: &Arc<Self>, open: &mut Open, block: u64) {
         let (file, page) = (open.file, block / self.shape.page_blocks());
         // Submitting may wait for a full queue, so windows are only collected here.
         let mut windows: Vec<Range<u64>> = Vec::new();
@@ -177,20 +177,20 @@ impl Host {
     }
 
     /// Returns the frame of a cached page, pinned against eviction.
-    pub(super) fn pinned(&self, file: u32, page: u64) -> Option<u32> {
+    pub(crate) fn pinned(&self, file: u32, page: u64) -> Option<u32> {
         let mut cache = self.cache.lock();
         let frame = cache.find(file, page)?;
         cache.frames[frame as usize].pins += 1;
         Some(frame)
     }
 
-    pub(super) fn unpin(&self, frame: u32) {
+    pub(crate) fn unpin(&self, frame: u32) {
         self.cache.lock().frames[frame as usize].pins -= 1;
     }
 
     /// Inserts a page, locked and pinned; `None` if it is cached, or was inserted by another task
     /// meanwhile.
-    pub(super) async fn add(&self, file: u32, page: u64) -> Option<u32> {
+    pub(crate) async fn add(&self, file: u32, page: u64) -> Option<u32> {
         loop {
             {
                 let mut cache = self.cache.lock();
@@ -209,7 +209,7 @@ impl Host {
         }
     }
 
-    pub(super) async fn lock_page(&self, frame: u32) {
+    pub(crate) async fn lock_page(&self, frame: u32) {
         self.rt.charge(Work::PageState(1));
         let ready = || {
             let mut cache = self.cache.lock();
@@ -220,7 +220,7 @@ impl Host {
     }
 
     /// Unlocks a page and wakes its waiters by the table's rule (kernel: `unlock_page`).
-    pub(super) fn unlock_page(&self, frame: u32) {
+    pub(crate) fn unlock_page(&self, frame: u32) {
         self.rt.charge(Work::PageState(1));
         self.cache.lock().frames[frame as usize].locked = false;
         self.wake(&self.pages, std::iter::once(u64::from(frame)));

@@ -1,17 +1,17 @@
 //! Buffers in the block device's page cache: bitmaps, inode blocks and pointer blocks (kernel:
 //! fs/buffer.c).
 
-use super::disks::Submitter;
-use super::{BLOCK_BYTES, Caller, Host};
+use crate::disks::Submitter;
+use crate::host::{BLOCK_BYTES, Caller, Host};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A block of the device in its page's frame, which is pinned (kernel: `struct buffer_head`).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Buffer {
-    pub(super) block: u64,
-    pub(super) frame: u32,
+pub(crate) struct Buffer {
+    pub(crate) block: u64,
+    pub(crate) frame: u32,
     /// Its bit within the page.
     bit: u16,
 }
@@ -22,12 +22,12 @@ impl Host {
         (block / self.shape.page_blocks(), 1 << (block % self.shape.page_blocks()))
     }
 
-    pub(super) fn buffer(&self, frame: u32, block: u64) -> Buffer {
+    pub(crate) fn buffer(&self, frame: u32, block: u64) -> Buffer {
         Buffer { block, frame, bit: self.place_of(block).1 }
     }
 
     /// Returns a block's buffer without reading it (kernel: `sb_getblk`).
-    pub(super) async fn getblk(&self, block: u64) -> Buffer {
+    pub(crate) async fn getblk(&self, block: u64) -> Buffer {
         let (page, device) = (self.place_of(block).0, self.shape.device());
         loop {
             if let Some(frame) = self.pinned(device, page) {
@@ -41,7 +41,7 @@ impl Host {
     }
 
     /// Returns a block's buffer, and reads the block if necessary (kernel: `sb_bread`).
-    pub(super) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> Buffer {
+    pub(crate) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> Buffer {
         let buffer = self.getblk(block).await;
         let is_read = || {
             let frame = &mut self.cache.lock().frames[buffer.frame as usize];
@@ -60,30 +60,30 @@ impl Host {
         buffer
     }
 
-    pub(super) async fn lock_buffer(&self, buffer: Buffer) {
+    pub(crate) async fn lock_buffer(&self, buffer: Buffer) {
         self.sleep(&self.buffers, Caller::Buffer, buffer.block, || self.try_lock_buffer(buffer)).await;
     }
 
-    pub(super) fn try_lock_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn try_lock_buffer(&self, buffer: Buffer) -> bool {
         let locked = &mut self.cache.lock().frames[buffer.frame as usize].locked_buffers;
         let is_free = *locked & buffer.bit == 0;
         *locked |= buffer.bit;
         is_free
     }
 
-    pub(super) fn unlock_buffer(&self, buffer: Buffer) {
+    pub(crate) fn unlock_buffer(&self, buffer: Buffer) {
         self.cache.lock().frames[buffer.frame as usize].locked_buffers &= !buffer.bit;
         self.wake(&self.buffers, std::iter::once(buffer.block));
     }
 
-    pub(super) async fn wait_on_buffer(&self, buffer: Buffer) {
+    pub(crate) async fn wait_on_buffer(&self, buffer: Buffer) {
         let ready = || self.cache.lock().frames[buffer.frame as usize].locked_buffers & buffer.bit == 0;
         self.sleep(&self.buffers, Caller::Buffer, buffer.block, ready).await;
     }
 
     /// Reads or writes a locked buffer. The completion interrupt calls `ended`, then unlocks the
     /// buffer.
-    pub(super) async fn submit_buffer(
+    pub(crate) async fn submit_buffer(
         self: &Arc<Self>,
         buffer: Buffer,
         write: bool,
@@ -106,23 +106,23 @@ impl Host {
     }
 
     /// Marks a buffer dirty (kernel: `mark_buffer_dirty`).
-    pub(super) fn dirty_buffer(&self, buffer: Buffer) {
+    pub(crate) fn dirty_buffer(&self, buffer: Buffer) {
         self.cache.lock().dirtied(buffer.frame, buffer.bit);
         let tick = self.tick();
         self.device_inode.lock().dirtied(self.shape.device(), tick, false);
     }
 
-    pub(super) fn is_dirty_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn is_dirty_buffer(&self, buffer: Buffer) -> bool {
         self.cache.lock().frames[buffer.frame as usize].dirty & buffer.bit != 0
     }
 
     /// Marks a buffer that is about to be written clean; false if it was clean already.
-    pub(super) fn clean_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn clean_buffer(&self, buffer: Buffer) -> bool {
         self.cache.lock().clean_block(buffer.frame, buffer.bit)
     }
 
     /// Starts writing a buffer if it is dirty and not locked (kernel: `ll_rw_block`).
-    pub(super) async fn write_buffer(self: &Arc<Self>, buffer: Buffer, submitter: Submitter) {
+    pub(crate) async fn write_buffer(self: &Arc<Self>, buffer: Buffer, submitter: Submitter) {
         if !self.try_lock_buffer(buffer) {
             return;
         }
@@ -134,7 +134,7 @@ impl Host {
     }
 
     /// Writes the dirty pointer blocks of a file and waits for them (kernel: `fsync_buffers_list`).
-    pub(super) async fn write_associated(self: &Arc<Self>, file: u32) {
+    pub(crate) async fn write_associated(self: &Arc<Self>, file: u32) {
         let thread = Submitter::waiting(file);
         let mut written = Vec::new();
         let associated = self.volume.lock().take_associated(file);
@@ -156,7 +156,7 @@ impl Host {
 
     /// Copies an inode to its block; with `is_durable`, also writes the block and waits (kernel:
     /// `ext2_update_inode`).
-    pub(super) async fn write_inode(self: &Arc<Self>, file: u32, submitter: Submitter, is_durable: bool) {
+    pub(crate) async fn write_inode(self: &Arc<Self>, file: u32, submitter: Submitter, is_durable: bool) {
         let block = self.volume.lock().inode_block(file);
         let buffer = self.bread(block, submitter).await;
         self.dirty_buffer(buffer);

@@ -1,12 +1,12 @@
 //! Maps a file's blocks to the volume (kernel: `ext2_get_block`), under the page lock.
 
-use super::Host;
-use super::disks::Submitter;
+use crate::disks::Submitter;
+use crate::host::Host;
 use std::sync::Arc;
 
 impl Host {
     /// Allocates a file's inode.
-    pub(super) async fn create(self: &Arc<Self>, file: u32) {
+    pub(crate) async fn create(self: &Arc<Self>, file: u32) {
         let bitmap = self.volume.lock().create(file);
         let buffer = self.bread(bitmap, Submitter::waiting(file)).await;
         self.dirty_buffer(buffer);
@@ -14,7 +14,7 @@ impl Host {
     }
 
     /// Returns the location of a mapped block, reading each pointer block on the way.
-    pub(super) async fn find_block(self: &Arc<Self>, file: u32, block: u64) -> u64 {
+    pub(crate) async fn find_block(self: &Arc<Self>, file: u32, block: u64) -> u64 {
         let branch = self.volume.lock().branch(file, block);
         for pointers in branch {
             let buffer = self.bread(pointers, Submitter::waiting(file)).await;
@@ -24,7 +24,7 @@ impl Host {
     }
 
     /// Allocates a block if none is mapped. Returns true if the inode changed.
-    pub(super) async fn make_block(self: &Arc<Self>, file: u32, block: u64) -> bool {
+    pub(crate) async fn make_block(self: &Arc<Self>, file: u32, block: u64) -> bool {
         let has_place = self.volume.lock().place(file, block).is_some();
         if has_place {
             self.find_block(file, block).await;

@@ -1,6 +1,6 @@
 //! The results of a phase: time, processor use, and sleeps by caller.
 
-use super::Host;
+use crate::host::Host;
 use extant_rt::Nanos;
 use extant_rt::wait::WaitStats;
 use extant_sim::{Sim, Spent};
@@ -39,11 +39,11 @@ impl Phase {
         }
     }
 
-    pub(super) fn is_random(self) -> bool {
+    pub(crate) fn is_random(self) -> bool {
         matches!(self, Self::RandomWrite | Self::RandomRead)
     }
 
-    pub(super) fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         matches!(self, Self::Write | Self::RandomWrite)
     }
 }
@@ -87,7 +87,7 @@ pub struct PhaseOutcome {
 }
 
 impl PhaseOutcome {
-    pub(super) fn total(phases: &[Self]) -> Self {
+    pub(crate) fn total(phases: &[Self]) -> Self {
         let mut spent: Vec<Spent> = Vec::new();
         for one in phases.iter().flat_map(|phase| &phase.spent) {
             let is_same = |known: &&mut Spent| {
@@ -153,7 +153,7 @@ impl PhaseOutcome {
 }
 
 /// Totals at the end of the previous phase.
-pub(super) struct Books {
+pub(crate) struct Books {
     now: Nanos,
     busy: Nanos,
     idle: u64,
@@ -163,7 +163,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    pub(super) fn open(sim: &Sim, host: &Host) -> Self {
+    pub(crate) fn open(sim: &Sim, host: &Host) -> Self {
         let stats = sim.stats();
         Self {
             now: sim.rt().now(),
@@ -176,7 +176,7 @@ impl Books {
     }
 
     /// Returns the results since the last call, and starts the next phase.
-    pub(super) fn close(&mut self, phase: Phase, sim: &Sim, host: &Host) -> PhaseOutcome {
+    pub(crate) fn close(&mut self, phase: Phase, sim: &Sim, host: &Host) -> PhaseOutcome {
         let before = std::mem::replace(self, Self::open(sim, host));
         let earlier = |now: &Spent| {
             let is_same =
@@ -199,7 +199,7 @@ impl Books {
         PhaseOutcome {
             phase,
             took: self.now.saturating_sub(before.now),
-            bytes: count * u64::from(host.options.threads) * super::BLOCK_BYTES,
+            bytes: count * u64::from(host.options.threads) * crate::host::BLOCK_BYTES,
             busy: self.busy.saturating_sub(before.busy),
             user: Nanos(user),
             sleeps: Sleeps {

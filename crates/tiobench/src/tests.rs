@@ -1,24 +1,28 @@
 //! Tests the model of the Linux 2.6.6 page cache with a few pages.
 
-use super::control::Control;
-use super::disks::Submitter;
-use super::*;
-use extant_rt::Nanos;
+use crate::control::Control;
+use crate::disks::Submitter;
+use crate::host::{BLOCK_BYTES, Caller, Host, world};
+use crate::options::{Policies, Tiobench};
+use extant_rt::{Class, Nanos};
+use extant_sim::{Machine, Sim};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A world in its initial state, whose queues have this many requests.
 fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/e3000-2004.toml");
     let machine = Machine::load(&path).unwrap();
-    let policy = Waits {
-        pages: "linux-2.6.6".into(),
-        buffers: "linux-2.6.6".into(),
-        elevator: "anticipatory".into(),
+    let policies = Policies {
+        page_waits: "linux-2.6.6",
+        buffer_waits: "linux-2.6.6",
+        elevator: "anticipatory",
         requests,
     };
     let options = Tiobench { threads, mib_per_thread: 1, random_ops: 0, waiters: 0 };
-    world(options, &machine, &policy, 1).unwrap()
+    world(options, &machine, policies, 1).unwrap()
 }
 
 /// Whether a page's frame is locked, dirty, and under write-back.

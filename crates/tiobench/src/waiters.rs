@@ -1,7 +1,8 @@
 //! A crowd of tasks, each waiting for a different page; some pages are unlocked, one at a time.
 
-use super::outcome::{Phase, PhaseOutcome, Sleeps};
-use super::{Caller, Host, TiobenchError};
+use crate::host::{Caller, Host};
+use crate::options::TiobenchError;
+use crate::outcome::{Phase, PhaseOutcome, Sleeps};
 use extant_rt::{Class, Nanos};
 use extant_sim::Sim;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const WAKES: u64 = 1000;
 ///
 /// # Errors
 /// If the world stops early.
-pub(super) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
+pub(crate) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
     let rt = sim.rt();
     let began = rt.now();
     let unlocked: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();

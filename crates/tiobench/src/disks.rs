@@ -1,7 +1,7 @@
 //! The volume's disks, striped in chunks (dm-stripe), each with a request queue.
 
-use super::TiobenchError;
-use super::requests::{Load, Place};
+use crate::options::TiobenchError;
+use crate::requests::{Load, Place};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment, StreamId};
 use extant_history::BlockHost;
 use extant_iosched::{Queue, QueueConfig};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 
 /// Chunk size of the stripe (dm-stripe: 64 sectors).
-pub(super) const CHUNK_BYTES: u64 = 32 << 10;
+pub(crate) const CHUNK_BYTES: u64 = 32 << 10;
 
 /// The longest that a task waits for congestion to end (kernel: `HZ / 10` in
 /// `blk_congestion_wait`).
@@ -24,7 +24,7 @@ const CONGESTION_WAIT: Nanos = Nanos::from_millis(100);
 
 /// The task that submits a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Submitter {
+pub(crate) struct Submitter {
     /// 0 for pdflush; threads count from 1.
     task: u64,
     /// Whether the task will wait for the transfer: reads, and writes of an fsync (kernel:
@@ -33,21 +33,21 @@ pub(super) struct Submitter {
 }
 
 impl Submitter {
-    pub(super) const PDFLUSH: Self = Self { task: 0, waits: false };
+    pub(crate) const PDFLUSH: Self = Self { task: 0, waits: false };
 
     /// A thread that will wait for what it submits.
-    pub(super) fn waiting(thread: u32) -> Self {
+    pub(crate) fn waiting(thread: u32) -> Self {
         Self { task: u64::from(thread) + 1, waits: true }
     }
 
     /// A throttled thread, which writes back in the meantime.
-    pub(super) fn throttled(thread: u32) -> Self {
+    pub(crate) fn throttled(thread: u32) -> Self {
         Self { task: u64::from(thread) + 1, waits: false }
     }
 }
 
 /// The striped disks.
-pub(super) struct Stripe {
+pub(crate) struct Stripe {
     rt: Rt,
     queues: Vec<Arc<Queue>>,
     phase: AtomicU64,
@@ -56,14 +56,14 @@ pub(super) struct Stripe {
 
 /// The part of a transfer on one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) disk: usize,
+pub(crate) struct Piece {
+    pub(crate) disk: usize,
     byte: u64,
     bytes: u64,
 }
 
 impl Stripe {
-    pub(super) fn new(sim: &Sim, elevator: &str, requests: usize) -> Result<Self, TiobenchError> {
+    pub(crate) fn new(sim: &Sim, elevator: &str, requests: usize) -> Result<Self, TiobenchError> {
         let kernel = sim.machine().kernel;
         let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
         let tasks = extant_history::anticipatory::Tasks::default();
@@ -88,7 +88,7 @@ impl Stripe {
     }
 
     /// Splits a byte range of the volume at chunk boundaries.
-    pub(super) fn pieces(&self, byte: u64, bytes: u64) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, byte: u64, bytes: u64) -> Vec<Piece> {
         let (mut at, end, disks) = (byte, byte + bytes, self.queues.len() as u64);
         let mut pieces = Vec::new();
         while at < end {
@@ -102,18 +102,18 @@ impl Stripe {
     }
 
     /// Whether any disk is congested with requests of this kind (kernel: `dm_any_congested`).
-    pub(super) fn is_congested(&self, write: bool) -> bool {
+    pub(crate) fn is_congested(&self, write: bool) -> bool {
         self.load.lock().is_congested(usize::from(write))
     }
 
     /// Number of bios submitted to the queues so far.
     #[cfg(test)]
-    pub(super) fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.bios).sum()
     }
 
     /// Starts a phase, whose threads count as new ones.
-    pub(super) fn begin_phase(&self) {
+    pub(crate) fn begin_phase(&self) {
         self.phase.fetch_add(1, Relaxed);
     }
 
@@ -125,7 +125,7 @@ impl Stripe {
     }
 
     /// Called when a thread has ended.
-    pub(super) fn exited(&self, thread: u32) {
+    pub(crate) fn exited(&self, thread: u32) {
         let stream = self.stream(Submitter::waiting(thread));
         self.load.lock().exited(stream.0);
         for queue in &self.queues {
@@ -137,7 +137,7 @@ impl Stripe {
     ///
     /// The task waits its turn for a request if the queue is full (kernel: `__make_request`). The
     /// completion interrupt calls `ended`.
-    pub(super) async fn submit(
+    pub(crate) async fn submit(
         &self,
         piece: Piece,
         write: bool,
@@ -207,7 +207,7 @@ impl Stripe {
 
     /// Waits until a write completes on an uncongested queue, at most 100 ms (kernel:
     /// `blk_congestion_wait`).
-    pub(super) async fn congestion_wait(&self) {
+    pub(crate) async fn congestion_wait(&self) {
         let mut sleep = pin!(self.rt.sleep(CONGESTION_WAIT));
         let mut ticket = None;
         poll_fn(|cx| {

@@ -1,9 +1,9 @@
 //! Limits on dirty pages, and write-back by pdflush (kernel: `balance_dirty_pages`,
 //! `background_writeout`, `wb_kupdate`).
 
-use super::Host;
-use super::control::Control;
-use super::disks::Submitter;
+use crate::control::Control;
+use crate::disks::Submitter;
+use crate::host::Host;
 use extant_rt::{Class, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ const KUPDATE_AGE: Nanos = Nanos::from_secs(30);
 
 impl Host {
     /// Called after every write (kernel: `balance_dirty_pages_ratelimited`).
-    pub(super) async fn balance(self: &Arc<Self>, file: u32) {
+    pub(crate) async fn balance(self: &Arc<Self>, file: u32) {
         let lane = self.rt.lane() as usize % self.dirtied.len();
         let ratelimit = RATELIMIT_BYTES / self.shape.page_bytes;
         let before = self.dirtied[lane].fetch_add(1, Relaxed);
@@ -78,7 +78,7 @@ impl Host {
     }
 
     /// Periodically writes pages that have reached a certain age; never returns.
-    pub(super) async fn write_old(self: Arc<Self>) {
+    pub(crate) async fn write_old(self: Arc<Self>) {
         loop {
             let began = self.rt.now();
             let age = KUPDATE_AGE.0 / 1_000_000_000 * u64::from(self.hz);

@@ -1,11 +1,11 @@
 //! Write-back of files' pages (kernel: `writeback_inodes`, `mpage_writepages`,
 //! `block_write_full_page`).
 
-use super::control::Control;
-use super::disks::Submitter;
-use super::inodes::Turn;
-use super::volume::is_boundary;
-use super::{BLOCK_BYTES, Caller, Host, Work};
+use crate::control::Control;
+use crate::disks::Submitter;
+use crate::host::{BLOCK_BYTES, Caller, Host, Work};
+use crate::inodes::Turn;
+use crate::volume::is_boundary;
 use extant_cache::Cost;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ const PAGEVEC: usize = 16;
 const BIO_BYTES: u64 = 255 * 512;
 
 /// Pages contiguous on the volume, to be written together (kernel: `struct bio`).
-pub(super) struct Run {
+pub(crate) struct Run {
     byte: u64,
     bytes: u64,
     frames: Vec<u32>,
@@ -31,13 +31,13 @@ struct Transfer {
 }
 
 impl Host {
-    pub(super) fn tick(&self) -> u64 {
+    pub(crate) fn tick(&self) -> u64 {
         (u128::from(self.rt.now().0) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
     /// Writes back dirty files in order, then the block device (kernel: `writeback_inodes`,
     /// `sync_sb_inodes`).
-    pub(super) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
+    pub(crate) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
         for inodes in [&self.inodes, &self.device_inode] {
             let began = self.tick();
             inodes.lock().begin(control);
@@ -58,7 +58,7 @@ impl Host {
         }
     }
 
-    pub(super) fn end_inode(&self, file: u32, control: &Control) {
+    pub(crate) fn end_inode(&self, file: u32, control: &Control) {
         let has_dirty_pages = !self.cache.lock().dirty[file as usize].is_empty();
         let tick = self.tick();
         let inodes = if file == self.shape.device() { &self.device_inode } else { &self.inodes };
@@ -68,7 +68,7 @@ impl Host {
 
     /// Starts writing a file's dirty pages in order, from where the last write-back ended (kernel:
     /// `mpage_writepages`).
-    pub(super) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut Control) {
+    pub(crate) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut Control) {
         if control.nonblocking && self.stripe.is_congested(true) {
             control.encountered_congestion = true;
             return;
@@ -269,7 +269,7 @@ impl Host {
         self.wake(&self.pages, std::iter::once(u64::from(frame)));
     }
 
-    pub(super) async fn wait_written(&self, frame: u32) {
+    pub(crate) async fn wait_written(&self, frame: u32) {
         let ready = || !self.cache.lock().frames[frame as usize].writeback;
         self.sleep(&self.pages, Caller::PageBit, u64::from(frame), ready).await;
     }

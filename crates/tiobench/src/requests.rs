@@ -20,7 +20,7 @@ fn congested(most: usize) -> [usize; 2] {
 const BATCH: (u32, Nanos) = (32, Nanos::from_millis(20));
 
 /// Requests in use, and the tasks waiting for one.
-pub(super) struct Load {
+pub(crate) struct Load {
     /// Maximum number of requests of each kind in a queue.
     most: usize,
     /// Requests in use by disk: reads, and writes.
@@ -35,22 +35,22 @@ pub(super) struct Load {
     /// `nr_batch_requests`, `last_waited`).
     batches: BTreeMap<u64, (u32, Nanos)>,
     /// Tasks waiting for congestion to end, in order of arrival (kernel: `congestion_wqh`).
-    pub(super) uncongested: BTreeMap<u64, Waker>,
+    pub(crate) uncongested: BTreeMap<u64, Waker>,
     arrivals: u64,
 }
 
 /// The queue from which a task wants a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) disk: usize,
+pub(crate) struct Place {
+    pub(crate) disk: usize,
     /// 0 for reads, 1 for writes.
-    pub(super) kind: usize,
+    pub(crate) kind: usize,
     /// The elevator is keeping the disk idle for this task (kernel: `elv_may_queue`).
-    pub(super) is_awaited: bool,
+    pub(crate) is_awaited: bool,
 }
 
 impl Load {
-    pub(super) fn new(disks: usize, most: usize) -> Self {
+    pub(crate) fn new(disks: usize, most: usize) -> Self {
         Self {
             most,
             under_way: vec![[0; 2]; disks],
@@ -64,7 +64,7 @@ impl Load {
     }
 
     /// Whether any disk is congested with requests of this kind.
-    pub(super) fn is_congested(&self, kind: usize) -> bool {
+    pub(crate) fn is_congested(&self, kind: usize) -> bool {
         self.congested.iter().any(|disk| disk[kind])
     }
 
@@ -84,7 +84,7 @@ impl Load {
 
     /// Takes a request if the task may have one (kernel: `get_request`). With `has_waited`, starts
     /// a batch.
-    pub(super) fn take(&mut self, place: Place, now: Nanos, task: u64, has_waited: bool) -> bool {
+    pub(crate) fn take(&mut self, place: Place, now: Nanos, task: u64, has_waited: bool) -> bool {
         let most = self.most;
         let Place { disk, kind, is_awaited } = place;
         if has_waited {
@@ -108,20 +108,20 @@ impl Load {
     }
 
     /// Adds a task to the queue's waiters.
-    pub(super) fn wait(&mut self, place: Place, waker: Waker) {
+    pub(crate) fn wait(&mut self, place: Place, waker: Waker) {
         self.waiting[place.disk][place.kind].push_back(waker);
     }
 
     /// Adds a task to those waiting for congestion to end.
     ///
     /// Returns its ticket, which is removed when the task is woken.
-    pub(super) fn wait_uncongested(&mut self, waker: Waker) -> u64 {
+    pub(crate) fn wait_uncongested(&mut self, waker: Waker) -> u64 {
         self.arrivals += 1;
         self.uncongested.insert(self.arrivals, waker);
         self.arrivals
     }
 
-    pub(super) fn exited(&mut self, task: u64) {
+    pub(crate) fn exited(&mut self, task: u64) {
         self.batches.remove(&task);
     }
 
@@ -129,7 +129,7 @@ impl Load {
     ///
     /// Wakes the first task waiting for one of its kind. If a write leaves its queue uncongested,
     /// also wakes all tasks that wait for congestion to end.
-    pub(super) fn put(load: &Mutex<Self>, disk: usize, write: bool) {
+    pub(crate) fn put(load: &Mutex<Self>, disk: usize, write: bool) {
         let woken = load.lock().count_out(disk, usize::from(write));
         woken.into_iter().for_each(Waker::wake);
     }

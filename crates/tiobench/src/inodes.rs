@@ -1,7 +1,7 @@
 //! Dirty inodes of a superblock, and the order in which they are written back (kernel: `s_dirty`,
 //! `s_io`, `I_LOCK`).
 
-use super::control::Control;
+use crate::control::Control;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,7 +23,7 @@ struct Inode {
 
 /// The inodes of one superblock.
 #[derive(Debug)]
-pub(super) struct Inodes {
+pub(crate) struct Inodes {
     inodes: Vec<Inode>,
     /// Dirty inodes, most recent first; write-back starts at the back.
     dirty: VecDeque<u32>,
@@ -35,7 +35,7 @@ pub(super) struct Inodes {
 
 /// What a task does next in a write-back pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// Write back this inode, which is now locked; the flag says whether the inode itself must be
     /// written.
     Write(u32, bool),
@@ -44,7 +44,7 @@ pub(super) enum Turn {
 }
 
 impl Inodes {
-    pub(super) fn new(count: u64, pdflush: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(count: u64, pdflush: Arc<AtomicBool>) -> Self {
         Self {
             inodes: (0..count).map(|_| Inode::default()).collect(),
             dirty: VecDeque::new(),
@@ -54,7 +54,7 @@ impl Inodes {
     }
 
     /// Marks an inode, or pages of it, dirty (kernel: `__mark_inode_dirty`).
-    pub(super) fn dirtied(&mut self, number: u32, tick: u64, is_changed: bool) {
+    pub(crate) fn dirtied(&mut self, number: u32, tick: u64, is_changed: bool) {
         let inode = &mut self.inodes[number as usize];
         inode.is_changed |= is_changed;
         if !std::mem::replace(&mut inode.is_dirty, true) && !inode.is_locked {
@@ -74,14 +74,14 @@ impl Inodes {
     }
 
     /// Starts a pass (kernel: the head of `sync_sb_inodes`).
-    pub(super) fn begin(&mut self, control: &Control) {
+    pub(crate) fn begin(&mut self, control: &Control) {
         if !control.for_kupdate() || self.io.is_empty() {
             self.dirty.drain(..).rev().for_each(|number| self.io.push_front(number));
         }
     }
 
     /// Next inode to write back, for a pass started at `began` and a queue that may be congested.
-    pub(super) fn next(&mut self, control: &mut Control, began: u64, is_congested: bool) -> Turn {
+    pub(crate) fn next(&mut self, control: &mut Control, began: u64, is_congested: bool) -> Turn {
         while let Some(number) = self.io.back().copied() {
             if control.nonblocking && is_congested {
                 control.encountered_congestion = true;
@@ -107,7 +107,7 @@ impl Inodes {
     /// Ends the write-back of an inode and returns its waiters. `has_dirty_pages` says whether
     /// dirty pages remain.
     #[must_use = "those that wait are to be woken"]
-    pub(super) fn ended(
+    pub(crate) fn ended(
         &mut self,
         number: u32,
         control: &Control,
@@ -135,7 +135,7 @@ impl Inodes {
     /// Locks an inode (kernel: `WB_SYNC_ALL`) and returns whether the inode itself must be written.
     ///
     /// `None` if it is locked; the task is woken to try again.
-    pub(super) fn lock(&mut self, number: u32, waker: &Waker) -> Option<bool> {
+    pub(crate) fn lock(&mut self, number: u32, waker: &Waker) -> Option<bool> {
         let inode = &mut self.inodes[number as usize];
         if inode.is_locked {
             inode.waiting.push(waker.clone());
@@ -146,15 +146,15 @@ impl Inodes {
         Some(std::mem::take(&mut inode.is_changed))
     }
 
-    pub(super) fn is_dirty(&self, number: u32) -> bool {
+    pub(crate) fn is_dirty(&self, number: u32) -> bool {
         self.inodes[number as usize].is_dirty
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::disks::Submitter;
     use super::*;
+    use crate::disks::Submitter;
 
     fn turns(inodes: &mut Inodes, control: &mut Control, began: u64) -> Vec<u32> {
         inodes.begin(control);

@@ -1,8 +1,8 @@
 //! Writing and fsync (kernel: `generic_file_aio_write_nolock`, `sys_fsync`).
 
-use super::Host;
-use super::control::Control;
-use super::disks::Submitter;
+use crate::control::Control;
+use crate::disks::Submitter;
+use crate::host::{Host, Work};
 use extant_cache::Cost;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::task::Poll;
 
 impl Host {
     /// Writes one block.
-    pub(super) async fn write(self: &Arc<Self>, file: u32, block: u64) {
+    pub(crate) async fn write(self: &Arc<Self>, file: u32, block: u64) {
         let (page, bit) = (block / self.shape.page_blocks(), block % self.shape.page_blocks());
         self.rt.charge(Cost::PageLookup(1));
         let frame = loop {
@@ -44,8 +44,8 @@ impl Host {
 
     /// Makes a file durable: starts writing its pages, writes its metadata and waits for that, then
     /// waits for the pages.
-    pub(super) async fn fsync(self: &Arc<Self>, file: u32) {
-        self.rt.charge(crate::Cost::Syscall(1));
+    pub(crate) async fn fsync(self: &Arc<Self>, file: u32) {
+        self.rt.charge(Work::Syscall(1));
         self.write_pages(file, &mut Control::integrity(file)).await;
         self.write_associated(file).await;
         let is_dirty = self.inodes.lock().is_dirty(file);
