@@ -30,13 +30,16 @@ use alloc::{BlockAllocator, Ext2, Ext3, FreeSpace, Linux2633 as Mballoc2633, Mba
 use anticipatory::Anticipatory;
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
+use extant_block::Device;
 use extant_cache::control::DirtyControl;
 use extant_cache::dirty::TurnControl;
 use extant_cache::pass::{ByRuns, WriteBackPass};
-use extant_iosched::Batching;
 use extant_iosched::elevator::cfq::{IdleRule, Tunables};
 use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator, Fifo};
+use extant_iosched::{Batching, Queue, QueueConfig};
+use extant_rt::Rt;
 use pass::Linux2633;
+use std::sync::Arc;
 
 /// A policy that can be chosen by name; `make` creates it.
 #[derive(Debug)]
@@ -322,19 +325,25 @@ fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result
 /// # Errors
 /// [`UnknownPolicy`], with the existing names, if no elevator has this name.
 pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    elevator_beside(name, host, &anticipatory::Tasks::default())
+    find(&ELEVATORS, "an elevator", name).map(|make| make(host, &anticipatory::Tasks::default()))
 }
 
-/// Creates an elevator for one of a machine's disks; all of them share `tasks`.
+/// Creates the queues of a machine's disks, each with an elevator of its own. The elevators share
+/// what they know about tasks.
 ///
 /// # Errors
 /// As [`elevator`].
-pub fn elevator_beside(
-    name: &str,
-    host: &BlockHost,
-    tasks: &anticipatory::Tasks,
-) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    find(&ELEVATORS, "an elevator", name).map(|make| make(host, tasks))
+pub fn disk_queues(
+    rt: &Rt,
+    elevator: &str,
+    disks: impl IntoIterator<Item = (Arc<dyn Device>, BlockHost, QueueConfig)>,
+) -> Result<Vec<Arc<Queue>>, UnknownPolicy> {
+    let make = find(&ELEVATORS, "an elevator", elevator)?;
+    let tasks = anticipatory::Tasks::default();
+    let queue = |(disk, host, config): (Arc<dyn Device>, BlockHost, QueueConfig)| {
+        Arc::new(Queue::new(rt, disk, make(&host, &tasks), config))
+    };
+    Ok(disks.into_iter().map(queue).collect())
 }
 
 /// Creates a dirty controller for a host.

@@ -2,12 +2,12 @@
 
 use crate::options::TiobenchError;
 use crate::requests::{Load, Place};
-use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment, StreamId};
-use extant_history::BlockHost;
+use extant_block::{Bio, BioFlags, Buf, Chunks, Device, Op, Piece, Segment, StreamId};
+use extant_history::{BlockHost, disk_queues};
 use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Nanos, Rt};
-use extant_sim::Sim;
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
+use extant_sim::{Machine, Sim};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 
 /// Chunk size of the stripe (dm-stripe: 64 sectors).
-pub(crate) const CHUNK_BYTES: u64 = 32 << 10;
+const CHUNK_BYTES: u64 = 32 << 10;
+
+/// The layout of the volume over a machine's disks.
+fn chunks(machine: &Machine) -> Chunks {
+    let devices = machine.disks.iter().map(|model| u64::from(model.count)).sum();
+    Chunks { devices, chunk_bytes: CHUNK_BYTES }
+}
+
+/// Size of the volume in bytes.
+pub(crate) fn capacity(machine: &Machine) -> u64 {
+    let smallest = machine.disks.iter().map(DiskModel::capacity_bytes).min().unwrap_or(0);
+    chunks(machine).capacity_bytes(smallest)
+}
 
 /// The longest that a task waits for congestion to end (kernel: `HZ / 10` in
 /// `blk_congestion_wait`).
@@ -49,56 +61,36 @@ impl Submitter {
 /// The striped disks.
 pub(crate) struct Stripe {
     rt: Rt,
+    chunks: Chunks,
     queues: Vec<Arc<Queue>>,
     phase: AtomicU64,
     load: Arc<Mutex<Load>>,
 }
 
-/// The part of a transfer on one disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) disk: usize,
-    byte: u64,
-    bytes: u64,
-}
-
 impl Stripe {
     pub(crate) fn new(sim: &Sim, elevator: &str, requests: usize) -> Result<Self, TiobenchError> {
-        let kernel = sim.machine().kernel;
-        let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
-        let tasks = extant_history::anticipatory::Tasks::default();
-        let queue = |(disk, model): (Arc<ModelDisk>, &DiskModel)| {
+        let machine = sim.machine();
+        let models = machine.disks.iter().flat_map(|model| vec![model; model.count as usize]);
+        let disk = |(device, model): (Arc<ModelDisk>, &DiskModel)| {
             let host = BlockHost {
                 rotational: model.is_rotational(),
-                hz: kernel.hz,
-                slice_idle_ms: kernel.slice_idle_ms,
+                hz: machine.kernel.hz,
+                slice_idle_ms: machine.kernel.slice_idle_ms,
                 ..BlockHost::default()
             };
-            let elevator = extant_history::elevator_beside(elevator, &host, &tasks)?;
             // Tasks get their requests from `Load` before they submit, so the queue needs no limit.
-            let config =
-                QueueConfig { requests: usize::MAX, depth: model.queue_depth(), ..QueueConfig::default() };
-            Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
+            let (requests, depth) = (usize::MAX, model.queue_depth());
+            (device as Arc<dyn Device>, host, QueueConfig { requests, depth, ..QueueConfig::default() })
         };
-        let disks = Disks::attach(sim);
-        let queues: Vec<_> =
-            disks.devices().into_iter().zip(models).map(queue).collect::<Result<_, TiobenchError>>()?;
+        let disks = Disks::attach(sim).devices().into_iter().zip(models).map(disk);
+        let queues = disk_queues(sim.rt(), elevator, disks)?;
         let load = Arc::new(Mutex::new(Load::new(queues.len(), requests)));
-        Ok(Self { rt: sim.rt().clone(), queues, phase: AtomicU64::new(0), load })
+        Ok(Self { rt: sim.rt().clone(), chunks: chunks(machine), queues, phase: AtomicU64::new(0), load })
     }
 
-    /// Splits a byte range of the volume at chunk boundaries.
-    pub(crate) fn pieces(&self, byte: u64, bytes: u64) -> Vec<Piece> {
-        let (mut at, end, disks) = (byte, byte + bytes, self.queues.len() as u64);
-        let mut pieces = Vec::new();
-        while at < end {
-            let (chunk, within) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
-            let length = (CHUNK_BYTES - within).min(end - at);
-            let byte = chunk / disks * CHUNK_BYTES + within;
-            pieces.push(Piece { disk: (chunk % disks) as usize, byte, bytes: length });
-            at += length;
-        }
-        pieces
+    /// Splits a byte range of the volume at chunk boundaries: each piece with its disk.
+    pub(crate) fn pieces(&self, byte: u64, bytes: u64) -> Vec<(usize, Piece)> {
+        self.chunks.pieces(byte, byte + bytes)
     }
 
     /// Whether any disk is congested with requests of this kind (kernel: `dm_any_congested`).
@@ -139,22 +131,23 @@ impl Stripe {
     /// completion interrupt calls `ended`.
     pub(crate) async fn submit(
         &self,
-        piece: Piece,
+        (disk, piece): (usize, Piece),
         write: bool,
         submitter: Submitter,
         ended: impl FnOnce() + Send + 'static,
     ) {
-        let Some(bio) = self.queues[piece.disk].join(self.bio(piece, write, submitter, ended)) else {
+        let queue = &self.queues[disk];
+        let Some(bio) = queue.join(self.bio(piece, write, submitter, ended)) else {
             return;
         };
-        let has_waited = self.request(piece.disk, write, submitter).await;
+        let has_waited = self.request(disk, write, submitter).await;
         // While the task waited, others may have queued adjacent requests.
-        let left = if has_waited { self.queues[piece.disk].join(bio) } else { Some(bio) };
-        let (load, disk) = (self.load.clone(), piece.disk);
+        let left = if has_waited { queue.join(bio) } else { Some(bio) };
+        let load = self.load.clone();
         match left {
             Some(mut bio) => {
                 bio.before_end(move |_| Load::put(&load, disk, write));
-                self.queues[disk].submit(bio);
+                queue.submit(bio);
             }
             None => Load::put(&load, disk, write),
         }
@@ -189,7 +182,7 @@ impl Stripe {
         let bytes = piece.bytes as usize;
         let segment = if write { Segment::zeroes(bytes) } else { Buf::zeroed(bytes).into() };
         let op = if write { Op::Write } else { Op::Read };
-        let mut bio = Bio::new(op, Sector(piece.byte / 512), vec![segment]);
+        let mut bio = Bio::new(op, piece.start, vec![segment]);
         bio.stream = self.stream(submitter);
         if submitter.waits {
             bio.flags = BioFlags::SYNC;

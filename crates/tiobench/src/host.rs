@@ -1,9 +1,9 @@
 //! The modelled host: state that tiobench's threads and interrupts share.
 
 use crate::cache::{Cache, Shape};
-use crate::disks::Stripe;
+use crate::disks::{Stripe, capacity};
 use crate::inodes::Inodes;
-use crate::options::{Policies, Tiobench, TiobenchError, capacity};
+use crate::options::{Policies, Tiobench, TiobenchError};
 use crate::volume::Volume;
 use extant_history::waits::waits;
 use extant_rt::{Rt, WaitKey, WaitTable};

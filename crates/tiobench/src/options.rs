@@ -1,6 +1,6 @@
 //! tiobench's options, and the policies that it runs under.
 
-use crate::disks::CHUNK_BYTES;
+use crate::disks::capacity;
 use extant_history::UnknownPolicy;
 use extant_rt::RtError;
 use extant_sim::Machine;
@@ -74,13 +74,6 @@ impl Tiobench {
             )
         })
     }
-}
-
-/// Size of the stripe over all disks in bytes.
-pub(crate) fn capacity(machine: &Machine) -> u64 {
-    let count: u64 = machine.disks.iter().map(|model| u64::from(model.count)).sum();
-    let least = machine.disks.iter().map(extant_sim::disk::DiskModel::capacity_bytes).min().unwrap_or(0);
-    count.saturating_mul(least) / CHUNK_BYTES * CHUNK_BYTES
 }
 
 /// The policies of a run.

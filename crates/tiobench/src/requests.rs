@@ -1,6 +1,7 @@
 //! Counts the requests of each queue; tasks wait for one if a queue is full (kernel:
 //! drivers/block/ll_rw_blk.c).
 
+use extant_iosched::Batching;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,9 +16,8 @@ fn congested(most: usize) -> [usize; 2] {
     [(all_but_eighth + 1).min(most), all_but_eighth.saturating_sub(1).max(1)]
 }
 
-/// Requests that a task may take past the limit after waiting for one, and for how long (kernel:
-/// `BLK_BATCH_REQ`, `BLK_BATCH_TIME` of `HZ / 50`).
-const BATCH: (u32, Nanos) = (32, Nanos::from_millis(20));
+/// Requests that a task may take past the limit after waiting for one, and for how long.
+const BATCH: Batching = Batching::LINUX;
 
 /// Requests in use, and the tasks waiting for one.
 pub(crate) struct Load {
@@ -71,14 +71,14 @@ impl Load {
     /// What is left of a task's batch (kernel: `ioc_batching`).
     fn batch_of(&mut self, task: u64, now: Nanos) -> Option<&mut u32> {
         let batch = self.batches.get_mut(&task);
-        let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
+        let batch = batch.filter(|(left, until)| *left == BATCH.requests || (*left > 0 && now < *until));
         batch.map(|(left, _)| left)
     }
 
     /// Starts a batch for a task that has none (kernel: `ioc_set_batching`).
     fn begin_batch(&mut self, task: u64, now: Nanos) {
         if self.batch_of(task, now).is_none() {
-            self.batches.insert(task, (BATCH.0, now + BATCH.1));
+            self.batches.insert(task, (BATCH.requests, now + BATCH.span));
         }
     }
 
@@ -184,7 +184,7 @@ mod tests {
         // The same batch also applies to the second disk's queue.
         assert!(load.take(writes(1), now, 1, false));
         assert_eq!(load.batches[&1].0, 30);
-        assert!(!load.take(writes(0), now + BATCH.1, 1, false), "20 ms are over");
+        assert!(!load.take(writes(0), now + BATCH.span, 1, false), "20 ms are over");
     }
 
     #[test]

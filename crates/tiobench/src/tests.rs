@@ -54,7 +54,7 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
         rt.sleep(Nanos::from_millis(50)).await;
         let byte = host.volume.lock().place(0, 0).unwrap() * BLOCK_BYTES;
         let other = host.stripe.pieces(byte + (1 << 20) * 100, 4096)[0];
-        assert_eq!(other.disk, host.stripe.pieces(byte, 4096)[0].disk);
+        assert_eq!(other.0, host.stripe.pieces(byte, 4096)[0].0);
         host.stripe.submit(other, true, Submitter::throttled(1), || {}).await;
         let writer = host.clone();
         let writer = rt.spawn("writer", Class::Normal, async move {

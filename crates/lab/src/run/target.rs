@@ -220,8 +220,7 @@ impl Modelled {
         let kernel = sim.machine().kernel;
         let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
         let mut blktraces = Vec::new();
-        let tasks = extant_history::anticipatory::Tasks::default();
-        let queue = |(minor, (disk, model)): (usize, (Arc<ModelDisk>, &DiskModel))| {
+        let disk = |(minor, (disk, model)): (usize, (Arc<ModelDisk>, &DiskModel))| {
             let blktrace = match &policy.blktrace {
                 Some(base) => Some(blktrace(base, &disk.limits().name, minor as u32)?),
                 None => None,
@@ -233,7 +232,6 @@ impl Modelled {
                 slice_idle_ms: kernel.slice_idle_ms,
                 deadline: deadline(&kernel.knobs),
             };
-            let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
             let bounds = QueueBounds::new(&policy.elevator, policy.requests, kernel.nr_requests, model)?;
             let config = QueueConfig {
                 requests: bounds.requests,
@@ -244,15 +242,11 @@ impl Modelled {
                 number: (BLKTRACE_MAJOR, minor as u32),
                 ..QueueConfig::default()
             };
-            Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
+            Ok((disk as Arc<dyn Device>, host, config))
         };
-        let queues: Vec<_> = disks
-            .devices()
-            .into_iter()
-            .zip(models)
-            .enumerate()
-            .map(queue)
-            .collect::<Result<_, RunError>>()?;
+        let all = disks.devices().into_iter().zip(models).enumerate().map(disk);
+        let all = all.collect::<Result<Vec<_>, RunError>>()?;
+        let queues = extant_history::disk_queues(sim.rt(), &policy.elevator, all)?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
         let is_direct = jobs.iter().all(|job| job.direct);
         let cache = if is_direct && policy.volume.is_none() {
