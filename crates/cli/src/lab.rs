@@ -52,7 +52,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
             words if args.workloads.is_empty() && args.rows.is_empty() && args.seconds.is_none() => {
                 let default = Policy::default();
                 let policy = Policy {
-                    elevator: args.elevator.clone().unwrap_or(default.elevator),
+                    elevator: args.elevator.unwrap_or(default.elevator),
                     requests: args.requests.map(|requests| requests as usize),
                     memory: args.memory.memory(),
                     blktrace: args.blktrace.clone(),
@@ -92,7 +92,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
         LabCommand::Report(args) => {
             let request =
                 TraceReport { trace: args.trace.clone(), drawing: args.output.clone(), pauses: args.pauses };
-            Ok(command::report(&request, out)?)
+            Ok(command::trace_report(&request, out)?)
         }
     }
 }

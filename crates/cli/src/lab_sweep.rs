@@ -50,7 +50,11 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         return Ok(command::sweep(selection, &args.axes, session.out.as_write()?)?);
     }
     let sweep = match &selection {
-        Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds(), args.shard)?,
+        Some(selection) => {
+            let setup = command::select(selection)?;
+            let sweep = Sweep::of_experiment(&setup, &args.axes, &args.seeds(), args.shard);
+            sweep.map_err(command::LabError::from)?
+        }
         None => {
             let requests = args.requests.map(|requests| requests as usize);
             let volume = args.volume.clone();
@@ -66,7 +70,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
                 controls: args.controls.clone(),
                 seeds: if seeds.is_empty() { vec![1] } else { seeds },
             };
-            Sweep::of_jobs(&swept, args.shard)?
+            Sweep::of_jobs(&swept, args.shard).map_err(command::LabError::from)?
         }
     };
     let runs = sweep.len();

@@ -1,6 +1,6 @@
 //! Experiments that are refused before anything runs.
 
-use extant_lab::experiment::Experiment;
+use extant_lab::Setup;
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -18,7 +18,7 @@ fn jobs_larger_than_the_disks_are_refused_before_anything_runs() {
              [[row]]\nname = \"r\"\nelevator = \"none\"\nrequests = 4\n"
         );
         std::fs::write(dir.path().join("experiment.toml"), text).unwrap();
-        Experiment::load(dir.path()).map(|_| ()).unwrap_err().to_string()
+        Setup::load(dir.path()).map(|_| ()).unwrap_err().to_string()
     };
     let error = refused("[a]\nrw=read\nsize=9t\n");
     assert!(
@@ -38,7 +38,7 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
     let refused = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         std::fs::write(dir.path().join("experiment.toml"), text.replacen(from, to, 1)).unwrap();
-        Experiment::load(dir.path()).map(|_| ()).unwrap_err().to_string()
+        Setup::load(dir.path()).map(|_| ()).unwrap_err().to_string()
     };
     let error = refused("mib_per_thread = 32", "mib_per_thread = 512");
     assert!(error.contains("512 files of 512 MiB do not fit the volume of 182095708160 bytes"), "{error}");
@@ -56,6 +56,8 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(error.contains("the row \"filtered\" is a prediction; only \"before\" may be fitted"), "{error}");
     let error = refused("seeds = [1, 2, 3]", "seeds = [1, 2, 1]");
     assert!(error.contains("constant page_copy_ns: seeds: each counts once"), "{error}");
+    let error = refused("elevator = \"anticipatory\"", "elevator = \"lift\"");
+    assert!(error.contains("row \"before\": \"lift\" is not an elevator; there are none, "), "{error}");
     let error = refused("least = 200_000", "least = 900_000");
     assert!(error.contains("constant command_ns: give either values, or least and most"), "{error}");
 }

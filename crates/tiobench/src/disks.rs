@@ -1,9 +1,8 @@
 //! The volume's disks, striped in chunks (dm-stripe), each with a request queue.
 
-use crate::options::TiobenchError;
 use crate::requests::{Load, Place};
 use extant_block::{Bio, BioFlags, Buf, Chunks, Device, Op, Piece, Segment, StreamId};
-use extant_history::{BlockHost, disk_queues};
+use extant_history::{BlockHost, Choice, MakeElevator, disk_queues};
 use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Nanos, Rt};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
@@ -68,7 +67,7 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    pub(crate) fn new(sim: &Sim, elevator: &str, requests: usize) -> Result<Self, TiobenchError> {
+    pub(crate) fn new(sim: &Sim, elevator: Choice<MakeElevator>, requests: usize) -> Self {
         let machine = sim.machine();
         let models = machine.disks.iter().flat_map(|model| vec![model; model.count as usize]);
         let disk = |(device, model): (Arc<ModelDisk>, &DiskModel)| {
@@ -83,9 +82,9 @@ impl Stripe {
             (device as Arc<dyn Device>, host, QueueConfig { requests, depth, ..QueueConfig::default() })
         };
         let disks = Disks::attach(sim).devices().into_iter().zip(models).map(disk);
-        let queues = disk_queues(sim.rt(), elevator, disks)?;
+        let queues = disk_queues(sim.rt(), elevator, disks);
         let load = Arc::new(Mutex::new(Load::new(queues.len(), requests)));
-        Ok(Self { rt: sim.rt().clone(), chunks: chunks(machine), queues, phase: AtomicU64::new(0), load })
+        Self { rt: sim.rt().clone(), chunks: chunks(machine), queues, phase: AtomicU64::new(0), load }
     }
 
     /// Splits a byte range of the volume at chunk boundaries: each piece with its disk.

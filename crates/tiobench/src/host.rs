@@ -5,7 +5,6 @@ use crate::disks::{Stripe, capacity};
 use crate::inodes::Inodes;
 use crate::options::{Policies, Tiobench, TiobenchError};
 use crate::volume::Volume;
-use extant_history::waits::waits;
 use extant_rt::{Rt, WaitKey, WaitTable};
 use extant_sim::{Machine, Sim};
 use parking_lot::Mutex;
@@ -109,15 +108,15 @@ impl Host {
 pub(crate) fn world(
     options: Tiobench,
     machine: &Machine,
-    policies: Policies<'_>,
+    policies: Policies,
     seed: u64,
 ) -> Result<(Sim, Arc<Host>), TiobenchError> {
-    let [page_table, _] = waits(policies.page_waits)?;
-    let [_, buffer_table] = waits(policies.buffer_waits)?;
+    let [page_table, _] = policies.page_waits.make()();
+    let [_, buffer_table] = policies.buffer_waits.make()();
     let sim = Sim::new(machine.clone(), seed);
     let rt = sim.rt().clone();
     let memory = machine.memory.expect("checked by fault()");
-    let stripe = Stripe::new(&sim, policies.elevator, policies.requests)?;
+    let stripe = Stripe::new(&sim, policies.elevator, policies.requests);
     let shape = Shape::new(options, u64::from(machine.kernel.page_bytes));
     let volume = Volume::new(shape, capacity(machine)).map_err(TiobenchError::World)?;
     let pdflush = Arc::new(AtomicBool::new(false));

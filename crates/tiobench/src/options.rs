@@ -1,7 +1,8 @@
 //! tiobench's options, and the policies that it runs under.
 
 use crate::disks::capacity;
-use extant_history::UnknownPolicy;
+use extant_history::waits::MakeWaits;
+use extant_history::{Choice, MakeElevator};
 use extant_rt::RtError;
 use extant_sim::Machine;
 use serde::Deserialize;
@@ -27,9 +28,6 @@ pub enum TiobenchError {
     /// Options that are invalid on this machine.
     #[error("{0}")]
     Options(String),
-    /// No policy has this name.
-    #[error(transparent)]
-    Policy(#[from] UnknownPolicy),
     /// The world stopped early.
     #[error("{0}")]
     World(String),
@@ -78,13 +76,13 @@ impl Tiobench {
 
 /// The policies of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Policies<'a> {
-    /// How waiters for pages are woken: one of [`extant_history::waits::WAITS`].
-    pub page_waits: &'a str,
+pub struct Policies {
+    /// How waiters for pages are woken.
+    pub page_waits: Choice<MakeWaits>,
     /// How waiters for buffers are woken.
-    pub buffer_waits: &'a str,
-    /// One of [`extant_history::ELEVATORS`].
-    pub elevator: &'a str,
+    pub buffer_waits: Choice<MakeWaits>,
+    /// The I/O scheduler.
+    pub elevator: Choice<MakeElevator>,
     /// Requests of each kind in a disk's queue.
     pub requests: usize,
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn run(
     options: Tiobench,
     machine: &Machine,
-    policies: Policies<'_>,
+    policies: Policies,
     seed: u64,
     until: Phase,
 ) -> Result<Vec<PhaseOutcome>, TiobenchError> {

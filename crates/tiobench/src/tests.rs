@@ -16,9 +16,9 @@ fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/e3000-2004.toml");
     let machine = Machine::load(&path).unwrap();
     let policies = Policies {
-        page_waits: "linux-2.6.6",
-        buffer_waits: "linux-2.6.6",
-        elevator: "anticipatory",
+        page_waits: "linux-2.6.6".parse().unwrap(),
+        buffer_waits: "linux-2.6.6".parse().unwrap(),
+        elevator: "anticipatory".parse().unwrap(),
         requests,
     };
     let options = Tiobench { threads, mib_per_thread: 1, random_ops: 0, waiters: 0 };

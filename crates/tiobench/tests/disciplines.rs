@@ -15,8 +15,9 @@ fn machine() -> Machine {
 
 fn phases(waits: &str, until: Phase) -> Vec<PhaseOutcome> {
     let options = Tiobench { threads: 128, mib_per_thread: 1, random_ops: 16, waiters: 2000 };
-    let policies =
-        Policies { page_waits: waits, buffer_waits: waits, elevator: "anticipatory", requests: 128 };
+    let waits = waits.parse().unwrap();
+    let elevator = "anticipatory".parse().unwrap();
+    let policies = Policies { page_waits: waits, buffer_waits: waits, elevator, requests: 128 };
     run(options, &machine(), policies, 1, until).unwrap()
 }
 

@@ -4,7 +4,7 @@ use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
 use crate::cost::Cost;
-use crate::fio::{Advice, Durability, Engine, Job, SyncCall};
+use crate::workload::fio::{Advice, Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{ByteRange, CacheError, OpenFile, ReadOrder};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};

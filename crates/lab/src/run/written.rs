@@ -1,8 +1,8 @@
 //! Measures how much a modelled machine's disks write while its jobs are measured (kernel:
 //! `nr_written`).
 
-use super::target::Modelled;
-use crate::fio::Job;
+use super::modelled::Modelled;
+use crate::workload::fio::Job;
 use extant_iosched::Queue;
 use extant_rt::Nanos;
 use extant_sim::Machine;

@@ -1,5 +1,6 @@
 //! Workloads: fio's jobs, and programs that run in phases.
 
+pub mod fio;
 mod phased;
 mod tiobench;
 

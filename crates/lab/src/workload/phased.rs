@@ -1,6 +1,8 @@
 //! Programs that run in phases instead of jobs.
 
-use crate::experiment::Figure;
+use crate::figure::Figure;
+use extant_history::waits::MakeWaits;
+use extant_history::{Choice, MakeElevator};
 use extant_rt::CostTable;
 use extant_sim::Machine;
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ pub(crate) trait PhasedWorkload: Debug + Send + Sync {
     fn run(
         &self,
         machine: &Machine,
-        policies: &PhasePolicies<'_>,
+        policies: PhasePolicies,
         seed: u64,
         wanted: &[Phase],
     ) -> Result<Vec<PhaseFigures>, String>;
@@ -44,14 +46,14 @@ pub(crate) struct Phase {
     pub(crate) columns: &'static [Figure],
 }
 
-/// The policies that such a program runs under, by name.
+/// The policies that such a program runs under.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PhasePolicies<'a> {
+pub(crate) struct PhasePolicies {
     /// How waiters for pages are woken.
-    pub(crate) page_waits: &'a str,
+    pub(crate) page_waits: Choice<MakeWaits>,
     /// How waiters for buffers are woken.
-    pub(crate) buffer_waits: &'a str,
-    pub(crate) elevator: &'a str,
+    pub(crate) buffer_waits: Choice<MakeWaits>,
+    pub(crate) elevator: Choice<MakeElevator>,
     /// Requests of each kind in a disk's queue.
     pub(crate) requests: usize,
 }

@@ -1,7 +1,7 @@
 //! tiobench as a workload of an experiment.
 
 use super::phased::{Phase, PhaseFigures, PhasePolicies, PhasedWorkload};
-use crate::experiment::Figure;
+use crate::figure::Figure;
 use extant_rt::CostTable;
 use extant_sim::Machine;
 use extant_tiobench::{Phase as Part, PhaseOutcome, Policies, Tiobench, Work, run};
@@ -66,18 +66,19 @@ impl PhasedWorkload for Tiobench {
     fn run(
         &self,
         machine: &Machine,
-        policies: &PhasePolicies<'_>,
+        policies: PhasePolicies,
         seed: u64,
         wanted: &[Phase],
     ) -> Result<Vec<PhaseFigures>, String> {
-        let PhasePolicies { page_waits, buffer_waits, elevator, requests } = *policies;
+        let PhasePolicies { page_waits, buffer_waits, elevator, requests } = policies;
         let policies = Policies { page_waits, buffer_waits, elevator, requests };
         let is_wanted = |part: &Part| wanted.iter().any(|phase| phase.name == part.name());
         let last = parts().filter(is_wanted).last().unwrap_or(Part::Whole);
         let phases = run(*self, machine, policies, seed, last).map_err(|error| error.to_string())?;
         let of = |outcome: &PhaseOutcome| {
-            let each = Figure::ALL.into_iter().filter_map(|figure| Some((figure, value(figure, outcome)?)));
-            PhaseFigures { phase: outcome.phase.name(), figures: each.collect() }
+            let each = |figure: &Figure| Some((*figure, value(*figure, outcome)?));
+            let figures = Figure::ALL.iter().filter_map(each).collect();
+            PhaseFigures { phase: outcome.phase.name(), figures }
         };
         Ok(phases.iter().map(of).collect())
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// An empty volume.
-pub(super) struct Made {
+pub(super) struct EmptyVolume {
     /// Its non-zero parts, in whole blocks.
     pub(super) data: Vec<(Sector, Vec<u8>)>,
     /// Its free space in blocks; empty for ext4.
@@ -18,7 +18,7 @@ pub(super) struct Made {
 }
 
 /// Makes an ext volume; `None` for other file systems.
-pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
+pub(super) fn make(spec: &VolumeSpec) -> Result<Option<EmptyVolume>, String> {
     let fs_type = match spec.fs {
         FileSystem::Ext2 => FsType::Ext2,
         FileSystem::Ext3 => FsType::Ext3,
@@ -46,7 +46,7 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         FileSystem::Ext4 => Vec::new(),
         _ => free_of(&from_file(&file))?.0,
     };
-    Ok(Some(Made { data, free }))
+    Ok(Some(EmptyVolume { data, free }))
 }
 
 /// Bytes examined at a time.

@@ -1,6 +1,6 @@
 //! The volumes of a run: a single one, on one disk or striped over all, or one on each disk.
 
-use super::{Layout, OnDevice, OnMachine, OnVolume, Policies, VolumeSpec, contents};
+use super::{FilePolicies, Layout, OnDevice, OnMachine, OnVolume, VolumeSpec, contents};
 use crate::run::RunError;
 use extant_block::Device;
 use extant_cache::PageCache;
@@ -26,7 +26,7 @@ impl Volumes {
     /// Makes the volumes on the machine's disks, all with the same contents, and opens them.
     pub(in crate::run) fn new(
         spec: VolumeSpec,
-        policies: Policies<'_>,
+        policies: FilePolicies,
         is_direct: bool,
         sim: &Sim,
         queues: &[Arc<Queue>],

@@ -20,13 +20,14 @@ pub(super) use file::OnVolume;
 pub use reread::Layout;
 
 use super::RunError;
-use contents::Made;
+use contents::EmptyVolume;
 use device::{Pages, Pieces};
 use extant_block::{Device, Sector, read, write};
 use extant_cache::PageCache;
 use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
 use extant_history::alloc::{FreeSpace, Work, on_disk};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
+use extant_history::{Choice, MakeAllocator, MakeDirect};
 use extant_iosched::Queue;
 use extant_rt::{Class, Rt, Task};
 use extant_sim::disk::DiskKind;
@@ -94,11 +95,9 @@ pub struct VolumeSpec {
 
 /// Historical policies for a volume's files; ours where `None`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Policies<'a> {
-    /// One of [`extant_history::DIRECT_IO`].
-    pub(crate) direct_io: Option<&'a str>,
-    /// One of [`extant_history::ALLOCATORS`].
-    pub(crate) allocator: Option<&'a str>,
+pub(crate) struct FilePolicies {
+    pub(crate) direct_io: Option<Choice<MakeDirect>>,
+    pub(crate) allocator: Option<Choice<MakeAllocator>>,
 }
 
 impl VolumeSpec {
@@ -145,11 +144,9 @@ impl VolumeSpec {
     }
 
     /// Describes the first of a row's policies that does not work with this volume.
-    pub(crate) fn fault_with(&self, policies: Policies<'_>) -> Option<String> {
-        let Policies { direct_io, allocator } = policies;
-        let direct_io = direct_io.filter(|name| *name != extant_history::OUR_DIRECT_IO);
-        let allocator = allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
-        let named = direct_io.map(|name| ("direct_io", name)).or(allocator.map(|name| ("allocator", name)));
+    pub(crate) fn fault_with(&self, policies: FilePolicies) -> Option<String> {
+        let direct_io = policies.direct_io.map(|policy| ("direct_io", policy.name()));
+        let named = direct_io.or(policies.allocator.map(|policy| ("allocator", policy.name())));
         let (key, name) = named.filter(|_| self.each_disk)?;
         Some(format!(
             "{key}: \"{name}\" does not use the page cache that several volumes share; leave {key} out"
@@ -185,7 +182,7 @@ pub(super) struct OnMachine {
     kernel: Kernel,
     /// The queues of the disks below.
     queues: Vec<Arc<Queue>>,
-    made: Option<Arc<Made>>,
+    made: Option<Arc<EmptyVolume>>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
     placed: Option<(Arc<PlacedFiles>, u64)>,
@@ -196,8 +193,8 @@ impl OnMachine {
     /// Copies the new volume to the machine's disks and opens it.
     fn new(
         spec: VolumeSpec,
-        made: Option<Arc<Made>>,
-        policies: Policies<'_>,
+        made: Option<Arc<EmptyVolume>>,
+        policies: FilePolicies,
         is_direct: bool,
         sim: &Sim,
         queues: &[Arc<Queue>],
@@ -208,10 +205,7 @@ impl OnMachine {
         let machine = sim.machine();
         let pieces = Pieces::default();
         let page_bytes = u64::from(machine.kernel.page_bytes);
-        let linux = match policies.direct_io {
-            None | Some(extant_history::OUR_DIRECT_IO) => None,
-            Some(name) => Some(extant_history::direct_io(name)?),
-        };
+        let linux = policies.direct_io.map(|policy| policy.make()());
         // Linux's direct I/O pins pages while it goes through a request; ours pins them with their
         // bio.
         let pages = is_direct.then_some(Pages { bytes: page_bytes, are_pinned: linux.is_some() });
@@ -236,8 +230,6 @@ impl OnMachine {
             };
             rt.block_on(load)?.map_err(|error| RunError::Volume(error.to_string()))?;
         }
-        let theirs = policies.allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
-        let allocator = theirs.map(extant_history::allocator).transpose()?;
         let mut ours = None;
         if linux.is_none() && made.is_some() {
             let cache = cache.ok_or_else(|| failed("it needs a page cache".to_owned()))?;
@@ -250,7 +242,9 @@ impl OnMachine {
             ours = Some(volume);
         }
         let mut placed = None;
-        if let (Some(allocator), Some(volume)) = (allocator, ours.take_if(|_| allocator.is_some())) {
+        if let (Some(allocator), Some(volume)) =
+            (policies.allocator, ours.take_if(|_| policies.allocator.is_some()))
+        {
             rt.block_on(volume.close())?.map_err(|error| failed(error.to_string()))?;
             let read = |at: u64, len: usize| -> Result<Vec<u8>, String> {
                 // Read whole sectors around the wanted bytes.
@@ -262,7 +256,8 @@ impl OnMachine {
                 Ok(bytes[begin..begin + len].to_vec())
             };
             let (free, geometry) = on_disk::free_of(&read).map_err(failed)?;
-            let allocator = allocator(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
+            let allocator =
+                allocator.make()(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
             let files = PlacedFiles::new(allocator, device.clone(), geometry.first_block);
             placed = Some((Arc::new(files), geometry.groups));
         }
