@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::lab_args::{LabCommand, names_experiment};
 use crate::lab_sweep;
 use crate::session::Session;
-use extant_lab::command::{self, Jobs, Reproduction, Selection, TraceReport};
+use extant_lab::command::{self, Jobs, ReproduceRequest, Selection, TraceReport};
 use extant_lab::{Memory, Policy};
 use extant_rt::Nanos;
 use std::path::Path;
@@ -79,7 +79,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
         LabCommand::Sweep(_) => unreachable!("it has begun already"),
         LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),
         LabCommand::Reproduce(args) => {
-            let request = Reproduction {
+            let request = ReproduceRequest {
                 root: args.folder.clone(),
                 only: args.only.clone(),
                 format: args.format.into(),

@@ -61,7 +61,7 @@ pub struct Selection {
 
 /// Experiments to reproduce, and the format of the report.
 #[derive(Clone, Debug)]
-pub struct Reproduction {
+pub struct ReproduceRequest {
     /// The folder of the experiments.
     pub root: PathBuf,
     /// Names of the experiments to run; empty for all.
@@ -205,8 +205,8 @@ pub fn jobs_of(words: &[String]) -> Result<Vec<fio::Job>, LabError> {
 /// # Errors
 /// As [`reproduce()`](crate::reproduce::reproduce) and
 /// [`intervals()`](crate::reproduce::intervals).
-pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabError> {
-    let Reproduction { root, only, format, results, report } = request;
+pub fn reproduce(request: &ReproduceRequest, out: &mut dyn Write) -> Result<(), LabError> {
+    let ReproduceRequest { root, only, format, results, report } = request;
     match results {
         Some(results) => {
             let intervals = intervals(root, only, results)?;

@@ -2,7 +2,7 @@
 //! execute in parallel on the host's processors.
 
 use crate::figure::Figure;
-use crate::run::{Memory, Outcome, Policy, RunError, Seen, Watch, figure_of, on_machine};
+use crate::run::{EventWatch, Memory, Outcome, Policy, RunError, RunEvents, figure_of, on_machine};
 use crate::setup::{ExperimentError, Row, Setup, Workload};
 use crate::workload::{Phase, PhasePolicies, PhasedWorkload};
 use extant_rt::{RealConfig, Rt, Sink};
@@ -100,10 +100,10 @@ impl ExperimentRun {
     /// # Errors
     /// If the run fails.
     pub(crate) fn cells(&self) -> Result<Vec<Cell>, ExperimentError> {
-        self.watched(Watched::default())
+        self.watched(EventSinks::default())
     }
 
-    fn watched(&self, watched: Watched<'_>) -> Result<Vec<Cell>, ExperimentError> {
+    fn watched(&self, watched: EventSinks<'_>) -> Result<Vec<Cell>, ExperimentError> {
         match &self.program {
             Some(program) => self.run_phases(&**program),
             None => self.workloads.iter().map(|workload| self.run_jobs(workload, &watched)).collect(),
@@ -111,9 +111,9 @@ impl ExperimentRun {
     }
 
     /// Runs it and returns, for each cell, the data needed for drawings.
-    fn seen(&self) -> Result<Vec<(Cell, Seen)>, ExperimentError> {
-        let watch = Arc::new(Watch::default());
-        let cells = self.watched(Watched { sink: Some(watch.clone()), blktrace: None })?;
+    fn seen(&self) -> Result<Vec<(Cell, RunEvents)>, ExperimentError> {
+        let watch = Arc::new(EventWatch::default());
+        let cells = self.watched(EventSinks { sink: Some(watch.clone()), blktrace: None })?;
         Ok(cells.into_iter().map(|cell| (cell, watch.take())).collect())
     }
 
@@ -150,7 +150,7 @@ impl ExperimentRun {
         Ok(self.workloads.iter().filter_map(cell).collect())
     }
 
-    fn run_jobs(&self, workload: &Workload, watched: &Watched<'_>) -> Result<Cell, ExperimentError> {
+    fn run_jobs(&self, workload: &Workload, watched: &EventSinks<'_>) -> Result<Cell, ExperimentError> {
         let of_row = &self.row.policies;
         let policy = Policy {
             elevator: of_row.elevator,
@@ -190,7 +190,7 @@ impl ExperimentRun {
 
 /// Where the events of a run go.
 #[derive(Default)]
-struct Watched<'a> {
+struct EventSinks<'a> {
     sink: Option<Arc<dyn Sink>>,
     blktrace: Option<&'a Path>,
 }
@@ -223,7 +223,7 @@ pub fn run_experiment(setup: &Setup, blktrace: Option<&Path>) -> Result<Vec<Cell
         None => side_by_side(runs(setup), ExperimentRun::cells)?,
         // One at a time, so that the blktraces left are those of the last run.
         Some(_) => {
-            let run = |run: ExperimentRun| run.watched(Watched { sink: None, blktrace });
+            let run = |run: ExperimentRun| run.watched(EventSinks { sink: None, blktrace });
             runs(setup).into_iter().map(run).collect::<Result<_, _>>()?
         }
     };
@@ -234,7 +234,7 @@ pub fn run_experiment(setup: &Setup, blktrace: Option<&Path>) -> Result<Vec<Cell
 ///
 /// # Errors
 /// As [`run_experiment`].
-pub(crate) fn run_watched(setup: &Setup) -> Result<Vec<(Cell, Seen)>, ExperimentError> {
+pub(crate) fn run_watched(setup: &Setup) -> Result<Vec<(Cell, RunEvents)>, ExperimentError> {
     Ok(side_by_side(runs(setup), ExperimentRun::seen)?.into_iter().flatten().collect())
 }
 

@@ -36,7 +36,7 @@ pub use experiment::{Cell, run_experiment};
 pub use extant_sim::Setting;
 pub use figure::Figure;
 pub use run::{
-    Aged, Chosen, Cyclictest, Direction, FileSystem, JobResult, JobsOutcome, Latency, Layout, Measured,
+    Aged, Chosen, Cyclictest, Direction, FileSystem, FilesLayout, JobResult, JobsOutcome, Latency, Measured,
     Memory, OnDevice, Outcome, Policy, ProcessorUse, QueueBounds, RunError, Samples, VolumeSpec, Written,
     on_files, on_machine,
 };

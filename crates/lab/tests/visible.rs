@@ -1,6 +1,6 @@
 //! The figures that an experiment's constants may be fitted to.
 
-use extant_lab::reproduce::{Compared, Part, compare};
+use extant_lab::reproduce::{Compared, FigureRole, compare};
 use extant_lab::{Setup, run_experiment};
 use std::path::Path;
 
@@ -91,9 +91,9 @@ fn declared_figures_are_not_scored() {
         "tiobench, write, before, cpu_mib_s",
         "tiobench, write, filtered, cpu_mib_s",
     ];
-    assert_eq!(named(|one| one.part == Part::NotDerivable), declared);
+    assert_eq!(named(|one| one.part == FigureRole::NotDerivable), declared);
     // The kernel with placeholders may be used for fitting, so none of its figures is a prediction.
-    let of_pl = named(|one| one.row == "pl" && one.part == Part::Prediction);
+    let of_pl = named(|one| one.row == "pl" && one.part == FigureRole::Prediction);
     assert!(of_pl.is_empty(), "{of_pl:?}");
 }
 
@@ -108,7 +108,7 @@ fn contradicted_figures_are_named_and_not_scored() {
         "jbod-ext4, 800M, 1 dd, ioless+background, written_mpages",
         "jbod-ext4, 800M, 10 dd, ioless+background, written_mpages",
     ];
-    let mut named = named(|one| one.part == Part::Contradicted);
+    let mut named = named(|one| one.part == FigureRole::Contradicted);
     let mut contradicted = contradicted.map(str::to_owned);
     named.sort();
     contradicted.sort();

@@ -2,32 +2,32 @@
 //! fs/buffer.c).
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, Caller, Host};
+use crate::host::{BLOCK_BYTES, ModelledHost, ScheduleCaller};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A block of the device in its page's frame, which is pinned (kernel: `struct buffer_head`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct BufferHead {
     pub(crate) block: u64,
     pub(crate) frame: u32,
     /// Its bit within the page.
     bit: u16,
 }
 
-impl Host {
+impl ModelledHost {
     /// The device page that contains a block, and the block's bit in it.
     fn place_of(&self, block: u64) -> (u64, u16) {
         (block / self.shape.page_blocks(), 1 << (block % self.shape.page_blocks()))
     }
 
-    pub(crate) fn buffer(&self, frame: u32, block: u64) -> Buffer {
-        Buffer { block, frame, bit: self.place_of(block).1 }
+    pub(crate) fn buffer(&self, frame: u32, block: u64) -> BufferHead {
+        BufferHead { block, frame, bit: self.place_of(block).1 }
     }
 
     /// Returns a block's buffer without reading it (kernel: `sb_getblk`).
-    pub(crate) async fn getblk(&self, block: u64) -> Buffer {
+    pub(crate) async fn getblk(&self, block: u64) -> BufferHead {
         let (page, device) = (self.place_of(block).0, self.shape.device());
         loop {
             if let Some(frame) = self.pinned(device, page) {
@@ -41,7 +41,7 @@ impl Host {
     }
 
     /// Returns a block's buffer, and reads the block if necessary (kernel: `sb_bread`).
-    pub(crate) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> Buffer {
+    pub(crate) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> BufferHead {
         let buffer = self.getblk(block).await;
         let is_read = || {
             let frame = &mut self.cache.lock().frames[buffer.frame as usize];
@@ -60,32 +60,33 @@ impl Host {
         buffer
     }
 
-    pub(crate) async fn lock_buffer(&self, buffer: Buffer) {
-        self.sleep(&self.buffers, Caller::Buffer, buffer.block, || self.try_lock_buffer(buffer)).await;
+    pub(crate) async fn lock_buffer(&self, buffer: BufferHead) {
+        self.sleep(&self.buffers, ScheduleCaller::Buffer, buffer.block, || self.try_lock_buffer(buffer))
+            .await;
     }
 
-    pub(crate) fn try_lock_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn try_lock_buffer(&self, buffer: BufferHead) -> bool {
         let locked = &mut self.cache.lock().frames[buffer.frame as usize].locked_buffers;
         let is_free = *locked & buffer.bit == 0;
         *locked |= buffer.bit;
         is_free
     }
 
-    pub(crate) fn unlock_buffer(&self, buffer: Buffer) {
+    pub(crate) fn unlock_buffer(&self, buffer: BufferHead) {
         self.cache.lock().frames[buffer.frame as usize].locked_buffers &= !buffer.bit;
         self.wake(&self.buffers, std::iter::once(buffer.block));
     }
 
-    pub(crate) async fn wait_on_buffer(&self, buffer: Buffer) {
+    pub(crate) async fn wait_on_buffer(&self, buffer: BufferHead) {
         let ready = || self.cache.lock().frames[buffer.frame as usize].locked_buffers & buffer.bit == 0;
-        self.sleep(&self.buffers, Caller::Buffer, buffer.block, ready).await;
+        self.sleep(&self.buffers, ScheduleCaller::Buffer, buffer.block, ready).await;
     }
 
     /// Reads or writes a locked buffer. The completion interrupt calls `ended`, then unlocks the
     /// buffer.
     pub(crate) async fn submit_buffer(
         self: &Arc<Self>,
-        buffer: Buffer,
+        buffer: BufferHead,
         write: bool,
         submitter: Submitter,
         ended: impl Fn(&Self) + Send + Sync + Clone + 'static,
@@ -106,23 +107,23 @@ impl Host {
     }
 
     /// Marks a buffer dirty (kernel: `mark_buffer_dirty`).
-    pub(crate) fn dirty_buffer(&self, buffer: Buffer) {
+    pub(crate) fn dirty_buffer(&self, buffer: BufferHead) {
         self.cache.lock().dirtied(buffer.frame, buffer.bit);
         let tick = self.tick();
         self.device_inode.lock().dirtied(self.shape.device(), tick, false);
     }
 
-    pub(crate) fn is_dirty_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn is_dirty_buffer(&self, buffer: BufferHead) -> bool {
         self.cache.lock().frames[buffer.frame as usize].dirty & buffer.bit != 0
     }
 
     /// Marks a buffer that is about to be written clean; false if it was clean already.
-    pub(crate) fn clean_buffer(&self, buffer: Buffer) -> bool {
+    pub(crate) fn clean_buffer(&self, buffer: BufferHead) -> bool {
         self.cache.lock().clean_block(buffer.frame, buffer.bit)
     }
 
     /// Starts writing a buffer if it is dirty and not locked (kernel: `ll_rw_block`).
-    pub(crate) async fn write_buffer(self: &Arc<Self>, buffer: Buffer, submitter: Submitter) {
+    pub(crate) async fn write_buffer(self: &Arc<Self>, buffer: BufferHead, submitter: Submitter) {
         if !self.try_lock_buffer(buffer) {
             return;
         }

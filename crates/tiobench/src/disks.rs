@@ -1,6 +1,6 @@
 //! The volume's disks, striped in chunks (dm-stripe), each with a request queue.
 
-use crate::requests::{Load, Place};
+use crate::request_counts::{RequestCounts, WantedRequest};
 use extant_block::{Bio, BioFlags, Buf, Chunks, Device, Op, Piece, Segment, StreamId};
 use extant_history::{BlockHost, Choice, MakeElevator, disk_queues};
 use extant_iosched::{Queue, QueueConfig};
@@ -58,15 +58,15 @@ impl Submitter {
 }
 
 /// The striped disks.
-pub(crate) struct Stripe {
+pub(crate) struct StripedDisks {
     rt: Rt,
     chunks: Chunks,
     queues: Vec<Arc<Queue>>,
     phase: AtomicU64,
-    load: Arc<Mutex<Load>>,
+    load: Arc<Mutex<RequestCounts>>,
 }
 
-impl Stripe {
+impl StripedDisks {
     pub(crate) fn new(sim: &Sim, elevator: Choice<MakeElevator>, requests: usize) -> Self {
         let machine = sim.machine();
         let models = machine.disks.iter().flat_map(|model| vec![model; model.count as usize]);
@@ -77,13 +77,13 @@ impl Stripe {
                 slice_idle_ms: machine.kernel.slice_idle_ms,
                 ..BlockHost::default()
             };
-            // Tasks get their requests from `Load` before they submit, so the queue needs no limit.
+            // Tasks get their requests from `RequestCounts` before they submit, so the queue needs no limit.
             let (requests, depth) = (usize::MAX, model.queue_depth());
             (device as Arc<dyn Device>, host, QueueConfig { requests, depth, ..QueueConfig::default() })
         };
         let disks = Disks::attach(sim).devices().into_iter().zip(models).map(disk);
         let queues = disk_queues(sim.rt(), elevator, disks);
-        let load = Arc::new(Mutex::new(Load::new(queues.len(), requests)));
+        let load = Arc::new(Mutex::new(RequestCounts::new(queues.len(), requests)));
         Self { rt: sim.rt().clone(), chunks: chunks(machine), queues, phase: AtomicU64::new(0), load }
     }
 
@@ -145,10 +145,10 @@ impl Stripe {
         let load = self.load.clone();
         match left {
             Some(mut bio) => {
-                bio.before_end(move |_| Load::put(&load, disk, write));
+                bio.before_end(move |_| RequestCounts::put(&load, disk, write));
                 queue.submit(bio);
             }
-            None => Load::put(&load, disk, write),
+            None => RequestCounts::put(&load, disk, write),
         }
     }
 
@@ -159,7 +159,7 @@ impl Stripe {
         let mut has_waited = false;
         poll_fn(|cx| {
             let now = self.rt.now();
-            let place = Place { disk, kind, is_awaited: self.queues[disk].awaits(StreamId(task)) };
+            let place = WantedRequest { disk, kind, is_awaited: self.queues[disk].awaits(StreamId(task)) };
             let mut load = self.load.lock();
             if load.take(place, now, task, has_waited) {
                 return Poll::Ready(has_waited);

@@ -1,14 +1,14 @@
 //! Dirty inodes of a superblock, and the order in which they are written back (kernel: `s_dirty`,
 //! `s_io`, `I_LOCK`).
 
-use crate::control::Control;
+use crate::writeback_control::WritebackControl;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;
 
 #[derive(Debug, Default)]
-struct Inode {
+struct InodeState {
     /// Dirtied since the last write-back began (kernel: `I_DIRTY`).
     is_dirty: bool,
     /// The inode itself was changed since then (kernel: `I_DIRTY_SYNC`).
@@ -23,8 +23,8 @@ struct Inode {
 
 /// The inodes of one superblock.
 #[derive(Debug)]
-pub(crate) struct Inodes {
-    inodes: Vec<Inode>,
+pub(crate) struct SuperblockInodes {
+    inodes: Vec<InodeState>,
     /// Dirty inodes, most recent first; write-back starts at the back.
     dirty: VecDeque<u32>,
     /// Inodes of the current pass, in the same order.
@@ -35,7 +35,7 @@ pub(crate) struct Inodes {
 
 /// What a task does next in a write-back pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum NextInode {
     /// Write back this inode, which is now locked; the flag says whether the inode itself must be
     /// written.
     Write(u32, bool),
@@ -43,10 +43,10 @@ pub(crate) enum Turn {
     End,
 }
 
-impl Inodes {
+impl SuperblockInodes {
     pub(crate) fn new(count: u64, pdflush: Arc<AtomicBool>) -> Self {
         Self {
-            inodes: (0..count).map(|_| Inode::default()).collect(),
+            inodes: (0..count).map(|_| InodeState::default()).collect(),
             dirty: VecDeque::new(),
             io: VecDeque::new(),
             pdflush,
@@ -74,34 +74,39 @@ impl Inodes {
     }
 
     /// Starts a pass (kernel: the head of `sync_sb_inodes`).
-    pub(crate) fn begin(&mut self, control: &Control) {
+    pub(crate) fn begin(&mut self, control: &WritebackControl) {
         if !control.for_kupdate() || self.io.is_empty() {
             self.dirty.drain(..).rev().for_each(|number| self.io.push_front(number));
         }
     }
 
     /// Next inode to write back, for a pass started at `began` and a queue that may be congested.
-    pub(crate) fn next(&mut self, control: &mut Control, began: u64, is_congested: bool) -> Turn {
+    pub(crate) fn next(
+        &mut self,
+        control: &mut WritebackControl,
+        began: u64,
+        is_congested: bool,
+    ) -> NextInode {
         while let Some(number) = self.io.back().copied() {
             if control.nonblocking && is_congested {
                 control.encountered_congestion = true;
-                return Turn::End;
+                return NextInode::End;
             }
             let inode = &mut self.inodes[number as usize];
             let latest = control.older_than.map_or(began, |older| older.min(began));
             if inode.dirtied > latest || control.is_pdflush() && self.pdflush.load(Relaxed) {
-                return Turn::End;
+                return NextInode::End;
             }
             if !inode.is_locked {
                 inode.is_locked = true;
                 inode.is_dirty = false;
                 self.pdflush.fetch_or(control.is_pdflush(), Relaxed);
-                return Turn::Write(number, std::mem::take(&mut inode.is_changed));
+                return NextInode::Write(number, std::mem::take(&mut inode.is_changed));
             }
             self.io.pop_back();
             self.dirty.push_front(number);
         }
-        Turn::End
+        NextInode::End
     }
 
     /// Ends the write-back of an inode and returns its waiters. `has_dirty_pages` says whether
@@ -110,7 +115,7 @@ impl Inodes {
     pub(crate) fn ended(
         &mut self,
         number: u32,
-        control: &Control,
+        control: &WritebackControl,
         has_dirty_pages: bool,
         tick: u64,
     ) -> Vec<Waker> {
@@ -156,28 +161,36 @@ mod tests {
     use super::*;
     use crate::disks::Submitter;
 
-    fn turns(inodes: &mut Inodes, control: &mut Control, began: u64) -> Vec<u32> {
+    fn turns(inodes: &mut SuperblockInodes, control: &mut WritebackControl, began: u64) -> Vec<u32> {
         inodes.begin(control);
-        let next = |inodes: &mut Inodes, control: &mut Control| match inodes.next(control, began, false) {
-            Turn::Write(number, _) => Some(number),
-            Turn::End => None,
+        let next = |inodes: &mut SuperblockInodes, control: &mut WritebackControl| match inodes
+            .next(control, began, false)
+        {
+            NextInode::Write(number, _) => Some(number),
+            NextInode::End => None,
         };
         std::iter::from_fn(|| next(inodes, control)).collect()
     }
 
     #[test]
     fn the_inode_that_was_dirtied_first_is_written_first_and_one_under_write_back_is_passed_over() {
-        let mut inodes = Inodes::new(4, Arc::default());
+        let mut inodes = SuperblockInodes::new(4, Arc::default());
         for number in [2, 0, 3] {
             inodes.dirtied(number, 1, false);
         }
-        let mut writer = Control::throttled(Submitter::throttled(9), 100);
-        assert_eq!(inodes.next(&mut writer, 1, false), Turn::End, "the round has not begun");
+        let mut writer = WritebackControl::throttled(Submitter::throttled(9), 100);
+        assert_eq!(inodes.next(&mut writer, 1, false), NextInode::End, "the round has not begun");
         inodes.begin(&writer);
-        assert_eq!(inodes.next(&mut writer, 1, false), Turn::Write(2, false));
+        assert_eq!(inodes.next(&mut writer, 1, false), NextInode::Write(2, false));
         // The second writer skips the inode that the first has locked, and the third finds nothing.
-        assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(8), 100), 1), [0, 3]);
-        assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(7), 100), 1), [0_u32; 0]);
+        assert_eq!(
+            turns(&mut inodes, &mut WritebackControl::throttled(Submitter::throttled(8), 100), 1),
+            [0, 3]
+        );
+        assert_eq!(
+            turns(&mut inodes, &mut WritebackControl::throttled(Submitter::throttled(7), 100), 1),
+            [0_u32; 0]
+        );
         // An inode left dirty goes behind the others, and is not written in the pass that redirtied
         // it.
         assert!(inodes.ended(2, &writer, true, 5).is_empty());
@@ -190,16 +203,16 @@ mod tests {
 
     #[test]
     fn one_pdflush_writes_at_a_time_and_not_to_a_congested_queue() {
-        let mut inodes = Inodes::new(2, Arc::default());
+        let mut inodes = SuperblockInodes::new(2, Arc::default());
         inodes.dirtied(0, 1, false);
         inodes.dirtied(1, 1, false);
-        let (mut first, mut second) = (Control::background(100), Control::background(100));
+        let (mut first, mut second) = (WritebackControl::background(100), WritebackControl::background(100));
         inodes.begin(&first);
-        assert_eq!(inodes.next(&mut first, 2, true), Turn::End);
+        assert_eq!(inodes.next(&mut first, 2, true), NextInode::End);
         assert!(first.encountered_congestion);
-        assert_eq!(inodes.next(&mut first, 2, false), Turn::Write(0, false));
-        assert_eq!(inodes.next(&mut second, 2, false), Turn::End);
+        assert_eq!(inodes.next(&mut first, 2, false), NextInode::Write(0, false));
+        assert_eq!(inodes.next(&mut second, 2, false), NextInode::End);
         assert!(inodes.ended(0, &first, false, 3).is_empty());
-        assert_eq!(inodes.next(&mut second, 3, false), Turn::Write(1, false));
+        assert_eq!(inodes.next(&mut second, 3, false), NextInode::Write(1, false));
     }
 }

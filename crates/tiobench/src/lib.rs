@@ -9,28 +9,28 @@
 //! selectable ([`extant_history::waits`]).
 #![forbid(unsafe_code)]
 
+mod block_map;
 mod buffers;
-mod cache;
-mod control;
 mod disks;
 mod ext2_of_2004;
 mod host;
 mod inodes;
-mod map;
 mod options;
 mod outcome;
-mod read;
-mod requests;
+mod page_cache;
+mod reading;
+mod request_counts;
 mod run;
 #[cfg(test)]
 mod tests;
 mod throttle;
 mod volume;
-mod waiters;
-mod write;
+mod waiting_crowd;
 mod writeback;
+mod writeback_control;
+mod writing;
 
-pub use host::Work;
+pub use host::PageCacheCost;
 pub use options::{Policies, Tiobench, TiobenchError};
 pub use outcome::{Phase, PhaseOutcome, Sleeps};
 pub use run::run;

@@ -1,6 +1,6 @@
 //! The results of a phase: time, processor use, and sleeps by caller.
 
-use crate::host::Host;
+use crate::host::ModelledHost;
 use extant_rt::Nanos;
 use extant_rt::wait::WaitStats;
 use extant_sim::{Sim, Spent};
@@ -153,7 +153,7 @@ impl PhaseOutcome {
 }
 
 /// Totals at the end of the previous phase.
-pub(crate) struct Books {
+pub(crate) struct Totals {
     now: Nanos,
     busy: Nanos,
     idle: u64,
@@ -162,8 +162,8 @@ pub(crate) struct Books {
     spent: Vec<Spent>,
 }
 
-impl Books {
-    pub(crate) fn open(sim: &Sim, host: &Host) -> Self {
+impl Totals {
+    pub(crate) fn open(sim: &Sim, host: &ModelledHost) -> Self {
         let stats = sim.stats();
         Self {
             now: sim.rt().now(),
@@ -176,7 +176,7 @@ impl Books {
     }
 
     /// Returns the results since the last call, and starts the next phase.
-    pub(crate) fn close(&mut self, phase: Phase, sim: &Sim, host: &Host) -> PhaseOutcome {
+    pub(crate) fn close(&mut self, phase: Phase, sim: &Sim, host: &ModelledHost) -> PhaseOutcome {
         let before = std::mem::replace(self, Self::open(sim, host));
         let earlier = |now: &Spent| {
             let is_same =

@@ -1,10 +1,10 @@
 //! Runs tiobench's phases one after the other.
 
-use crate::host::{Host, Work, world};
+use crate::host::{ModelledHost, PageCacheCost, world};
 use crate::options::{Policies, Tiobench, TiobenchError};
-use crate::outcome::{Books, Phase, PhaseOutcome};
-use crate::read::Open;
-use crate::waiters;
+use crate::outcome::{Phase, PhaseOutcome, Totals};
+use crate::reading::ReadHandle;
+use crate::waiting_crowd;
 use extant_rt::{Class, RtError};
 use extant_sim::Machine;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub fn run(
     let (sim, host) = world(options, machine, policies, seed)?;
     let rt = sim.rt();
     drop(rt.spawn("pdflush", Class::Normal, host.clone().write_old()));
-    let mut books = Books::open(&sim, &host);
+    let mut books = Totals::open(&sim, &host);
     let mut all = Vec::new();
     for phase in Phase::ALL {
         host.stripe.begin_phase();
@@ -52,24 +52,24 @@ pub fn run(
     all.push(PhaseOutcome::total(&all));
     if until == Phase::Waiters {
         let (sim, host) = world(options, machine, policies, seed)?;
-        all.push(waiters::run(&sim, &host, options.waiters)?);
+        all.push(waiting_crowd::run(&sim, &host, options.waiters)?);
     }
     Ok(all)
 }
 
 /// What a thread does in a phase.
-async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
+async fn phase_of(host: Arc<ModelledHost>, phase: Phase, file: u32) {
     let blocks = host.shape.file_blocks();
     let mut rng = host.rt.rng(&format!("{phase:?} {file}"));
-    let mut open = Open::new(&host, file);
+    let mut open = ReadHandle::new(&host, file);
     if phase == Phase::Write {
         host.create(file).await;
     }
     let count = if phase.is_random() { u64::from(host.options.random_ops) } else { blocks };
     for n in 0..count {
         let block = if phase.is_random() { rng.below(blocks) } else { n };
-        host.rt.charge(Work::User(1));
-        host.rt.charge(Work::Syscall(1));
+        host.rt.charge(PageCacheCost::User(1));
+        host.rt.charge(PageCacheCost::Syscall(1));
         if phase.writes() {
             host.write(file, block).await;
         } else {

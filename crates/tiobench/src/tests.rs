@@ -1,9 +1,9 @@
 //! Tests the model of the Linux 2.6.6 page cache with a few pages.
 
-use crate::control::Control;
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, Caller, Host, world};
+use crate::host::{BLOCK_BYTES, ModelledHost, ScheduleCaller, world};
 use crate::options::{Policies, Tiobench};
+use crate::writeback_control::WritebackControl;
 use extant_rt::{Class, Nanos};
 use extant_sim::{Machine, Sim};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A world in its initial state, whose queues have this many requests.
-fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
+fn small(threads: u32, requests: usize) -> (Sim, Arc<ModelledHost>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/e3000-2004.toml");
     let machine = Machine::load(&path).unwrap();
     let policies = Policies {
@@ -26,7 +26,7 @@ fn small(threads: u32, requests: usize) -> (Sim, Arc<Host>) {
 }
 
 /// Whether a page's frame is locked, dirty, and under write-back.
-fn state(host: &Host, file: u32, page: u64) -> (bool, bool, bool) {
+fn state(host: &ModelledHost, file: u32, page: u64) -> (bool, bool, bool) {
     let cache = host.cache.lock();
     let frame = cache.frames[cache.find(file, page).unwrap() as usize];
     (frame.locked, frame.dirty != 0, frame.writeback)
@@ -58,7 +58,7 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
         host.stripe.submit(other, true, Submitter::throttled(1), || {}).await;
         let writer = host.clone();
         let writer = rt.spawn("writer", Class::Normal, async move {
-            writer.write_pages(0, &mut Control::throttled(Submitter::throttled(0), 100)).await;
+            writer.write_pages(0, &mut WritebackControl::throttled(Submitter::throttled(0), 100)).await;
         });
         rt.sleep(Nanos::from_millis(2)).await;
         assert_eq!(state(&host, 0, 3), (false, false, true), "in the bio that waits");
@@ -66,7 +66,7 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
         assert_eq!(state(&host, 0, 5), (false, true, false), "not looked at yet");
         // Meanwhile the file's own thread writes to that page, and waits for its lock.
         host.write(0, 8).await;
-        assert_eq!(host.sleeps[Caller::PageLock as usize].load(Relaxed), 1);
+        assert_eq!(host.sleeps[ScheduleCaller::PageLock as usize].load(Relaxed), 1);
         writer.await.unwrap();
         assert_eq!(state(&host, 0, 5), (false, false, true));
         assert!(state(&host, 0, 4).1, "dirty again");
@@ -88,11 +88,11 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
         let other = host.stripe.pieces(byte + (1 << 20) * 100, 4096)[0];
         host.stripe.submit(other, true, Submitter::throttled(1), || {}).await;
         let before = rt.now();
-        let mut background = Control::background(100);
+        let mut background = WritebackControl::background(100);
         host.write_inodes(&mut background).await;
         assert!(background.encountered_congestion && background.left == 100);
         assert!(rt.now() < before + Nanos::from_millis(1));
-        let mut throttled = Control::throttled(Submitter::throttled(0), 100);
+        let mut throttled = WritebackControl::throttled(Submitter::throttled(0), 100);
         host.write_inodes(&mut throttled).await;
         // Four pages of the file, and the device pages that its blocks dirtied.
         assert!(throttled.left < 96 && !throttled.encountered_congestion);
@@ -103,7 +103,7 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
 }
 
 /// How many of these device blocks have a valid buffer.
-fn cached(host: &Host, blocks: &BTreeSet<u64>) -> usize {
+fn cached(host: &ModelledHost, blocks: &BTreeSet<u64>) -> usize {
     let cache = host.cache.lock();
     let pages = host.shape.page_blocks();
     let is_cached = |block: &&u64| {
@@ -127,7 +127,7 @@ fn a_block_of_pointers_is_dirtied_with_its_file_written_by_its_fsync_and_read_on
         let pointers: BTreeSet<u64> =
             (0..blocks).flat_map(|block| host.volume.lock().branch(0, block)).collect();
         assert_eq!((pointers.len(), cached(&host, &pointers)), (1, 1), "256 blocks need one");
-        let buffers = host.sleeps[Caller::Buffer as usize].load(Relaxed);
+        let buffers = host.sleeps[ScheduleCaller::Buffer as usize].load(Relaxed);
         host.fsync(0).await;
         let (dirty, device) = {
             let cache = host.cache.lock();
@@ -135,7 +135,7 @@ fn a_block_of_pointers_is_dirtied_with_its_file_written_by_its_fsync_and_read_on
         };
         // A bitmap of inodes and one of blocks stay dirty: they do not belong to the file.
         assert_eq!((dirty, device), (0, 1), "the two share a page");
-        assert!(host.sleeps[Caller::Buffer as usize].load(Relaxed) > buffers, "fsync waits for each");
+        assert!(host.sleeps[ScheduleCaller::Buffer as usize].load(Relaxed) > buffers, "fsync waits for each");
 
         // The file's pages and its pointer block are evicted; then two tasks look up blocks that
         // need the pointer block.

@@ -1,9 +1,9 @@
 //! Limits on dirty pages, and write-back by pdflush (kernel: `balance_dirty_pages`,
 //! `background_writeout`, `wb_kupdate`).
 
-use crate::control::Control;
 use crate::disks::Submitter;
-use crate::host::Host;
+use crate::host::ModelledHost;
+use crate::writeback_control::WritebackControl;
 use extant_rt::{Class, Nanos};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +22,7 @@ const TURN: i64 = 1024;
 const KUPDATE_EVERY: Nanos = Nanos::from_secs(5);
 const KUPDATE_AGE: Nanos = Nanos::from_secs(30);
 
-impl Host {
+impl ModelledHost {
     /// Called after every write (kernel: `balance_dirty_pages_ratelimited`).
     pub(crate) async fn balance(self: &Arc<Self>, file: u32) {
         let lane = self.rt.lane() as usize % self.dirtied.len();
@@ -52,7 +52,7 @@ impl Host {
         let mut written = 0;
         while self.cache.lock().check_limit() {
             if self.cache.lock().dirty_pages > 0 {
-                let mut control = Control::throttled(Submitter::throttled(file), chunk);
+                let mut control = WritebackControl::throttled(Submitter::throttled(file), chunk);
                 self.write_inodes(&mut control).await;
                 written += chunk - control.left;
                 if !self.cache.lock().check_limit() || written >= chunk {
@@ -65,7 +65,7 @@ impl Host {
 
     async fn write_background(self: Arc<Self>) {
         while self.cache.lock().wants_background() {
-            let mut control = Control::background(TURN);
+            let mut control = WritebackControl::background(TURN);
             self.write_inodes(&mut control).await;
             if control.left > 0 {
                 self.stripe.congestion_wait().await;
@@ -85,7 +85,7 @@ impl Host {
             let older = self.tick().checked_sub(age);
             let mut left = self.cache.lock().dirty_pages as i64 + self.shape.files as i64;
             while let Some(older) = older.filter(|_| left > 0) {
-                let mut control = Control::kupdate(TURN, older);
+                let mut control = WritebackControl::kupdate(TURN, older);
                 self.write_inodes(&mut control).await;
                 if control.left > 0 {
                     if !control.encountered_congestion {

@@ -1,8 +1,8 @@
 //! An ext2 volume: inodes, data blocks and pointer blocks of files (kernel: fs/ext2/inode.c,
 //! ialloc.c).
 
-use crate::cache::{NONE, Shape};
 use crate::ext2_of_2004::{Ext2Layout, ext2_of_2004};
+use crate::page_cache::{NONE, RunSizes};
 use extant_history::alloc::{BlockAllocator, Ext2, FileId, FreeSpace, Request, Work};
 
 /// Blocks that the inode points to directly, and pointers per block (kernel: `EXT2_NDIR_BLOCKS`,
@@ -14,7 +14,7 @@ const POINTERS: u64 = 1024;
 const ROOT: u64 = 2;
 
 #[derive(Clone, Debug, Default)]
-struct File {
+struct Ext2File {
     /// First block of the inode's group, where the search for the file's first block starts.
     group_first: u64,
     /// Block of the inode table that holds the inode.
@@ -26,11 +26,11 @@ struct File {
 }
 
 /// The files of the volume.
-pub(crate) struct Volume {
-    shape: Shape,
+pub(crate) struct Ext2Volume {
+    shape: RunSizes,
     layout: Ext2Layout,
     allocator: Ext2,
-    files: Vec<File>,
+    files: Vec<Ext2File>,
     /// Inodes in use, by group.
     inodes: Vec<u64>,
     /// Location of each block of each file.
@@ -39,7 +39,7 @@ pub(crate) struct Volume {
 
 /// What a new block of a file changes.
 #[derive(Debug, Default)]
-pub(crate) struct Grown {
+pub(crate) struct GrownBlock {
     pub(crate) place: u64,
     /// Block bitmaps, which are read and dirtied.
     pub(crate) bitmaps: Vec<u64>,
@@ -62,15 +62,15 @@ pub(crate) fn is_boundary(block: u64) -> bool {
     block + 1 >= DIRECT && (block + 1 - DIRECT).is_multiple_of(POINTERS)
 }
 
-impl Volume {
-    pub(crate) fn new(shape: Shape, bytes: u64) -> Result<Self, String> {
+impl Ext2Volume {
+    pub(crate) fn new(shape: RunSizes, bytes: u64) -> Result<Self, String> {
         let layout = ext2_of_2004(bytes)?;
         let Ext2Layout { geometry, ref free, .. } = layout;
         let space = FreeSpace { geometry, free: free.clone(), stripe_blocks: 0 };
         let mut inodes = vec![0; geometry.groups as usize];
         inodes[0] = layout.reserved_inodes;
         let pointers = path(shape.file_blocks() - 1).last().map_or(0, |last| last + 1);
-        let file = File { pointers: vec![NONE; pointers], ..File::default() };
+        let file = Ext2File { pointers: vec![NONE; pointers], ..Ext2File::default() };
         Ok(Self {
             allocator: Ext2::new(&space),
             files: vec![file; shape.files as usize],
@@ -101,9 +101,9 @@ impl Volume {
         let [_, bitmap, table] = self.layout.groups[group as usize];
         let number = self.inodes[group as usize];
         self.inodes[group as usize] += 1;
-        let made = &mut self.files[file as usize];
-        made.group_first = self.layout.geometry.first_block + group * self.layout.geometry.group_blocks;
-        made.inode_block = table + number / self.layout.block_inodes;
+        let inode = &mut self.files[file as usize];
+        inode.group_first = self.layout.geometry.first_block + group * self.layout.geometry.group_blocks;
+        inode.inode_block = table + number / self.layout.block_inodes;
         bitmap
     }
 
@@ -128,8 +128,8 @@ impl Volume {
 
     /// Allocates a block, after the missing pointer blocks on its path (kernel:
     /// `ext2_alloc_branch`).
-    pub(crate) fn grow(&mut self, file: u32, block: u64) -> Grown {
-        let mut grown = Grown::default();
+    pub(crate) fn grow(&mut self, file: u32, block: u64) -> GrownBlock {
+        let mut grown = GrownBlock::default();
         // The allocator sees a pointer block as a file block that precedes the first one it points
         // to.
         let before = path(block).last().map_or(0, |last| last as u64 + 1);
@@ -147,7 +147,7 @@ impl Volume {
         grown
     }
 
-    fn allocate(&mut self, file: u32, number: u64, grown: &mut Grown) -> u64 {
+    fn allocate(&mut self, file: u32, number: u64, grown: &mut GrownBlock) -> u64 {
         let geometry = self.layout.geometry;
         // Consecutive threads' files start in different sixteenths of the group (kernel:
         // `ext2_find_near`).
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn blocks_of_pointers_lie_before_the_first_block_that_they_point_to() {
         let options = Tiobench { threads: 2, mib_per_thread: 16, random_ops: 0, waiters: 0 };
-        let mut volume = Volume::new(Shape::new(options, 8192), 1 << 30).unwrap();
+        let mut volume = Ext2Volume::new(RunSizes::new(options, 8192), 1 << 30).unwrap();
         let bitmap = volume.create(0);
         assert_eq!(
             (volume.create(1), volume.inode_block(0)),

@@ -1,11 +1,11 @@
 //! Write-back of files' pages (kernel: `writeback_inodes`, `mpage_writepages`,
 //! `block_write_full_page`).
 
-use crate::control::Control;
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, Caller, Host, Work};
-use crate::inodes::Turn;
+use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, ScheduleCaller};
+use crate::inodes::NextInode;
 use crate::volume::is_boundary;
+use crate::writeback_control::WritebackControl;
 use extant_cache::Cost;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,33 +18,33 @@ const PAGEVEC: usize = 16;
 const BIO_BYTES: u64 = 255 * 512;
 
 /// Pages contiguous on the volume, to be written together (kernel: `struct bio`).
-pub(crate) struct Run {
+pub(crate) struct PageRun {
     byte: u64,
     bytes: u64,
     frames: Vec<u32>,
 }
 
 /// Bios of pages that leave write-back together, when the last one completes.
-struct Transfer {
+struct WriteTransfer {
     frames: Vec<u32>,
     left: AtomicUsize,
 }
 
-impl Host {
+impl ModelledHost {
     pub(crate) fn tick(&self) -> u64 {
         (u128::from(self.rt.now().0) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
     /// Writes back dirty files in order, then the block device (kernel: `writeback_inodes`,
     /// `sync_sb_inodes`).
-    pub(crate) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
+    pub(crate) async fn write_inodes(self: &Arc<Self>, control: &mut WritebackControl) {
         for inodes in [&self.inodes, &self.device_inode] {
             let began = self.tick();
             inodes.lock().begin(control);
             loop {
                 let is_congested = self.stripe.is_congested(true);
                 let turn = inodes.lock().next(control, began, is_congested);
-                let Turn::Write(file, is_changed) = turn else { break };
+                let NextInode::Write(file, is_changed) = turn else { break };
                 self.write_pages(file, control).await;
                 if is_changed {
                     self.write_inode(file, control.submitter, false).await;
@@ -58,7 +58,7 @@ impl Host {
         }
     }
 
-    pub(crate) fn end_inode(&self, file: u32, control: &Control) {
+    pub(crate) fn end_inode(&self, file: u32, control: &WritebackControl) {
         let has_dirty_pages = !self.cache.lock().dirty[file as usize].is_empty();
         let tick = self.tick();
         let inodes = if file == self.shape.device() { &self.device_inode } else { &self.inodes };
@@ -68,7 +68,7 @@ impl Host {
 
     /// Starts writing a file's dirty pages in order, from where the last write-back ended (kernel:
     /// `mpage_writepages`).
-    pub(crate) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut Control) {
+    pub(crate) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut WritebackControl) {
         if control.nonblocking && self.stripe.is_congested(true) {
             control.encountered_congestion = true;
             return;
@@ -102,8 +102,8 @@ impl Host {
         file: u32,
         page: u32,
         frame: u32,
-        bio: &mut Option<Run>,
-        control: &mut Control,
+        bio: &mut Option<PageRun>,
+        control: &mut WritebackControl,
     ) -> bool {
         self.rt.charge(Cost::PageLookup(1));
         self.lock_page(frame).await;
@@ -142,7 +142,7 @@ impl Host {
         page: u32,
         frame: u32,
         dirty: u16,
-        bio: &mut Option<Run>,
+        bio: &mut Option<PageRun>,
         submitter: Submitter,
     ) {
         let valid = self.cache.lock().frames[frame as usize].valid;
@@ -160,7 +160,8 @@ impl Host {
             // Block by block, each with its own bio (kernel: `block_write_full_page`).
             self.submit(bio.take(), submitter).await;
             self.begin_writeback(file, page, frame);
-            let transfer = Arc::new(Transfer { frames: vec![frame], left: AtomicUsize::new(places.len()) });
+            let transfer =
+                Arc::new(WriteTransfer { frames: vec![frame], left: AtomicUsize::new(places.len()) });
             for place in places {
                 self.submit_part(place * BLOCK_BYTES, BLOCK_BYTES, &transfer, submitter).await;
             }
@@ -171,7 +172,7 @@ impl Host {
         if bio.as_ref().is_some_and(|bio| bio.byte + bio.bytes != byte || bio.bytes + bytes > BIO_BYTES) {
             self.submit(bio.take(), submitter).await;
         }
-        let run = bio.get_or_insert(Run { byte, bytes: 0, frames: Vec::new() });
+        let run = bio.get_or_insert(PageRun { byte, bytes: 0, frames: Vec::new() });
         run.bytes += bytes;
         run.frames.push(frame);
         self.begin_writeback(file, page, frame);
@@ -195,7 +196,7 @@ impl Host {
     }
 
     /// Writes the dirty buffers of a page of the block device (kernel: `block_write_full_page`).
-    async fn write_buffers(self: &Arc<Self>, page: u32, frame: u32, dirty: u16, control: &Control) {
+    async fn write_buffers(self: &Arc<Self>, page: u32, frame: u32, dirty: u16, control: &WritebackControl) {
         let first = u64::from(page) * self.shape.page_blocks();
         let mut locked = Vec::new();
         for block in (0..16).filter(|block| dirty & 1 << block != 0) {
@@ -233,9 +234,9 @@ impl Host {
         self.unlock_page(frame);
     }
 
-    async fn submit(self: &Arc<Self>, bio: Option<Run>, submitter: Submitter) {
-        let Some(Run { byte, bytes, frames }) = bio else { return };
-        let transfer = Arc::new(Transfer { frames, left: AtomicUsize::new(1) });
+    async fn submit(self: &Arc<Self>, bio: Option<PageRun>, submitter: Submitter) {
+        let Some(PageRun { byte, bytes, frames }) = bio else { return };
+        let transfer = Arc::new(WriteTransfer { frames, left: AtomicUsize::new(1) });
         self.submit_part(byte, bytes, &transfer, submitter).await;
     }
 
@@ -244,7 +245,7 @@ impl Host {
         self: &Arc<Self>,
         byte: u64,
         bytes: u64,
-        transfer: &Arc<Transfer>,
+        transfer: &Arc<WriteTransfer>,
         submitter: Submitter,
     ) {
         let pieces = self.stripe.pieces(byte, bytes);
@@ -256,7 +257,7 @@ impl Host {
     }
 
     /// Called in the completion interrupt.
-    fn part_written(&self, transfer: &Transfer) {
+    fn part_written(&self, transfer: &WriteTransfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
         }
@@ -265,12 +266,12 @@ impl Host {
 
     fn page_written(&self, frame: u32) {
         self.cache.lock().end_writeback(frame);
-        self.rt.charge(Work::PageState(1));
+        self.rt.charge(PageCacheCost::PageState(1));
         self.wake(&self.pages, std::iter::once(u64::from(frame)));
     }
 
     pub(crate) async fn wait_written(&self, frame: u32) {
         let ready = || !self.cache.lock().frames[frame as usize].writeback;
-        self.sleep(&self.pages, Caller::PageBit, u64::from(frame), ready).await;
+        self.sleep(&self.pages, ScheduleCaller::PageBit, u64::from(frame), ready).await;
     }
 }

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use std::ops::Range;
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub(super) type Failure = DrawingAreaErrorKind<std::io::Error>;
+pub(super) type DrawingError = DrawingAreaErrorKind<std::io::Error>;
 pub(super) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// The text of a label on an axis.
@@ -35,7 +35,7 @@ pub(super) const NUMBER_WIDTH: u32 = 58;
 
 impl Axes<'_> {
     /// Draws them.
-    pub(super) fn draw<'a, 'b>(&self, area: &'a Area<'b>) -> Result<Chart<'a, 'b>, Failure> {
+    pub(super) fn draw<'a, 'b>(&self, area: &'a Area<'b>) -> Result<Chart<'a, 'b>, DrawingError> {
         let mut chart: Chart<'a, 'b> = ChartBuilder::on(area)
             .caption(self.title, ("sans-serif", 14))
             .margin(8)
@@ -68,7 +68,7 @@ pub(super) fn line<'a, 'b: 'a>(
     name: &str,
     colour: RGBColor,
     points: &[(f64, f64)],
-) -> Result<(), Failure> {
+) -> Result<(), DrawingError> {
     chart
         .draw_series(LineSeries::new(points.iter().copied(), colour))?
         .label(name)
@@ -77,7 +77,7 @@ pub(super) fn line<'a, 'b: 'a>(
 }
 
 /// Draws the legend.
-pub(super) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), Failure> {
+pub(super) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), DrawingError> {
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)

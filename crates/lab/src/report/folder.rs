@@ -8,7 +8,7 @@
 use super::experiment_table;
 use super::workload_drawing::draw_workload;
 use crate::experiment::{Cell, run_watched};
-use crate::run::Seen;
+use crate::run::RunEvents;
 use crate::setup::{ExperimentError, Setup, Workload};
 use std::fmt::Write;
 use std::path::Path;
@@ -18,11 +18,11 @@ use std::path::Path;
 /// # Errors
 /// The first run that fails, or a file that cannot be written.
 pub(crate) fn write_folder(setup: &Setup, path: &Path, folder: &Path) -> Result<Vec<Cell>, ExperimentError> {
-    let (cells, seen): (Vec<Cell>, Vec<Seen>) = run_watched(setup)?.into_iter().unzip();
+    let (cells, seen): (Vec<Cell>, Vec<RunEvents>) = run_watched(setup)?.into_iter().unzip();
     let mut text = format!("# {}\n\n```\n{}```\n", setup.name, experiment_table(setup, &cells));
     let mut files = Vec::new();
     for (number, Workload { name: workload, .. }) in setup.workloads.iter().enumerate() {
-        let of: Vec<(&Cell, &Seen)> =
+        let of: Vec<(&Cell, &RunEvents)> =
             cells.iter().zip(&seen).filter(|(cell, _)| cell.workload == *workload).collect();
         let _ = writeln!(text, "\n## {workload}\n");
         if let Some(drawing) = draw_workload(workload, &of) {

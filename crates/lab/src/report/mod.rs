@@ -20,7 +20,7 @@ pub(crate) use folder::write_folder;
 pub(crate) use names_list::list;
 pub use side_by_side::{Column, CompareError, JobFigure, compare};
 pub use text_table::Format;
-pub(crate) use text_table::{Line, table};
+pub(crate) use text_table::{TableRow, table};
 pub use trace_drawing::draw_trace;
 
 /// The percentiles that fio reports by default.

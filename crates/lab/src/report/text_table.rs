@@ -15,14 +15,14 @@ pub enum Format {
 }
 
 /// The cells of a row.
-pub(crate) type Line = Vec<String>;
+pub(crate) type TableRow = Vec<String>;
 
 /// Appends a table whose first four columns are words.
-pub(crate) fn table(out: &mut String, markdown: bool, columns: &[&str], rows: &[Line]) {
+pub(crate) fn table(out: &mut String, markdown: bool, columns: &[&str], rows: &[TableRow]) {
     if markdown { markdown_table(out, columns, rows) } else { text_table(out, columns, rows) }
 }
 
-fn text_table(out: &mut String, columns: &[&str], rows: &[Line]) {
+fn text_table(out: &mut String, columns: &[&str], rows: &[TableRow]) {
     let width = |n: usize| {
         let cells = rows.iter().map(|row| row[n].chars().count());
         cells.max().unwrap_or(0).max(columns[n].chars().count())
@@ -41,7 +41,7 @@ fn text_table(out: &mut String, columns: &[&str], rows: &[Line]) {
     rows.iter().for_each(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
 }
 
-fn markdown_table(out: &mut String, columns: &[&str], rows: &[Line]) {
+fn markdown_table(out: &mut String, columns: &[&str], rows: &[TableRow]) {
     let _ = writeln!(out, "| {} |", columns.join(" | "));
     let _ = writeln!(
         out,

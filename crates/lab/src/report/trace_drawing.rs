@@ -1,6 +1,6 @@
 //! Draws dirty memory and pauses over time as SVG.
 
-use super::axes::{Area, Axes, Failure, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
+use super::axes::{Area, Axes, DrawingError, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
 use crate::trace::{Levels, Trace};
 use plotters::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ const CAUSES: [RGBColor; 6] =
     [DIRTY, WRITEBACK, BACKGROUND, LIMIT, RGBColor(148, 103, 189), RGBColor(140, 86, 75)];
 
 /// A line: its name, its colour, and its points in seconds and MiB.
-struct Line {
+struct LevelLine {
     name: &'static str,
     colour: RGBColor,
     points: Vec<(f64, f64)>,
@@ -56,7 +56,7 @@ fn panels(
     devices: &BTreeMap<u32, Vec<&Levels>>,
     rows: u32,
     root: &Area<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), DrawingError> {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
     title.draw_text(&trace.about, &("sans-serif", 15).into_text_style(&title), (12, 10))?;
@@ -68,18 +68,18 @@ fn panels(
         thinned(levels.iter().map(|l| (l.at.as_secs_f64(), pages(l) as f64 / 256.0)).collect(), end_s)
     };
     let lines = [
-        Line { name: "limit", colour: LIMIT, points: of(&all, &|l| l.limit) },
-        Line { name: "background threshold", colour: BACKGROUND, points: of(&all, &|l| l.background) },
-        Line { name: "dirty and write-back", colour: TOTAL, points: of(&all, &Levels::total) },
-        Line { name: "reclaimable", colour: DIRTY, points: of(&all, &|l| l.reclaimable) },
-        Line { name: "write-back", colour: WRITEBACK, points: of(&all, &|l| l.writeback) },
+        LevelLine { name: "limit", colour: LIMIT, points: of(&all, &|l| l.limit) },
+        LevelLine { name: "background threshold", colour: BACKGROUND, points: of(&all, &|l| l.background) },
+        LevelLine { name: "dirty and write-back", colour: TOTAL, points: of(&all, &Levels::total) },
+        LevelLine { name: "reclaimable", colour: DIRTY, points: of(&all, &|l| l.reclaimable) },
+        LevelLine { name: "write-back", colour: WRITEBACK, points: of(&all, &|l| l.writeback) },
     ];
     amounts(&overall, "all devices", &lines, end_s, true)?;
     for ((device, levels), area) in devices.iter().zip(each.split_evenly((rows.max(1) as usize, 2))) {
         let lines = [
-            Line { name: "limit", colour: LIMIT, points: of(levels, &|l| l.device_limit) },
-            Line { name: "reclaimable", colour: DIRTY, points: of(levels, &|l| l.device_reclaimable) },
-            Line { name: "write-back", colour: WRITEBACK, points: of(levels, &|l| l.device_writeback) },
+            LevelLine { name: "limit", colour: LIMIT, points: of(levels, &|l| l.device_limit) },
+            LevelLine { name: "reclaimable", colour: DIRTY, points: of(levels, &|l| l.device_reclaimable) },
+            LevelLine { name: "write-back", colour: WRITEBACK, points: of(levels, &|l| l.device_writeback) },
         ];
         amounts(&area, &trace.device(*device), &lines, end_s, false)?;
     }
@@ -103,11 +103,17 @@ fn thinned(points: Vec<(f64, f64)>, end_s: f64) -> Vec<(f64, f64)> {
     kept
 }
 
-fn amounts(area: &Area<'_>, title: &str, lines: &[Line], end_s: f64, named: bool) -> Result<(), Failure> {
+fn amounts(
+    area: &Area<'_>,
+    title: &str,
+    lines: &[LevelLine],
+    end_s: f64,
+    named: bool,
+) -> Result<(), DrawingError> {
     let most = lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(0.0, f64::max);
     let most = if most > 0.0 { most * 1.05 } else { 1.0 };
     let mut chart = over_time(title, end_s, most, "MiB").draw(area)?;
-    for Line { name, colour, points } in lines {
+    for LevelLine { name, colour, points } in lines {
         line(&mut chart, name, *colour, points)?;
     }
     if named { legend(&mut chart) } else { Ok(()) }
@@ -126,7 +132,7 @@ fn over_time<'a>(title: &'a str, end_s: f64, most: f64, y_unit: &'a str) -> Axes
     }
 }
 
-fn waits(area: &Area<'_>, trace: &Trace, end_s: f64) -> Result<(), Failure> {
+fn waits(area: &Area<'_>, trace: &Trace, end_s: f64) -> Result<(), DrawingError> {
     let mut by_length: Vec<_> = trace.pauses.iter().collect();
     by_length.sort_by(|a, b| b.took.cmp(&a.took).then(a.at.cmp(&b.at)));
     let title = if by_length.len() > MOST_PAUSES {

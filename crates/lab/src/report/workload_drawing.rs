@@ -1,8 +1,8 @@
 //! Draws a workload, with one colour per row.
 
-use super::axes::{Area, Axes, Failure, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
+use super::axes::{Area, Axes, DrawingError, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
 use crate::experiment::Cell;
-use crate::run::{Latency, STEP, Seen};
+use crate::run::{Latency, RunEvents, STEP};
 use plotters::prelude::*;
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ const COLOURS: [RGBColor; 10] = [
 ];
 
 /// A line in a panel: its row, its colour's index, and its points.
-type Line = (String, usize, Vec<(f64, f64)>);
+type PanelLine = (String, usize, Vec<(f64, f64)>);
 
 struct Panel {
     title: &'static str,
@@ -36,11 +36,11 @@ struct Panel {
     y: &'static str,
     /// The x axis is logarithmic with this base.
     powers_of: Option<f64>,
-    lines: Vec<Line>,
+    lines: Vec<PanelLine>,
 }
 
 /// Draws the runs of a workload; `None` if there is nothing to draw. The output is deterministic.
-pub(super) fn draw_workload(workload: &str, runs: &[(&Cell, &Seen)]) -> Option<String> {
+pub(super) fn draw_workload(workload: &str, runs: &[(&Cell, &RunEvents)]) -> Option<String> {
     // One seed is enough for a drawing.
     let seed = runs.first()?.0.seed;
     let runs: Vec<_> = runs.iter().filter(|(cell, _)| cell.seed == seed).copied().collect();
@@ -68,10 +68,10 @@ fn all(
     workload: &str,
     panels: &[Panel],
     causes: &[(String, Vec<f64>)],
-    runs: &[(&Cell, &Seen)],
+    runs: &[(&Cell, &RunEvents)],
     rows: usize,
     root: &Area<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), DrawingError> {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
     title.draw_text(workload, &("sans-serif", 16).into_text_style(&title), (12, 9))?;
@@ -85,7 +85,9 @@ fn all(
     }
 }
 
-fn named<'a>(runs: &'a [(&'a Cell, &'a Seen)]) -> impl Iterator<Item = (usize, &'a Cell, &'a Seen)> {
+fn named<'a>(
+    runs: &'a [(&'a Cell, &'a RunEvents)],
+) -> impl Iterator<Item = (usize, &'a Cell, &'a RunEvents)> {
     runs.iter().enumerate().map(|(number, (cell, seen))| (number % COLOURS.len(), *cell, *seen))
 }
 
@@ -102,8 +104,8 @@ fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
     points
 }
 
-fn completions(runs: &[(&Cell, &Seen)]) -> Panel {
-    let line = |(colour, cell, _): (usize, &Cell, &Seen)| {
+fn completions(runs: &[(&Cell, &RunEvents)]) -> Panel {
+    let line = |(colour, cell, _): (usize, &Cell, &RunEvents)| {
         let mut all = Latency::default();
         for result in cell.outcome.jobs().into_iter().flat_map(|jobs| &jobs.results) {
             all.merge(&result.measured.read.completion);
@@ -115,8 +117,8 @@ fn completions(runs: &[(&Cell, &Seen)]) -> Panel {
     Panel { title: "latency of I/Os", x: "ms", y: "% as short", powers_of: Some(10.0), lines }
 }
 
-fn scheduling(runs: &[(&Cell, &Seen)]) -> Panel {
-    let line = |(colour, cell, _): (usize, &Cell, &Seen)| {
+fn scheduling(runs: &[(&Cell, &RunEvents)]) -> Panel {
+    let line = |(colour, cell, _): (usize, &Cell, &RunEvents)| {
         let latency = cell.outcome.jobs().and_then(|jobs| jobs.latency.as_ref());
         let points = latency.map(distribution).unwrap_or_default();
         (cell.row.clone(), colour, points)
@@ -125,8 +127,8 @@ fn scheduling(runs: &[(&Cell, &Seen)]) -> Panel {
     Panel { title: "scheduling latency", x: "ms", y: "% as short", powers_of: Some(10.0), lines }
 }
 
-fn dirty(runs: &[(&Cell, &Seen)]) -> Panel {
-    let line = |(colour, cell, seen): (usize, &Cell, &Seen)| {
+fn dirty(runs: &[(&Cell, &RunEvents)]) -> Panel {
+    let line = |(colour, cell, seen): (usize, &Cell, &RunEvents)| {
         let step = seen.dirty_pages.len().div_ceil(1000).max(1);
         let points = seen.dirty_pages.iter().step_by(step);
         let points = points.map(|(at, pages)| (at.as_secs_f64(), *pages as f64 / 256.0)).collect();
@@ -136,8 +138,8 @@ fn dirty(runs: &[(&Cell, &Seen)]) -> Panel {
     Panel { title: "dirty and under write-back", x: "time, s", y: "MiB", powers_of: None, lines }
 }
 
-fn rate(runs: &[(&Cell, &Seen)]) -> Panel {
-    let line = |(colour, cell, seen): (usize, &Cell, &Seen)| {
+fn rate(runs: &[(&Cell, &RunEvents)]) -> Panel {
+    let line = |(colour, cell, seen): (usize, &Cell, &RunEvents)| {
         let last = seen.moved_bytes.last_key_value().map_or(0, |(step, _)| *step);
         let span = (last + 1).div_ceil(SPANS);
         let mut spans = vec![0_u64; (last / span + 1) as usize];
@@ -152,8 +154,8 @@ fn rate(runs: &[(&Cell, &Seen)]) -> Panel {
     Panel { title: "bandwidth of the disks", x: "time, s", y: "MiB/s", powers_of: None, lines }
 }
 
-fn sizes(runs: &[(&Cell, &Seen)]) -> Panel {
-    let line = |(colour, cell, seen): (usize, &Cell, &Seen)| {
+fn sizes(runs: &[(&Cell, &RunEvents)]) -> Panel {
+    let line = |(colour, cell, seen): (usize, &Cell, &RunEvents)| {
         let total: u64 = seen.commands.values().sum();
         let point = |(bytes, count): (&u64, &u64)| {
             ((*bytes as f64 / 1024.0).log2(), 100.0 * *count as f64 / total.max(1) as f64)
@@ -168,7 +170,7 @@ fn sizes(runs: &[(&Cell, &Seen)]) -> Panel {
     Panel { title: "sizes of commands", x: "KiB", y: "% of them", powers_of: Some(2.0), lines }
 }
 
-fn lines(panel: &Panel, area: &Area<'_>) -> Result<(), Failure> {
+fn lines(panel: &Panel, area: &Area<'_>) -> Result<(), DrawingError> {
     let points = || panel.lines.iter().flat_map(|(_, _, points)| points);
     let bounds = |of: &dyn Fn(&(f64, f64)) -> f64| {
         let each = points().map(of);
@@ -204,7 +206,7 @@ fn lines(panel: &Panel, area: &Area<'_>) -> Result<(), Failure> {
 
 /// Processor time by cause for each run, in per cent of one processor. The largest causes come
 /// first; the rest are combined.
-fn causes(runs: &[(&Cell, &Seen)]) -> Vec<(String, Vec<f64>)> {
+fn causes(runs: &[(&Cell, &RunEvents)]) -> Vec<(String, Vec<f64>)> {
     let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (number, (cell, _)) in runs.iter().enumerate() {
         let Some(jobs) = cell.outcome.jobs() else { continue };
@@ -228,7 +230,11 @@ fn causes(runs: &[(&Cell, &Seen)]) -> Vec<(String, Vec<f64>)> {
 }
 
 /// Draws one stacked bar per row, split by cause.
-fn stacked(causes: &[(String, Vec<f64>)], runs: &[(&Cell, &Seen)], area: &Area<'_>) -> Result<(), Failure> {
+fn stacked(
+    causes: &[(String, Vec<f64>)],
+    runs: &[(&Cell, &RunEvents)],
+    area: &Area<'_>,
+) -> Result<(), DrawingError> {
     let total = |run: usize| causes.iter().map(|(_, shares)| shares[run]).sum::<f64>();
     let most = (0..runs.len()).map(total).fold(0.0, f64::max);
     let rows: Vec<String> = runs.iter().map(|(cell, _)| cell.row.clone()).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// How a published figure relates to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FigureRole {
     /// From the row before the change. Calibration may use it, but did not.
     Before,
     /// A constant of the machine was fitted to it.
@@ -22,7 +22,7 @@ pub enum Part {
     Contradicted,
 }
 
-impl Part {
+impl FigureRole {
     /// The name for a table.
     pub fn name(self) -> &'static str {
         match self {
@@ -44,8 +44,8 @@ pub struct Compared {
     pub row: String,
     /// The figure.
     pub figure: Figure,
-    /// See [`Part`].
-    pub part: Part,
+    /// See [`FigureRole`].
+    pub part: FigureRole,
     /// The published value.
     pub published: f64,
     /// Error of the published change, in the figure's unit, derived from what was published with
@@ -64,7 +64,7 @@ pub struct Compared {
 impl Compared {
     /// Whether this is a negative control: a prediction whose published change is within its error.
     pub fn is_control(&self) -> bool {
-        self.part == Part::Prediction && self.null.is_some() && !self.has_changed()
+        self.part == FigureRole::Prediction && self.null.is_some() && !self.has_changed()
     }
 
     /// Whether the published change exceeds its error.
@@ -96,12 +96,12 @@ impl Compared {
 pub(crate) const SMALL: f64 = 0.05;
 
 /// Figures of one row on one workload, and the errors published with them.
-struct Source<'a> {
+struct PublishedRow<'a> {
     figures: &'a BTreeMap<Figure, f64>,
     margins: Option<&'a BTreeMap<Figure, f64>>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> PublishedRow<'a> {
     fn of(row: &'a Row, workload: &str) -> Self {
         Self { figures: &row.published.figures[workload], margins: row.published.margins.get(workload) }
     }
@@ -126,7 +126,7 @@ impl<'a> Source<'a> {
 ///
 /// The larger of the two published errors, or 5 % of the first figure if neither has one; never
 /// less than the resolution at which they were printed.
-fn error_of_change(figure: Figure, before: &Source<'_>, after: &Source<'_>) -> f64 {
+fn error_of_change(figure: Figure, before: &PublishedRow<'_>, after: &PublishedRow<'_>) -> f64 {
     let stated = [before, after].into_iter().filter_map(|one| one.stated(figure)).reduce(f64::max);
     let error = stated.unwrap_or_else(|| SMALL * before.figures.get(&figure).copied().unwrap_or(0.0));
     error.max(before.resolution(figure)).max(after.resolution(figure))
@@ -222,9 +222,9 @@ pub fn compare(setup: &Setup, cells: &[Cell]) -> Vec<Compared> {
             |row: &Row| row.published.figures.get(&workload.name).is_some_and(|all| !all.is_empty());
         let mut rows = setup.rows.iter().filter(|row| published(row)).peekable();
         let Some(first) = rows.peek().copied() else { continue };
-        let before = Source::of(first, &workload.name);
+        let before = PublishedRow::of(first, &workload.name);
         for row in rows {
-            let after = Source::of(row, &workload.name);
+            let after = PublishedRow::of(row, &workload.name);
             for (&figure, &value) in after.figures {
                 let lists = |of: &BTreeMap<String, Vec<Figure>>| {
                     of.get(&workload.name).is_some_and(|list| list.contains(&figure))
@@ -232,15 +232,15 @@ pub fn compare(setup: &Setup, cells: &[Cell]) -> Vec<Compared> {
                 let null = before.figures.get(&figure).copied();
                 let is_wrong = |value: f64| is_contradicted(figure, value, &setup.carried);
                 let part = if lists(&row.published.not_derivable) {
-                    Part::NotDerivable
+                    FigureRole::NotDerivable
                 } else if lists(&row.published.calibrated) {
-                    Part::Calibrated
+                    FigureRole::Calibrated
                 } else if is_wrong(value) || null.is_some_and(is_wrong) && row.name != first.name {
-                    Part::Contradicted
+                    FigureRole::Contradicted
                 } else if row.name == first.name || row.published.visible {
-                    Part::Before
+                    FigureRole::Before
                 } else {
-                    Part::Prediction
+                    FigureRole::Prediction
                 };
                 all.push(Compared {
                     workload: workload.name.clone(),
@@ -269,11 +269,11 @@ mod tests {
     }
 
     /// A row's published figures without margins.
-    fn bare(figures: &BTreeMap<Figure, f64>) -> Source<'_> {
-        Source { figures, margins: None }
+    fn bare(figures: &BTreeMap<Figure, f64>) -> PublishedRow<'_> {
+        PublishedRow { figures, margins: None }
     }
 
-    fn is_control(figure: Figure, before: &Source<'_>, after: &Source<'_>) -> bool {
+    fn is_control(figure: Figure, before: &PublishedRow<'_>, after: &PublishedRow<'_>) -> bool {
         let (from, to) = (before.figures[&figure], after.figures[&figure]);
         (to - from).abs() <= error_of_change(figure, before, after)
     }
@@ -295,13 +295,14 @@ mod tests {
         let values = [152.3, 144.2, 130.0].map(|value| figures([(Figure::MibS, value)]));
         let margins = [10.9, 15.2, 2.0].map(|value| figures([(Figure::MibS, value)]));
         let [before, within, beyond] =
-            [0, 1, 2].map(|n| Source { figures: &values[n], margins: Some(&margins[n]) });
+            [0, 1, 2].map(|n| PublishedRow { figures: &values[n], margins: Some(&margins[n]) });
         assert!(is_control(Figure::MibS, &before, &within), "5 % less, of 10 % that it may be off");
         assert!(!is_control(Figure::MibS, &before, &beyond), "22 less, of 11 that the row before may be off");
         // A margin below 5 % turns a small change into a real one, in either direction.
         let sharp = figures([(Figure::MibS, 0.5)]);
         let other = figures([(Figure::MibS, 150.3)]);
-        let [first, second] = [&values[0], &other].map(|figures| Source { figures, margins: Some(&sharp) });
+        let [first, second] =
+            [&values[0], &other].map(|figures| PublishedRow { figures, margins: Some(&sharp) });
         assert!(!is_control(Figure::MibS, &first, &second));
         assert!(is_control(Figure::MibS, &bare(&values[0]), &bare(&other)));
     }

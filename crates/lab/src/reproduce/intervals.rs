@@ -9,7 +9,7 @@
 //! named by the digest of the program and the run's inputs: a stopped sweep resumes where it left
 //! off, and a run whose inputs changed runs again.
 
-use super::compared::{Compared, Part, compare};
+use super::compared::{Compared, FigureRole, compare};
 use super::{Missing, folders};
 use crate::experiment::{ExperimentRun, Figures, side_by_side};
 use crate::figure::Figure;
@@ -215,7 +215,7 @@ impl Intervals {
 impl IntervalsOfOne {
     /// Predictions whose interval contains the published figure, and all predictions.
     fn score(&self) -> [usize; 2] {
-        let predictions = self.lines.iter().filter(|line| line.published.part == Part::Prediction);
+        let predictions = self.lines.iter().filter(|line| line.published.part == FigureRole::Prediction);
         let inside = predictions.clone().filter(|line| line.holds() == Some(true)).count();
         [inside, predictions.count()]
     }
@@ -247,7 +247,7 @@ mod tests {
 
     fn published(value: f64) -> Compared {
         let (workload, row) = ("w".to_owned(), "r".to_owned());
-        let (figure, part) = (Figure::Iops, Part::Prediction);
+        let (figure, part) = (Figure::Iops, FigureRole::Prediction);
         Compared {
             workload,
             row,

@@ -10,7 +10,7 @@ mod intervals;
 mod score;
 mod tables;
 
-pub use compared::{Compared, Headline, Part, compare, headlines};
+pub use compared::{Compared, FigureRole, Headline, compare, headlines};
 pub use intervals::{Intervals, intervals};
 
 use crate::experiment::{ExperimentRun, runs, side_by_side};

@@ -1,6 +1,6 @@
 //! How near predictions come to what was published.
 
-use super::compared::{Compared, Part};
+use super::compared::{Compared, FigureRole};
 use crate::figure::Figure;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -47,14 +47,15 @@ impl Score {
                 .null
                 .zip(one.error())
                 .is_some_and(|(null, error)| error.abs() <= (null / one.published - 1.0).abs() / 2.0);
-            let after = [Part::Prediction, Part::NotDerivable, Part::Contradicted].contains(&one.part);
+            let after = [FigureRole::Prediction, FigureRole::NotDerivable, FigureRole::Contradicted]
+                .contains(&one.part);
             if after && one.has_changed() {
                 score.strict += 1;
                 score.strict_near += usize::from(is_near(one));
                 score.strict_both += usize::from(is_near(one) && halves);
             }
-            score.contradicted += usize::from(one.part == Part::Contradicted);
-            if one.null.is_none() || one.part != Part::Prediction {
+            score.contradicted += usize::from(one.part == FigureRole::Contradicted);
+            if one.null.is_none() || one.part != FigureRole::Prediction {
                 continue;
             }
             let near = is_near(one);
@@ -117,7 +118,7 @@ impl Score {
 /// within 10 %.
 pub(super) fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<[usize; 3]> {
     let is_one = |one: &&Compared| {
-        one.figure == Figure::WrittenMibS && matches!(one.part, Part::Before | Part::Prediction)
+        one.figure == Figure::WrittenMibS && matches!(one.part, FigureRole::Before | FigureRole::Prediction)
     };
     let errors: Vec<f64> = compared.filter(is_one).filter_map(Compared::error).map(f64::abs).collect();
     let within = |most: f64| errors.iter().filter(|error| **error <= most).count();
@@ -128,7 +129,12 @@ pub(super) fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::reproduce) fn compared(part: Part, published: f64, reproduced: f64, null: f64) -> Compared {
+    pub(in crate::reproduce) fn compared(
+        part: FigureRole,
+        published: f64,
+        reproduced: f64,
+        null: f64,
+    ) -> Compared {
         Compared {
             workload: "w".into(),
             row: "r".into(),
@@ -146,17 +152,17 @@ pub(super) mod tests {
     #[test]
     fn only_predictions_of_what_changed_count() {
         let all = [
-            compared(Part::Before, 100.0, 10.0, 100.0),
-            compared(Part::Calibrated, 100.0, 100.0, 100.0),
+            compared(FigureRole::Before, 100.0, 10.0, 100.0),
+            compared(FigureRole::Calibrated, 100.0, 100.0, 100.0),
             // From 100 to 200; halfway is 150.
-            compared(Part::Prediction, 200.0, 210.0, 100.0),
-            compared(Part::Prediction, 200.0, 130.0, 100.0),
-            compared(Part::Prediction, 103.0, 100.0, 100.0),
-            compared(Part::Contradicted, 900.0, 500.0, 500.0),
+            compared(FigureRole::Prediction, 200.0, 210.0, 100.0),
+            compared(FigureRole::Prediction, 200.0, 130.0, 100.0),
+            compared(FigureRole::Prediction, 103.0, 100.0, 100.0),
+            compared(FigureRole::Contradicted, 900.0, 500.0, 500.0),
             // Within 20 %, but not within the 15 % required of a count.
-            Compared { figure: Figure::IdleK, ..compared(Part::Prediction, 200.0, 236.0, 100.0) },
+            Compared { figure: Figure::IdleK, ..compared(FigureRole::Prediction, 200.0, 236.0, 100.0) },
             // Near, but no better than predicting no change.
-            compared(Part::Prediction, 110.0, 117.0, 100.0),
+            compared(FigureRole::Prediction, 110.0, 117.0, 100.0),
         ];
         let score = Score {
             predictions: 4,
@@ -180,7 +186,8 @@ pub(super) mod tests {
         );
         // Two measures of one run count once, and a model that falls where the source rises goes
         // the wrong way.
-        let rate = Compared { figure: Figure::WrittenMibS, ..compared(Part::Prediction, 200.0, 90.0, 100.0) };
+        let rate =
+            Compared { figure: Figure::WrittenMibS, ..compared(FigureRole::Prediction, 200.0, 90.0, 100.0) };
         let pages = Compared { figure: Figure::WrittenMpages, ..rate.clone() };
         let score = Score::of([&rate, &pages].into_iter());
         assert_eq!((score.predictions, score.independent, score.wrong_way), (2, 1, 2));

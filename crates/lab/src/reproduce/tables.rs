@@ -1,9 +1,9 @@
 //! The results of all experiments as tables.
 
-use super::compared::{Compared, EachRow, Headline, Part};
+use super::compared::{Compared, EachRow, FigureRole, Headline};
 use super::score::{Score, rates};
 use super::{Missing, Reproduced, Reproduction};
-use crate::report::{Format, Line, table};
+use crate::report::{Format, TableRow, table};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ const SUMMARY: [&str; 10] = [
     "extant",
 ];
 
-fn summary_line(folder: &str, one: &Headline) -> Line {
+fn summary_line(folder: &str, one: &Headline) -> TableRow {
     let shown = |value: Option<f64>| value.map(|value| one.figure.shown(value)).unwrap_or_default();
     let [before, after] = one.published.map(shown);
     let [before_got, after_got] = one.reproduced.map(shown);
@@ -53,12 +53,15 @@ fn summary_line(folder: &str, one: &Headline) -> Line {
     ]
 }
 
-fn cells(one: &Compared) -> Line {
+fn cells(one: &Compared) -> TableRow {
     let maybe = |value: Option<f64>| value.map(|value| one.figure.shown(value)).unwrap_or_default();
     let percent =
         |error: Option<f64>| error.map(|error| format!("{:+.0}%", error * 100.0)).unwrap_or_default();
-    let null = one.null.filter(|_| one.part == Part::Prediction);
-    let way = match one.goes_its_way().filter(|_| one.part != Part::Before && one.part != Part::Calibrated) {
+    let null = one.null.filter(|_| one.part == FigureRole::Prediction);
+    let way = match one
+        .goes_its_way()
+        .filter(|_| one.part != FigureRole::Before && one.part != FigureRole::Calibrated)
+    {
         Some(true) => "its way",
         Some(false) => "wrong way",
         None => "",
@@ -87,7 +90,7 @@ fn every_row(out: &mut String, markdown: bool, shown: &EachRow) {
         2 | 3 => "",
         _ => title(n - 4),
     });
-    let line = |(row, values): &(String, Vec<Option<f64>>)| -> Line {
+    let line = |(row, values): &(String, Vec<Option<f64>>)| -> TableRow {
         let cell = |n: usize| match n {
             0 => shown.workload.clone(),
             1 => row.clone(),
@@ -169,7 +172,7 @@ impl Reproduction {
         let of = |one: &Reproduced| {
             one.headlines.iter().map(|line| summary_line(&one.folder, line)).collect::<Vec<_>>()
         };
-        let lines: Vec<Line> = self.experiments.iter().flat_map(of).collect();
+        let lines: Vec<TableRow> = self.experiments.iter().flat_map(of).collect();
         table(&mut out, markdown, &SUMMARY, &lines);
         out.push('\n');
         let heading = if markdown { "## All of them\n\n" } else { "All of them\n" };
@@ -249,7 +252,7 @@ mod tests {
             folder: "f".into(),
             name: "Name".into(),
             leaves_out: vec!["the file system.".into()],
-            compared: vec![compared(Part::Prediction, 200.0, 210.0, 100.0)],
+            compared: vec![compared(FigureRole::Prediction, 200.0, 210.0, 100.0)],
             headlines: vec![Headline {
                 workload: "w".into(),
                 figure: Figure::Iops,

@@ -1,7 +1,7 @@
 //! Host files that jobs run on.
 
 use super::file_span::{FileSpan, files_of, pages, span};
-use super::memory::{Kernel, Memory};
+use super::memory::{KernelParameters, Memory};
 use super::{MOST_THREADS, RunError};
 use crate::workload::fio::Job;
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
@@ -33,7 +33,7 @@ impl HostFiles {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cache = match jobs.iter().all(|job| job.direct) {
             true => None,
-            false => Some(memory.cache(&rt, None, Kernel { cpus, hz: 1000 })?),
+            false => Some(memory.cache(&rt, None, KernelParameters { cpus, hz: 1000 })?),
         };
         let written = files_of(jobs, |job| job.pattern.writes);
         Ok(Self {

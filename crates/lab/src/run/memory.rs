@@ -28,7 +28,7 @@ pub struct Memory {
 
 /// Properties of the kernel that dirty controllers depend on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelParameters {
     /// Number of processors.
     pub(super) cpus: u32,
     /// Ticks per second.
@@ -69,7 +69,7 @@ impl Memory {
         &self,
         rt: &Rt,
         machine: Option<MemorySpec>,
-        kernel: Kernel,
+        kernel: KernelParameters,
     ) -> Result<PageCache, RunError> {
         self.cache_with(rt, machine, kernel, &Knobs::default())
     }
@@ -79,7 +79,7 @@ impl Memory {
         &self,
         rt: &Rt,
         machine: Option<MemorySpec>,
-        kernel: Kernel,
+        kernel: KernelParameters,
         knobs: &Knobs,
     ) -> Result<PageCache, RunError> {
         let spec = self.spec(machine, knobs)?;

@@ -24,8 +24,8 @@ pub use outcome::{JobResult, JobsOutcome, Outcome, ProcessorUse};
 pub use policy::{Chosen, Policy, QueueBounds};
 pub use run_error::RunError;
 pub(crate) use volume::FilePolicies;
-pub use volume::{Aged, FileSystem, Layout, OnDevice, VolumeSpec};
-pub(crate) use watch::{STEP, Seen, Watch};
+pub use volume::{Aged, FileSystem, FilesLayout, OnDevice, VolumeSpec};
+pub(crate) use watch::{EventWatch, RunEvents, STEP};
 pub use written::Written;
 
 use crate::workload::fio::Job;
@@ -77,7 +77,7 @@ fn on_target(
     let seen = policy.cyclictest.map(|test| test.start(&rt));
     let before = (ProcessorUse::so_far(&target.sim), target.counts());
     let spent_before = target.sim.spent();
-    let counter = written::Counter::start(&target, jobs);
+    let counter = written::WrittenCounter::start(&target, jobs);
     let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
     outcome.queues = queues;
     if policy.drains {
@@ -139,14 +139,14 @@ fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
 }
 
 /// A process and the index of its result.
-struct Planned {
+struct PlannedProcess {
     process: Process,
     result: usize,
 }
 
 /// Processes in waves; each wave ends before the next begins.
-struct Plan {
-    waves: Vec<Vec<Planned>>,
+struct JobPlan {
+    waves: Vec<Vec<PlannedProcess>>,
     results: Vec<JobResult>,
 }
 
@@ -154,8 +154,8 @@ fn plan(
     jobs: &[Job],
     rt: &Rt,
     mut place: impl FnMut(&Job, u32, StreamId, u64) -> Result<FileSpan, RunError>,
-) -> Result<Plan, RunError> {
-    let mut plan = Plan { waves: Vec::new(), results: Vec::<JobResult>::new() };
+) -> Result<JobPlan, RunError> {
+    let mut plan = JobPlan { waves: Vec::new(), results: Vec::<JobResult>::new() };
     let (mut group, mut streams) = (0, 0);
     for (number, job) in jobs.iter().enumerate() {
         if number > 0 && (job.stonewall || job.new_group) {
@@ -181,7 +181,7 @@ fn plan(
             plan.results[result].processes += 1;
             let arrives_after = arrival(rt, &job.name, process);
             let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng, arrives_after };
-            plan.waves.last_mut().expect("there is one").push(Planned { process, result });
+            plan.waves.last_mut().expect("there is one").push(PlannedProcess { process, result });
         }
     }
     Ok(plan)
@@ -190,20 +190,20 @@ fn plan(
 /// On real files, processes of a wave get a thread each, up to this many; more share threads.
 const MOST_THREADS: usize = 256;
 
-fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<JobsOutcome, RunError> {
-    let Plan { waves, mut results } = plan;
+fn execute(rt: &Rt, plan: JobPlan, ended: &dyn Fn(StreamId)) -> Result<JobsOutcome, RunError> {
+    let JobPlan { waves, mut results } = plan;
     rt.block_on(async {
         for mut wave in waves {
             // In the real world a thread that waits for its own I/O reaps it itself. A task would
             // wait for another thread to do that, and to wake it.
             if !rt.is_virtual() && wave.len() == 1 {
-                for Planned { process, result } in wave.drain(..) {
+                for PlannedProcess { process, result } in wave.drain(..) {
                     results[result].measured.merge(&process.run().await);
                 }
             } else if !rt.is_virtual() && wave.len() <= MOST_THREADS {
                 let threads: Vec<_> = wave
                     .drain(..)
-                    .map(|Planned { process, result }| {
+                    .map(|PlannedProcess { process, result }| {
                         let (name, inside) = (process.job.name.clone(), rt.clone());
                         (result, rt.spawn_blocking(&name, move || inside.block_on(process.run())))
                     })
@@ -214,7 +214,7 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<JobsOutcome,
             }
             let tasks: Vec<_> = wave
                 .into_iter()
-                .map(|Planned { process, result }| {
+                .map(|PlannedProcess { process, result }| {
                     let (stream, name) = (process.stream, process.job.name.clone());
                     (stream, result, rt.spawn(&name, Class::Normal, process.run()))
                 })

@@ -2,9 +2,9 @@
 
 use super::RunError;
 use super::file_span::{FileSpan, files_of, pages, span};
-use super::memory::Kernel;
+use super::memory::KernelParameters;
 use super::policy::{Policy, QueueBounds};
-use super::volume::{FilePolicies, Layout, OnDevice, OnVolume, Volumes, command_bytes};
+use super::volume::{FilePolicies, FilesLayout, OnDevice, OnVolume, Volumes, command_bytes};
 use crate::workload::fio::Job;
 use extant_block::blktrace::Blktrace;
 use extant_block::{Device, StreamId};
@@ -130,7 +130,7 @@ impl Modelled {
         let cache = if is_direct && policy.volume.is_none() {
             None
         } else {
-            let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
+            let host = KernelParameters { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
             let cache = policy.memory.cache_with(sim.rt(), sim.machine().memory, host, &kernel.knobs)?;
             // With a volume on each disk, the volumes attach their own devices to the cache. With a
             // single volume the disks are attached as well: their flushers affect the tables of
@@ -332,7 +332,7 @@ impl Modelled {
 
     /// Writes everything back, then returns the layout of the volumes' files and the time to read
     /// them.
-    pub(super) fn reread(&self) -> Result<Option<Layout>, RunError> {
+    pub(super) fn reread(&self) -> Result<Option<FilesLayout>, RunError> {
         self.drain()?;
         let files = self.files.values().filter_map(|file| Some((file.disk, file.on_volume.as_ref()?)));
         self.volumes.as_ref().map(|volumes| volumes.reread(&self.sim, files)).transpose()

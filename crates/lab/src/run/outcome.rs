@@ -2,7 +2,7 @@
 
 use super::measure::{Latency, Measured};
 use super::policy::QueueBounds;
-use super::volume::{Layout, OnDevice};
+use super::volume::{FilesLayout, OnDevice};
 use super::written::Written;
 use crate::workload::PhaseFigures;
 use crate::workload::fio::Job;
@@ -47,7 +47,7 @@ pub struct JobsOutcome {
     /// Time until everything was durable, if requested by [`Policy::drains`].
     pub drained: Option<Nanos>,
     /// Layout of the files, if requested by [`Policy::rereads`].
-    pub layout: Option<Layout>,
+    pub layout: Option<FilesLayout>,
     /// Processor use of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
     /// The same processor time by kind of work.

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How to execute the runs of a sweep.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct SweepOptions {
     /// The folder that stores results; if `None`, nothing is stored.
     pub results: Option<PathBuf>,
     /// How many runs to execute at a time; one per processor if not given.
@@ -38,10 +38,10 @@ pub struct Plan {
 }
 
 /// A part of a sweep's runs: which one, counted from 1, of how many. `None` is all of them.
-pub type Shard = Option<(usize, usize)>;
+pub type SweepPart = Option<(usize, usize)>;
 
 /// Whether the run with this number, from 0, is in the part.
-fn is_mine(shard: Shard, number: usize) -> bool {
+fn is_mine(shard: SweepPart, number: usize) -> bool {
     shard.is_none_or(|(which, of)| number % of == which - 1)
 }
 
@@ -68,14 +68,14 @@ pub struct SweptJobs {
 
 /// One run of a sweep.
 #[derive(Clone, Debug)]
-struct Task {
+struct SweepRun {
     /// Names and values that distinguish it from other runs.
     label: Vec<(String, String)>,
-    work: Work,
+    work: SweptWork,
 }
 
 #[derive(Clone, Debug)]
-enum Work {
+enum SweptWork {
     Row(Box<ExperimentRun>),
     Jobs { jobs: Vec<Job>, machine: Box<Machine>, policy: Box<Policy>, seed: u64 },
 }
@@ -83,7 +83,7 @@ enum Work {
 /// A sweep, or a part of it, expanded.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    tasks: Vec<Task>,
+    tasks: Vec<SweepRun>,
     /// Number of runs in all parts.
     runs: usize,
 }
@@ -111,9 +111,9 @@ pub enum SweepError {
 }
 
 /// Reports progress: finished runs, how many of these were already stored, and the total.
-pub type Progress = Arc<dyn Fn(usize, usize, usize) + Send + Sync>;
+pub type SweepProgress = Arc<dyn Fn(usize, usize, usize) + Send + Sync>;
 
-impl Work {
+impl SweptWork {
     fn contents(&self) -> String {
         match self {
             Self::Row(run) => run.contents(),
@@ -160,7 +160,7 @@ impl Sweep {
         setup: &Setup,
         axes: &[Axis],
         seeds: &[u64],
-        shard: Shard,
+        shard: SweepPart,
     ) -> Result<Self, ModelError> {
         let mut all = Vec::new();
         for combination in Axis::combinations(axes) {
@@ -176,7 +176,7 @@ impl Sweep {
         let tasks = mine.map(|(_, (settings, run))| {
             let mut label = labels(&settings);
             label.extend(run.names());
-            Task { label, work: Work::Row(Box::new(run)) }
+            SweepRun { label, work: SweptWork::Row(Box::new(run)) }
         });
         Ok(Self { tasks: tasks.collect(), runs })
     }
@@ -188,7 +188,7 @@ impl Sweep {
     ///
     /// # Errors
     /// The machine or a job rejects a value.
-    pub fn of_jobs(swept: &SweptJobs, shard: Shard) -> Result<Self, SweepError> {
+    pub fn of_jobs(swept: &SweptJobs, shard: SweepPart) -> Result<Self, SweepError> {
         let (mut tasks, mut runs) = (Vec::new(), 0);
         let elevators = match &swept.elevators[..] {
             [] => vec![swept.policy.elevator],
@@ -228,8 +228,9 @@ impl Sweep {
                             );
                             label.push(("seed".to_owned(), seed.to_string()));
                             let (jobs, machine) = (jobs.clone(), Box::new(machine.clone()));
-                            let work = Work::Jobs { jobs, machine, policy: Box::new(policy), seed: *seed };
-                            tasks.push(Task { label, work });
+                            let work =
+                                SweptWork::Jobs { jobs, machine, policy: Box::new(policy), seed: *seed };
+                            tasks.push(SweepRun { label, work });
                         }
                     }
                 }
@@ -252,7 +253,7 @@ impl Sweep {
     ///
     /// # Errors
     /// The first run that fails, or if results cannot be stored.
-    pub fn run(&self, plan: &Plan, progress: Progress) -> Result<Vec<Done>, ExperimentError> {
+    pub fn run(&self, plan: &SweepOptions, progress: SweepProgress) -> Result<Vec<Done>, ExperimentError> {
         let tasks = self.tasks.clone();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = plan.at_a_time.unwrap_or(threads);
@@ -260,7 +261,7 @@ impl Sweep {
         let program = if store.is_none() { results_store::program()? } else { [0; 32] };
         let (over, kept, all) = (AtomicUsize::new(0), AtomicUsize::new(0), tasks.len());
         progress(0, 0, all);
-        at_most(threads, tasks, move |task: &Task| {
+        at_most(threads, tasks, move |task: &SweepRun| {
             let contents = task.work.contents();
             let digest = match &store {
                 Some(store) => store.digest(&contents),

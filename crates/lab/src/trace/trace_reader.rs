@@ -71,7 +71,7 @@ pub struct TraceError {
 const MOST_LINE_BYTES: u64 = 64 << 10;
 
 /// An event kind: its name and its fields, each with a flag for words.
-struct Kind {
+struct EventKind {
     name: String,
     fields: Vec<(String, bool)>,
 }
@@ -106,7 +106,7 @@ impl Trace {
     /// # Errors
     /// As [`Trace::load`].
     pub fn read(file: &str, from: impl Read) -> Result<Self, TraceError> {
-        let mut reader = Reader::default();
+        let mut reader = TraceReader::default();
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         for number in 1.. {
@@ -154,14 +154,14 @@ impl Trace {
 }
 
 #[derive(Default)]
-struct Reader {
+struct TraceReader {
     trace: Trace,
-    kinds: Vec<Kind>,
+    kinds: Vec<EventKind>,
     words: Vec<String>,
     at: i64,
 }
 
-impl Reader {
+impl TraceReader {
     fn line(&mut self, text: &str) -> Result<(), String> {
         let (head, rest) = text.split_once(' ').unwrap_or((text, ""));
         match head {
@@ -178,7 +178,7 @@ impl Reader {
                     Some((name, kind)) => (plain(name), kind == "word"),
                     None => (plain(field), false),
                 });
-                self.kinds.push(Kind { name, fields: fields.collect() });
+                self.kinds.push(EventKind { name, fields: fields.collect() });
             }
             _ => self.event(text)?,
         }

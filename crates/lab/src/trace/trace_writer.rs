@@ -10,9 +10,9 @@ use std::io::{self, Write};
 const KINDS: [&str; 2] = ["cache/pause", "cache/levels"];
 
 /// Writes the cache's events as they occur. [`TraceFile::finish`] reports whether all were written.
-pub struct TraceFile<W>(Mutex<State<W>>);
+pub struct TraceFile<W>(Mutex<TraceOutput<W>>);
 
-struct State<W> {
+struct TraceOutput<W> {
     out: W,
     kinds: Vec<&'static str>,
     words: Vec<&'static str>,
@@ -23,7 +23,8 @@ struct State<W> {
 impl<W: Write + Send> TraceFile<W> {
     /// Writes to `out`, which should be buffered. `about` describes the run on one line.
     pub fn new(out: W, about: &str) -> Self {
-        let mut state = State { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
+        let mut state =
+            TraceOutput { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
         state.line(&format!("{MAGIC}\nabout {}", plain(about)));
         Self(Mutex::new(state))
     }
@@ -38,7 +39,7 @@ impl<W: Write + Send> TraceFile<W> {
     }
 }
 
-impl<W: Write> State<W> {
+impl<W: Write> TraceOutput<W> {
     fn line(&mut self, line: &str) {
         if self.error.is_none() {
             self.error = writeln!(self.out, "{line}").err();

@@ -4,13 +4,13 @@ use super::phased::{Phase, PhaseFigures, PhasePolicies, PhasedWorkload};
 use crate::figure::Figure;
 use extant_rt::CostTable;
 use extant_sim::Machine;
-use extant_tiobench::{Phase as Part, PhaseOutcome, Policies, Tiobench, Work, run};
+use extant_tiobench::{PageCacheCost, Phase as Part, PhaseOutcome, Policies, Tiobench, run};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 
 /// The costs of every program that runs in phases.
 pub(crate) fn phased_costs() -> &'static CostTable {
-    Work::table()
+    PageCacheCost::table()
 }
 
 /// Reads the table `[tiobench]`.

@@ -42,7 +42,8 @@ fn left_by(fs: FileSystem, writes: &[(u64, usize, bool)]) -> tempfile::NamedTemp
     let devices = disks.devices();
     let queues: Vec<_> = devices.iter().map(queue).collect();
     let memory = super::super::Memory::default();
-    let cache = memory.cache(sim.rt(), None, super::super::memory::Kernel { cpus: 1, hz: 1000 }).unwrap();
+    let cache =
+        memory.cache(sim.rt(), None, super::super::memory::KernelParameters { cpus: 1, hz: 1000 }).unwrap();
     let spec = volume_on_ram(fs);
     let volume = Volumes::new(spec, FilePolicies::default(), true, &sim, &queues, Some(&cache)).unwrap();
     let file = volume.at(0).make_file(&sim, "/mnt/a file").unwrap().unwrap();
@@ -91,7 +92,7 @@ fn left_on_two_disks(files: &[(&str, u64)]) -> Vec<tempfile::NamedTempFile> {
         control: Some("linux-3.1".parse().unwrap()),
         ..super::super::Memory::default()
     };
-    let cache = memory.cache(rt, None, super::super::memory::Kernel { cpus: 2, hz: 1000 }).unwrap();
+    let cache = memory.cache(rt, None, super::super::memory::KernelParameters { cpus: 2, hz: 1000 }).unwrap();
     let spec = VolumeSpec { each_disk: true, disk: None, ..volume_on_ram(FileSystem::Ext4) };
     let volumes = Volumes::new(spec, FilePolicies::default(), false, &sim, &queues, Some(&cache)).unwrap();
     let writer = |(nth, (name, bytes)): (usize, &(&str, u64))| {
@@ -174,7 +175,8 @@ fn the_volumes_of_plain_jobs_have_their_files_and_are_clean() {
         };
         let queues: Vec<_> = disks.iter().map(queue).collect();
         let memory = super::super::Memory::default();
-        let cache = memory.cache(rt, None, super::super::memory::Kernel { cpus: 2, hz: 1000 }).unwrap();
+        let cache =
+            memory.cache(rt, None, super::super::memory::KernelParameters { cpus: 2, hz: 1000 }).unwrap();
         let spec = VolumeSpec::for_jobs(fs, Some(128 * MIB));
         let volumes =
             Volumes::new(spec, FilePolicies::default(), false, &sim, &queues, Some(&cache)).unwrap();

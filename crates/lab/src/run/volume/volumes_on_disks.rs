@@ -1,6 +1,6 @@
 //! The volumes of a run: a single one, on one disk or striped over all, or one on each disk.
 
-use super::{FilePolicies, Layout, OnDevice, OnMachine, OnVolume, VolumeSpec, contents};
+use super::{FilePolicies, FilesLayout, OnDevice, OnMachine, OnVolume, VolumeSpec, contents};
 use crate::run::RunError;
 use extant_block::Device;
 use extant_cache::PageCache;
@@ -35,17 +35,17 @@ impl Volumes {
         if let Some(problem) = spec.fault().or_else(|| spec.fault_with(policies)) {
             return Err(RunError::Volume(problem));
         }
-        let mut all_made = BTreeMap::new();
-        let mut made = |spec: &VolumeSpec| match all_made.entry(spec.bytes) {
-            Entry::Occupied(made) => Ok::<_, RunError>(Option::clone(made.get())),
+        let mut empty_volumes = BTreeMap::new();
+        let mut empty = |spec: &VolumeSpec| match empty_volumes.entry(spec.bytes) {
+            Entry::Occupied(empty) => Ok::<_, RunError>(Option::clone(empty.get())),
             Entry::Vacant(place) => {
-                let made = contents::make(spec).map_err(RunError::Volume)?.map(Arc::new);
-                Ok(place.insert(made).clone())
+                let empty = contents::make(spec).map_err(RunError::Volume)?.map(Arc::new);
+                Ok(place.insert(empty).clone())
             }
         };
         let mut on = |spec: VolumeSpec| {
-            let made = made(&spec)?;
-            OnMachine::new(spec, made, policies, is_direct, sim, queues, cache)
+            let empty = empty(&spec)?;
+            OnMachine::new(spec, empty, policies, is_direct, sim, queues, cache)
         };
         let falls_back = spec.for_jobs;
         if !spec.each_disk {
@@ -108,10 +108,10 @@ impl Volumes {
         &self,
         sim: &Sim,
         files: impl Iterator<Item = (usize, &'a OnVolume)>,
-    ) -> Result<Layout, RunError> {
+    ) -> Result<FilesLayout, RunError> {
         let rt = sim.rt();
         let all = async {
-            let mut layout = Layout::default();
+            let mut layout = FilesLayout::default();
             for (place, file) in files {
                 let runs = file.runs().await.map_err(|error| error.to_string())?;
                 let device = self.all[place].device();

@@ -10,13 +10,13 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// Sizes of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RunSizes {
     pub(crate) files: u64,
     pub(crate) page_bytes: u64,
     pub(crate) file_pages: u64,
 }
 
-impl Shape {
+impl RunSizes {
     pub(crate) fn new(options: Tiobench, page_bytes: u64) -> Self {
         let file_pages = (u64::from(options.mib_per_thread) << 20) / page_bytes;
         Self { files: u64::from(options.threads), page_bytes, file_pages }
@@ -39,7 +39,7 @@ impl Shape {
 
 /// A page frame.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Frame {
+pub(crate) struct PageFrame {
     /// The page in it: file × pages per file + index, where the block device follows the files.
     /// [`NONE`] if free.
     pub(crate) slot: u32,
@@ -57,12 +57,12 @@ pub(crate) struct Frame {
 }
 
 /// The page cache.
-pub(crate) struct Cache {
-    shape: Shape,
+pub(crate) struct PageCache {
+    shape: RunSizes,
     slots: Vec<u32>,
     /// Frames of the block device's pages.
     device: BTreeMap<u32, u32>,
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Vec<PageFrame>,
     free: Vec<u32>,
     /// Frames in use, in order of insertion.
     inactive: VecDeque<u32>,
@@ -85,10 +85,10 @@ pub(crate) struct Cache {
 /// Frames that a search for a free one examines before it fails.
 const LOOKS: usize = 4096;
 
-impl Cache {
-    pub(crate) fn new(shape: Shape, memory: MemorySpec) -> Self {
+impl PageCache {
+    pub(crate) fn new(shape: RunSizes, memory: MemorySpec) -> Self {
         let count = (memory.cache_bytes / shape.page_bytes) as usize;
-        let empty = Frame { slot: NONE, ..Frame::default() };
+        let empty = PageFrame { slot: NONE, ..PageFrame::default() };
         Self {
             shape,
             slots: vec![NONE; (shape.files * shape.file_pages) as usize],
@@ -128,7 +128,7 @@ impl Cache {
             Some(place) => *place = frame,
             None => drop(self.device.insert(slot as u32, frame)),
         }
-        self.frames[frame as usize] = Frame { slot: slot as u32, locked: true, ..Frame::default() };
+        self.frames[frame as usize] = PageFrame { slot: slot as u32, locked: true, ..PageFrame::default() };
         self.inactive.push_back(frame);
         Some(frame)
     }

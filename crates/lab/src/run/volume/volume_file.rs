@@ -1,6 +1,6 @@
 //! A job's file on a volume.
 
-use super::placed::PlacedFile;
+use super::placed_files::PlacedFile;
 use super::{BLOCK_BYTES, VolumeSpec};
 use extant_block::{Buf, Device, IoError, IoErrorKind, Op, Sector, StreamId};
 use extant_cache::{BackingError, BackingErrorKind, ByteRange, CacheError, ReadOrder};

@@ -1,7 +1,7 @@
 //! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, Caller, Host, Work};
+use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, ScheduleCaller};
 use crate::volume::is_boundary;
 use extant_cache::Cost;
 use extant_history::read_ahead::ReadAhead;
@@ -13,31 +13,31 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const WINDOW_BYTES: u64 = 128 << 10;
 
 /// An open file.
-pub(crate) struct Open {
+pub(crate) struct ReadHandle {
     file: u32,
     ahead: ReadAhead,
 }
 
-impl Open {
-    pub(crate) fn new(host: &Host, file: u32) -> Self {
+impl ReadHandle {
+    pub(crate) fn new(host: &ModelledHost, file: u32) -> Self {
         Self { file, ahead: ReadAhead::new(WINDOW_BYTES / host.shape.page_bytes) }
     }
 }
 
 /// Pages read by one bio of the file system. The volume may split it; the pages complete together,
 /// the last one first.
-struct Transfer {
+struct ReadTransfer {
     pages: Vec<(u32, u16)>,
     left: AtomicUsize,
 }
 
 /// A contiguous range of the volume: first byte, length, and its frames with the blocks to read
 /// into each.
-type Run = (u64, u64, Vec<(u32, u16)>);
+type ReadRun = (u64, u64, Vec<(u32, u16)>);
 
-impl Host {
+impl ModelledHost {
     /// Reads a block.
-    pub(crate) async fn read(self: &Arc<Self>, open: &mut Open, block: u64) {
+    pub(crate) async fn read(self: &Arc<Self>, open: &mut ReadHandle, block: u64) {
         let (file, page) = (open.file, block / self.shape.page_blocks());
         // Submitting may wait for a full queue, so windows are only collected here.
         let mut windows: Vec<Range<u64>> = Vec::new();
@@ -101,7 +101,7 @@ impl Host {
             let added = self.cache.lock().add(file, page);
             if let Some(frame) = added {
                 self.rt.charge(Cost::PageInsert(1));
-                self.rt.charge(Work::PageState(1));
+                self.rt.charge(PageCacheCost::PageState(1));
                 pages.push((page, frame));
             }
         }
@@ -115,7 +115,7 @@ impl Host {
     async fn read_pages(self: &Arc<Self>, file: u32, pages: &[(u64, u32)]) {
         let (page_bytes, page_blocks) = (self.shape.page_bytes, self.shape.page_blocks());
         let whole = ((1_u32 << page_blocks) - 1) as u16;
-        let mut bio: Option<Run> = None;
+        let mut bio: Option<ReadRun> = None;
         for (page, frame) in pages {
             self.rt.charge(Cost::MapLookup(1));
             let missing = whole & !self.cache.lock().frames[*frame as usize].valid;
@@ -128,7 +128,7 @@ impl Host {
                 // Block by block, each with its own bio (kernel: `block_read_full_page`).
                 self.read_run(file, bio.take()).await;
                 let left = AtomicUsize::new(places.len());
-                let transfer = Arc::new(Transfer { pages: vec![(*frame, missing)], left });
+                let transfer = Arc::new(ReadTransfer { pages: vec![(*frame, missing)], left });
                 for place in places {
                     self.read_part(file, place * BLOCK_BYTES, BLOCK_BYTES, &transfer).await;
                 }
@@ -148,14 +148,14 @@ impl Host {
         self.read_run(file, bio).await;
     }
 
-    async fn read_run(self: &Arc<Self>, file: u32, run: Option<Run>) {
+    async fn read_run(self: &Arc<Self>, file: u32, run: Option<ReadRun>) {
         let Some((byte, bytes, pages)) = run else { return };
-        let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(1) });
+        let transfer = Arc::new(ReadTransfer { pages, left: AtomicUsize::new(1) });
         self.read_part(file, byte, bytes, &transfer).await;
     }
 
     /// Reads part of a transfer, split at chunk boundaries. A thread reads only its own file.
-    async fn read_part(self: &Arc<Self>, file: u32, byte: u64, bytes: u64, transfer: &Arc<Transfer>) {
+    async fn read_part(self: &Arc<Self>, file: u32, byte: u64, bytes: u64, transfer: &Arc<ReadTransfer>) {
         let pieces = self.stripe.pieces(byte, bytes);
         transfer.left.fetch_add(pieces.len() - 1, Relaxed);
         for piece in pieces {
@@ -166,7 +166,7 @@ impl Host {
     }
 
     /// Called in the completion interrupt.
-    fn part_read(&self, transfer: &Transfer) {
+    fn part_read(&self, transfer: &ReadTransfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
         }
@@ -201,7 +201,7 @@ impl Host {
                     cache.frames[frame as usize].pins += 1;
                     drop(cache);
                     self.rt.charge(Cost::PageInsert(1));
-                    self.rt.charge(Work::PageState(1));
+                    self.rt.charge(PageCacheCost::PageState(1));
                     return Some(frame);
                 }
             }
@@ -210,24 +210,24 @@ impl Host {
     }
 
     pub(crate) async fn lock_page(&self, frame: u32) {
-        self.rt.charge(Work::PageState(1));
+        self.rt.charge(PageCacheCost::PageState(1));
         let ready = || {
             let mut cache = self.cache.lock();
             let state = &mut cache.frames[frame as usize];
             !std::mem::replace(&mut state.locked, true)
         };
-        self.sleep(&self.pages, Caller::PageLock, u64::from(frame), ready).await;
+        self.sleep(&self.pages, ScheduleCaller::PageLock, u64::from(frame), ready).await;
     }
 
     /// Unlocks a page and wakes its waiters by the table's rule (kernel: `unlock_page`).
     pub(crate) fn unlock_page(&self, frame: u32) {
-        self.rt.charge(Work::PageState(1));
+        self.rt.charge(PageCacheCost::PageState(1));
         self.cache.lock().frames[frame as usize].locked = false;
         self.wake(&self.pages, std::iter::once(u64::from(frame)));
     }
 
     async fn wait_unlocked(&self, frame: u32) {
         let ready = || !self.cache.lock().frames[frame as usize].locked;
-        self.sleep(&self.pages, Caller::PageBit, u64::from(frame), ready).await;
+        self.sleep(&self.pages, ScheduleCaller::PageBit, u64::from(frame), ready).await;
     }
 }

@@ -1,6 +1,6 @@
 //! A crowd of tasks, each waiting for a different page; some pages are unlocked, one at a time.
 
-use crate::host::{Caller, Host};
+use crate::host::{ModelledHost, ScheduleCaller};
 use crate::options::TiobenchError;
 use crate::outcome::{Phase, PhaseOutcome, Sleeps};
 use extant_rt::{Class, Nanos};
@@ -18,7 +18,7 @@ const WAKES: u64 = 1000;
 ///
 /// # Errors
 /// If the world stops early.
-pub(crate) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
+pub(crate) fn run(sim: &Sim, host: &Arc<ModelledHost>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
     let rt = sim.rt();
     let began = rt.now();
     let unlocked: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
@@ -26,7 +26,7 @@ pub(crate) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcom
         let (host, unlocked) = (host.clone(), unlocked.clone());
         drop(rt.spawn("waiter", Class::Normal, async move {
             let ready = || unlocked[page as usize].load(Relaxed);
-            host.sleep(&host.pages, Caller::PageBit, page, ready).await;
+            host.sleep(&host.pages, ScheduleCaller::PageBit, page, ready).await;
         }));
     }
     let between = Nanos::from_secs(1 + u64::from(count) / 20_000);
@@ -41,7 +41,7 @@ pub(crate) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcom
     })?;
     let stats = host.pages.stats();
     let sleeps = Sleeps {
-        page: host.sleeps[Caller::PageBit as usize].load(Relaxed),
+        page: host.sleeps[ScheduleCaller::PageBit as usize].load(Relaxed),
         spurious: stats.spurious,
         examined: stats.examined,
         woken: stats.woken,

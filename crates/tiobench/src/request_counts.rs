@@ -20,7 +20,7 @@ fn congested(most: usize) -> [usize; 2] {
 const BATCH: Batching = Batching::LINUX;
 
 /// Requests in use, and the tasks waiting for one.
-pub(crate) struct Load {
+pub(crate) struct RequestCounts {
     /// Maximum number of requests of each kind in a queue.
     most: usize,
     /// Requests in use by disk: reads, and writes.
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 
 /// The queue from which a task wants a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WantedRequest {
     pub(crate) disk: usize,
     /// 0 for reads, 1 for writes.
     pub(crate) kind: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Place {
     pub(crate) is_awaited: bool,
 }
 
-impl Load {
+impl RequestCounts {
     pub(crate) fn new(disks: usize, most: usize) -> Self {
         Self {
             most,
@@ -84,9 +84,9 @@ impl Load {
 
     /// Takes a request if the task may have one (kernel: `get_request`). With `has_waited`, starts
     /// a batch.
-    pub(crate) fn take(&mut self, place: Place, now: Nanos, task: u64, has_waited: bool) -> bool {
+    pub(crate) fn take(&mut self, place: WantedRequest, now: Nanos, task: u64, has_waited: bool) -> bool {
         let most = self.most;
-        let Place { disk, kind, is_awaited } = place;
+        let WantedRequest { disk, kind, is_awaited } = place;
         if has_waited {
             self.begin_batch(task, now);
         }
@@ -108,7 +108,7 @@ impl Load {
     }
 
     /// Adds a task to the queue's waiters.
-    pub(crate) fn wait(&mut self, place: Place, waker: Waker) {
+    pub(crate) fn wait(&mut self, place: WantedRequest, waker: Waker) {
         self.waiting[place.disk][place.kind].push_back(waker);
     }
 
@@ -155,13 +155,13 @@ impl Load {
 mod tests {
     use super::*;
 
-    const fn writes(disk: usize) -> Place {
-        Place { disk, kind: 1, is_awaited: false }
+    const fn writes(disk: usize) -> WantedRequest {
+        WantedRequest { disk, kind: 1, is_awaited: false }
     }
 
     #[test]
     fn the_task_that_fills_a_queue_has_a_batch_and_the_others_wait() {
-        let (mut load, now) = (Load::new(1, 8), Nanos::ZERO);
+        let (mut load, now) = (RequestCounts::new(1, 8), Nanos::ZERO);
         for _ in 0..7 {
             assert!(load.take(writes(0), now, 1, false));
         }
@@ -170,14 +170,20 @@ mod tests {
         let taken = (0..100).take_while(|_| load.take(writes(0), now, 2, false)).count();
         assert_eq!(taken, 32);
         assert!(!load.take(writes(0), now, 1, false), "the queue is full");
-        assert!(load.take(Place { is_awaited: true, ..writes(0) }, now, 1, false), "the disk idles for it");
+        assert!(
+            load.take(WantedRequest { is_awaited: true, ..writes(0) }, now, 1, false),
+            "the disk idles for it"
+        );
         assert!(load.take(writes(0), now, 3, true), "it has waited");
-        assert!(load.take(Place { kind: 0, ..writes(0) }, now, 1, false), "reads have requests of their own");
+        assert!(
+            load.take(WantedRequest { kind: 0, ..writes(0) }, now, 1, false),
+            "reads have requests of their own"
+        );
     }
 
     #[test]
     fn a_batch_ends_by_time_and_does_not_begin_anew_on_another_disk() {
-        let mut load = Load::new(2, 1);
+        let mut load = RequestCounts::new(2, 1);
         let now = Nanos::ZERO;
         assert!(load.take(writes(0), now, 1, false));
         assert_eq!(load.batches[&1].0, 31);
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_write_on_a_queue_that_is_not_busy_wakes_all_that_wait_for_one() {
-        let mut load = Load::new(1, 128);
+        let mut load = RequestCounts::new(1, 128);
         for _ in 0..113 {
             assert!(load.take(writes(0), Nanos::ZERO, 1, false));
         }

@@ -1,15 +1,15 @@
 //! Writing and fsync (kernel: `generic_file_aio_write_nolock`, `sys_fsync`).
 
-use crate::control::Control;
 use crate::disks::Submitter;
-use crate::host::{Host, Work};
+use crate::host::{ModelledHost, PageCacheCost};
+use crate::writeback_control::WritebackControl;
 use extant_cache::Cost;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
-impl Host {
+impl ModelledHost {
     /// Writes one block.
     pub(crate) async fn write(self: &Arc<Self>, file: u32, block: u64) {
         let (page, bit) = (block / self.shape.page_blocks(), block % self.shape.page_blocks());
@@ -45,8 +45,8 @@ impl Host {
     /// Makes a file durable: starts writing its pages, writes its metadata and waits for that, then
     /// waits for the pages.
     pub(crate) async fn fsync(self: &Arc<Self>, file: u32) {
-        self.rt.charge(Work::Syscall(1));
-        self.write_pages(file, &mut Control::integrity(file)).await;
+        self.rt.charge(PageCacheCost::Syscall(1));
+        self.write_pages(file, &mut WritebackControl::integrity(file)).await;
         self.write_associated(file).await;
         let is_dirty = self.inodes.lock().is_dirty(file);
         if is_dirty {
@@ -58,7 +58,7 @@ impl Host {
                 self.write_inode(file, Submitter::waiting(file), true).await;
             }
             self.wait_pages(file).await;
-            self.end_inode(file, &Control::integrity(file));
+            self.end_inode(file, &WritebackControl::integrity(file));
         }
         self.wait_pages(file).await;
     }

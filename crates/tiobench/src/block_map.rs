@@ -1,10 +1,10 @@
 //! Maps a file's blocks to the volume (kernel: `ext2_get_block`), under the page lock.
 
 use crate::disks::Submitter;
-use crate::host::Host;
+use crate::host::ModelledHost;
 use std::sync::Arc;
 
-impl Host {
+impl ModelledHost {
     /// Allocates a file's inode.
     pub(crate) async fn create(self: &Arc<Self>, file: u32) {
         let bitmap = self.volume.lock().create(file);

@@ -4,7 +4,7 @@ use crate::disks::Submitter;
 
 /// Parameters of a write-back (kernel: `struct writeback_control`).
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct WritebackControl {
     pub(crate) submitter: Submitter,
     /// Pages left to write; the last lookup may exceed it.
     pub(crate) left: i64,
@@ -17,7 +17,7 @@ pub(crate) struct Control {
     pub(crate) waits: bool,
 }
 
-impl Control {
+impl WritebackControl {
     /// For a throttled writer. Linux 2.6.6 does not set `nonblocking`, so it waits for requests.
     pub(crate) fn throttled(submitter: Submitter, left: i64) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Files whose blocks are allocated as in Linux: when their pages are written, or when the pages
 //! are written back.
 
-use super::under_way::UnderWay;
+use super::bios_in_flight::BiosInFlight;
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, StreamId, flush};
 use extant_cache::{BackingError, BackingErrorKind, CacheError, Cost as CacheCost};
 use extant_history::alloc::{AllocatesAt, BlockAllocator, FileId, Request, Work};
@@ -16,12 +16,12 @@ const BLOCK_BYTES: u64 = super::BLOCK_BYTES;
 
 /// A volume's files and allocator.
 pub(super) struct PlacedFiles {
-    space: Arc<Space>,
+    space: Arc<VolumeSpace>,
     files: Mutex<Vec<Arc<PlacedFile>>>,
 }
 
 /// The volume under the files.
-struct Space {
+struct VolumeSpace {
     allocator: Mutex<Box<dyn BlockAllocator>>,
     allocates_at: AllocatesAt,
     device: Arc<dyn Device>,
@@ -33,13 +33,13 @@ struct Space {
 
 /// A file written through the page cache; one process has it open.
 pub(crate) struct PlacedFile {
-    space: Arc<Space>,
+    space: Arc<VolumeSpace>,
     id: FileId,
-    state: Mutex<State>,
+    state: Mutex<PlacedBlocks>,
 }
 
 #[derive(Default)]
-struct State {
+struct PlacedBlocks {
     /// Length in blocks.
     blocks: u64,
     /// Location of each allocated block.
@@ -52,7 +52,7 @@ const MOST_UNDER_WAY: usize = 128;
 /// Length of the page cache's longest bio in blocks (`BIO_MAX_PAGES`).
 const BIO_BLOCKS: u64 = 256;
 
-impl Space {
+impl VolumeSpace {
     fn allocate(&self, request: Request) -> Result<(Range<u64>, Work), FullVolume> {
         let (found, work) = self.allocator.lock().allocate(request)?;
         if work != Work::default() {
@@ -88,13 +88,13 @@ impl PlacedFile {
         Ok(())
     }
 
-    fn request(&self, state: &State, block: u64, blocks: u64) -> Request {
+    fn request(&self, state: &PlacedBlocks, block: u64, blocks: u64) -> Request {
         let (file, goal, process) = (self.id, self.space.goal, self.id.0);
         Request { file, block, blocks, goal, file_blocks: state.blocks, process }
     }
 
     /// Writes back dirty blocks, extent by extent; returns while bios are still in flight.
-    async fn write_back(&self, rt: &Rt, under_way: &Arc<UnderWay>) -> Result<(), String> {
+    async fn write_back(&self, rt: &Rt, under_way: &Arc<BiosInFlight>) -> Result<(), String> {
         let mut dirty = std::mem::take(&mut self.state.lock().dirty);
         while let Some(first) = dirty.first().copied() {
             let (blocks, place) = {
@@ -146,7 +146,7 @@ impl PlacedFile {
             let error = std::io::Error::other(problem);
             CacheError::Backing(BackingError::new(BackingErrorKind::Other, error))
         };
-        let under_way = Arc::<UnderWay>::default();
+        let under_way = Arc::<BiosInFlight>::default();
         self.write_back(rt, &under_way).await.map_err(other)?;
         let end = async {
             under_way.at_most(rt, 0).await?;
@@ -178,7 +178,7 @@ impl PlacedFile {
 impl PlacedFiles {
     pub(super) fn new(allocator: Box<dyn BlockAllocator>, device: Arc<dyn Device>, goal: u64) -> Self {
         let (allocates_at, searched) = (allocator.allocates_at(), Mutex::default());
-        let space = Space { allocator: Mutex::new(allocator), allocates_at, device, goal, searched };
+        let space = VolumeSpace { allocator: Mutex::new(allocator), allocates_at, device, goal, searched };
         Self { space: Arc::new(space), files: Mutex::default() }
     }
 
@@ -198,7 +198,7 @@ impl PlacedFiles {
     /// Writes back all files one after the other, like the volume's flusher.
     pub(super) async fn write_back(&self, rt: &Rt) -> Result<(), String> {
         let failed = |error: IoError| error.to_string();
-        let under_way = Arc::<UnderWay>::default();
+        let under_way = Arc::<BiosInFlight>::default();
         let files = self.files.lock().clone();
         for file in files {
             file.write_back(rt, &under_way).await?;

@@ -9,11 +9,11 @@ use std::task::{Poll, Waker};
 
 /// Bios in flight.
 #[derive(Default)]
-pub(super) struct UnderWay {
+pub(super) struct BiosInFlight {
     state: Mutex<(usize, Option<Waker>, Option<IoError>)>,
 }
 
-impl UnderWay {
+impl BiosInFlight {
     pub(super) fn submit(self: &Arc<Self>, device: &dyn Device, mut bio: Bio) {
         self.state.lock().0 += 1;
         let port = self.clone();
