@@ -77,7 +77,8 @@ impl StripedDisks {
                 slice_idle_ms: machine.kernel.slice_idle_ms,
                 ..BlockHost::default()
             };
-            // Tasks get their requests from `RequestCounts` before they submit, so the queue needs no limit.
+            // Tasks get their requests from `RequestCounts` before they submit, so the queue needs
+            // no limit.
             let (requests, depth) = (usize::MAX, model.queue_depth());
             (device as Arc<dyn Device>, host, QueueConfig { requests, depth, ..QueueConfig::default() })
         };

@@ -87,41 +87,6 @@ pub struct PhaseOutcome {
 }
 
 impl PhaseOutcome {
-    pub(crate) fn total(phases: &[Self]) -> Self {
-        let mut spent: Vec<Spent> = Vec::new();
-        for one in phases.iter().flat_map(|phase| &phase.spent) {
-            let is_same = |known: &&mut Spent| {
-                (known.layer, known.key, known.interrupt) == (one.layer, one.key, one.interrupt)
-            };
-            match spent.iter_mut().find(is_same) {
-                Some(known) => {
-                    known.units += one.units;
-                    known.time += one.time;
-                }
-                None => spent.push(*one),
-            }
-        }
-        let sum = |of: fn(&Sleeps) -> u64| phases.iter().map(|phase| of(&phase.sleeps)).sum();
-        let time = |of: fn(&Self) -> Nanos| Nanos(phases.iter().map(|phase| of(phase).0).sum());
-        Self {
-            phase: Phase::Whole,
-            took: time(|phase| phase.took),
-            bytes: phases.iter().map(|phase| phase.bytes).sum(),
-            busy: time(|phase| phase.busy),
-            user: time(|phase| phase.user),
-            sleeps: Sleeps {
-                page: sum(|sleeps| sleeps.page),
-                lock: sum(|sleeps| sleeps.lock),
-                buffer: sum(|sleeps| sleeps.buffer),
-                idle: sum(|sleeps| sleeps.idle),
-                spurious: sum(|sleeps| sleeps.spurious),
-                examined: sum(|sleeps| sleeps.examined),
-                woken: sum(|sleeps| sleeps.woken),
-            },
-            spent,
-        }
-    }
-
     /// Time spent on a kind of work, by tasks and in interrupts.
     pub fn spent_on(&self, key: &str) -> Nanos {
         Nanos(self.spent.iter().filter(|spent| spent.key == key).map(|spent| spent.time.0).sum())
@@ -152,7 +117,8 @@ impl PhaseOutcome {
     }
 }
 
-/// Totals at the end of the previous phase.
+/// Totals up to a moment.
+#[derive(Clone)]
 pub(crate) struct Totals {
     now: Nanos,
     busy: Nanos,
@@ -163,7 +129,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn open(sim: &Sim, host: &ModelledHost) -> Self {
+    pub(crate) fn of(sim: &Sim, host: &ModelledHost) -> Self {
         let stats = sim.stats();
         Self {
             now: sim.rt().now(),
@@ -175,31 +141,17 @@ impl Totals {
         }
     }
 
-    /// Returns the results since the last call, and starts the next phase.
-    pub(crate) fn close(&mut self, phase: Phase, sim: &Sim, host: &ModelledHost) -> PhaseOutcome {
-        let before = std::mem::replace(self, Self::open(sim, host));
-        let earlier = |now: &Spent| {
-            let is_same =
-                |then: &&Spent| (then.layer, then.key, then.interrupt) == (now.layer, now.key, now.interrupt);
-            before.spent.iter().find(is_same).map_or((0, Nanos::ZERO), |then| (then.units, then.time))
-        };
-        let since = |now: &Spent| {
-            let (units, time) = earlier(now);
-            Spent { units: now.units - units, time: now.time.saturating_sub(time), ..*now }
-        };
-        let spent: Vec<Spent> = self.spent.iter().map(since).collect();
+    /// The results of a phase that began with the totals `before` and moved this many bytes.
+    pub(crate) fn since(&self, before: &Self, phase: Phase, bytes: u64) -> PhaseOutcome {
+        let spent = Spent::since(self.spent.clone(), &before.spent);
         let user = spent.iter().filter(|spent| spent.key == "user_io_ns").map(|spent| spent.time.0).sum();
-        let count = match phase.is_random() {
-            true => u64::from(host.options.random_ops),
-            false => host.shape.file_blocks(),
-        };
         let waits = |of: fn(&WaitStats) -> u64| -> u64 {
             self.waits.iter().zip(&before.waits).map(|(now, then)| of(now) - of(then)).sum()
         };
         PhaseOutcome {
             phase,
             took: self.now.saturating_sub(before.now),
-            bytes: count * u64::from(host.options.threads) * crate::host::BLOCK_BYTES,
+            bytes,
             busy: self.busy.saturating_sub(before.busy),
             user: Nanos(user),
             sleeps: Sleeps {

@@ -1,6 +1,6 @@
 //! Runs tiobench's phases one after the other.
 
-use crate::host::{ModelledHost, PageCacheCost, world};
+use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, world};
 use crate::options::{Policies, Tiobench, TiobenchError};
 use crate::outcome::{Phase, PhaseOutcome, Totals};
 use crate::reading::ReadHandle;
@@ -29,7 +29,8 @@ pub fn run(
     let (sim, host) = world(options, machine, policies, seed)?;
     let rt = sim.rt();
     drop(rt.spawn("pdflush", Class::Normal, host.clone().write_old()));
-    let mut books = Totals::open(&sim, &host);
+    let begin = Totals::of(&sim, &host);
+    let mut before = begin.clone();
     let mut all = Vec::new();
     for phase in Phase::ALL {
         host.stripe.begin_phase();
@@ -44,17 +45,26 @@ pub fn run(
             }
             Ok::<(), RtError>(())
         })??;
-        all.push(books.close(phase, &sim, &host));
+        let now = Totals::of(&sim, &host);
+        let blocks = u64::from(options.threads) * blocks_of(&host, phase);
+        all.push(now.since(&before, phase, blocks * BLOCK_BYTES));
+        before = now;
         if phase == until {
             return Ok(all);
         }
     }
-    all.push(PhaseOutcome::total(&all));
+    let bytes = all.iter().map(|phase| phase.bytes).sum();
+    all.push(before.since(&begin, Phase::Whole, bytes));
     if until == Phase::Waiters {
         let (sim, host) = world(options, machine, policies, seed)?;
         all.push(waiting_crowd::run(&sim, &host, options.waiters)?);
     }
     Ok(all)
+}
+
+/// How many blocks a thread reads or writes in a phase.
+fn blocks_of(host: &ModelledHost, phase: Phase) -> u64 {
+    if phase.is_random() { u64::from(host.options.random_ops) } else { host.shape.file_blocks() }
 }
 
 /// What a thread does in a phase.
@@ -65,8 +75,7 @@ async fn phase_of(host: Arc<ModelledHost>, phase: Phase, file: u32) {
     if phase == Phase::Write {
         host.create(file).await;
     }
-    let count = if phase.is_random() { u64::from(host.options.random_ops) } else { blocks };
-    for n in 0..count {
+    for n in 0..blocks_of(&host, phase) {
         let block = if phase.is_random() { rng.below(blocks) } else { n };
         host.rt.charge(PageCacheCost::User(1));
         host.rt.charge(PageCacheCost::Syscall(1));

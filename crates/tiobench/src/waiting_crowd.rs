@@ -2,7 +2,7 @@
 
 use crate::host::{ModelledHost, ScheduleCaller};
 use crate::options::TiobenchError;
-use crate::outcome::{Phase, PhaseOutcome, Sleeps};
+use crate::outcome::{Phase, PhaseOutcome, Sleeps, Totals};
 use extant_rt::{Class, Nanos};
 use extant_sim::Sim;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const WAKES: u64 = 1000;
 /// If the world stops early.
 pub(crate) fn run(sim: &Sim, host: &Arc<ModelledHost>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
     let rt = sim.rt();
-    let began = rt.now();
+    let before = Totals::of(sim, host);
     let unlocked: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
     for page in 0..u64::from(count) {
         let (host, unlocked) = (host.clone(), unlocked.clone());
@@ -39,21 +39,7 @@ pub(crate) fn run(sim: &Sim, host: &Arc<ModelledHost>, count: u32) -> Result<Pha
             rt.sleep(between).await;
         }
     })?;
-    let stats = host.pages.stats();
-    let sleeps = Sleeps {
-        page: host.sleeps[ScheduleCaller::PageBit as usize].load(Relaxed),
-        spurious: stats.spurious,
-        examined: stats.examined,
-        woken: stats.woken,
-        ..Sleeps::default()
-    };
-    Ok(PhaseOutcome {
-        phase: Phase::Waiters,
-        took: rt.now().saturating_sub(began),
-        bytes: 0,
-        busy: Nanos(sim.stats().busy.iter().map(|busy| busy.0).sum()),
-        user: Nanos::ZERO,
-        sleeps,
-        spent: sim.spent(),
-    })
+    let outcome = Totals::of(sim, host).since(&before, Phase::Waiters, 0);
+    // The crowd keeps no processor busy: idle ones that receive a task say nothing.
+    Ok(PhaseOutcome { sleeps: Sleeps { idle: 0, ..outcome.sleeps }, ..outcome })
 }

@@ -12,12 +12,10 @@
 use super::compared::{Compared, FigureRole, compare};
 use super::{Missing, folders};
 use crate::experiment::{ExperimentRun, Figures, side_by_side};
-use crate::figure::Figure;
 use crate::report::{Format, table};
 use crate::setup::{ExperimentError, Setup};
-use crate::sweep::{ResultsStore, range_runs};
+use crate::sweep::{ResultsStore, range_runs, stored_figures};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -66,28 +64,6 @@ impl Interval {
     }
 }
 
-/// Returns a run's figures, and whether they were already stored.
-fn figures(store: &ResultsStore, run: &ExperimentRun) -> Result<(Figures, bool), ExperimentError> {
-    let digest = store.digest(&run.contents());
-    if let Some(figures) = store.find(&digest).and_then(|kept| parse(&kept)) {
-        return Ok((figures, true));
-    }
-    let figures = run.figures()?;
-    let by_key = |all: &BTreeMap<Figure, f64>| -> BTreeMap<&str, f64> {
-        all.iter().map(|(figure, value)| (figure.key(), *value)).collect()
-    };
-    let each: BTreeMap<&String, _> = figures.iter().map(|(name, all)| (name, by_key(all))).collect();
-    store.keep(&digest, &json!({ "row": run.row(), "figures": each }))?;
-    Ok((figures, false))
-}
-
-fn parse(value: &Value) -> Option<Figures> {
-    let of = |all: &Value| -> Option<BTreeMap<Figure, f64>> {
-        all.as_object()?.iter().map(|(key, value)| Some((Figure::of_key(key)?, value.as_f64()?))).collect()
-    };
-    value["figures"].as_object()?.iter().map(|(name, all)| Some((name.clone(), of(all)?))).collect()
-}
-
 /// Runs the experiments of a folder over their ranges: all, or those named in `only`.
 ///
 /// Results are stored in `results` and reused from there.
@@ -107,7 +83,7 @@ pub fn intervals(root: &Path, only: &[String], results: &Path) -> Result<Interva
         .flat_map(|(number, one)| range_runs(one).into_iter().map(move |(point, run)| (number, point, run)))
         .collect();
     let all = runs.iter().map(|(_, _, run)| run.clone()).collect();
-    let done = side_by_side(all, move |run| figures(&store, run))?;
+    let done = side_by_side(all, move |run| stored_figures(&store, run))?;
     let found = done.iter().filter(|(_, found)| *found).count();
     let all = experiments.iter().zip(&folders).enumerate().map(|(number, (experiment, folder))| {
         let own: Vec<(usize, &ExperimentRun, &Figures)> = runs
@@ -244,6 +220,7 @@ impl IntervalsOfOne {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figure::Figure;
 
     fn published(value: f64) -> Compared {
         let (workload, row) = ("w".to_owned(), "r".to_owned());

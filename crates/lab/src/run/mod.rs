@@ -87,7 +87,7 @@ fn on_target(
     outcome.latency = seen.map(|seen| seen.lock().clone());
     outcome.written = counter.and_then(|counter| counter.end(&target));
     outcome.processors = Some(ProcessorUse::so_far(&target.sim).since(before.0));
-    outcome.spent = since(target.sim.spent(), &spent_before);
+    outcome.spent = Spent::since(target.sim.spent(), &spent_before);
     outcome.on_device = target.counts().zip(before.1).map(|(now, before)| OnDevice {
         pieces: now.pieces - before.pieces,
         commands: now.commands - before.commands,
@@ -98,19 +98,6 @@ fn on_target(
     }
     target.close()?;
     Ok(outcome)
-}
-
-/// Work done since `before`.
-fn since(mut now: Vec<Spent>, before: &[Spent]) -> Vec<Spent> {
-    for spent in &mut now {
-        let same =
-            |old: &&Spent| (old.layer, old.key, old.interrupt) == (spent.layer, spent.key, spent.interrupt);
-        if let Some(old) = before.iter().find(same) {
-            spent.units -= old.units;
-            spent.time = spent.time.saturating_sub(old.time);
-        }
-    }
-    now
 }
 
 /// Runs jobs on host files. Files to be read are created or extended if missing or too short.

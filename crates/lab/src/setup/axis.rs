@@ -17,15 +17,20 @@ impl Axis {
 
     /// Every combination of the axes' values.
     pub(crate) fn combinations(axes: &[Self]) -> Vec<Vec<Setting>> {
-        let mut all: Vec<Vec<Setting>> = vec![Vec::new()];
-        for Self(values) in axes {
-            let with = |before: &Vec<Setting>| {
-                values.iter().map(|value| [before.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
-            };
-            all = all.iter().flat_map(with).collect();
-        }
-        all
+        combinations(axes.iter().map(|Self(values)| values.clone()))
     }
+}
+
+/// Every combination of a value from each list; the last list's values change fastest.
+pub(crate) fn combinations<T: Clone>(lists: impl IntoIterator<Item = Vec<T>>) -> Vec<Vec<T>> {
+    let mut all: Vec<Vec<T>> = vec![Vec::new()];
+    for list in lists {
+        let with = |before: &Vec<T>| {
+            list.iter().map(|value| [&before[..], std::slice::from_ref(value)].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(with).collect();
+    }
+    all
 }
 
 impl std::str::FromStr for Axis {

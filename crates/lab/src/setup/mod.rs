@@ -17,6 +17,7 @@ mod points;
 mod toml_form;
 
 pub use axis::Axis;
+pub(crate) use axis::combinations;
 pub(crate) use constants::line_of;
 pub use errors::ExperimentError;
 pub(crate) use points::{Grid, GridPoint, RangePoint};

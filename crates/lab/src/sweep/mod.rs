@@ -11,18 +11,17 @@ mod results_store;
 
 pub use combinations::grid_table;
 pub(crate) use ranges::range_runs;
-pub(crate) use results_store::ResultsStore;
+pub(crate) use results_store::{ResultsStore, stored_figures};
 
 use crate::experiment::{ExperimentRun, at_most, runs};
 use crate::figure::Figure;
 use crate::report::fio_json;
 use crate::run::{Policy, on_machine};
-use crate::setup::{Axis, ExperimentError, Setup, machine};
+use crate::setup::{self, Axis, ExperimentError, Setup, machine};
 use crate::workload::fio::{self, Job, JobError};
 use extant_history::{Choice, MakeDirtyControl, MakeElevator};
 use extant_sim::{Machine, ModelError, Setting};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -125,14 +124,7 @@ impl SweptWork {
 
     fn result(&self) -> Result<Value, ExperimentError> {
         match self {
-            Self::Row(run) => {
-                let by_key = |all: &BTreeMap<Figure, f64>| -> Map<String, Value> {
-                    all.iter().map(|(figure, value)| (figure.key().to_owned(), json!(value))).collect()
-                };
-                let figures: Map<String, Value> =
-                    run.figures()?.iter().map(|(name, all)| (name.clone(), by_key(all).into())).collect();
-                Ok(json!({"row": run.row(), "figures": figures}))
-            }
+            Self::Row(run) => Ok(results_store::json_of(run.row(), &run.figures()?)),
             Self::Jobs { jobs, machine, policy, seed } => {
                 let outcome =
                     on_machine(jobs, (**machine).clone(), policy, *seed, None).map_err(|error| {
@@ -198,9 +190,13 @@ impl Sweep {
             [] => vec![swept.policy.memory.control],
             list => list.iter().copied().map(Some).collect(),
         };
+        let named = |(key, values): &(String, Vec<String>)| -> Vec<(String, String)> {
+            values.iter().map(|value| (key.clone(), value.clone())).collect()
+        };
+        let options = setup::combinations(swept.options.iter().map(named));
         for settings in Axis::combinations(&swept.axes) {
             let mut machine = None;
-            for options in combinations(&swept.options) {
+            for options in options.iter() {
                 let mut jobs = None;
                 for elevator in elevators.iter().copied() {
                     for control in controls.iter().copied() {
@@ -215,7 +211,7 @@ impl Sweep {
                             };
                             let jobs = match &jobs {
                                 Some(jobs) => jobs,
-                                None => jobs.insert(fio::changed(&swept.jobs, &options)?),
+                                None => jobs.insert(fio::changed(&swept.jobs, options)?),
                             };
                             let mut policy = swept.policy.clone();
                             policy.elevator = elevator;
@@ -291,19 +287,6 @@ fn labels(settings: &[Setting]) -> Vec<(String, String)> {
         .map(|setting| setting.parts())
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
-}
-
-/// Every combination of the options' values.
-fn combinations(options: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
-    let mut all: Vec<Vec<(String, String)>> = vec![Vec::new()];
-    for (key, values) in options {
-        let with = |before: &Vec<(String, String)>| {
-            let one = |value: &String| [before.clone(), vec![(key.clone(), value.clone())]].concat();
-            values.iter().map(one).collect::<Vec<_>>()
-        };
-        all = all.iter().flat_map(with).collect();
-    }
-    all
 }
 
 /// Formats the results as one JSON object.

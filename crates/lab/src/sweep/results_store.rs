@@ -3,9 +3,12 @@
 //! Each result is in a file named by the digest of the program and of everything the run depends
 //! on. Any command with the same program finds it there, also while other commands use the folder.
 
+use crate::experiment::{ExperimentRun, Figures};
+use crate::figure::Figure;
 use crate::setup::ExperimentError;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A folder of results.
@@ -48,6 +51,37 @@ impl ResultsStore {
     fn file(&self, digest: &str) -> PathBuf {
         self.folder.join(format!("{digest}.json"))
     }
+}
+
+/// A row's figures as they are stored.
+pub(super) fn json_of(row: &str, figures: &Figures) -> Value {
+    let by_key = |all: &BTreeMap<Figure, f64>| -> BTreeMap<&str, f64> {
+        all.iter().map(|(figure, value)| (figure.key(), *value)).collect()
+    };
+    let each: BTreeMap<&String, _> = figures.iter().map(|(name, all)| (name, by_key(all))).collect();
+    json!({ "row": row, "figures": each })
+}
+
+/// The figures of a stored result.
+fn figures_of(value: &Value) -> Option<Figures> {
+    let of = |all: &Value| -> Option<BTreeMap<Figure, f64>> {
+        all.as_object()?.iter().map(|(key, value)| Some((Figure::of_key(key)?, value.as_f64()?))).collect()
+    };
+    value["figures"].as_object()?.iter().map(|(name, all)| Some((name.clone(), of(all)?))).collect()
+}
+
+/// Returns a run's figures, and whether they were already stored.
+pub(crate) fn stored_figures(
+    store: &ResultsStore,
+    run: &ExperimentRun,
+) -> Result<(Figures, bool), ExperimentError> {
+    let digest = store.digest(&run.contents());
+    if let Some(figures) = store.find(&digest).and_then(|kept| figures_of(&kept)) {
+        return Ok((figures, true));
+    }
+    let figures = run.figures()?;
+    store.keep(&digest, &json_of(run.row(), &figures))?;
+    Ok((figures, false))
 }
 
 /// The digest of the running program.
