@@ -2,7 +2,8 @@
 //! fs/buffer.c).
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, ModelledHost, ScheduleCaller};
+use crate::host::{ModelledHost, ScheduleCaller};
+use crate::page_cache::BLOCK_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;

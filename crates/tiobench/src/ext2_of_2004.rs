@@ -1,6 +1,6 @@
 //! An empty ext2 as mke2fs of 2004 made it.
 
-use crate::host::BLOCK_BYTES;
+use crate::page_cache::BLOCK_BYTES;
 use extant_format::{BlockSize, GroupDescriptor};
 use extant_history::alloc::Geometry;
 use extant_history::alloc::on_disk::{descriptor, free_of, from_file, superblock};

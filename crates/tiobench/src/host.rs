@@ -28,9 +28,6 @@ extant_rt::costs! {
     }
 }
 
-/// Bytes per call, and size of a file system block.
-pub(crate) const BLOCK_BYTES: u64 = 4096;
-
 /// State shared by threads and interrupts.
 pub(crate) struct ModelledHost {
     pub(crate) rt: Rt,

@@ -1,9 +1,11 @@
 //! Pages, files and their blocks.
 
-use crate::host::BLOCK_BYTES;
 use crate::options::Tiobench;
 use extant_sim::MemorySpec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Bytes per call, and size of a file system block.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// No frame, or no location on the volume.
 pub(crate) const NONE: u32 = u32::MAX;

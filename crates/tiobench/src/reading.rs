@@ -1,7 +1,8 @@
 //! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, ScheduleCaller};
+use crate::host::{ModelledHost, PageCacheCost, ScheduleCaller};
+use crate::page_cache::BLOCK_BYTES;
 use crate::volume::is_boundary;
 use extant_cache::Cost;
 use extant_history::read_ahead::ReadAhead;

@@ -1,8 +1,9 @@
 //! Runs tiobench's phases one after the other.
 
-use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, world};
+use crate::host::{ModelledHost, PageCacheCost, world};
 use crate::options::{Policies, Tiobench, TiobenchError};
 use crate::outcome::{Phase, PhaseOutcome, Totals};
+use crate::page_cache::BLOCK_BYTES;
 use crate::reading::ReadHandle;
 use crate::waiting_crowd;
 use extant_rt::{Class, RtError};

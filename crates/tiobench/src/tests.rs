@@ -1,8 +1,9 @@
 //! Tests the model of the Linux 2.6.6 page cache with a few pages.
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, ModelledHost, ScheduleCaller, world};
+use crate::host::{ModelledHost, ScheduleCaller, world};
 use crate::options::{Policies, Tiobench};
+use crate::page_cache::BLOCK_BYTES;
 use crate::writeback_control::WritebackControl;
 use extant_rt::{Class, Nanos};
 use extant_sim::{Machine, Sim};

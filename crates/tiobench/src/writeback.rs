@@ -2,8 +2,9 @@
 //! `block_write_full_page`).
 
 use crate::disks::Submitter;
-use crate::host::{BLOCK_BYTES, ModelledHost, PageCacheCost, ScheduleCaller};
+use crate::host::{ModelledHost, PageCacheCost, ScheduleCaller};
 use crate::inodes::NextInode;
+use crate::page_cache::BLOCK_BYTES;
 use crate::volume::is_boundary;
 use crate::writeback_control::WritebackControl;
 use extant_cache::Cost;
