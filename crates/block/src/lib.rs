@@ -58,5 +58,5 @@ pub use nbd::{NbdAddress, NbdDevice, NbdError, NbdOptions, NbdTarget};
 pub use op::{Op, Sector};
 pub use record::{Change, Crash, Log, LogEvent, Record};
 pub use split::{LayoutError, Piece, split};
-pub use stripe::Stripe;
+pub use stripe::{Chunks, Stripe};
 pub use trace::Trace;

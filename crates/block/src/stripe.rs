@@ -21,7 +21,42 @@ pub struct Stripe {
 #[derive(Debug)]
 struct Layout {
     devices: Vec<Arc<dyn Device>>,
-    chunk_bytes: u64,
+    chunks: Chunks,
+}
+
+/// The arithmetic of a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    /// Number of devices.
+    pub devices: u64,
+    /// Bytes per chunk.
+    pub chunk_bytes: u64,
+}
+
+impl Chunks {
+    /// Capacity over devices the smallest of which has this many bytes.
+    pub fn capacity_bytes(self, smallest: u64) -> u64 {
+        smallest / self.chunk_bytes * self.chunk_bytes * self.devices
+    }
+
+    /// The chunk's device, and the chunk's first byte there.
+    fn place(self, chunk: u64) -> (usize, u64) {
+        ((chunk % self.devices) as usize, chunk / self.devices * self.chunk_bytes)
+    }
+
+    /// Splits a range of bytes at every chunk boundary: each piece with its device.
+    pub fn pieces(self, start: u64, end: u64) -> Vec<(usize, Piece)> {
+        let mut pieces = Vec::new();
+        let mut at = start;
+        while at < end {
+            let chunk = at / self.chunk_bytes;
+            let bytes = end.min((chunk + 1) * self.chunk_bytes) - at;
+            let (device, below) = self.place(chunk);
+            pieces.push((device, Piece { start: Sector::containing(below + at % self.chunk_bytes), bytes }));
+            at += bytes;
+        }
+        pieces
+    }
 }
 
 impl Stripe {
@@ -35,28 +70,23 @@ impl Stripe {
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(u64::from(limits.block_bytes)) {
             return Err(LayoutError::Chunk { chunk_bytes, block_bytes: limits.block_bytes });
         }
-        limits.capacity_bytes = smallest / chunk_bytes * chunk_bytes * devices.len() as u64;
+        let chunks = Chunks { devices: devices.len() as u64, chunk_bytes };
+        limits.capacity_bytes = chunks.capacity_bytes(smallest);
         // Any length: it is split at chunk boundaries.
         limits.max_bytes = u64::MAX;
-        Ok(Self { limits, layout: Arc::new(Layout { devices, chunk_bytes }) })
+        Ok(Self { limits, layout: Arc::new(Layout { devices, chunks }) })
     }
 }
 
 impl Layout {
-    /// The chunk's device, and the chunk's first byte there.
-    fn place(&self, chunk: u64) -> (usize, u64) {
-        let n = self.devices.len() as u64;
-        ((chunk % n) as usize, chunk / n * self.chunk_bytes)
-    }
-
     /// The bytes of `start..end` that are on `device`, as one range there.
     fn range_on(&self, device: usize, start: u64, end: u64) -> Piece {
         let below = |byte: u64| {
-            let (chunk, rest) = (byte / self.chunk_bytes, byte % self.chunk_bytes);
-            let (at, row) = self.place(chunk);
+            let Chunks { chunk_bytes, .. } = self.chunks;
+            let (at, row) = self.chunks.place(byte / chunk_bytes);
             row + match device.cmp(&at) {
-                std::cmp::Ordering::Less => self.chunk_bytes,
-                std::cmp::Ordering::Equal => rest,
+                std::cmp::Ordering::Less => chunk_bytes,
+                std::cmp::Ordering::Equal => byte % chunk_bytes,
                 std::cmp::Ordering::Greater => 0,
             }
         };
@@ -74,16 +104,7 @@ impl Spread for Layout {
             let ranges = (0..self.devices.len()).map(|device| (device, self.range_on(device, start, end)));
             return ranges.filter(|(_, piece)| piece.bytes > 0).collect();
         }
-        let mut pieces = Vec::new();
-        let mut at = start;
-        while at < end {
-            let chunk = at / self.chunk_bytes;
-            let bytes = end.min((chunk + 1) * self.chunk_bytes) - at;
-            let (device, below) = self.place(chunk);
-            pieces.push((device, Piece { start: Sector::containing(below + at % self.chunk_bytes), bytes }));
-            at += bytes;
-        }
-        pieces
+        self.chunks.pieces(start, end)
     }
 }
 
@@ -108,7 +129,7 @@ mod tests {
 
     fn three() -> Layout {
         let devices = (0..3).map(|_| Arc::new(MemDevice::new(1 << 20)) as Arc<dyn Device>).collect();
-        Layout { devices, chunk_bytes: 4096 }
+        Layout { devices, chunks: Chunks { devices: 3, chunk_bytes: 4096 } }
     }
 
     fn pieces(op: Op, start: u64, end: u64) -> Vec<(usize, u64, u64)> {

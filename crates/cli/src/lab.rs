@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::lab_args::{LabCommand, names_experiment};
 use crate::lab_sweep;
 use crate::session::Session;
-use extant_lab::command::{self, Jobs, Reproduction, Selection, TraceReport};
+use extant_lab::command::{self, Jobs, ReproduceRequest, Selection, TraceReport};
 use extant_lab::{Memory, Policy};
 use extant_rt::Nanos;
 use std::path::Path;
@@ -52,7 +52,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
             words if args.workloads.is_empty() && args.rows.is_empty() && args.seconds.is_none() => {
                 let default = Policy::default();
                 let policy = Policy {
-                    elevator: args.elevator.clone().unwrap_or(default.elevator),
+                    elevator: args.elevator.unwrap_or(default.elevator),
                     requests: args.requests.map(|requests| requests as usize),
                     memory: args.memory.memory(),
                     blktrace: args.blktrace.clone(),
@@ -79,7 +79,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
         LabCommand::Sweep(_) => unreachable!("it has begun already"),
         LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),
         LabCommand::Reproduce(args) => {
-            let request = Reproduction {
+            let request = ReproduceRequest {
                 root: args.folder.clone(),
                 only: args.only.clone(),
                 format: args.format.into(),
@@ -92,7 +92,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
         LabCommand::Report(args) => {
             let request =
                 TraceReport { trace: args.trace.clone(), drawing: args.output.clone(), pauses: args.pauses };
-            Ok(command::report(&request, out)?)
+            Ok(command::trace_report(&request, out)?)
         }
     }
 }

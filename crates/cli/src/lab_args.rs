@@ -2,9 +2,9 @@
 
 use crate::values;
 use clap::ValueHint;
-use extant_history::Host;
-use extant_lab::experiment::Axis;
-use extant_lab::reproduce::Format;
+use extant_history::{Choice, MakeDirtyControl, MakeElevator, MakePass};
+use extant_lab::report::Format;
+use extant_lab::setup::Axis;
 use extant_lab::{FileSystem, Memory, Setting, VolumeSpec};
 use std::path::{Path, PathBuf};
 
@@ -39,8 +39,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
     /// I/O scheduler of the modelled machine's disks [default: none]
-    #[arg(long, value_name = "NAME", value_parser = elevator, requires = "machine")]
-    pub(crate) elevator: Option<String>,
+    #[arg(long, value_name = "NAME", requires = "machine")]
+    pub(crate) elevator: Option<Choice<MakeElevator>>,
     /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O
     /// scheduler; the report names it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
@@ -98,11 +98,11 @@ pub(crate) struct MemoryArgs {
     #[arg(long = "dirty-background", value_name = "SIZE", value_parser = values::size)]
     pub(crate) dirty_background_bytes: Option<u64>,
     /// Controller of dirty memory [default: extant]
-    #[arg(long = "dirty-control", value_name = "NAME", value_parser = dirty_control)]
-    pub(crate) dirty_control: Option<String>,
+    #[arg(long = "dirty-control", value_name = "NAME")]
+    pub(crate) dirty_control: Option<Choice<MakeDirtyControl>>,
     /// How a pass of write-back goes over a file's dirty pages [default: extant]
-    #[arg(long = "write-back-pass", value_name = "NAME", value_parser = pass)]
-    pub(crate) pass: Option<String>,
+    #[arg(long = "write-back-pass", value_name = "NAME")]
+    pub(crate) pass: Option<Choice<MakePass>>,
 }
 
 impl MemoryArgs {
@@ -112,19 +112,10 @@ impl MemoryArgs {
             dirty_limit_bytes: self.dirty_limit_bytes,
             dirty_background_bytes: self.dirty_background_bytes,
             run_bytes: None,
-            control: self.dirty_control.clone(),
-            pass: self.pass.clone(),
+            control: self.dirty_control,
+            pass: self.pass,
         }
     }
-}
-
-fn dirty_control(name: &str) -> Result<String, String> {
-    let any = Host { cpus: 1, memory_bytes: 1 << 30, hz: 1000 };
-    extant_history::dirty_control(name, &any).map(|_| name.to_owned()).map_err(|error| error.to_string())
-}
-
-fn pass(name: &str) -> Result<String, String> {
-    extant_history::pass(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The smallest volume: room for a journal and some groups.
@@ -143,12 +134,6 @@ fn volume(text: &str) -> Result<VolumeSpec, String> {
         Some(bytes) => Err(format!("{bytes} bytes are less than {LEAST_VOLUME_BYTES}, 16M")),
         None => Ok(VolumeSpec::for_jobs(fs, bytes)),
     }
-}
-
-fn elevator(name: &str) -> Result<String, String> {
-    extant_history::elevator(name, &extant_history::BlockHost::default())
-        .map(|_| name.to_owned())
-        .map_err(|error| error.to_string())
 }
 
 #[derive(Debug, clap::Args)]
@@ -181,14 +166,14 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
     /// I/O schedulers for jobs, such as none,mq-deadline
-    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',', value_parser = elevator)]
-    pub(crate) elevators: Vec<String>,
+    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',')]
+    pub(crate) elevators: Vec<Choice<MakeElevator>>,
     /// Requests of the queue (nr_requests), for jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) requests: Option<u64>,
     /// Controllers of dirty memory for jobs, such as linux-3.1,extant
-    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',', value_parser = dirty_control)]
-    pub(crate) controls: Vec<String>,
+    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',')]
+    pub(crate) controls: Vec<Choice<MakeDirtyControl>>,
     /// Make a volume on each modelled disk for the jobs' files, as `lab run` does
     #[arg(long, value_name = "FS[:SIZE]", value_parser = volume, requires = "machine")]
     pub(crate) volume: Option<VolumeSpec>,

@@ -5,7 +5,7 @@ use crate::lab_args::{Emit, SweepArgs, names_experiment};
 use crate::progress::Progress;
 use crate::session::Session;
 use extant_lab::command::{self, Selection};
-use extant_lab::sweep::{Plan, Sweep, SweptJobs};
+use extant_lab::sweep::{Sweep, SweepOptions, SweptJobs};
 use extant_lab::{Memory, Policy};
 use extant_rt::Nanos;
 use std::path::Path;
@@ -50,7 +50,11 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         return Ok(command::sweep(selection, &args.axes, session.out.as_write()?)?);
     }
     let sweep = match &selection {
-        Some(selection) => Sweep::of_experiment(selection, &args.axes, &args.seeds(), args.shard)?,
+        Some(selection) => {
+            let setup = command::select(selection)?;
+            let sweep = Sweep::of_experiment(&setup, &args.axes, &args.seeds(), args.shard);
+            sweep.map_err(command::LabError::from)?
+        }
         None => {
             let requests = args.requests.map(|requests| requests as usize);
             let volume = args.volume.clone();
@@ -66,7 +70,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
                 controls: args.controls.clone(),
                 seeds: if seeds.is_empty() { vec![1] } else { seeds },
             };
-            Sweep::of_jobs(&swept, args.shard)?
+            Sweep::of_jobs(&swept, args.shard).map_err(command::LabError::from)?
         }
     };
     let runs = sweep.len();
@@ -80,7 +84,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         on_ray(args, address, runs)?;
     }
     let bar = Progress::of_runs(runs as u64, session.quiet);
-    let plan = Plan { results: args.results.clone(), at_a_time: args.at_a_time };
+    let plan = SweepOptions { results: args.results.clone(), at_a_time: args.at_a_time };
     let done = sweep.run(&plan, bar.of_sweep());
     bar.finish();
     let done = done.map_err(command::LabError::from)?;

@@ -43,7 +43,7 @@ impl Progress {
 
     /// The bar as a callback that takes the finished runs, how many of those were kept from
     /// earlier, and the total.
-    pub(crate) fn of_sweep(&self) -> extant_lab::sweep::Progress {
+    pub(crate) fn of_sweep(&self) -> extant_lab::sweep::SweepProgress {
         let bar = self.0.clone();
         Arc::new(move |done, kept, all| {
             bar.set_length(all as u64);

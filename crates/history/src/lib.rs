@@ -23,6 +23,7 @@ pub mod cfq;
 pub mod direct;
 pub mod dirty;
 pub mod pass;
+mod policy;
 pub mod read_ahead;
 pub mod waits;
 
@@ -30,23 +31,17 @@ use alloc::{BlockAllocator, Ext2, Ext3, FreeSpace, Linux2633 as Mballoc2633, Mba
 use anticipatory::Anticipatory;
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
+use extant_block::Device;
 use extant_cache::control::DirtyControl;
 use extant_cache::dirty::TurnControl;
 use extant_cache::pass::{ByRuns, WriteBackPass};
-use extant_iosched::Batching;
 use extant_iosched::elevator::cfq::{IdleRule, Tunables};
 use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator, Fifo};
+use extant_iosched::{Batching, Queue, QueueConfig};
+use extant_rt::Rt;
 use pass::Linux2633;
-
-/// A policy that can be chosen by name; `make` creates it.
-#[derive(Debug)]
-pub struct Named<F> {
-    /// The name in experiments and command lines.
-    pub name: &'static str,
-    /// A description in one line.
-    pub about: &'static str,
-    make: F,
-}
+pub use policy::{Choice, Kind, Named, OURS, UnknownPolicy};
+use std::sync::Arc;
 
 /// Creates an elevator.
 pub type MakeElevator = fn(&BlockHost, &anticipatory::Tasks) -> Box<dyn Elevator>;
@@ -97,18 +92,6 @@ impl BlockHost {
         let slice_idle = set.unwrap_or(defaults.slice_idle);
         Box::new(Cfq::with(Tunables { rotational: self.rotational, slice_idle, ..defaults }, rule))
     }
-}
-
-/// Error for a name that no policy of its kind has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{name}\" is not {kind}; there are {known}")]
-pub struct UnknownPolicy {
-    /// The name.
-    pub name: String,
-    /// The kind of policy looked up.
-    pub kind: &'static str,
-    /// The existing names.
-    pub known: String,
 }
 
 /// The elevators.
@@ -202,7 +185,7 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
         make: |host| Box::new(Ioless::version_12(host)),
     },
     Named {
-        name: OUR_DIRTY_CONTROL,
+        name: OURS,
         about: "ours: credits for each device, turns of long runs",
         make: |_| Box::new(TurnControl::new()),
     },
@@ -214,9 +197,6 @@ pub static OTHER_DIRTY_CONTROLS: [Named<MakeDirtyControl>; 1] = [Named {
     about: "ioless+background with the reserve of the mail of 28 September 2011",
     make: |host| Box::new(Ioless::with_device_background(host)),
 }];
-
-/// The default dirty controller of a run.
-pub const OUR_DIRTY_CONTROL: &str = "extant";
 
 /// The writeback passes.
 pub static PASSES: [Named<MakePass>; 3] = [
@@ -230,11 +210,8 @@ pub static PASSES: [Named<MakePass>; 3] = [
         about: "the same, with a reschedule point after each page vector (proposed in 2010)",
         make: || Box::new(Linux2633::rescheduling()),
     },
-    Named { name: OUR_PASS, about: "ours: whole runs, each page visited once", make: || Box::new(ByRuns) },
+    Named { name: OURS, about: "ours: whole runs, each page visited once", make: || Box::new(ByRuns) },
 ];
-
-/// The default writeback pass of a run.
-pub const OUR_PASS: &str = "extant";
 
 /// Creates an allocator for a volume with this free space.
 pub type MakeAllocator = fn(&FreeSpace) -> Box<dyn BlockAllocator>;
@@ -269,9 +246,6 @@ pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     },
 ];
 
-/// The default allocator of a run.
-pub const OUR_ALLOCATOR: &str = "extant";
-
 /// Creates a policy of direct I/O.
 pub type MakeDirect = fn() -> Direct;
 
@@ -304,37 +278,27 @@ pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     },
 ];
 
-/// The default policy of direct I/O of a run.
-pub const OUR_DIRECT_IO: &str = "extant";
-
-fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result<&'static F, UnknownPolicy> {
-    match table.iter().find(|policy| policy.name == name) {
-        Some(policy) => Ok(&policy.make),
-        None => {
-            let known = table.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-            Err(UnknownPolicy { name: name.to_owned(), kind, known })
-        }
-    }
-}
-
 /// Creates an elevator for a machine with a single disk.
 ///
 /// # Errors
 /// [`UnknownPolicy`], with the existing names, if no elevator has this name.
 pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    elevator_beside(name, host, &anticipatory::Tasks::default())
+    Ok(name.parse::<Choice<MakeElevator>>()?.make()(host, &anticipatory::Tasks::default()))
 }
 
-/// Creates an elevator for one of a machine's disks; all of them share `tasks`.
-///
-/// # Errors
-/// As [`elevator`].
-pub fn elevator_beside(
-    name: &str,
-    host: &BlockHost,
-    tasks: &anticipatory::Tasks,
-) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    find(&ELEVATORS, "an elevator", name).map(|make| make(host, tasks))
+/// Creates the queues of a machine's disks, each with an elevator of its own. The elevators share
+/// what they know about tasks.
+pub fn disk_queues(
+    rt: &Rt,
+    elevator: Choice<MakeElevator>,
+    disks: impl IntoIterator<Item = (Arc<dyn Device>, BlockHost, QueueConfig)>,
+) -> Vec<Arc<Queue>> {
+    let make = elevator.make();
+    let tasks = anticipatory::Tasks::default();
+    let queue = |(disk, host, config): (Arc<dyn Device>, BlockHost, QueueConfig)| {
+        Arc::new(Queue::new(rt, disk, make(&host, &tasks), config))
+    };
+    disks.into_iter().map(queue).collect()
 }
 
 /// Creates a dirty controller for a host.
@@ -342,9 +306,7 @@ pub fn elevator_beside(
 /// # Errors
 /// [`UnknownPolicy`], with the existing names, if no controller has this name.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
-    let other = OTHER_DIRTY_CONTROLS.iter().find(|policy| policy.name == name).map(|policy| &policy.make);
-    let make = other.map_or_else(|| find(&DIRTY_CONTROLS, "a dirty controller", name), Ok)?;
-    Ok(make(host))
+    Ok(name.parse::<Choice<MakeDirtyControl>>()?.make()(host))
 }
 
 /// Creates a writeback pass.
@@ -352,21 +314,31 @@ pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, U
 /// # Errors
 /// [`UnknownPolicy`], with the existing names, if no pass has this name.
 pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
-    find(&PASSES, "a pass of write-back", name).map(|make| make())
+    Ok(name.parse::<Choice<MakePass>>()?.make()())
 }
 
-/// One of Linux's policies of direct I/O.
-///
-/// # Errors
-/// [`UnknownPolicy`], with the existing names, if no policy has this name.
-pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
-    find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
+impl Kind for MakeElevator {
+    const NAME: &'static str = "an elevator";
+    const TABLE: &'static [Named<Self>] = &ELEVATORS;
 }
 
-/// The constructor of one of Linux's allocators.
-///
-/// # Errors
-/// [`UnknownPolicy`], with the existing names, if no allocator has this name.
-pub fn allocator(name: &str) -> Result<MakeAllocator, UnknownPolicy> {
-    find(&ALLOCATORS, "an allocator", name).copied()
+impl Kind for MakeDirtyControl {
+    const NAME: &'static str = "a dirty controller";
+    const TABLE: &'static [Named<Self>] = &DIRTY_CONTROLS;
+    const UNLISTED: &'static [Named<Self>] = &OTHER_DIRTY_CONTROLS;
+}
+
+impl Kind for MakePass {
+    const NAME: &'static str = "a pass of write-back";
+    const TABLE: &'static [Named<Self>] = &PASSES;
+}
+
+impl Kind for MakeAllocator {
+    const NAME: &'static str = "an allocator";
+    const TABLE: &'static [Named<Self>] = &ALLOCATORS;
+}
+
+impl Kind for MakeDirect {
+    const NAME: &'static str = "a policy of direct I/O";
+    const TABLE: &'static [Named<Self>] = &DIRECT_IO;
 }

@@ -4,7 +4,7 @@
 //! `unlock_page`). With the filter of "[0/2] filtered wakeups" it examines all of them and wakes
 //! those of its page. Ours visits only those.
 
-use crate::{Named, UnknownPolicy};
+use crate::{Kind, Named, OURS};
 use extant_rt::WaitConfig;
 use extant_rt::wait::{Discipline, Hash};
 
@@ -22,9 +22,6 @@ fn linux(discipline: Discipline) -> [WaitConfig; 2] {
         WaitConfig { name: "buffers", bucket_bits: 7, discipline, hash: Hash::Golden },
     ]
 }
-
-/// The default wait discipline of a run.
-pub const OURS: &str = "extant";
 
 /// Wait disciplines by name.
 pub static WAITS: [Named<MakeWaits>; 4] = [
@@ -53,10 +50,7 @@ pub static WAITS: [Named<MakeWaits>; 4] = [
     },
 ];
 
-/// The tables of a wait discipline, for pages and for buffers.
-///
-/// # Errors
-/// [`UnknownPolicy`], with the existing names, if no discipline has this name.
-pub fn waits(name: &str) -> Result<[WaitConfig; 2], UnknownPolicy> {
-    crate::find(&WAITS, "a wait discipline", name).map(|make| make())
+impl Kind for MakeWaits {
+    const NAME: &'static str = "a wait discipline";
+    const TABLE: &'static [Named<Self>] = &WAITS;
 }

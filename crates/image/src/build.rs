@@ -8,6 +8,7 @@ use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, VolumeOptions, o
 use extant_block::ForeignLocks;
 use extant_format::Timestamp;
 use extant_rt::Rt;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -114,6 +115,18 @@ pub fn mkfs_over(
     let stores = Stores::new(directory_of(path), None);
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
     write(replaced, &volume, source, rt, progress)
+}
+
+/// Makes an empty volume in a temporary file that disappears when its handle is dropped. Its
+/// creation time is fixed, so that the same options give the same bytes.
+pub fn mkfs_temporary(volume: &VolumeOptions) -> Result<File, BuildError> {
+    let failed =
+        |error| BuildError::Output { action: "create", path: "a temporary volume".to_owned(), error };
+    let dir = tempfile::tempdir().map_err(failed)?;
+    let path = dir.path().join("volume");
+    let created = Timestamp { seconds: 1_163_116_800, nanos: 0 };
+    mkfs(&path, volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {}))?;
+    File::open(&path).map_err(failed)
 }
 
 /// The sources after loading.

@@ -1,15 +1,18 @@
 //! The commands of `extant lab`, taking plain values: runs what the command line asks for and
 //! prints the result.
 
-use crate::compare::{Column, CompareError, Figure, compare as compare_columns};
-use crate::experiment::{Axis, Experiment, ExperimentError};
-use crate::fio::{self, JobError, OutputFormat};
-use crate::plots;
-use crate::report as run_report;
-use crate::reproduce::Format;
+use crate::experiment::run_experiment;
+use crate::report::{
+    Column, CompareError, Format, JobFigure, compare as compare_columns, draw_trace, experiment_table,
+    fio_json, fio_terse, fio_text, write_folder,
+};
+use crate::reproduce::{intervals, reproduce as reproduce_nominal};
 use crate::run::{Policy, RunError, on_files, on_machine};
-use crate::text::{self, Kind};
+use crate::setup::input_file::{self, InputKind};
+use crate::setup::{Axis, ExperimentError, Setup, machine};
+use crate::sweep::{SweepError, grid_table};
 use crate::trace::{self, Trace, TraceError, TraceFile};
+use crate::workload::fio::{self, JobError, OutputFormat};
 use extant_block::{FileDevice, ForeignLocks};
 use extant_rt::trace::ChromeSink;
 use extant_rt::{Nanos, Sink};
@@ -58,7 +61,7 @@ pub struct Selection {
 
 /// Experiments to reproduce, and the format of the report.
 #[derive(Clone, Debug)]
-pub struct Reproduction {
+pub struct ReproduceRequest {
     /// The folder of the experiments.
     pub root: PathBuf,
     /// Names of the experiments to run; empty for all.
@@ -98,6 +101,9 @@ pub enum LabError {
     /// An experiment failed.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
+    /// A sweep was refused.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
     /// A trace was refused.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -106,9 +112,14 @@ pub enum LabError {
     Compare(#[from] CompareError),
     /// A time limit for an experiment that ends when its work is done.
     #[error(
-        "{0}: tiobench ends when its work is done; leave --seconds out, or change its threads, MiB and operations in the file"
+        "{file}: {program} ends when its work is done; leave --seconds out, or change its options in the file"
     )]
-    EndsByItself(String),
+    EndsByItself {
+        /// The experiment.
+        file: String,
+        /// The program that it runs.
+        program: &'static str,
+    },
     /// I/O errors in a run; the report has been printed.
     #[error("{0} of the jobs stopped at an I/O error")]
     Failed(usize),
@@ -139,27 +150,30 @@ pub enum LabError {
 /// # Errors
 /// Names the file, row or workload, and the problem.
 pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabError> {
-    let experiment = select(selection)?;
+    let setup = select(selection)?;
     let cells = match &selection.report {
-        Some(folder) => plots::report(&experiment, &selection.path, folder)?,
-        None => experiment.run()?,
+        Some(folder) => write_folder(&setup, &selection.path, folder)?,
+        None => run_experiment(&setup, selection.blktrace.as_deref())?,
     };
-    print(out, &experiment.table(&cells))?;
-    print(out, &experiment.band()?)
+    print(out, &experiment_table(&setup, &cells))?;
+    print(out, &grid_table(&setup)?)
 }
 
 /// The experiment, or the part of it.
-pub(crate) fn select(selection: &Selection) -> Result<Experiment, LabError> {
+///
+/// # Errors
+/// Names the file, row or workload, and the problem.
+pub fn select(selection: &Selection) -> Result<Setup, LabError> {
     let Selection { path, workloads, rows, span, settings, .. } = selection;
-    let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
-    let experiment = experiment.with_blktrace(selection.blktrace.clone());
-    Ok(match span {
-        Some(_) if experiment.is_tiobench() => {
-            return Err(LabError::EndsByItself(path.display().to_string()));
+    let setup = Setup::load_with(path, settings)?.only(workloads, rows)?;
+    match (span, &setup.program) {
+        (None, _) => Ok(setup),
+        (Some(span), None) => Ok(setup.for_only(*span)),
+        (Some(_), Some(program)) => {
+            let (file, program) = (path.display().to_string(), program.name());
+            Err(LabError::EndsByItself { file, program })
         }
-        Some(span) => experiment.for_only(*span),
-        None => experiment,
-    })
+    }
 }
 
 /// Runs an experiment, or part of it, over other values of the machine's keys and prints the
@@ -171,8 +185,8 @@ pub(crate) fn select(selection: &Selection) -> Result<Experiment, LabError> {
 /// # Errors
 /// As [`experiment`], or names a setting that the machine rejects.
 pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Result<(), LabError> {
-    let experiment = select(selection)?.over(axes, Vec::new())?;
-    print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
+    let setup = select(selection)?.over(axes)?;
+    print(out, &format!("{}\n{}", setup.name, grid_table(&setup)?))
 }
 
 /// Parses the jobs of a fio command line.
@@ -180,7 +194,7 @@ pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Resul
 /// # Errors
 /// Names the word that was not understood.
 pub fn jobs_of(words: &[String]) -> Result<Vec<fio::Job>, LabError> {
-    Ok(fio::command_line(words, |path| text::read(path, Kind::Jobs))?.jobs)
+    Ok(fio::command_line(words, |path| input_file::read(path, InputKind::Jobs))?.jobs)
 }
 
 /// Reproduces the experiments of a folder and prints each published figure next to the model's.
@@ -189,23 +203,23 @@ pub fn jobs_of(words: &[String]) -> Result<Vec<fio::Job>, LabError> {
 /// in the first case and an interval in the second.
 ///
 /// # Errors
-/// As [`reproduce::reproduce`](crate::reproduce::reproduce) and
-/// [`bands::bands`](crate::bands::bands).
-pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabError> {
-    let Reproduction { root, only, format, results, report } = request;
+/// As [`reproduce()`](crate::reproduce::reproduce) and
+/// [`intervals()`](crate::reproduce::intervals).
+pub fn reproduce(request: &ReproduceRequest, out: &mut dyn Write) -> Result<(), LabError> {
+    let ReproduceRequest { root, only, format, results, report } = request;
     match results {
         Some(results) => {
-            let bands = crate::bands::bands(root, only, results)?;
-            let (runs, found) = bands.runs();
-            print(out, &bands.report(*format))?;
+            let intervals = intervals(root, only, results)?;
+            let (runs, found) = intervals.runs();
+            print(out, &intervals.text(*format))?;
             if *format == Format::Text {
                 print(out, &format!("  {runs} runs, {found} of them kept in {}.\n", results.display()))?;
             }
             Ok(())
         }
         None => {
-            let reproduced = crate::reproduce::reproduce(root, only, report.as_deref())?;
-            print(out, &reproduced.report(*format))
+            let reproduced = reproduce_nominal(root, only, report.as_deref())?;
+            print(out, &reproduced.text(*format))
         }
     }
 }
@@ -215,9 +229,9 @@ pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabE
 /// Prints how well they fit; with `write`, stores them in the machine's file.
 ///
 /// # Errors
-/// As [`calibrate`](crate::calibrate::calibrate).
+/// As [`calibrate()`](crate::fit::calibrate).
 pub fn calibrate(path: &Path, write: bool, out: &mut dyn Write) -> Result<(), LabError> {
-    print(out, &crate::calibrate::calibrate(path, write)?)
+    print(out, &crate::fit::calibrate(path, write)?)
 }
 
 /// Runs the checked part of each experiment and compares its table with `expected.txt`.
@@ -230,8 +244,8 @@ pub fn calibrate(path: &Path, write: bool, out: &mut dyn Write) -> Result<(), La
 /// workload, and the problem.
 pub fn check(folders: &[PathBuf], update: bool, out: &mut dyn Write) -> Result<(), LabError> {
     for folder in folders {
-        let experiment = Experiment::load(folder)?.checked_part()?;
-        let table = experiment.table(&experiment.run()?) + &experiment.band()?;
+        let setup = Setup::load(folder)?.checked_part()?;
+        let table = experiment_table(&setup, &run_experiment(&setup, None)?) + &grid_table(&setup)?;
         let file = folder.join("expected.txt");
         if update {
             std::fs::write(&file, &table).map_err(|error| in_file(&file, &error))?;
@@ -268,7 +282,7 @@ fn same_lines(file: &Path, expected: &str, got: &str) -> Result<(), LabError> {
 /// Names the file that could not be read, or says why the results cannot be compared.
 pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> {
     let columns: Vec<Column> = results.iter().map(|word| column(word)).collect::<Result<_, _>>()?;
-    print(out, &compare_columns(&columns, &Figure::ALL)?)
+    print(out, &compare_columns(&columns, &JobFigure::ALL)?)
 }
 
 /// Prints the machines in a folder, the policies, and all keys and options.
@@ -276,14 +290,14 @@ pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> 
 /// # Errors
 /// A machine in the folder was refused.
 pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
-    print(out, &crate::list::list(machines)?)
+    print(out, &crate::report::list(machines)?)
 }
 
 /// Prints a summary of a trace, and draws it if asked.
 ///
 /// # Errors
 /// Names the trace and the bad line in it, or the file that could not be written.
-pub fn report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError> {
+pub fn trace_report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError> {
     let trace = Trace::load(&request.trace)?;
     if let Some(path) = &request.drawing {
         if let (Ok(to), Ok(from)) = (path.canonicalize(), request.trace.canonicalize())
@@ -296,7 +310,7 @@ pub fn report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError
             let problem = "nothing in it to draw: no job wrote through the page cache (direct=0)".to_owned();
             return Err(LabError::File(request.trace.display().to_string(), problem));
         }
-        std::fs::write(path, trace::draw(&trace)).map_err(|error| in_file(path, &error))?;
+        std::fs::write(path, draw_trace(&trace)).map_err(|error| in_file(path, &error))?;
     }
     if request.pauses {
         print(out, &trace::list(&trace))?;
@@ -368,11 +382,11 @@ fn is_ours(path: &Path) -> std::io::Result<bool> {
 /// report if jobs met I/O errors.
 pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     let Jobs { words, machine, policy, seed, settings, trace } = request;
-    let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
-    let control = policy.memory.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
+    let line = fio::command_line(words, |path| input_file::read(path, InputKind::Jobs))?;
+    let control = policy.memory.control();
     let (outcome, recorder) = match machine {
         Some(path) => {
-            let machine = crate::machine::load(path, settings)?;
+            let machine = machine::load(path, settings)?;
             let about = format!("{}; elevator {}; dirty control {control}", machine.name, policy.elevator);
             let recorder = Recorder::new(trace.as_deref(), &about)?;
             (on_machine(&line.jobs, machine, policy, *seed, recorder.sink())?, recorder)
@@ -384,9 +398,9 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     };
     let recorded = recorder.finish();
     let text = match line.format {
-        OutputFormat::Normal => run_report::human(&outcome),
-        OutputFormat::Json => format!("{:#}\n", run_report::json(&outcome)),
-        OutputFormat::Terse => run_report::terse(&outcome),
+        OutputFormat::Normal => fio_text(&outcome),
+        OutputFormat::Json => format!("{:#}\n", fio_json(&outcome)),
+        OutputFormat::Terse => fio_terse(&outcome),
     };
     match &line.output {
         None => print(out, &text)?,
@@ -401,7 +415,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     if let (Some(path), Err(error)) = (trace, recorded) {
         return Err(in_file(path, &error));
     }
-    match outcome.reports.iter().filter(|report| report.measured.error.is_some()).count() {
+    match outcome.results.iter().filter(|result| result.measured.error.is_some()).count() {
         0 => Ok(()),
         failed => Err(LabError::Failed(failed)),
     }
@@ -411,7 +425,7 @@ fn column(word: &str) -> Result<Column, LabError> {
     let mut runs = Vec::new();
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
-        let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
+        let text = input_file::read(Path::new(file), InputKind::Result).map_err(problem)?;
         // fio prints warnings before its result.
         let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
         let (warnings, json) = text.split_at(json);

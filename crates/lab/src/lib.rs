@@ -12,35 +12,33 @@
 //! let jobs = fio::job_file("reader.fio", text).unwrap();
 //! let machine = Machine::load(path.as_ref()).unwrap();
 //! let outcome = on_machine(&jobs, machine, &Policy::default(), 1, None).unwrap();
-//! let read = &outcome.reports[0].measured.read;
+//! let read = &outcome.results[0].measured.read;
 //! assert!(read.ios > 200 && read.completion.mean_ns > 4e6, "a disk with an arm");
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod bands;
-pub mod calibrate;
 pub mod command;
-pub mod compare;
 mod cost;
-pub mod experiment;
-pub mod fio;
-mod fit;
-mod list;
-mod machine;
-mod made;
-mod plots;
+mod defaults;
+mod experiment;
+mod figure;
+pub mod fit;
 pub mod report;
 pub mod reproduce;
 mod run;
-mod store;
+pub mod setup;
 pub mod sweep;
-mod text;
-pub mod tiobench;
 pub mod trace;
+mod workload;
 
 pub use cost::Cost;
+pub use experiment::{Cell, run_experiment};
 pub use extant_sim::Setting;
+pub use figure::Figure;
 pub use run::{
-    Aged, Chosen, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome,
-    Policy, ProcessorUse, QueueBounds, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
+    Aged, Chosen, Cyclictest, Direction, FileSystem, FilesLayout, JobResult, JobsOutcome, Latency, Measured,
+    Memory, OnDevice, Outcome, Policy, ProcessorUse, QueueBounds, RunError, Samples, VolumeSpec, Written,
+    on_files, on_machine,
 };
+pub use setup::Setup;
+pub use workload::{PhaseFigures, fio};

@@ -1,19 +1,23 @@
 //! Files that grow concurrently, under the historical allocators and ours.
 
-use extant_lab::experiment::Experiment;
+use extant_lab::report::experiment_table;
+use extant_lab::{Setup, run_experiment};
 use std::path::Path;
 
 #[test]
 fn each_allocator_makes_longer_extents_than_the_one_before_and_they_read_faster() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/allocators");
-    let experiment = Experiment::load(&folder).unwrap();
-    let cells = experiment.run().unwrap();
-    println!("{}", experiment.table(&cells));
+    let experiment = Setup::load(&folder).unwrap();
+    let cells = run_experiment(&experiment, None).unwrap();
+    println!("{}", experiment_table(&experiment, &cells));
     let layout = |row: &str, workload: &str| {
         let cell = cells.iter().find(|cell| cell.row.starts_with(row) && cell.workload.starts_with(workload));
         let cell = cell.unwrap();
-        assert!(cell.outcome.reports.iter().all(|report| report.measured.error.is_none()), "{row}");
-        cell.outcome.layout.unwrap()
+        assert!(
+            cell.outcome.jobs().unwrap().results.iter().all(|report| report.measured.error.is_none()),
+            "{row}"
+        );
+        cell.outcome.jobs().unwrap().layout.unwrap()
     };
     let rows = ["linux-2.4.18-ext2", "linux-2.6.11-ext3", "linux-2.6.33"];
     let [ext2, ext3, mballoc] = rows.map(|row| layout(row, "32 files"));

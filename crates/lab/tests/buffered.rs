@@ -1,7 +1,8 @@
 //! Jobs without direct=1: through the page cache, on a modelled disk and on host files.
 
 use extant_history::DIRTY_CONTROLS;
-use extant_lab::{Measured, Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_history::{Choice, MakeDirtyControl};
+use extant_lab::{JobsOutcome, Measured, Memory, Policy, RunError, fio, on_files, on_machine, report};
 use extant_sim::{Machine, MemorySpec};
 use std::path::Path;
 
@@ -11,7 +12,7 @@ fn machine() -> Machine {
     Machine::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml")).unwrap()
 }
 
-fn on_a_disk_with(memory: Memory, jobs: &str) -> Result<Outcome, RunError> {
+fn on_a_disk_with(memory: Memory, jobs: &str) -> Result<JobsOutcome, RunError> {
     let policy = Policy { memory, ..Policy::default() };
     on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(), &policy, 1, None)
 }
@@ -21,7 +22,7 @@ fn on_a_disk(jobs: &str) -> Vec<Measured> {
     let memory =
         Memory { cache_bytes: Some(64 * MIB), dirty_limit_bytes: Some(32 * MIB), ..Memory::default() };
     let outcome = on_a_disk_with(memory, jobs).unwrap();
-    outcome.reports.into_iter().map(|report| report.measured).collect()
+    outcome.results.into_iter().map(|report| report.measured).collect()
 }
 
 fn write_rate(measured: &Measured) -> f64 {
@@ -69,7 +70,7 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
         let policy = Policy { memory, ..Policy::default() };
         let jobs = fio::job_file("test.fio", &text).unwrap();
         let outcome = on_machine(&jobs, machine(), &policy, 1, None).unwrap();
-        let [log, stream] = &outcome.reports[..] else { panic!("two jobs") };
+        let [log, stream] = &outcome.results[..] else { panic!("two jobs") };
         (log.measured.sync.max_ns, stream.measured.sync.clone())
     };
     let (without, _) = longest("");
@@ -85,7 +86,7 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
 fn the_bytes_of_direct_writers_that_have_ended_are_among_those_written() {
     let jobs = "[global]\nrw=write\nruntime=2\n[direct]\ndirect=1\nbs=1m\nsize=64m\n[cached]\nbs=4k\nsize=4m\nrate=1m\n";
     let outcome = on_a_disk_with(Memory::default(), jobs).unwrap();
-    assert!(outcome.reports[0].measured.runtime.as_secs_f64() < 1.5, "the direct writer ends first");
+    assert!(outcome.results[0].measured.runtime.as_secs_f64() < 1.5, "the direct writer ends first");
     let written = outcome.written.unwrap();
     assert!((64 * MIB..=68 * MIB).contains(&written.bytes), "{written:?}");
 }
@@ -130,11 +131,11 @@ fn files_that_do_not_fit_are_written_at_the_speed_of_the_disk() {
         let memory = Memory {
             cache_bytes: Some(64 * MIB),
             dirty_limit_bytes: Some(32 * MIB),
-            control: Some(control.into()),
+            control: Some(control.parse().unwrap()),
             ..Memory::default()
         };
         let outcome = on_a_disk_with(memory, "[a]\nrw=write\nbs=1m\nsize=512m\nend_fsync=1\n").unwrap();
-        let buffered = &outcome.reports[0].measured;
+        let buffered = &outcome.results[0].measured;
         let share = write_rate(buffered) / write_rate(direct);
         println!("{control}: {share:.2} of direct I/O's rate");
         assert!((0.6..1.1).contains(&share), "{control}: {share:.2} of direct I/O's rate");
@@ -169,7 +170,7 @@ fn the_machine_s_file_says_how_much_memory_there_is() {
         machine.memory = Some(spec);
         let jobs = fio::job_file("test.fio", jobs).unwrap();
         let outcome = on_machine(&jobs, machine, &Policy::default(), 1, None).unwrap();
-        outcome.reports[1].measured.read.completion.max_ns
+        outcome.results[1].measured.read.completion.max_ns
     };
     assert!(longest(32 * MIB) < 20_000 && longest(8 * MIB) > 1_000_000);
 }
@@ -201,7 +202,7 @@ fn engines_keep_their_depth_as_linux_s_do() {
 #[test]
 fn processor_time_and_samples_are_told() {
     let outcome = on_a_disk_with(Memory::default(), "[a]\nrw=randread\nsize=4g\nruntime=3\n").unwrap();
-    let json = report::json(&outcome);
+    let json = report::fio_json(&outcome);
     let job = &json["jobs"][0];
     let number = |value: &serde_json::Value| value.as_f64().unwrap();
     assert_eq!(number(&job["read"]["bw_samples"]), 5.0, "every half a second, the sixth too late");
@@ -213,7 +214,7 @@ fn processor_time_and_samples_are_told() {
     assert!((0.01..2.0).contains(&number(&job["sys_cpu"])), "{}", job["sys_cpu"]);
     let switches = number(&job["ctx"]) / number(&job["read"]["total_ios"]);
     assert!((0.5..3.0).contains(&switches), "{switches} a read");
-    let text = report::human(&outcome);
+    let text = report::fio_text(&outcome);
     assert!(
         text.contains("  cpu          : usr=0.00%, sys=") && text.contains("   bw (  KiB/s): min="),
         "{text}"
@@ -226,7 +227,7 @@ fn all_of_it_is_the_same_twice() {
                 [mix]\nrw=randrw\nsize=32m\nioengine=io_uring\niodepth=8\nfdatasync=5\nruntime=2\n";
     let once = || {
         let memory = Memory { cache_bytes: Some(8 * MIB), ..Memory::default() };
-        report::json(&on_a_disk_with(memory, jobs).unwrap()).to_string()
+        report::fio_json(&on_a_disk_with(memory, jobs).unwrap()).to_string()
     };
     assert!(once() == once());
 }
@@ -240,7 +241,7 @@ fn real_files_are_cached_by_us_and_written_back() {
     let run = |jobs: &str| {
         let jobs = jobs.replace("FILE", file.to_str().unwrap());
         let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &memory, None).unwrap();
-        outcome.reports.into_iter().map(|report| report.measured).collect::<Vec<_>>()
+        outcome.results.into_iter().map(|report| report.measured).collect::<Vec<_>>()
     };
     let read = &run(
         "[a]\nrw=randread\nfilename=FILE\nsize=8m\n[b]\nstonewall\nrw=read\nbs=1m\nfilename=FILE\nsize=8m\n",
@@ -260,9 +261,9 @@ fn a_cache_that_cannot_be_is_refused() {
     let refused = |memory: Memory| on_a_disk_with(memory, "[a]\nrw=read\nsize=1m\n").unwrap_err().to_string();
     let small = Memory { cache_bytes: Some(1000), ..Memory::default() };
     assert_eq!(refused(small), "cache_bytes: 1000 is too small for a cache; give 1048576 or more");
-    let unknown = Memory { control: Some("linux-9".into()), ..Memory::default() };
+    let unknown = "linux-9".parse::<Choice<MakeDirtyControl>>().unwrap_err();
     assert_eq!(
-        refused(unknown),
+        unknown.to_string(),
         "\"linux-9\" is not a dirty controller; there are linux-3.1, ioless-first, ioless, ioless+background, extant"
     );
 }
@@ -279,7 +280,7 @@ fn files_of_odd_lengths_are_written_to_their_last_block() {
         std::fs::write(&file, vec![0xaa; bytes]).unwrap();
         let jobs = format!("[a]\nrw=randwrite\nbs=512\nend_fsync=1\nfilename={}\n", file.display());
         let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &Memory::default(), None).unwrap();
-        let measured = &outcome.reports[0].measured;
+        let measured = &outcome.results[0].measured;
         assert!(measured.error.is_none() && measured.write.bytes == bytes as u64, "{:?}", measured.error);
         assert!(std::fs::read(&file).unwrap() == vec![0; bytes], "{bytes} bytes, all of them written");
     }

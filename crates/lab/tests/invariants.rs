@@ -64,12 +64,12 @@ fn physics_holds_on_random_machines_under_random_jobs() {
             "64k" => 65_536,
             _ => 1 << 20,
         };
-        let policy = Policy { elevator: elevator.into(), ..Policy::default() };
+        let policy = Policy { elevator: elevator.parse().unwrap(), ..Policy::default() };
         let most = most_bytes_s(&machine);
         let jobs = fio::job_file("random.fio", &text).unwrap();
         let outcome = on_machine(&jobs, machine, &policy, case, None)
             .unwrap_or_else(|error| panic!("{error}: {about}"));
-        let measured = &outcome.reports[0].measured;
+        let measured = &outcome.results[0].measured;
         assert!(measured.error.is_none() && measured.runtime.0 > 0, "{about}");
         let elapsed_ns = measured.runtime.0 as f64 + 1.0;
         for side in [&measured.read, &measured.write] {

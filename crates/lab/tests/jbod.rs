@@ -4,8 +4,9 @@
 //! controller. The whole experiment takes minutes: `extant lab run experiments/jbod`.
 
 use extant_cache::Event;
-use extant_lab::experiment::Experiment;
+use extant_lab::report::experiment_table;
 use extant_lab::{Memory, Policy, fio, on_machine};
+use extant_lab::{Setup, run_experiment};
 use extant_rt::trace::Record;
 use extant_rt::{Nanos, Sink};
 use extant_sim::Machine;
@@ -76,16 +77,16 @@ fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64,
         cache_bytes: Some(2 * limit_bytes),
         dirty_limit_bytes: Some(limit_bytes),
         dirty_background_bytes: Some(limit_bytes / 2),
-        control: Some(control.into()),
+        control: Some(control.parse().unwrap()),
         ..Memory::default()
     };
-    let policy = Policy { elevator: "cfq".into(), memory, ..Policy::default() };
+    let policy = Policy { elevator: "cfq".parse().unwrap(), memory, ..Policy::default() };
     let counted = RAMP..RAMP.saturating_add(Nanos::from_secs(seconds));
     let watch = Arc::new(Watch(counted, Mutex::default()));
     let jobs = fio::job_file("some.fio", &jobs).unwrap();
     let outcome = on_machine(&jobs, machine, &policy, 1, Some(watch.clone())).unwrap();
     let seen = std::mem::take(&mut *watch.1.lock());
-    let longest = Nanos(outcome.reports[0].measured.write.completion.max_ns);
+    let longest = Nanos(outcome.results[0].measured.write.completion.max_ns);
     let mib_s = seen.written_pages as f64 / 256.0 / seconds as f64;
     println!(
         "{limit_mib}M, {writers} dd, {control}: {mib_s:.0} MiB/s, longest write {longest:?}, {:?}",
@@ -152,19 +153,19 @@ fn file() -> PathBuf {
 
 #[test]
 fn every_row_has_what_was_published_beside_what_is_predicted() {
-    let experiment = Experiment::load(&file()).unwrap().only(&["100M, 1 dd".into()], &[]).unwrap();
+    let experiment = Setup::load(&file()).unwrap().only(&["100M, 1 dd".into()], &[]).unwrap();
     let experiment = experiment.for_only(Nanos::from_secs(1));
-    let cells = experiment.run().unwrap();
-    let table = experiment.table(&cells);
+    let cells = run_experiment(&experiment, None).unwrap();
+    let table = experiment_table(&experiment, &cells);
     println!("{table}");
     let rows: Vec<&str> = cells.iter().map(|cell| cell.row.as_str()).collect();
     assert_eq!(rows, ["linux-3.1", "ioless+background", "extant"]);
     for cell in &cells {
-        let [report] = &cell.outcome.reports[..] else { panic!("ten jobs, one report") };
+        let [report] = &cell.outcome.jobs().unwrap().results[..] else { panic!("ten jobs, one report") };
         assert_eq!((report.processes, report.measured.error.is_none()), (10, true));
         // Ten files on ten disks write far more than one disk could, and no more than the link
         // carries, which the run asserts.
-        let written = cell.outcome.written.expect("the jobs write through the page cache");
+        let written = cell.outcome.jobs().unwrap().written.expect("the jobs write through the page cache");
         let mib_s = written.bytes_s() / f64::from(1 << 20);
         assert!(mib_s > 150.0 && written.over == Nanos::from_secs(1), "{}: {mib_s} MiB/s", cell.row);
     }
@@ -179,7 +180,7 @@ fn every_row_has_what_was_published_beside_what_is_predicted() {
 
 #[test]
 fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
-    let whole = Experiment::load(&file()).unwrap();
+    let whole = Setup::load(&file()).unwrap();
     assert!(whole.source.contains("Calibrated"));
     let stranger = whole.only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
     let begin = "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless+background\", ";
@@ -194,13 +195,13 @@ fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
     let good = std::fs::read_to_string(file()).unwrap();
     for (bad, problem) in [("nan", "NaN was never measured"), ("-3", "-3 was never measured")] {
         std::fs::write(&copy, good.replace("mib_s = 502.51", &format!("mib_s = {bad}"))).unwrap();
-        let error = Experiment::load(&copy).unwrap_err().to_string();
+        let error = Setup::load(&copy).unwrap_err().to_string();
         assert!(
             error.contains(&format!("published.100M, 1 dd: {problem}; give a number above 0")),
             "{error}"
         );
     }
     std::fs::write(&copy, good.replace("\"linux-3.1\"\nelevator", "\"linux-3.1\"\nelevatr")).unwrap();
-    let error = Experiment::load(&copy).unwrap_err().to_string();
+    let error = Setup::load(&copy).unwrap_err().to_string();
     assert!(error.contains("unknown field `elevatr`") && error.contains("line"), "{error}");
 }

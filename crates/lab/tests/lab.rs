@@ -1,7 +1,8 @@
 //! Jobs and experiments on modelled machines and on files, compared with fio where it is installed.
 
-use extant_lab::experiment::Experiment;
-use extant_lab::{Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_lab::report::experiment_table;
+use extant_lab::{JobsOutcome, Memory, Policy, RunError, fio, on_files, on_machine, report};
+use extant_lab::{Setup, run_experiment};
 use extant_sim::Machine;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,18 +17,18 @@ fn machine(name: &str) -> Machine {
     Machine::load(&root().join("machines").join(name)).unwrap()
 }
 
-fn on(name: &str, jobs: &str, elevator: &str) -> Result<Outcome, RunError> {
-    let policy = Policy { elevator: elevator.into(), ..Policy::default() };
+fn on(name: &str, jobs: &str, elevator: &str) -> Result<JobsOutcome, RunError> {
+    let policy = Policy { elevator: elevator.parse().unwrap(), ..Policy::default() };
     on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(name), &policy, 1, None)
 }
 
 #[test]
 fn jobs_do_what_they_say() {
-    let seconds = |outcome: &Outcome, n: usize| outcome.reports[n].measured.runtime.as_secs_f64();
+    let seconds = |outcome: &JobsOutcome, n: usize| outcome.results[n].measured.runtime.as_secs_f64();
     // A stonewall: the second job starts when the first has ended, and each has its own report.
     let text = "[a]\nrw=write\nbs=64k\nsize=64m\ndirect=1\nfsync=16\n[b]\nstonewall\nrw=read\nbs=64k\nsize=32m\ndirect=1\n";
     let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
-    let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
+    let [a, b] = &outcome.results[..] else { panic!("{} reports", outcome.results.len()) };
     // No write follows the last one, so no flush does either.
     assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 63));
     assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
@@ -38,31 +39,31 @@ fn jobs_do_what_they_say() {
         dir.path().display()
     );
     let outcome = on_files(&fio::job_file("test.fio", &text).unwrap(), &Memory::default(), None).unwrap();
-    assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
-    assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
+    assert_eq!(outcome.results[1].measured.write.bytes, 1 << 20);
+    assert!(outcome.results.iter().all(|report| report.measured.error.is_none()));
     assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
     // A job keeps to its rate, within a block.
     let outcome =
         on("sata-7200-2013.toml", "[a]\nrw=read\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n", "none")
             .unwrap();
-    let rate = outcome.reports[0].measured.read.bytes_s(outcome.reports[0].measured.runtime);
+    let rate = outcome.results[0].measured.read.bytes_s(outcome.results[0].measured.runtime);
     assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
     // The rate applies to each side of a mix, and no I/O waits for its turn past the runtime.
     let text = "[a]\nrw=rw\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    let measured = &outcome.reports[0].measured;
+    let measured = &outcome.results[0].measured;
     for side in [&measured.read, &measured.write] {
         let rate = side.bytes_s(measured.runtime);
         assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
     }
     let text = "[a]\nrw=read\nsize=1g\ndirect=1\nrate=1k\nruntime=2\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    assert_eq!(outcome.reports[0].measured.read.ios, 1);
+    assert_eq!(outcome.results[0].measured.read.ios, 1);
     assert!((2.0..2.001).contains(&seconds(&outcome, 0)), "{}", seconds(&outcome, 0));
     // A latency ends with the I/O, even if its process then sleeps to keep its rate.
     let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nrate=40k\nruntime=4\nioengine=libaio\niodepth=4\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    let longest = outcome.reports[0].measured.read.completion.max_ns;
+    let longest = outcome.results[0].measured.read.completion.max_ns;
     assert!(longest < 50_000_000, "{longest} ns");
     // The ramp does not count; the runtime starts after it.
     let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nramp_time=2\nruntime=3\n";
@@ -71,13 +72,13 @@ fn jobs_do_what_they_say() {
     // time_based starts over until the time is up.
     let text = "[a]\nrw=read\nbs=1m\nsize=16m\ndirect=1\ntime_based\nruntime=1\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    assert!(outcome.reports[0].measured.read.bytes > 64 << 20 && seconds(&outcome, 0) < 1.1);
+    assert!(outcome.results[0].measured.read.bytes > 64 << 20 && seconds(&outcome, 0) < 1.1);
     // Queue depth applies only to asynchronous engines, and it pays off.
     let rate = |engine: &str| {
         let text =
             format!("[a]\nrw=randread\nsize=100g\ndirect=1\nruntime=5\niodepth=32\nioengine={engine}\n");
         let outcome = on("sata-7200-2013.toml", &text, "none").unwrap();
-        let report = &outcome.reports[0];
+        let report = &outcome.results[0];
         assert_eq!(report.measured.depths[5] > 0, engine == "libaio", "{:?}", report.measured.depths);
         report.measured.read.iops(report.measured.runtime)
     };
@@ -86,20 +87,20 @@ fn jobs_do_what_they_say() {
     let text =
         "[a]\nrw=randread\nsize=1g\ndirect=1\nthinktime=100000\nruntime=2\nnumjobs=3\ngroup_reporting\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    let report = &outcome.reports[0];
+    let report = &outcome.results[0];
     assert_eq!(report.processes, 3);
     assert!((50..=60).contains(&report.measured.read.ios), "{}", report.measured.read.ios);
     // A mix has its share of reads, and random offsets do not repeat before every block was
     // visited.
     let text = "[a]\nrw=randrw\nrwmixread=70\nsize=16m\ndirect=1\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    let measured = &outcome.reports[0].measured;
+    let measured = &outcome.results[0].measured;
     assert_eq!(measured.read.ios + measured.write.ios, 4096);
     assert!((2700..3050).contains(&measured.read.ios), "{}", measured.read.ios);
     // The second pass through the page cache finds everything cached.
     let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\ninvalidate=0\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
+    assert!(outcome.results[1].measured.read.completion.max_ns < 20_000);
     // A process that finds everything cached still stops when its runtime is over.
     let text = "[global]\nbs=1m\nsize=1m\nruntime=12\n[a]\nrw=read\ntime_based\n[b]\nrw=read\ntime_based\nruntime=12\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
@@ -110,7 +111,7 @@ fn jobs_do_what_they_say() {
 fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
     let text = "[a]\nrw=randread\nbs=4k\nsize=5g\ndirect=1\nruntime=60\n";
     let outcome = on("cfq-2013.toml", text, "none").unwrap();
-    let mean_ms = outcome.reports[0].measured.read.completion.mean_ns / 1e6;
+    let mean_ms = outcome.results[0].measured.read.completion.mean_ns / 1e6;
     assert!((1.95..2.05).contains(&mean_ms), "{mean_ms} ms");
 }
 
@@ -119,11 +120,11 @@ fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
 fn a_queue_has_as_many_requests_as_linux_gives_it() {
     let deep = "[a]\nrw=randread\nbs=4k\nsize=100g\ndirect=1\nruntime=1\nioengine=libaio\niodepth=256\n";
     let outcome = on("nvme-2017.toml", deep, "none").unwrap();
-    let measured = &outcome.reports[0].measured;
+    let measured = &outcome.results[0].measured;
     let iops = measured.read.iops(measured.runtime);
     // The data sheet says 645,000.
     assert!((iops / 645_000.0 - 1.0).abs() < 0.05, "{iops} reads a second at depth 256");
-    let shown = report::human(&outcome);
+    let shown = report::fio_text(&outcome);
     let limits =
         "Queue of nvme0n1: elevator none, 1023 requests in all (the default), 1023 commands in the disk";
     assert!(shown.contains(limits), "{shown}");
@@ -137,10 +138,13 @@ fn a_queue_has_as_many_requests_as_linux_gives_it() {
     ] {
         let outcome = on(machine, small, elevator).unwrap();
         assert_eq!(outcome.queues[0].requests, requests, "{elevator} on {machine}");
-        assert_eq!(report::json(&outcome)["extant queues"][0]["nr_requests"], requests);
+        assert_eq!(report::fio_json(&outcome)["extant queues"][0]["nr_requests"], requests);
     }
-    let policy =
-        |elevator: &str| Policy { elevator: elevator.into(), requests: Some(128), ..Policy::default() };
+    let policy = |elevator: &str| Policy {
+        elevator: elevator.parse().unwrap(),
+        requests: Some(128),
+        ..Policy::default()
+    };
     let jobs = fio::job_file("test.fio", small).unwrap();
     let run = |elevator: &str| on_machine(&jobs, machine("sata-7200-2013.toml"), &policy(elevator), 1, None);
     let refused = run("none").unwrap_err().to_string();
@@ -157,7 +161,7 @@ fn latency_classes_add_up() {
         "[a]\nrw=write\nbs=64k\nsize=64m\nfsync=4\n",
     ] {
         let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
-        let job = &report::json(&outcome)["jobs"][0];
+        let job = &report::fio_json(&outcome)["jobs"][0];
         let shares = ["latency_ns", "latency_us", "latency_ms"]
             .iter()
             .flat_map(|unit| job[*unit].as_object().unwrap().values().map(|share| share.as_f64().unwrap()));
@@ -200,8 +204,8 @@ fn our_json_has_the_keys_of_fio_s() {
     assert!(theirs.status.success(), "fio refuses the job: {}", String::from_utf8_lossy(&theirs.stderr));
     let theirs: Value = serde_json::from_slice(&theirs.stdout).unwrap();
     let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap(), &Memory::default(), None).unwrap();
-    assert!(!ours.is_virtual && ours.reports.iter().all(|report| report.measured.error.is_none()));
-    let ours = report::json(&ours);
+    assert!(!ours.is_virtual && ours.results.iter().all(|result| result.measured.error.is_none()));
+    let ours = report::fio_json(&ours);
     let (mut their_keys, mut our_keys) = (BTreeSet::new(), BTreeSet::new());
     keys(&theirs["jobs"], "", &mut their_keys);
     keys(&ours["jobs"], "", &mut our_keys);
@@ -229,9 +233,9 @@ fn our_json_has_the_keys_of_fio_s() {
 #[test]
 fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
     let path = root().join("experiments/cfq-idle");
-    let experiment = Experiment::load(&path).unwrap();
-    let cells = experiment.run().unwrap();
-    println!("{}", experiment.table(&cells));
+    let experiment = Setup::load(&path).unwrap();
+    let cells = run_experiment(&experiment, None).unwrap();
+    println!("{}", experiment_table(&experiment, &cells));
     // Requests per second, mean and longest latency in ms, and MB/s of a workload's job under a
     // policy.
     let got = |row: &str, workload: &str, report: usize| -> [f64; 4] {
@@ -239,7 +243,7 @@ fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
             cells.iter().filter(|cell| cell.row == row && cell.workload == workload).collect();
         let mut mean = [0.0; 4];
         for cell in &cells {
-            let measured = &cell.outcome.reports[report].measured;
+            let measured = &cell.outcome.jobs().unwrap().results[report].measured;
             let (read, over) = (&measured.read, measured.runtime);
             let clat = &read.completion;
             let one =
@@ -268,11 +272,11 @@ fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
 /// No constant is fitted here, so nothing depends on the published rows.
 #[test]
 fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
-    let experiment = Experiment::load(&root().join("experiments/cfq-idle-data-sheet")).unwrap();
-    let cells = experiment.run().unwrap();
+    let experiment = Setup::load(&root().join("experiments/cfq-idle-data-sheet")).unwrap();
+    let cells = run_experiment(&experiment, None).unwrap();
     let iops = |row: &str| {
-        let of_row = |cell: &&extant_lab::experiment::Cell| cell.row == row && cell.workload == "500 readers";
-        let measured = &cells.iter().find(of_row).unwrap().outcome.reports[0].measured;
+        let of_row = |cell: &&extant_lab::Cell| cell.row == row && cell.workload == "500 readers";
+        let measured = &cells.iter().find(of_row).unwrap().outcome.jobs().unwrap().results[0].measured;
         assert!(row != "extant" || measured.read.completion.max_ns < 1_000_000_000, "{measured:?}");
         measured.read.iops(measured.runtime)
     };
@@ -281,9 +285,9 @@ fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
 
 #[test]
 fn cfq_does_not_idle_on_a_disk_without_an_arm() {
-    let experiment = Experiment::load(&root().join("experiments/cfq-idle-flash")).unwrap();
-    for cell in experiment.run().unwrap() {
-        let measured = &cell.outcome.reports[0].measured;
+    let experiment = Setup::load(&root().join("experiments/cfq-idle-flash")).unwrap();
+    for cell in run_experiment(&experiment, None).unwrap() {
+        let measured = &cell.outcome.jobs().unwrap().results[0].measured;
         let iops = measured.read.iops(measured.runtime);
         assert!(
             (490.0..=500.5).contains(&iops),

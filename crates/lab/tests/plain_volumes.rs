@@ -1,7 +1,7 @@
 //! Plain jobs on volumes of modelled disks (`--volume`), and what they ask of the page cache.
 
 use extant_cache::Event;
-use extant_lab::{FileSystem, Memory, Outcome, Policy, RunError, VolumeSpec, fio, on_machine};
+use extant_lab::{FileSystem, JobsOutcome, Memory, Policy, RunError, VolumeSpec, fio, on_machine};
 use extant_rt::Sink;
 use extant_rt::trace::Record;
 use extant_sim::Machine;
@@ -23,13 +23,13 @@ impl Sink for Pages {
     }
 }
 
-fn run(line: &str, volume: Option<FileSystem>, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
+fn run(line: &str, volume: Option<FileSystem>, sink: Option<Arc<dyn Sink>>) -> Result<JobsOutcome, RunError> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let jobs = fio::command_line(&words, |_| Err("no files".to_owned())).unwrap().jobs;
     let volume = volume.map(|fs| VolumeSpec::for_jobs(fs, Some(256 << 20)));
     let memory = Memory { cache_bytes: Some(64 << 20), ..Memory::default() };
-    let policy = Policy { elevator: "mq-deadline".into(), memory, volume, ..Policy::default() };
+    let policy = Policy { elevator: "mq-deadline".parse().unwrap(), memory, volume, ..Policy::default() };
     on_machine(&jobs, Machine::load(&file).unwrap(), &policy, 1, sink)
 }
 
@@ -41,7 +41,7 @@ fn etcds_log_pays_for_the_journal_of_its_volume() {
     let line = "--rw=write --ioengine=sync --fdatasync=1 --directory=/mnt/sda/etcd --size=500k --bs=2300 --name=mytest";
     let p99_ms = |volume| {
         let outcome = run(line, volume, None).unwrap();
-        let sync = &outcome.reports[0].measured.sync;
+        let sync = &outcome.results[0].measured.sync;
         assert_eq!(sync.count, 221, "none after the last write");
         sync.percentile_ns(99.0) as f64 / 1e6
     };
@@ -61,7 +61,7 @@ fn sync_file_range_on_a_volume_writes_its_range_only() {
              --name=eager --stonewall --invalidate=0 --offset=2m --size=1m --thinktime=20000 --sync_file_range={flags}:4"
         );
         let outcome = run(&line, Some(FileSystem::Ext4), Some(pages.clone())).unwrap();
-        assert_eq!(outcome.reports[1].measured.sync.count, 3);
+        assert_eq!(outcome.results[1].measured.sync.count, 3);
         let [written, _] = &*pages.0.lock();
         let all: u64 = written.iter().map(|(_, pages)| pages).sum();
         assert!(written.iter().all(|(page, _)| *page >= 512), "{flags}: {written:?}");
@@ -76,12 +76,12 @@ fn jobs_read_and_write_files_of_a_volume_several_ios_at_a_time() {
         let line = "--filename=/mnt/f --bs=4k --size=8m --rw=randrw --direct=1 --ioengine=libaio --iodepth=8 --name=a \
                     --name=b --direct=0 --ioengine=psync --filename=g";
         let outcome = run(line, Some(fs), None).unwrap();
-        for report in &outcome.reports {
+        for report in &outcome.results {
             let measured = &report.measured;
             assert!(measured.error.is_none(), "{fs:?}: {:?}", measured.error);
             assert_eq!(measured.read.ios + measured.write.ios, 2048, "{fs:?}");
         }
-        let depths = outcome.reports[0].measured.depths;
+        let depths = outcome.results[0].measured.depths;
         assert!(depths[3] > 1000, "eight in flight: {depths:?}");
     }
 }
@@ -97,7 +97,7 @@ fn the_caller_of_willneed_reads_ahead_what_linux_would() {
             );
             let outcome = run(&line, volume, Some(pages.clone())).unwrap();
             let [_, ahead] = &*pages.0.lock();
-            (ahead.iter().map(|(_, pages)| pages).sum::<u64>(), outcome.reports[0].measured.runtime)
+            (ahead.iter().map(|(_, pages)| pages).sum::<u64>(), outcome.results[0].measured.runtime)
         };
         // The cache's read-ahead limit is 1 MiB here, a command is at most 512 KiB.
         assert_eq!(ahead("willneed").0, 256, "{volume:?}");
@@ -112,7 +112,7 @@ fn advice_changes_what_is_read_ahead_and_what_stays_in_memory() {
             let line = format!(
                 "--filename=/mnt/sda/f --rw=read --bs=4k --size=8m --name=first --name=a --stonewall {options}"
             );
-            let measured = run(&line, volume, None).unwrap().reports[1].measured.clone();
+            let measured = run(&line, volume, None).unwrap().results[1].measured.clone();
             measured.read.bytes_s(measured.runtime) / 1e6
         };
         let (cached, dropped) = (rate("--invalidate=0"), rate("--invalidate=0 --fadvise_hint=dontneed"));

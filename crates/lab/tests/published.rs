@@ -121,16 +121,16 @@ fn every_published_line_starts() {
         }
         let outcome = on_machine(&jobs, machine.clone(), &Policy::default(), 1, None);
         let outcome = outcome.unwrap_or_else(|error| panic!("{source}: {error}"));
-        for report in &outcome.reports {
+        for report in &outcome.results {
             let measured = &report.measured;
             assert!(measured.error.is_none(), "{source}: {:?}", measured.error);
             assert!(measured.read.ios + measured.write.ios > 0, "{source}: nothing was done");
         }
-        let shown = report::human(&outcome);
+        let shown = report::fio_text(&outcome);
         let is_told = line.contains("--verify=0") || line.contains("--eta") || line.contains("-thread");
         assert!(!is_told || shown.contains("Options without effect here: "), "{source}: {shown}");
         assert_eq!(
-            report::terse(&outcome).trim_end().split(';').count(),
+            report::fio_terse(&outcome).trim_end().split(';').count(),
             121,
             "{source}: the fields of version 3"
         );
@@ -150,7 +150,7 @@ fn a_synchronous_write_is_durable_when_it_ends() {
         );
         let jobs = fio::command_line(&words(&line), |_| Err(String::new())).unwrap().jobs;
         let outcome = on_machine(&jobs, machine.clone(), &Policy::default(), 1, None).unwrap();
-        outcome.reports[0].measured.write.iops(outcome.reports[0].measured.runtime)
+        outcome.results[0].measured.write.iops(outcome.results[0].measured.runtime)
     };
     let (bare, synced, flushed) = (rate(""), rate("--sync=1"), rate("--fdatasync=1"));
     assert!(bare > 20.0 * synced, "{bare} without, {synced} with sync=1");
@@ -169,7 +169,7 @@ fn a_block_that_is_rewritten_is_as_fast_as_a_stream() {
         );
         let jobs = fio::command_line(&words(&line), |_| Err(String::new())).unwrap().jobs;
         let outcome = on_machine(&jobs, machine.clone(), &Policy::default(), 1, None).unwrap();
-        outcome.reports[0].measured.write.iops(outcome.reports[0].measured.runtime)
+        outcome.results[0].measured.write.iops(outcome.results[0].measured.runtime)
     };
     let (same, stream) = (rate("4k"), rate("1g"));
     assert!((same / stream - 1.0).abs() < 0.03, "{same} a second for one block, {stream} for a stream");

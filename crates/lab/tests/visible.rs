@@ -1,6 +1,7 @@
 //! The figures that an experiment's constants may be fitted to.
 
-use extant_lab::experiment::{Compared, Experiment, Part};
+use extant_lab::reproduce::{Compared, FigureRole, compare};
+use extant_lab::{Setup, run_experiment};
 use std::path::Path;
 
 /// An experiment that fits constants, its row from before the change, and which workloads may be
@@ -26,8 +27,8 @@ fn constants_see_rows_before_the_change_alone() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let mut seen = 0;
     for (name, row, may_see) in VISIBLE {
-        let experiment = Experiment::load(&root.join(name)).unwrap();
-        for constant in experiment.constants() {
+        let experiment = Setup::load(&root.join(name)).unwrap();
+        for constant in experiment.constants {
             assert_eq!(constant.row(), row, "{name}: {:?}", constant.keys());
             for workload in constant.workloads() {
                 assert!(may_see(workload), "{name}: {:?} sees {workload}", constant.keys());
@@ -42,7 +43,7 @@ fn constants_see_rows_before_the_change_alone() {
         let is_known = VISIBLE.iter().any(|(known, ..)| *known == name);
         if ["cfq", "delalloc", "jbod", "tiobench"].iter().any(|thread| name.starts_with(thread)) && !is_known
         {
-            assert!(Experiment::load(&folder).unwrap().constants().is_empty(), "{name}");
+            assert!(Setup::load(&folder).unwrap().constants.is_empty(), "{name}");
         }
     }
 }
@@ -59,7 +60,7 @@ fn published() -> Vec<(String, Compared)> {
     folders.sort();
     let of = |folder: &std::path::PathBuf| {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let compared = Experiment::load(folder).unwrap().compare(&[]);
+        let compared = compare(&Setup::load(folder).unwrap(), &[]);
         compared
             .into_iter()
             .map(move |one| (format!("{name}, {}, {}, {}", one.workload, one.row, one.figure.key()), one))
@@ -90,9 +91,9 @@ fn declared_figures_are_not_scored() {
         "tiobench, write, before, cpu_mib_s",
         "tiobench, write, filtered, cpu_mib_s",
     ];
-    assert_eq!(named(|one| one.part == Part::NotDerivable), declared);
+    assert_eq!(named(|one| one.part == FigureRole::NotDerivable), declared);
     // The kernel with placeholders may be used for fitting, so none of its figures is a prediction.
-    let of_pl = named(|one| one.row == "pl" && one.part == Part::Prediction);
+    let of_pl = named(|one| one.row == "pl" && one.part == FigureRole::Prediction);
     assert!(of_pl.is_empty(), "{of_pl:?}");
 }
 
@@ -107,7 +108,7 @@ fn contradicted_figures_are_named_and_not_scored() {
         "jbod-ext4, 800M, 1 dd, ioless+background, written_mpages",
         "jbod-ext4, 800M, 10 dd, ioless+background, written_mpages",
     ];
-    let mut named = named(|one| one.part == Part::Contradicted);
+    let mut named = named(|one| one.part == FigureRole::Contradicted);
     let mut contradicted = contradicted.map(str::to_owned);
     named.sort();
     contradicted.sort();
@@ -134,10 +135,10 @@ fn a_change_within_its_published_error_is_a_control() {
 #[test]
 fn the_patch_of_direct_io_sends_ios_of_the_published_size() {
     let experiment =
-        Experiment::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/direct-boundary"));
+        Setup::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/direct-boundary"));
     let part = experiment.unwrap().checked_part().unwrap();
     let part = part.only(&["ext3".into()], &["rc3".into(), "pl-bd".into()]).unwrap();
-    let compared = part.compare(&part.run().unwrap());
+    let compared = compare(&part, &run_experiment(&part, None).unwrap());
     let error = |key: &str| {
         let is_it = |one: &&Compared| one.row == "pl-bd" && one.figure.key() == key;
         compared.iter().find(is_it).and_then(Compared::error).unwrap()

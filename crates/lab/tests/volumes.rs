@@ -1,8 +1,8 @@
 //! Jobs on volumes, one on each of a machine's disks, under one page cache.
 
 use extant_cache::Event;
-use extant_lab::experiment::Experiment;
-use extant_lab::{FileSystem, Memory, Outcome, Policy, RunError, VolumeSpec, fio, on_machine};
+use extant_lab::Setup;
+use extant_lab::{FileSystem, JobsOutcome, Memory, Policy, RunError, VolumeSpec, fio, on_machine};
 use extant_rt::trace::Record;
 use extant_rt::{Nanos, Sink};
 use extant_sim::Machine;
@@ -42,17 +42,18 @@ fn each_disk() -> VolumeSpec {
 }
 
 /// Runs jobs on two of the write-back thread's disks.
-fn run(jobs: &str, control: &str, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
+fn run(jobs: &str, control: &str, sink: Option<Arc<dyn Sink>>) -> Result<JobsOutcome, RunError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
     let text = std::fs::read_to_string(path).unwrap().replace("count = 10", "count = 2");
     let machine = Machine::parse("some.toml", &text).unwrap();
     let memory = Memory {
         cache_bytes: Some(256 << 20),
         dirty_limit_bytes: Some(20 << 20),
-        control: Some(control.to_owned()),
+        control: Some(control.parse().unwrap()),
         ..Memory::default()
     };
-    let policy = Policy { elevator: "cfq".into(), memory, volume: Some(each_disk()), ..Policy::default() };
+    let policy =
+        Policy { elevator: "cfq".parse().unwrap(), memory, volume: Some(each_disk()), ..Policy::default() };
     let jobs = fio::job_file("some.fio", jobs).unwrap();
     on_machine(&jobs, machine, &policy, 1, sink)
 }
@@ -89,7 +90,7 @@ fn a_hundred_dd_on_each_disk_that_begin_at_once_and_end_at_once_wait_for_no_more
     let outcome = run(&jobs, "extant", None).unwrap();
     let rate = outcome.written.unwrap().bytes_s();
     let fair_s = 200.0 * f64::from(1 << 20) / rate;
-    let longest_s = outcome.reports[0].measured.write.completion.max_ns as f64 / 1e9;
+    let longest_s = outcome.results[0].measured.write.completion.max_ns as f64 / 1e9;
     println!("longest write {longest_s:.2} s, fair share {fair_s:.2} s");
     assert!(longest_s <= 3.0 * fair_s, "{longest_s} s, a fair share is {fair_s} s");
 }
@@ -136,7 +137,7 @@ fn refused(volume: &str, row: &str) -> String {
     );
     let file = dir.path().join("experiment.toml");
     std::fs::write(&file, text).unwrap();
-    Experiment::load(&file).map(drop).unwrap_err().to_string()
+    Setup::load(&file).map(drop).unwrap_err().to_string()
 }
 
 #[test]

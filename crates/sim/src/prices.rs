@@ -76,6 +76,20 @@ pub struct Spent {
     pub time: Nanos,
 }
 
+impl Spent {
+    /// The part of `now` that came after `before`, both of one world.
+    pub fn since(mut now: Vec<Self>, before: &[Self]) -> Vec<Self> {
+        let kind = |spent: &Self| (spent.layer, spent.key, spent.interrupt);
+        for spent in &mut now {
+            if let Some(old) = before.iter().find(|old| kind(old) == kind(spent)) {
+                spent.units -= old.units;
+                spent.time = spent.time.saturating_sub(old.time);
+            }
+        }
+        now
+    }
+}
+
 /// Why a charge has no price.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoPrice {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Each crate, with the crates below it that its code and tests may depend on.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("testbed", &[]),
     ("format", &["testbed"]),
     ("rt", &[]),
@@ -14,13 +14,14 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("iosched", &["block", "rt", "sim"]),
     ("cache", &["block", "rt", "sim"]),
     ("fs", &["format", "cache", "block", "rt", "sim", "testbed"]),
-    ("history", &["cache", "iosched", "block", "rt", "sim"]),
+    ("history", &["format", "cache", "iosched", "block", "rt", "sim"]),
     ("check", &["fs", "format", "block", "rt", "testbed"]),
     ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
     ("fuse", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("extant", &["image", "check", "fs", "format", "cache", "block", "rt", "testbed"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim", "testbed"]),
-    ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
+    ("tiobench", &["image", "history", "format", "cache", "iosched", "block", "rt", "sim"]),
+    ("lab", &["tiobench", "image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
     (
         "cli",
         &["lab", "history", "fuse", "image", "check", "extant", "fs", "format", "block", "rt", "testbed"],

@@ -2,7 +2,8 @@
 
 use crate::{lab, output};
 use extant_history::DIRTY_CONTROLS;
-use extant_lab::trace::{Trace, draw, list, summary};
+use extant_lab::report::draw_trace;
+use extant_lab::trace::{Trace, list, summary};
 use std::path::{Path, PathBuf};
 
 /// Records four writers on each of two disks, with 16 MiB of dirty memory between them, into this
@@ -91,7 +92,7 @@ fn the_drawing_shows_every_device_and_is_the_same_twice() {
     assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
     assert!(drawn.matches("<polyline").count() >= 5 + 2 * 3, "five lines of all, three of each");
     assert!(drawn.len() < 1 << 20);
-    assert_eq!(draw(&Trace::load(&file).unwrap()), drawn);
+    assert_eq!(draw_trace(&Trace::load(&file).unwrap()), drawn);
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn every_event_of_a_trace_is_told_and_drawn() {
     ] {
         let text = format!("extant-trace 1\n{names}{events}");
         let trace = Trace::read("t", text.as_bytes()).unwrap();
-        let (told, drawn) = (summary(&trace) + &list(&trace), draw(&trace));
+        let (told, drawn) = (summary(&trace) + &list(&trace), draw_trace(&trace));
         assert!(!told.contains(['\u{1}', '\u{7}', '\u{1b}']), "nothing that a terminal obeys");
         assert!(drawn.contains("&lt;&amp;&quot;&apos;&gt;") && !drawn.contains(['\u{1}', '\u{7}', '\u{1b}']));
         assert!(!drawn.contains("NaN") && drawn.trim_end().ends_with("</svg>"));
@@ -194,7 +195,7 @@ fn a_thousand_devices_are_drawn() {
     for n in 0..20_000 {
         text.push_str(&format!("0 10000 {} {n} 1 2 {n} 4 5 6\n", n % 1000));
     }
-    let drawn = draw(&Trace::read("t", text.as_bytes()).unwrap());
+    let drawn = draw_trace(&Trace::read("t", text.as_bytes()).unwrap());
     assert!(drawn.contains(">\ndevice 999\n<") && drawn.matches("<polyline").count() >= 3 * 1000);
 }
 

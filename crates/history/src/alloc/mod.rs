@@ -13,6 +13,7 @@ mod ext3;
 mod goal;
 mod linux_2_6_33;
 mod mballoc;
+pub mod on_disk;
 #[cfg(test)]
 mod samples;
 mod seam;

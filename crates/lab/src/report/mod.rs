@@ -1,12 +1,27 @@
-//! Results in fio's formats.
+//! Everything that is printed or drawn.
 
-mod human;
-mod json;
-mod terse;
+mod axes;
+mod experiment_table;
+mod fio_json;
+mod fio_terse;
+mod fio_text;
+mod folder;
+mod names_list;
+mod side_by_side;
+mod text_table;
+mod trace_drawing;
+mod workload_drawing;
 
-pub use human::human;
-pub use json::json;
-pub use terse::terse;
+pub use experiment_table::experiment_table;
+pub use fio_json::fio_json;
+pub use fio_terse::fio_terse;
+pub use fio_text::fio_text;
+pub(crate) use folder::write_folder;
+pub(crate) use names_list::list;
+pub use side_by_side::{Column, CompareError, JobFigure, compare};
+pub use text_table::Format;
+pub(crate) use text_table::{TableRow, table};
+pub use trace_drawing::draw_trace;
 
 /// The percentiles that fio reports by default.
 const PERCENTILES: [f64; 17] =

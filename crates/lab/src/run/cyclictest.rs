@@ -17,13 +17,13 @@ pub struct Cyclictest {
 }
 
 /// Latencies so far, from each alarm until the task runs.
-pub(super) type Seen = Arc<Mutex<Latency>>;
+pub(super) type LatencySink = Arc<Mutex<Latency>>;
 
 impl Cyclictest {
     /// Starts the task, which ends with the world. Missed alarms fire at once, each counted with
     /// its own delay.
-    pub(super) fn start(self, rt: &Rt) -> Seen {
-        let seen = Seen::default();
+    pub(super) fn start(self, rt: &Rt) -> LatencySink {
+        let seen = LatencySink::default();
         let (rt_inside, latencies) = (rt.clone(), seen.clone());
         drop(rt.spawn("cyclictest", Class::RealTime(self.priority), async move {
             let mut alarm = rt_inside.now();

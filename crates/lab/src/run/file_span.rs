@@ -1,9 +1,12 @@
 //! The part of a file that a process works on.
 
+use super::run_error::RunError;
 use super::volume::OnVolume;
+use crate::workload::fio::Job;
 use extant_block::Device;
 use extant_cache::{FlatFile, Mapping};
 use extant_iosched::Queue;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A span of a file, accessed directly or through the page cache.
@@ -41,4 +44,20 @@ pub(super) fn pages(
     let whole = |bytes: u64| bytes / block * block;
     let backing = FlatFile::new(extant_block::Sector(start_byte / 512), whole(bytes));
     disk.mapping(Arc::new(backing), inode, whole(size))
+}
+
+/// Files of the jobs that `takes_part` selects.
+pub(super) fn files_of(jobs: &[Job], takes_part: impl Fn(&Job) -> bool) -> BTreeSet<String> {
+    let jobs = jobs.iter().filter(|job| takes_part(job));
+    jobs.flat_map(|job| (0..job.processes).map(|process| job.file_of(process))).collect()
+}
+
+/// Length of the part of a file that a process uses.
+pub(super) fn span(job: &Job, process: u32, file: String, length: u64) -> Result<u64, RunError> {
+    let rest = length.saturating_sub(job.offset_of(process));
+    let span_bytes = job.span_bytes(rest);
+    if span_bytes < job.block_bytes {
+        return Err(RunError::TooSmall { job: job.name.clone(), file, length });
+    }
+    Ok(span_bytes)
 }

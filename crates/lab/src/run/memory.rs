@@ -1,12 +1,11 @@
 //! A run's page cache: settings and defaults.
 
 use super::RunError;
+use crate::defaults;
 use extant_cache::{CacheConfig, PageCache};
+use extant_history::{Choice, MakeDirtyControl, MakePass};
 use extant_rt::{Nanos, Rt};
 use extant_sim::{Knobs, MemorySpec};
-
-/// Memory for pages if neither the machine's file nor an option sets it.
-const CACHE_BYTES: u64 = 256 << 20;
 
 /// Page cache settings of a run; missing ones come from the machine or are defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,15 +20,15 @@ pub struct Memory {
     /// that end a whole mapped run at once (xfs: an `ioend`). If not given, the pages of one bio
     /// do.
     pub run_bytes: Option<u64>,
-    /// One of [`extant_history::DIRTY_CONTROLS`]; ours if not given.
-    pub control: Option<String>,
-    /// One of [`extant_history::PASSES`]; ours if not given.
-    pub pass: Option<String>,
+    /// Controller of dirty memory; ours if not given.
+    pub control: Option<Choice<MakeDirtyControl>>,
+    /// Pass of write-back; ours if not given.
+    pub pass: Option<Choice<MakePass>>,
 }
 
 /// Properties of the kernel that dirty controllers depend on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelParameters {
     /// Number of processors.
     pub(super) cpus: u32,
     /// Ticks per second.
@@ -37,21 +36,27 @@ pub(super) struct Kernel {
 }
 
 impl Memory {
-    /// The settings in effect. The default limits are Linux's 20 % and 10 % (kernel:
-    /// `vm.dirty_ratio`, `vm.dirty_background_ratio`).
+    /// The controller of dirty memory.
+    pub(crate) fn control(&self) -> Choice<MakeDirtyControl> {
+        self.control.unwrap_or_else(defaults::ours)
+    }
+
+    /// The settings in effect.
     fn spec(&self, machine: Option<MemorySpec>, knobs: &Knobs) -> Result<MemorySpec, RunError> {
-        let cache_bytes = self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(CACHE_BYTES);
+        let cache_bytes =
+            self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(defaults::CACHE_BYTES);
         // The machine's limits apply only to a cache of the machine's size.
         let machine = machine.filter(|spec| spec.cache_bytes == cache_bytes);
         let share = |ratio: Option<u32>| ratio.map(|ratio| cache_bytes / 100 * u64::from(ratio));
         let set_limit = self.dirty_limit_bytes.or(knobs.dirty_bytes).or(share(knobs.dirty_ratio));
         let limit = set_limit.or(machine.map(|spec| spec.dirty_limit_bytes));
-        let dirty_limit_bytes = limit.unwrap_or(cache_bytes / 5);
+        let dirty_limit_bytes = limit.unwrap_or(defaults::dirty_limit_bytes(cache_bytes));
         let background = machine.filter(|_| set_limit.is_none());
         let set_background = knobs.dirty_background_bytes.or(share(knobs.dirty_background_ratio));
         let set_background = self.dirty_background_bytes.or(set_background);
         let background = set_background.or(background.map(|spec| spec.dirty_background_bytes));
-        let dirty_background_bytes = background.unwrap_or(dirty_limit_bytes / 2);
+        let dirty_background_bytes =
+            background.unwrap_or(defaults::dirty_background_bytes(dirty_limit_bytes));
         let spec = MemorySpec { cache_bytes, dirty_limit_bytes, dirty_background_bytes };
         match spec.fault() {
             None => Ok(spec),
@@ -64,7 +69,7 @@ impl Memory {
         &self,
         rt: &Rt,
         machine: Option<MemorySpec>,
-        kernel: Kernel,
+        kernel: KernelParameters,
     ) -> Result<PageCache, RunError> {
         self.cache_with(rt, machine, kernel, &Knobs::default())
     }
@@ -74,7 +79,7 @@ impl Memory {
         &self,
         rt: &Rt,
         machine: Option<MemorySpec>,
-        kernel: Kernel,
+        kernel: KernelParameters,
         knobs: &Knobs,
     ) -> Result<PageCache, RunError> {
         let spec = self.spec(machine, knobs)?;
@@ -82,19 +87,15 @@ impl Memory {
         let time = |set: Option<u32>, default| {
             set.map_or(default, |centisecs| Nanos::from_millis(u64::from(centisecs) * 10))
         };
-        let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
-        let pass = self.pass.as_deref().unwrap_or(extant_history::OUR_PASS);
+        let host = extant_history::Host { cpus: kernel.cpus, memory_bytes: spec.cache_bytes, hz: kernel.hz };
         let config = CacheConfig {
-            pass: extant_history::pass(pass)?,
+            pass: self.pass.unwrap_or_else(defaults::ours).make()(),
             // A modelled disk holds no user data.
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
             run_bytes: self.run_bytes,
-            control: extant_history::dirty_control(
-                name,
-                &extant_history::Host { cpus: kernel.cpus, memory_bytes: spec.cache_bytes, hz: kernel.hz },
-            )?,
+            control: self.control().make()(&host),
             periodic: time(knobs.dirty_writeback_centisecs, default.periodic),
             expire: time(knobs.dirty_expire_centisecs, default.expire),
             read_ahead_bytes: knobs

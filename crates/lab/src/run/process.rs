@@ -4,7 +4,7 @@ use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
 use crate::cost::Cost;
-use crate::fio::{Advice, Durability, Engine, Job, SyncCall};
+use crate::workload::fio::{Advice, Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{ByteRange, CacheError, OpenFile, ReadOrder};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
@@ -33,10 +33,10 @@ pub(super) struct Process {
 /// Completed I/Os, waiting for their process to collect them.
 #[derive(Default)]
 struct Port {
-    state: Mutex<(VecDeque<Ended>, Option<Waker>)>,
+    state: Mutex<(VecDeque<EndedIo>, Option<Waker>)>,
 }
 
-struct Ended {
+struct EndedIo {
     slot: usize,
     buffer: Buf,
     result: Result<(), CacheError>,
@@ -52,7 +52,7 @@ struct Flight {
     submitted: Nanos,
 }
 
-struct Running {
+struct RunningProcess {
     p: Process,
     /// The file as opened by this process; `None` for direct I/O.
     file: Option<Arc<OpenFile>>,
@@ -75,7 +75,7 @@ impl Process {
         let counted_from = self.rt.now().saturating_add(self.job.ramp);
         let pages = self.place.pages.as_ref().filter(|_| !self.place.direct);
         let file = pages.map(|pages| Arc::new(pages.open().with_stream(self.stream)));
-        let mut running = Running {
+        let mut running = RunningProcess {
             file,
             port: Arc::default(),
             flights: Vec::new(),
@@ -99,7 +99,7 @@ impl Process {
     }
 }
 
-impl Running {
+impl RunningProcess {
     async fn all(&mut self) -> Result<(), CacheError> {
         let job = self.p.job.clone();
         if let (Some(file), true) = (&self.file, job.invalidate) {
@@ -232,7 +232,7 @@ impl Running {
                         };
                     }
                     let used = if is_asynchronous { rt.task_usage() } else { None };
-                    port.end(Ended { slot, buffer, result, used });
+                    port.end(EndedIo { slot, buffer, result, used });
                 };
                 if is_asynchronous {
                     drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
@@ -247,7 +247,7 @@ impl Running {
                 bio.on_end(Box::new(move |mut bio, result| {
                     let buffer = bio.segments.pop().and_then(Segment::into_buf);
                     let buffer = buffer.expect("the device returns the buffer it was given");
-                    port.end(Ended { slot, buffer, result: result.map_err(CacheError::Io), used: None });
+                    port.end(EndedIo { slot, buffer, result: result.map_err(CacheError::Io), used: None });
                 }));
                 self.p.place.device.submit(bio);
             }
@@ -255,13 +255,13 @@ impl Running {
                 let (file, rt) = (file.clone(), rt.clone());
                 let work = async move {
                     let result = transfer(&file, op, at, &mut buffer, is_durable).await;
-                    port.end(Ended { slot, buffer, result, used: rt.task_usage() });
+                    port.end(EndedIo { slot, buffer, result, used: rt.task_usage() });
                 };
                 drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
             }
             (Some(file), None) => {
                 let result = transfer(file, op, at, &mut buffer, is_durable).await;
-                port.end(Ended { slot, buffer, result, used: None });
+                port.end(EndedIo { slot, buffer, result, used: None });
             }
         }
         if op == Op::Write {
@@ -289,7 +289,7 @@ impl Running {
 
     /// Waits for one I/O to complete.
     async fn reap(&mut self) -> Result<(), CacheError> {
-        let Ended { slot, buffer, result, used } = self.port.next(&self.p.rt, self.p.stream).await;
+        let EndedIo { slot, buffer, result, used } = self.port.next(&self.p.rt, self.p.stream).await;
         let flight = self.flights[slot].take().expect("ends once");
         self.under_way -= 1;
         self.free.push((slot, buffer));
@@ -436,7 +436,7 @@ fn side(op: Op) -> usize {
 }
 
 impl Port {
-    fn end(&self, ended: Ended) {
+    fn end(&self, ended: EndedIo) {
         let waker = {
             let mut state = self.state.lock();
             state.0.push_back(ended);
@@ -447,7 +447,7 @@ impl Port {
         }
     }
 
-    fn next<'a>(&'a self, rt: &'a Rt, stream: StreamId) -> impl Future<Output = Ended> + 'a {
+    fn next<'a>(&'a self, rt: &'a Rt, stream: StreamId) -> impl Future<Output = EndedIo> + 'a {
         poll_fn(move |cx| {
             let mut state = self.state.lock();
             if let Some(ended) = state.0.pop_front() {

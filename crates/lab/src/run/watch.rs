@@ -10,7 +10,7 @@ pub(crate) const STEP: Nanos = Nanos::from_millis(10);
 
 /// What was seen of a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct RunEvents {
     /// Pages dirty or under write-back, over time.
     pub(crate) dirty_pages: Vec<(Nanos, u64)>,
     /// Bytes that the disks moved, by the number of the step in which the transfer completed.
@@ -21,16 +21,16 @@ pub(crate) struct Seen {
 
 /// Collects events of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Watch(Mutex<Seen>);
+pub(crate) struct EventWatch(Mutex<RunEvents>);
 
-impl Watch {
+impl EventWatch {
     /// Returns what was seen so far, and starts over.
-    pub(crate) fn take(&self) -> Seen {
+    pub(crate) fn take(&self) -> RunEvents {
         std::mem::take(&mut self.0.lock())
     }
 }
 
-impl Sink for Watch {
+impl Sink for EventWatch {
     fn record(&self, record: &Record) {
         if let Some(extant_cache::Event::DirtyLevels { reclaimable, writeback, .. }) =
             record.event.of::<extant_cache::Event>()

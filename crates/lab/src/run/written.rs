@@ -1,8 +1,8 @@
 //! Measures how much a modelled machine's disks write while its jobs are measured (kernel:
 //! `nr_written`).
 
-use super::target::Modelled;
-use crate::fio::Job;
+use super::modelled::Modelled;
+use crate::workload::fio::Job;
 use extant_iosched::Queue;
 use extant_rt::Nanos;
 use extant_sim::Machine;
@@ -33,7 +33,7 @@ impl Written {
 
 /// Totals at the start and end of the measured interval, taken in interrupts so that counting costs
 /// the machine nothing.
-pub(super) struct Counter {
+pub(super) struct WrittenCounter {
     from: Nanos,
     until: Nanos,
     totals: Arc<Mutex<[Option<u64>; 2]>>,
@@ -45,7 +45,7 @@ fn total(queues: &[Arc<Queue>], before: &AtomicU64) -> u64 {
     now + before.load(Ordering::Relaxed)
 }
 
-impl Counter {
+impl WrittenCounter {
     /// Starts counting if all jobs are measured over the same interval and one of them writes
     /// through the page cache.
     pub(super) fn start(target: &Modelled, jobs: &[Job]) -> Option<Self> {

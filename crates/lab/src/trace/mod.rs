@@ -1,4 +1,4 @@
-//! Events of a run's page cache recorded in a file, and reports made from it.
+//! Events of a run's page cache recorded in a file, and summaries of it.
 //!
 //! The file is text, so that errors can name a line. A header is followed by one line per event.
 //! `kind` lines list an event's fields, and `word` lines define words that occur in them; both come
@@ -16,15 +16,13 @@
 //! 1 250000 0 0 1 …
 //! ```
 
-mod draw;
 mod pauses;
-mod read;
-mod write;
+mod trace_reader;
+mod trace_writer;
 
-pub use draw::draw;
 pub use pauses::{list, summary};
-pub use read::{Levels, Pause, Trace, TraceError};
-pub use write::TraceFile;
+pub use trace_reader::{Levels, Pause, Trace, TraceError};
+pub use trace_writer::TraceFile;
 
 /// The first line.
 pub(crate) const MAGIC: &str = "extant-trace 1";

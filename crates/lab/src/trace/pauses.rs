@@ -1,4 +1,4 @@
-//! Reports of pauses as text.
+//! Pauses of writers, summarized and listed as text.
 
 use super::{Levels, Pause, Trace};
 use extant_rt::Nanos;

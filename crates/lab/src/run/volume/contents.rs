@@ -1,16 +1,16 @@
 //! The contents of a newly made volume.
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
-use crate::made::{free_of, from_file, made};
 use extant_block::Sector;
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, SizePolicy, VolumeOptions};
+use extant_history::alloc::on_disk::{free_of, from_file};
+use extant_image::{FeatureChoices, FsType, SizePolicy, VolumeOptions, mkfs_temporary};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// An empty volume.
-pub(super) struct Made {
+pub(super) struct EmptyVolume {
     /// Its non-zero parts, in whole blocks.
     pub(super) data: Vec<(Sector, Vec<u8>)>,
     /// Its free space in blocks; empty for ext4.
@@ -18,7 +18,7 @@ pub(super) struct Made {
 }
 
 /// Makes an ext volume; `None` for other file systems.
-pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
+pub(super) fn make(spec: &VolumeSpec) -> Result<Option<EmptyVolume>, String> {
     let fs_type = match spec.fs {
         FileSystem::Ext2 => FsType::Ext2,
         FileSystem::Ext3 => FsType::Ext3,
@@ -40,13 +40,13 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         hash_seed: Some([0xa5; 16]),
         ..VolumeOptions::default()
     };
-    let file = made(&options)?;
+    let file = mkfs_temporary(&options).map_err(|error| error.to_string())?;
     let data = data_of(&file, spec.bytes).map_err(|error| error.to_string())?;
     let free = match spec.fs {
         FileSystem::Ext4 => Vec::new(),
         _ => free_of(&from_file(&file))?.0,
     };
-    Ok(Some(Made { data, free }))
+    Ok(Some(EmptyVolume { data, free }))
 }
 
 /// Bytes examined at a time.

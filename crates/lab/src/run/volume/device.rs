@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts bios that reach the disks' queues.
-pub(super) type Pieces = Arc<AtomicU64>;
+pub(super) type PieceCount = Arc<AtomicU64>;
 
 /// How the pages of direct I/O are charged.
 #[derive(Clone, Copy)]
-pub(super) struct Pages {
+pub(super) struct PinnedPages {
     /// Size of a page.
     pub(super) bytes: u64,
     /// The pages are already pinned and charged for.
@@ -29,13 +29,13 @@ pub(super) struct Pages {
 pub(super) fn below(
     rt: &Rt,
     disks: &[(Arc<Queue>, bool)],
-    pieces: &Pieces,
+    pieces: &PieceCount,
     spec: &VolumeSpec,
-    pages: Option<Pages>,
+    pages: Option<PinnedPages>,
 ) -> Result<Arc<dyn Device>, String> {
     let counted = |(queue, copies): &(Arc<Queue>, bool)| {
         let (below, rt, pieces) = (queue.clone(), rt.clone(), pieces.clone());
-        Arc::new(Counted { below, rt, pieces, pages, copies: *copies }) as Arc<dyn Device>
+        Arc::new(CountedDevice { below, rt, pieces, pages, copies: *copies }) as Arc<dyn Device>
     };
     if let Some(bytes) = spec.chunk_bytes {
         let devices = disks.iter().map(counted).collect();
@@ -50,21 +50,21 @@ pub(super) fn below(
 }
 
 /// A disk's queue that counts its bios.
-struct Counted {
+struct CountedDevice {
     below: Arc<Queue>,
     rt: Rt,
-    pieces: Pieces,
-    pages: Option<Pages>,
+    pieces: PieceCount,
+    pages: Option<PinnedPages>,
     copies: bool,
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Counted({:?})", self.below)
+        write!(f, "CountedDevice({:?})", self.below)
     }
 }
 
-impl Counted {
+impl CountedDevice {
     fn look(&self, bio: &mut Bio) {
         if bio.bytes == 0 {
             return;
@@ -73,7 +73,7 @@ impl Counted {
         if self.copies {
             self.rt.charge(extant_cache::Cost::PageCopy(bio.bytes.div_ceil(4096)));
         }
-        if let Some(Pages { bytes, are_pinned }) = self.pages {
+        if let Some(PinnedPages { bytes, are_pinned }) = self.pages {
             let (rt, pages) = (self.rt.clone(), bio.bytes.div_ceil(bytes));
             if !are_pinned {
                 rt.charge(Cost::PagePin(pages));
@@ -83,7 +83,7 @@ impl Counted {
     }
 }
 
-impl Device for Counted {
+impl Device for CountedDevice {
     fn limits(&self) -> &Limits {
         self.below.limits()
     }

@@ -4,39 +4,40 @@
 //! exist only as the maps that historical policies need.
 
 mod aged;
+mod bios_in_flight;
 mod contents;
 mod device;
-mod each;
-mod file;
-mod placed;
+mod placed_files;
 mod reread;
 #[cfg(test)]
 mod tests;
-mod under_way;
+mod volume_file;
+mod volumes_on_disks;
 
 pub use aged::Aged;
-pub(super) use each::Volumes;
-pub(super) use file::OnVolume;
-pub use reread::Layout;
+pub use reread::FilesLayout;
+pub(super) use volume_file::OnVolume;
+pub(super) use volumes_on_disks::Volumes;
 
 use super::RunError;
-use contents::Made;
-use device::{Pages, Pieces};
+use contents::EmptyVolume;
+use device::{PieceCount, PinnedPages};
 use extant_block::{Device, Sector, read, write};
 use extant_cache::PageCache;
 use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
-use extant_history::alloc::{FreeSpace, Work};
+use extant_history::alloc::{FreeSpace, Work, on_disk};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
+use extant_history::{Choice, MakeAllocator, MakeDirect};
 use extant_iosched::Queue;
 use extant_rt::{Class, Rt, Task};
 use extant_sim::disk::DiskKind;
 use extant_sim::{Machine, Sim};
-use file::{LinuxFile, OurFile};
 use parking_lot::Mutex;
-use placed::PlacedFiles;
+use placed_files::PlacedFiles;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use volume_file::{LinuxFile, OurFile};
 
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -94,11 +95,9 @@ pub struct VolumeSpec {
 
 /// Historical policies for a volume's files; ours where `None`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Policies<'a> {
-    /// One of [`extant_history::DIRECT_IO`].
-    pub(crate) direct_io: Option<&'a str>,
-    /// One of [`extant_history::ALLOCATORS`].
-    pub(crate) allocator: Option<&'a str>,
+pub(crate) struct FilePolicies {
+    pub(crate) direct_io: Option<Choice<MakeDirect>>,
+    pub(crate) allocator: Option<Choice<MakeAllocator>>,
 }
 
 impl VolumeSpec {
@@ -145,11 +144,9 @@ impl VolumeSpec {
     }
 
     /// Describes the first of a row's policies that does not work with this volume.
-    pub(crate) fn fault_with(&self, policies: Policies<'_>) -> Option<String> {
-        let Policies { direct_io, allocator } = policies;
-        let direct_io = direct_io.filter(|name| *name != extant_history::OUR_DIRECT_IO);
-        let allocator = allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
-        let named = direct_io.map(|name| ("direct_io", name)).or(allocator.map(|name| ("allocator", name)));
+    pub(crate) fn fault_with(&self, policies: FilePolicies) -> Option<String> {
+        let direct_io = policies.direct_io.map(|policy| ("direct_io", policy.name()));
+        let named = direct_io.or(policies.allocator.map(|policy| ("allocator", policy.name())));
         let (key, name) = named.filter(|_| self.each_disk)?;
         Some(format!(
             "{key}: \"{name}\" does not use the page cache that several volumes share; leave {key} out"
@@ -181,11 +178,11 @@ pub(super) struct OnMachine {
     spec: VolumeSpec,
     /// The device under the volume.
     device: Arc<dyn Device>,
-    pieces: Pieces,
+    pieces: PieceCount,
     kernel: Kernel,
     /// The queues of the disks below.
     queues: Vec<Arc<Queue>>,
-    made: Option<Arc<Made>>,
+    empty: Option<Arc<EmptyVolume>>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
     placed: Option<(Arc<PlacedFiles>, u64)>,
@@ -196,8 +193,8 @@ impl OnMachine {
     /// Copies the new volume to the machine's disks and opens it.
     fn new(
         spec: VolumeSpec,
-        made: Option<Arc<Made>>,
-        policies: Policies<'_>,
+        empty: Option<Arc<EmptyVolume>>,
+        policies: FilePolicies,
         is_direct: bool,
         sim: &Sim,
         queues: &[Arc<Queue>],
@@ -206,15 +203,12 @@ impl OnMachine {
         let failed = |problem: String| RunError::Volume(problem);
         let rt = sim.rt();
         let machine = sim.machine();
-        let pieces = Pieces::default();
+        let pieces = PieceCount::default();
         let page_bytes = u64::from(machine.kernel.page_bytes);
-        let linux = match policies.direct_io {
-            None | Some(extant_history::OUR_DIRECT_IO) => None,
-            Some(name) => Some(extant_history::direct_io(name)?),
-        };
+        let linux = policies.direct_io.map(|policy| policy.make()());
         // Linux's direct I/O pins pages while it goes through a request; ours pins them with their
         // bio.
-        let pages = is_direct.then_some(Pages { bytes: page_bytes, are_pinned: linux.is_some() });
+        let pages = is_direct.then_some(PinnedPages { bytes: page_bytes, are_pinned: linux.is_some() });
         let kinds = machine.disks.iter().flat_map(|model| vec![&model.kind; model.count as usize]);
         let disks: Vec<_> =
             queues.iter().cloned().zip(kinds.map(|kind| matches!(kind, DiskKind::Ram(_)))).collect();
@@ -223,9 +217,9 @@ impl OnMachine {
             let problem = format!("its {} bytes do not fit {}", spec.bytes, device.limits().name);
             return Err(RunError::Volume(problem));
         }
-        if let Some(made) = &made {
+        if let Some(empty) = &empty {
             let load = async {
-                for (at, bytes) in &made.data {
+                for (at, bytes) in &empty.data {
                     write(&*device, *at, extant_block::Buf::from_slice(bytes)).await?;
                 }
                 if spec.for_jobs {
@@ -236,10 +230,8 @@ impl OnMachine {
             };
             rt.block_on(load)?.map_err(|error| RunError::Volume(error.to_string()))?;
         }
-        let theirs = policies.allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
-        let allocator = theirs.map(extant_history::allocator).transpose()?;
         let mut ours = None;
-        if linux.is_none() && made.is_some() {
+        if linux.is_none() && empty.is_some() {
             let cache = cache.ok_or_else(|| failed("it needs a page cache".to_owned()))?;
             let disk = cache.attach(device.clone());
             let opened = rt.block_on(Volume::open_writable(rt, &disk, WriteOptions::default()))?;
@@ -250,7 +242,9 @@ impl OnMachine {
             ours = Some(volume);
         }
         let mut placed = None;
-        if let (Some(allocator), Some(volume)) = (allocator, ours.take_if(|_| allocator.is_some())) {
+        if let (Some(allocator), Some(volume)) =
+            (policies.allocator, ours.take_if(|_| policies.allocator.is_some()))
+        {
             rt.block_on(volume.close())?.map_err(|error| failed(error.to_string()))?;
             let read = |at: u64, len: usize| -> Result<Vec<u8>, String> {
                 // Read whole sectors around the wanted bytes.
@@ -261,8 +255,9 @@ impl OnMachine {
                 let begin = (at - from * 512) as usize;
                 Ok(bytes[begin..begin + len].to_vec())
             };
-            let (free, geometry) = crate::made::free_of(&read).map_err(failed)?;
-            let allocator = allocator(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
+            let (free, geometry) = on_disk::free_of(&read).map_err(failed)?;
+            let allocator =
+                allocator.make()(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
             let files = PlacedFiles::new(allocator, device.clone(), geometry.first_block);
             placed = Some((Arc::new(files), geometry.groups));
         }
@@ -285,7 +280,7 @@ impl OnMachine {
         };
         let most = if spec.chunk_bytes.is_some() { usize::MAX } else { 1 };
         let queues = queues.iter().filter(is_below).take(most).cloned().collect();
-        Ok(Self { spec, device, pieces, kernel, queues, made, ours, linux, placed, sent: Arc::default() })
+        Ok(Self { spec, device, pieces, kernel, queues, empty, ours, linux, placed, sent: Arc::default() })
     }
 
     /// The queues of the disks below.
@@ -320,9 +315,9 @@ impl OnMachine {
     /// Creates a file of this name; `None` on a device without a file system.
     pub(super) fn make_file(&self, sim: &Sim, name: &str) -> Result<Option<OnVolume>, RunError> {
         if let Some(policy) = self.linux {
-            let map: Box<dyn BlockMap> = match (self.made.as_deref(), self.spec.fs) {
-                (Some(made), FileSystem::Ext2 | FileSystem::Ext3) => {
-                    Box::new(Ext3Map::new(made.free.iter().cloned(), BLOCK_BYTES))
+            let map: Box<dyn BlockMap> = match (self.empty.as_deref(), self.spec.fs) {
+                (Some(empty), FileSystem::Ext2 | FileSystem::Ext3) => {
+                    Box::new(Ext3Map::new(empty.free.iter().cloned(), BLOCK_BYTES))
                 }
                 (_, FileSystem::Xfs | FileSystem::None) => {
                     let unit = self.spec.chunk_bytes.unwrap_or(BLOCK_BYTES) / BLOCK_BYTES;

@@ -1,7 +1,7 @@
 //! Measures the layout of files, and the time to read them from beginning to end after a remount.
 
 use super::BLOCK_BYTES;
-use super::under_way::UnderWay;
+use super::bios_in_flight::BiosInFlight;
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Sector};
 use extant_rt::{Nanos, Rt};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The layout of a run's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct FilesLayout {
     /// Number of files.
     pub files: u64,
     /// Number of their extents on the volume.
@@ -27,7 +27,7 @@ const WINDOW_BLOCKS: u64 = 32;
 /// Windows in flight: the one the reader waits for, and the one ahead of it.
 const WINDOWS: usize = 2;
 
-impl Layout {
+impl FilesLayout {
     /// Reads one more file.
     pub(super) async fn read(
         &mut self,
@@ -38,7 +38,7 @@ impl Layout {
         let began = rt.now();
         self.files += 1;
         self.extents += runs.len() as u64;
-        let mut under_way: VecDeque<Arc<UnderWay>> = VecDeque::new();
+        let mut under_way: VecDeque<Arc<BiosInFlight>> = VecDeque::new();
         let mut left = 0;
         for run in runs {
             self.bytes += (run.end - run.start) * BLOCK_BYTES;

@@ -42,9 +42,10 @@ fn left_by(fs: FileSystem, writes: &[(u64, usize, bool)]) -> tempfile::NamedTemp
     let devices = disks.devices();
     let queues: Vec<_> = devices.iter().map(queue).collect();
     let memory = super::super::Memory::default();
-    let cache = memory.cache(sim.rt(), None, super::super::memory::Kernel { cpus: 1, hz: 1000 }).unwrap();
+    let cache =
+        memory.cache(sim.rt(), None, super::super::memory::KernelParameters { cpus: 1, hz: 1000 }).unwrap();
     let spec = volume_on_ram(fs);
-    let volume = Volumes::new(spec, Policies::default(), true, &sim, &queues, Some(&cache)).unwrap();
+    let volume = Volumes::new(spec, FilePolicies::default(), true, &sim, &queues, Some(&cache)).unwrap();
     let file = volume.at(0).make_file(&sim, "/mnt/a file").unwrap().unwrap();
     for &(at, len, direct) in writes {
         let buffer = Buf::from_slice(&vec![7; len]);
@@ -88,12 +89,12 @@ fn left_on_two_disks(files: &[(&str, u64)]) -> Vec<tempfile::NamedTempFile> {
     let queues: Vec<_> = disks.iter().map(queue).collect();
     let memory = super::super::Memory {
         dirty_limit_bytes: Some(4 << 20),
-        control: Some("linux-3.1".to_owned()),
+        control: Some("linux-3.1".parse().unwrap()),
         ..super::super::Memory::default()
     };
-    let cache = memory.cache(rt, None, super::super::memory::Kernel { cpus: 2, hz: 1000 }).unwrap();
+    let cache = memory.cache(rt, None, super::super::memory::KernelParameters { cpus: 2, hz: 1000 }).unwrap();
     let spec = VolumeSpec { each_disk: true, disk: None, ..volume_on_ram(FileSystem::Ext4) };
-    let volumes = Volumes::new(spec, Policies::default(), false, &sim, &queues, Some(&cache)).unwrap();
+    let volumes = Volumes::new(spec, FilePolicies::default(), false, &sim, &queues, Some(&cache)).unwrap();
     let writer = |(nth, (name, bytes)): (usize, &(&str, u64))| {
         let file = volumes.at(volumes.place_of(name).unwrap()).make_file(&sim, name).unwrap().unwrap();
         let (rt, bytes) = (rt.clone(), *bytes);
@@ -174,9 +175,11 @@ fn the_volumes_of_plain_jobs_have_their_files_and_are_clean() {
         };
         let queues: Vec<_> = disks.iter().map(queue).collect();
         let memory = super::super::Memory::default();
-        let cache = memory.cache(rt, None, super::super::memory::Kernel { cpus: 2, hz: 1000 }).unwrap();
+        let cache =
+            memory.cache(rt, None, super::super::memory::KernelParameters { cpus: 2, hz: 1000 }).unwrap();
         let spec = VolumeSpec::for_jobs(fs, Some(128 * MIB));
-        let volumes = Volumes::new(spec, Policies::default(), false, &sim, &queues, Some(&cache)).unwrap();
+        let volumes =
+            Volumes::new(spec, FilePolicies::default(), false, &sim, &queues, Some(&cache)).unwrap();
         assert_eq!(volumes.place_of("/mnt/any/file").unwrap(), 0, "such a path means the first disk");
         let volume = volumes.at(volumes.place_of("/mnt/sd1/x").unwrap());
         let [read, grown] =
@@ -227,9 +230,10 @@ fn a_run_that_ends_with_dirty_files_on_volumes_gives_its_memory_back() {
     let machine = Machine::parse("jbod", &text).unwrap();
     let jobs = "[global]\nrw=write\nbs=1m\nsize=100m\nruntime=2\nnumjobs=2\n\
         [a]\ndirectory=/mnt/sd0\n[b]\ndirectory=/mnt/sd1\n";
-    let jobs = crate::fio::job_file("some.fio", jobs).unwrap();
+    let jobs = crate::workload::fio::job_file("some.fio", jobs).unwrap();
     let spec = VolumeSpec { each_disk: true, disk: None, bytes: 1 << 30, ..volume_on_ram(FileSystem::Ext4) };
-    let policy = crate::run::Policy { elevator: "cfq".into(), volume: Some(spec), ..Default::default() };
+    let policy =
+        crate::run::Policy { elevator: "cfq".parse().unwrap(), volume: Some(spec), ..Default::default() };
     let queues = Mutex::default();
     crate::run::on_target(&jobs, machine, &policy, 1, None, |target| {
         *queues.lock() = target.queues().iter().map(Arc::downgrade).collect::<Vec<_>>();
