@@ -115,7 +115,7 @@ fn the_writer_of_a_slow_stick_beside_a_fast_disk_never_waits_for_a_second() {
     let policy = Policy { memory, ..Policy::default() };
     let machine = Machine::parse("some.toml", &text).unwrap();
     let outcome = on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine, &policy, 1, None).unwrap();
-    let [fast, slow] = &outcome.reports[..] else { panic!("two jobs") };
+    let [fast, slow] = &outcome.results[..] else { panic!("two jobs") };
     let longest_ns = slow.measured.write.completion.max_ns;
     println!("{} and {} B/s, {longest_ns} ns", write_rate(&fast.measured), write_rate(&slow.measured));
     assert!(longest_ns < 1_000_000_000, "a write took {longest_ns} ns");
