@@ -8,7 +8,7 @@ use rustc_hash::{FxHashSet, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Where a finding is. Ordered by group, inode and block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,7 @@ pub(crate) struct Report {
     limits: Arc<Limits>,
     listener: Option<Arc<Listener>>,
     /// Contradictions are only suspected.
-    unsure: Arc<AtomicBool>,
+    unsure: Arc<AtomicU8>,
 }
 
 struct Kept {
@@ -169,6 +169,11 @@ fn shortened(text: String) -> String {
     }
 }
 
+/// What a [`Report`] only suspects.
+const SURE: u8 = 0;
+const UNSURE_CROSS: u8 = 1;
+const UNSURE_ALL: u8 = 2;
+
 impl Report {
     pub(crate) fn new(options: &Options, limits: Arc<Limits>, listener: Option<Arc<Listener>>) -> Self {
         let kept = Kept {
@@ -178,7 +183,7 @@ impl Report {
             most_per_code: options.most_per_code.max(1),
             most: options.most_findings.max(1),
         };
-        let unsure = Arc::new(AtomicBool::new(options.in_use));
+        let unsure = Arc::new(AtomicU8::new(if options.in_use { UNSURE_CROSS } else { SURE }));
         Self { kept: Arc::new(Mutex::new(kept)), limits, listener, unsure }
     }
 
@@ -190,7 +195,12 @@ impl Report {
 
     /// From now on contradictions between structures are only suspected.
     pub(crate) fn be_unsure(&self) {
-        self.unsure.store(true, Ordering::Relaxed);
+        self.unsure.fetch_max(UNSURE_CROSS, Ordering::Relaxed);
+    }
+
+    /// From now on everything is only suspected.
+    pub(crate) fn be_unsure_of_all(&self) {
+        self.unsure.store(UNSURE_ALL, Ordering::Relaxed);
     }
 
     pub(crate) fn add(&self, code: Code, spot: Spot, found: impl Into<String>, expected: impl Into<String>) {
@@ -224,7 +234,11 @@ impl Report {
     fn keep(&self, mut finding: Finding) {
         finding.found = shortened(finding.found);
         finding.expected = shortened(finding.expected);
-        finding.suspected = self.unsure.load(Ordering::Relaxed) && finding.code.is_cross();
+        finding.suspected = match self.unsure.load(Ordering::Relaxed) {
+            SURE => false,
+            UNSURE_CROSS => finding.code.is_cross(),
+            _ => true,
+        };
         if let Some(listener) = &self.listener {
             listener.hear(&finding);
         }

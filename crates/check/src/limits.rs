@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub(crate) const FIXED_BYTES: u64 = 24 << 20;
 /// What is kept of a group besides its bits: descriptor, places of its structures, totals.
 const GROUP_BYTES: u64 = 400;
-/// Allowance for an inode in use: 4 bytes for itself, and an average share of what is kept of
-/// directories, their blocks and attribute blocks.
-const INODE_BYTES: u64 = 64;
+/// Slots of inodes that are kept together, and what they take if one of them is in use.
+const PAGE_SLOTS: u64 = 1024;
+const PAGE_BYTES: u64 = 4160;
+/// Allowance for what is kept of an inode in use: its share of an attribute block.
+const INODE_BYTES: u64 = 96;
+/// Allowance for what is kept of a directory: itself, its names' parents and some blocks.
+const DIR_BYTES: u64 = 256;
 /// The most that inodes add without being asked: volumes of strangers may claim any number.
-const INODES_BYTES_MAX: u64 = 1 << 30;
+const INODES_BYTES_MAX: u64 = 2 << 30;
 /// Blocks with several owners that are read once for each of them, on any volume.
 const REPEATS: u64 = 20_000;
 /// More of them on volumes that are larger than this many blocks do not help.
@@ -78,15 +82,24 @@ impl Limits {
     }
 
     /// Sets the limits for a volume: those asked for, or what a healthy one of its size needs.
-    pub(crate) fn set(&self, memory_bytes: Option<u64>, sb: &Superblock, groups: u32, inodes_in_use: u64) {
+    pub(crate) fn set(
+        &self,
+        memory_bytes: Option<u64>,
+        sb: &Superblock,
+        groups: u32,
+        inodes_in_use: u64,
+        dirs: u64,
+    ) {
         let clusters = u64::from(groups) * u64::from(sb.clusters_per_group());
         let clusters = clusters.min(sb.blocks_count() / u64::from(sb.blocks_per_cluster()) + 1);
+        let pages = u64::from(groups) * u64::from(sb.inodes_per_group()).div_ceil(PAGE_SLOTS);
+        let inodes = PAGE_BYTES * pages.min(inodes_in_use) + INODE_BYTES * inodes_in_use + DIR_BYTES * dirs;
         let memory = memory_bytes.unwrap_or_else(|| {
             // A second bit is kept for clusters with several owners.
             2 * FIXED_BYTES
                 + clusters.div_ceil(4)
                 + GROUP_BYTES * u64::from(groups)
-                + (INODE_BYTES * inodes_in_use).min(INODES_BYTES_MAX)
+                + inodes.min(INODES_BYTES_MAX)
         });
         self.memory_bytes.store(memory, Ordering::Relaxed);
         let blocks = u64::from(groups) * u64::from(sb.blocks_per_group());

@@ -47,6 +47,10 @@ async fn attempt(
     if opened.stale {
         report.be_unsure();
     }
+    if options.in_use && opened.replayed {
+        // The log's blocks may be written again while they are read from it.
+        report.be_unsure_of_all();
+    }
     open::check_fields(&opened.sb, opened.from_backup, options, &mut report);
     let mut totals = Totals::default();
     if let Some(ctx) = context(&opened, options, &limits, &mut report).await {
@@ -143,7 +147,7 @@ async fn context(
         report.add(Code::VolumeTruncated, Spot::default(), text, expected);
     }
     let said = sb.inodes_count().saturating_sub(sb.raw().s_free_inodes_count.get());
-    limits.set(options.memory_bytes, &sb, there, said.into());
+    limits.set(options.memory_bytes, &sb, there, said.into(), 0);
     if !limits.take_groups(there) {
         return None;
     }
@@ -154,12 +158,16 @@ async fn context(
     // The superblock's own count is not kept up to date while a volume is in use.
     let in_groups = groups.iter().map(|info| sb.inodes_per_group().saturating_sub(info.gd.free_inodes));
     let in_groups = in_groups.map(u64::from).sum::<u64>();
-    limits.set(options.memory_bytes, &sb, there, in_groups.max(said.into()));
+    let dirs = groups.iter().map(|info| u64::from(info.gd.used_dirs.min(sb.inodes_per_group()))).sum();
+    limits.set(options.memory_bytes, &sb, there, in_groups.max(said.into()), dirs);
     let own = layout::own_blocks(opened, &groups, report);
     let claims = Claims::new(&sb, there, limits.clone());
+    // Several of the volume's own structures may lie in one cluster.
+    let mut next = 0;
     for &(start, end) in own.ranges() {
-        let (from, to) = (claims.cluster(VolumeBlock(start)), claims.cluster(VolumeBlock(end - 1)));
-        claims.claim(from, to - from + 1);
+        let from = claims.cluster(VolumeBlock(start)).max(next);
+        next = claims.cluster(VolumeBlock(end - 1)) + 1;
+        claims.claim(from, next.saturating_sub(from));
     }
     let inodes = sb.inodes_count();
     let is_time = |seconds: u32| seconds == 0 || seconds > inodes;
@@ -335,7 +343,10 @@ fn conclude(opened: &Opened, options: &Options, limits: &Limits, report: &Report
         notes.push(why.to_owned());
     }
     if options.in_use {
-        let why = "the volume is in use; structures that contradict each other are suspected only";
+        let why = match opened.replayed {
+            true => "the volume is in use and its journal is dirty; everything is suspected only",
+            false => "the volume is in use; structures that contradict each other are suspected only",
+        };
         notes.push(why.to_owned());
     }
     if totals.orphans > 0 {

@@ -366,9 +366,13 @@ fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> 
             break;
         }
         let count = (blocks - next).min(run.blocks.into());
-        let (is_shared, alike) = ctx.claims.is_shared(run.block, count);
-        if is_shared || alike < count {
-            return Pieces::Shared;
+        let mut at = 0;
+        while at < count {
+            let (is_shared, alike) = ctx.claims.is_shared(run.block + at, count - at);
+            if is_shared {
+                return Pieces::Shared;
+            }
+            at += alike;
         }
         list.extend((0..count).step_by(ctx.source.most() as usize).map(|from| {
             let len = u64::from(ctx.source.most()).min(count - from);

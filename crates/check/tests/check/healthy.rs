@@ -17,6 +17,12 @@ const PROFILES: [(&str, u32, &[&str]); 17] = [
     ("sparse2", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "sparse_super2,^resize_inode"]),
     ("not-sparse", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^sparse_super,^resize_inode"]),
     ("bigalloc", 16 << 10, &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode"]),
+    // Bitmaps of several groups lie in one cluster, with gaps between them.
+    (
+        "bigalloc-64k",
+        32 << 10,
+        &["-t", "ext4", "-b", "1024", "-C", "65536", "-N", "2048", "-O", "bigalloc,^resize_inode"],
+    ),
     ("inline", 8 << 10, &["-t", "ext4", "-b", "1024", "-O", "inline_data"]),
     (
         "quota",
