@@ -262,9 +262,10 @@ fn leading_structures(sb: &Superblock, group: Group) -> u32 {
     let meta_bg = sb.incompat().contains(Incompat::META_BG);
     let first_meta_bg = sb.raw().s_first_meta_bg.get();
     if !meta_bg || group.0 / per_block < first_meta_bg {
-        let table = if meta_bg { first_meta_bg } else { sb.descriptor_blocks() };
+        let all = sb.descriptor_blocks();
+        let table = if meta_bg { first_meta_bg.min(all) } else { all };
         let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
-        return backup * (1 + table + reserved);
+        return backup * table.saturating_add(1 + reserved);
     }
     // A meta group has one block of descriptors, with copies in its first, second and last group.
     let within = group.0 % per_block;

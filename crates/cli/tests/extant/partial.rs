@@ -229,6 +229,25 @@ fn a_file_has_none_of_the_blocks_of_the_volumes_own_structures() {
 }
 
 #[test]
+fn numbers_of_groups_out_of_range_do_not_make_structures_of_files() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fill = |source: &Path| fs::write(source.join("f"), b"contents").unwrap();
+    for (options, field, value) in [
+        ("^metadata_csum", "log_groups_per_flex", 31_u32),
+        ("meta_bg,^resize_inode,^metadata_csum", "first_meta_bg", 1000),
+        ("meta_bg,^resize_inode,^metadata_csum", "first_meta_bg", u32::MAX),
+    ] {
+        let image = volume(dir.path(), "16M", &["-t", "ext4", "-b", "1024", "-O", options], fill);
+        debugfs(&image, &[format!("ssv {field} {value}")]);
+        let ran = extant(["cat", &place(&image, "/f")]);
+        assert_eq!(ran.stdout, b"contents", "{field} {value}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn sizes_that_contradict_what_they_are_sizes_of_cost_no_names() {
     if !have_tools() {
         return;

@@ -12,6 +12,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Most groups whose structures are looked for together. Larger flexible groups are cut.
+const GROUPS_MAX: u32 = 4096;
+
 /// The volume's own structures within some adjacent groups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnStructures {
@@ -58,6 +61,7 @@ impl View {
         let sb = self.superblock();
         let is_flexible = sb.incompat().contains(Incompat::FLEX_BG);
         let flex = if is_flexible { 1u32 << sb.raw().s_log_groups_per_flex.min(31) } else { 1 };
+        let flex = flex.min(GROUPS_MAX);
         let group = around.0.saturating_sub(sb.first_data_block().0) / u64::from(sb.blocks_per_group());
         let first = group.min(u64::from(sb.group_count()) - 1) as u32 / flex * flex;
         if let Some(known) = self.inner.own_structures.lock().get(&first) {
@@ -69,7 +73,8 @@ impl View {
         let table = u64::from(inode_table_blocks(sb));
         let mut ranges = self.confirmed_journal().await;
         for group in (first..end).map(Group) {
-            ranges.push(BlockRange::at(sb.group_first_block(group).0, leading_blocks(sb, group).into()));
+            let leading = BlockRange::at(sb.group_first_block(group).0, leading_blocks(sb, group).into());
+            ranges.extend(Some(leading).filter(|leading| !leading.is_empty()));
             if let Some(descriptor) = self.group_if_sound(group).await {
                 let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;
                 ranges.extend([block_bitmap, inode_bitmap].map(|at| BlockRange::one(at.0)));
@@ -86,6 +91,11 @@ impl View {
     async fn group_if_sound(&self, group: Group) -> Option<GroupDescriptor> {
         if let Some(live) = &self.inner.live {
             return Some(live.group(group));
+        }
+        // A superblock may claim more groups than the device has room for.
+        let first = self.superblock().group_first_block(group).0 << self.superblock().block_size().log2();
+        if first >= self.device().limits().capacity_bytes {
+            return None;
         }
         let (block, at) = self.descriptor(self.table_block_of(group), group).await.ok()?;
         GroupDescriptor::parse(&block[at..], self.superblock(), group).ok()
