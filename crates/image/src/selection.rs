@@ -1,6 +1,6 @@
 //! Names that are left out.
 
-use crate::tree::{Kind, NodeId, Tree};
+use crate::tree::{Hidden, Kind, NodeId, Tree};
 use glob::{MatchOptions, Pattern, PatternError};
 use std::str::FromStr;
 
@@ -26,6 +26,7 @@ impl FromStr for NamePattern {
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let text = text.strip_suffix('/').unwrap_or(text);
+        let text = text.strip_prefix('.').filter(|rest| rest.starts_with('/')).unwrap_or(text);
         let is_path = text.contains('/');
         let pattern = Pattern::new(text.strip_prefix('/').unwrap_or(text))?;
         Ok(Self { pattern, is_path })
@@ -59,11 +60,25 @@ impl Selection {
         any(&self.exclude) && !any(&self.include)
     }
 
+    /// Whether the name at this path, or a directory above it, is left out.
+    pub(crate) fn leaves_out_above(&self, path: &[u8]) -> bool {
+        let ends = (0..path.len()).filter(|&at| path[at] == b'/').chain([path.len()]);
+        !self.exclude.is_empty() && ends.into_iter().any(|end| self.leaves_out(&path[..end]))
+    }
+
     /// Removes from the tree what is left out.
     pub(crate) fn prune(&self, tree: &mut Tree) {
         if self.exclude.is_empty() {
             return;
         }
+        // Nor is anything hidden there that lies below the tree.
+        let path_of = |hidden: &Hidden| {
+            let steps = hidden.dir.iter().map(|step| &step.name[..]);
+            steps.chain(hidden.name.as_deref()).collect::<Vec<_>>().join(&b'/')
+        };
+        let is_kept = |hidden: &&Hidden| !self.leaves_out_above(&path_of(hidden));
+        let hidden = tree.hidden().iter().filter(is_kept).cloned().collect();
+        tree.set_hidden(hidden);
         let mut todo = vec![(NodeId::ROOT, Vec::new())];
         while let Some((dir, above)) = todo.pop() {
             for entry in tree.sorted_children(dir) {
@@ -93,6 +108,7 @@ mod tests {
     fn a_pattern_with_a_slash_is_a_path_and_one_without_is_a_name() {
         assert!(leaves_out(&["*.o"], &[], "src/deep/x.o"));
         assert!(leaves_out(&[".git/"], &[], "a/.git"));
+        assert!(leaves_out(&["./proc"], &[], "proc") && leaves_out(&[".x"], &[], "a/.x"));
         assert!(leaves_out(&["/proc"], &[], "proc") && !leaves_out(&["/proc"], &[], "usr/proc"));
         assert!(leaves_out(&["var/cache/*"], &[], "var/cache/x"));
         assert!(!leaves_out(&["var/cache/*"], &[], "var/cache"));

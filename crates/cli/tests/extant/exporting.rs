@@ -306,6 +306,24 @@ fn names_that_are_excluded_are_left_out_of_builds_and_exports() {
         .clean();
     let listed = run("tar", &["-tf", archive.to_str().unwrap()]);
     assert_eq!(names(&listed), ["linked", "src/keep.o", "usr/proc/doc"]);
+    // What a layer hides stays hidden, unless the place is left out: then it stays as it is.
+    let layer = dir.path().join("layer");
+    fs::create_dir_all(layer.join("src")).unwrap();
+    fs::write(layer.join(".wh.linked"), b"").unwrap();
+    fs::write(layer.join("src/.wh.keep.o"), b"").unwrap();
+    let layer_tar = dir.path().join("layer.tar");
+    run("tar", &["-cf", layer_tar.to_str().unwrap(), "-C", layer.to_str().unwrap(), "."]);
+    for layer in [layer, layer_tar] {
+        let copy = dir.path().join("copy");
+        fs::copy(&image, &copy).unwrap();
+        let args = ["build".as_ref(), layer.as_os_str(), "--into".as_ref(), copy.as_os_str()];
+        let selection = ["--layers", "--exclude", ".*", "--exclude", "/src"];
+        extant(args.into_iter().chain(selection.map(AsRef::as_ref))).clean();
+        let found = extant(["find", &place(&copy, "/")]).clean_text();
+        let found = names(&found.replace(&place(&copy, ""), ""));
+        assert!(!found.contains(&"linked".to_owned()), "{}: {found:?}", layer.display());
+        assert!(found.contains(&"src/keep.o".to_owned()), "{}: {found:?}", layer.display());
+    }
     let wrong = extant(["export", image.to_str().unwrap(), "-o", "-", "--exclude", "a**b"]);
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
 }

@@ -17,7 +17,7 @@ use tar::EntryType;
 /// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for
 /// extended attributes and access control lists, which GNU tar and libarchive read. Paths are
 /// relative to `top`, which itself is `./`. Names within a directory are in byte order, and nothing
-/// depends on when or where the export runs. What `selection` leaves out is not read.
+/// depends on when or where the export runs. What `selection` leaves out may be damaged.
 ///
 /// # Errors
 /// Only errors that end the whole export; others are reported to `watch`. A file's unreadable parts
@@ -50,6 +50,7 @@ pub async fn to_tar(
                         archive.add(walk.path(), inode).await?;
                     }
                 }
+                Err(failure) if selection.leaves_out_above(&failure.path) => {}
                 Err(failure) => archive.watch.unreadable(&failure.path, failure.error),
             }
         }

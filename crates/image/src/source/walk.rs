@@ -196,9 +196,10 @@ impl Walk {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // The tree leaves it out in any case. What is below it may be large or unreadable.
+            // The tree leaves it out in any case. What is below it may be large or unreadable. A
+            // mark that hides a name of a lower layer counts, whatever the mark is called.
             let path = [&job.path[..], b"/", name.to_bytes()].concat();
-            if self.selection.leaves_out(&path[1..]) {
+            if !marks::is_mark(name.to_bytes()) && self.selection.leaves_out(&path[1..]) {
                 continue;
             }
             let item = self
