@@ -24,6 +24,8 @@ struct Kept {
     newest: BTreeMap<u64, Newest>,
     /// Bytes of data that still fit.
     room_bytes: u64,
+    /// A write did not fit.
+    is_full: bool,
 }
 
 /// A change or flush.
@@ -84,8 +86,11 @@ impl Kept {
         let (start, end) = limits.admit(bio)?;
         let holds_data = bio.op == Op::Write && !bio.segments.iter().all(Segment::is_zeroes);
         let data = if holds_data {
-            let left = self.room_bytes.checked_sub(bio.bytes);
-            self.room_bytes = left.ok_or(IoErrorKind::Os(Errno::NOSPC.raw_os_error()))?;
+            let Some(left) = self.room_bytes.checked_sub(bio.bytes) else {
+                self.is_full = true;
+                return Err(IoErrorKind::Os(Errno::NOSPC.raw_os_error()));
+            };
+            self.room_bytes = left;
             let mut data = Buf::zeroed(bio.bytes as usize);
             let mut at = 0;
             for segment in &bio.segments {
@@ -129,8 +134,14 @@ impl Deferred {
     /// Changes of `inner` that take at most `most_bytes` of memory. Writes beyond that fail with
     /// ENOSPC.
     pub fn new(inner: Arc<dyn Device>, most_bytes: u64) -> Self {
-        let kept = Kept { changes: Vec::new(), newest: BTreeMap::new(), room_bytes: most_bytes };
+        let kept =
+            Kept { changes: Vec::new(), newest: BTreeMap::new(), room_bytes: most_bytes, is_full: false };
         Self { inner, kept: Mutex::new(kept), claim: Mutex::default() }
+    }
+
+    /// Whether a write failed because the changes took too much memory.
+    pub fn is_full(&self) -> bool {
+        self.kept.lock().is_full
     }
 
     /// Makes the changes on the device below, each after the one before it has ended. A crash
@@ -279,6 +290,7 @@ mod tests {
         change(&device, Op::WriteZeroes, 8, 8, 0).unwrap();
         let refused = change(&device, Op::Write, 8, 1, 1).unwrap_err();
         assert_eq!(refused.kind, IoErrorKind::Os(Errno::NOSPC.raw_os_error()));
+        assert!(device.is_full());
         assert_eq!(change(&device, Op::Write, 16, 1, 1).unwrap_err().kind, IoErrorKind::OutOfRange);
     }
 }

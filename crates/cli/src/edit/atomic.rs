@@ -6,8 +6,6 @@ use crate::failure::Failure;
 use crate::session::Session;
 use extant::Volume;
 use extant_block::Deferred;
-use extant_fs::quote;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,18 +18,29 @@ pub(super) fn batch(
     work: impl FnOnce(&Session, &Volume) -> Result<(), Stopped>,
 ) -> Result<(), Failure> {
     let device = session.device_to_change(image, lock.foreign_locks())?;
-    let device = Arc::new(Deferred::new(device, memory_bytes()));
+    let most_bytes = memory_bytes();
+    let device = Arc::new(Deferred::new(device, most_bytes));
     let volume = open_on(session, image, device.clone())?;
-    if let Err(stopped) = work(session, &volume) {
-        // Whether the close succeeds does not matter: nothing of it reaches the image.
-        let _ = close_by(session, image, &volume, Volume::give_up);
-        return Err(*stopped.failure);
-    }
-    close(session, image, &volume)?;
+    let done = match work(session, &volume) {
+        Ok(()) => close(session, image, &volume),
+        Err(stopped) => {
+            // Whether this succeeds does not matter: nothing of it reaches the image.
+            let _ = close_by(session, image, &volume, Volume::give_up);
+            Err(*stopped.failure)
+        }
+    };
     drop(volume);
-    let place = quote(image.as_os_str().as_bytes());
-    let applied = session.rt.block_on(device.apply())?;
-    applied.map_err(|error| Failure::Volume { place, error: error.into() })
+    let of_image = |what: String| Failure::host(image, std::io::Error::other(what));
+    if device.is_full() {
+        let most = most_bytes >> 20;
+        return Err(of_image(format!(
+            "the changes take more than the {most} MiB of memory that --atomic may use; the image is as it was"
+        )));
+    }
+    done?;
+    session.rt.block_on(device.apply())?.map_err(|error| {
+        of_image(format!("{error}; some of the changes had been made by then: run extant check on it"))
+    })
 }
 
 /// Half of the memory that the host can spare, or 1 GiB where it does not say.
