@@ -4,7 +4,7 @@ use crate::testbed::{debugfs, e2fsck, examine, list, run, volume};
 use extant_check::Code;
 use std::fs;
 
-const PROFILES: [(&str, u32, &[&str]); 17] = [
+const PROFILES: [(&str, u32, &[&str]); 18] = [
     ("ext4", 6 << 10, &["-t", "ext4", "-b", "1024"]),
     ("ext4-4k", 16 << 10, &["-t", "ext4", "-b", "4096"]),
     ("ext2", 4 << 10, &["-t", "ext2", "-b", "1024"]),
