@@ -56,8 +56,8 @@ pub(crate) enum EditCommand {
 /// unless --atomic is given.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// Change nothing unless every command succeeds: keep all changes in memory, at most half of what
-    /// is free, until the last one
+    /// Change nothing unless every command succeeds: keep all changes in memory, at most half of
+    /// what is free, until the last one
     #[arg(long)]
     pub(crate) atomic: bool,
     /// The image to change
