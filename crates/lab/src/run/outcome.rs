@@ -37,16 +37,16 @@ pub enum Outcome {
 pub struct JobsOutcome {
     /// The results, in the order of the jobs.
     pub results: Vec<JobResult>,
-    /// Scheduling latency while the jobs ran, if requested by [`Policy::cyclictest`].
+    /// Scheduling latency while the jobs ran, if requested by [`super::Policy::cyclictest`].
     pub latency: Option<Latency>,
     /// The amount written by the disks of a modelled machine. `None` if no job writes through the
     /// page cache, or the jobs are not all measured over the same interval.
     pub written: Option<Written>,
     /// Counters of a run on volumes.
     pub on_device: Option<OnDevice>,
-    /// Time until everything was durable, if requested by [`Policy::drains`].
+    /// Time until everything was durable, if requested by [`super::Policy::drains`].
     pub drained: Option<Nanos>,
-    /// Layout of the files, if requested by [`Policy::rereads`].
+    /// Layout of the files, if requested by [`super::Policy::rereads`].
     pub layout: Option<FilesLayout>,
     /// Processor use of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
