@@ -604,20 +604,18 @@ fn directories_of_overlayfs_are_layers() {
             path("work").display()
         );
         let merged = path("merged");
-        let Some(mounted) =
-            tool("mount", &["-t", "overlay", "overlay", "-o", &options, merged.to_str().unwrap()])
-        else {
-            return;
+        let overlay = match extant_testbed::Mount::overlay(&merged, &options) {
+            Ok(overlay) => overlay,
+            Err(words) => {
+                println!("skipped: this kernel has no overlayfs: {words}");
+                return;
+            }
         };
-        if !mounted.status.success() {
-            println!("skipped: this kernel has no overlayfs: {}", text(&mounted));
-            return;
-        }
         for n in 100..125 {
             change(&mut random, &merged, n);
         }
         let expected = shape(&merged);
-        assert!(must("umount", &[merged.to_str().unwrap()]));
+        drop(overlay);
         let sources = [Source::Directory(path("lower")), Source::Directory(path("upper"))];
         disk.build(&sources).unwrap();
         assert_eq!(disk.shape().expect("mounting is possible"), expected, "seed {seed}");

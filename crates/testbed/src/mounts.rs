@@ -108,6 +108,15 @@ impl Mount {
         Self { at: at.to_owned(), device: None }
     }
 
+    /// Mounts an overlay at an existing folder; `options` as for `mount -o`.
+    ///
+    /// # Errors
+    /// The message of mount(8), also if the kernel has no overlayfs.
+    pub fn overlay(at: &Path, options: &str) -> Result<Self, String> {
+        mount(&["-t", "overlay", "-o", options, "overlay", text(at)])?;
+        Ok(Self { at: at.to_owned(), device: None })
+    }
+
     /// The root of the mount.
     pub fn path(&self) -> &Path {
         &self.at
