@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Deferred {
     inner: Arc<dyn Device>,
     kept: Mutex<Kept>,
-    /// Kept until the changes are applied, so that nobody else changes the device meanwhile.
+    /// Held until the changes are applied, so that no other writer opens the device before that.
     claim: Mutex<Option<Arc<Claim>>>,
 }
 

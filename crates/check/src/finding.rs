@@ -131,15 +131,15 @@ impl Ord for Placed {
     }
 }
 
-/// Whoever wants to hear of findings as they are made.
+/// The caller's callback, which gets each finding as it is made.
 pub(crate) struct Listener {
     tell: crate::OnFinding,
-    /// Hashes of those told: a check that starts anew finds them again.
+    /// Hashes of the findings it got. A check that starts anew finds them again.
     told: Mutex<FxHashSet<u64>>,
 }
 
 impl Listener {
-    /// Findings that are told.
+    /// Most findings that the callback gets.
     const MOST: usize = 100_000;
 
     pub(crate) fn new(tell: crate::OnFinding) -> Self {

@@ -86,7 +86,7 @@ pub struct Options {
     /// Ends the check early.
     pub cancel: Cancel,
     /// Called for findings as they are made, each once, in no certain order and without paths. At
-    /// most 100,000 are told, and more of a class than are kept.
+    /// most 100,000 are reported here, and more of a class than are kept.
     pub on_finding: Option<OnFinding>,
     /// Tasks that work at a time.
     pub tasks: usize,

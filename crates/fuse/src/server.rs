@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// Waits until deleted files have given back their space. On ext4 the last close does that;
-    /// here the kernel tells of it a moment later, and a task does it.
+    /// here the kernel reports that close a moment later, and a task then frees the space.
     async fn wait_for_deleted(&self) {
         for _ in 0..DELETED_STEPS {
             self.rt.sleep(DELETED_STEP).await;

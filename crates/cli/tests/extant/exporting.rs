@@ -306,7 +306,7 @@ fn names_that_are_excluded_are_left_out_of_builds_and_exports() {
         .clean();
     let listed = run("tar", &["-tf", archive.to_str().unwrap()]);
     assert_eq!(names(&listed), ["linked", "src/keep.o", "usr/proc/doc"]);
-    // What a layer hides stays hidden, unless the place is left out: then it stays as it is.
+    // A layer still removes what it hides, except in directories that are excluded.
     let layer = dir.path().join("layer");
     fs::create_dir_all(layer.join("src")).unwrap();
     fs::write(layer.join(".wh.linked"), b"").unwrap();

@@ -28,15 +28,16 @@ pub(crate) struct OwnStructures {
 pub(super) type Known = Mutex<BTreeMap<u32, OwnStructures>>;
 
 impl OwnStructures {
-    /// Whether it tells of a block.
+    /// Whether the block lies in these groups.
     pub(crate) fn covers(&self, block: VolumeBlock) -> bool {
         self.within.contains(block.0)
     }
 
-    /// The blocks from `at` on, at most `blocks`, that hold no structure and that this tells of.
+    /// Counts the blocks from `at` on that hold no structure: at most `blocks`, and none behind
+    /// these groups.
     ///
     /// # Errors
-    /// The first one holds a structure; how many of them do, one after the other.
+    /// Block `at` holds a structure. The error is the number of adjacent blocks that do.
     pub(crate) fn free_from(&self, at: VolumeBlock, blocks: u64) -> Result<u64, u64> {
         let end = at.0.saturating_add(blocks).min(self.within.end);
         let next = self.ranges.partition_point(|range| range.end <= at.0);

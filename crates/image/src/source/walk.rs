@@ -196,11 +196,13 @@ impl Walk {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // The tree leaves it out in any case. What is below it may be large or unreadable. A
-            // mark that hides a name of a lower layer counts, whatever the mark is called.
-            let path = [&job.path[..], b"/", name.to_bytes()].concat();
-            if !marks::is_mark(name.to_bytes()) && self.selection.leaves_out(&path[1..]) {
-                continue;
+            // What lies below an excluded name may be large or unreadable, so it is not read. The
+            // marks of layers are: they remove names of lower layers, whatever they are called.
+            if !self.selection.exclude.is_empty() && !marks::is_mark(name.to_bytes()) {
+                let path = [&job.path[..], b"/", name.to_bytes()].concat();
+                if self.selection.leaves_out(&path[1..]) {
+                    continue;
+                }
             }
             let item = self
                 .item(&fd, name, &attr_dir)

@@ -26,8 +26,8 @@ pub(super) struct Score {
     independent: usize,
     /// Scored predictions whose change has the wrong sign in the model.
     wrong_way: usize,
-    /// By the strict rule, which also counts figures declared not derivable and figures
-    /// contradicted by their source.
+    /// Scored by the strict rule. It includes figures that were declared not derivable, and those
+    /// that their source contradicts.
     strict: usize,
     strict_near: usize,
     strict_both: usize,
