@@ -231,7 +231,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "volume-not-marked-in-use",
-        "crates/fs/src/volume/mount.rs",
+        "crates/fs/src/volume/marks.rs",
         "sb.add_features(Compat::empty(), Incompat::RECOVER, present);",
         "sb.add_features(Compat::empty(), Incompat::empty(), present);",
     ),
@@ -250,9 +250,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "clean-flag-before-close",
         "crates/fs/src/volume/mount.rs",
-        r#"writer.journal.close().await?;
-            mount.mark_closed(writer).await?;"#,
-        r#"mount.mark_closed(writer).await?;
+        "writer.journal.close().await?;",
+        r#"if let Some(marks) = &mount.marks {
+                marks.close(writer).await?;
+            }
             writer.journal.close().await?;"#,
     ),
     nth(
