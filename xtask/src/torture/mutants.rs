@@ -547,7 +547,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         mutant(
             "blocks-ahead-make-no-orphan",
             "crates/fs/src/file/backing.rs",
-            "live.map.is_ahead(recorded_bytes)",
+            "live.map.size.is_ahead(recorded_bytes)",
             "false",
         ),
     ),

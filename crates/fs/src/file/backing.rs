@@ -13,10 +13,10 @@ use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
+use crate::map::block_state::{OnDisk, WasBefore, WriteStep};
 use crate::map::change::{Change, PinnedNodes, frees_metadata, plan, written};
-use crate::map::cost::pointer_growth;
-use crate::map::edit::Rest;
-use crate::map::live::{Known, Was, WriteStep};
+use crate::map::growth::pointer_growth;
+use crate::map::node_edit::RemainingRange;
 use crate::meta::{MetaBlock, MetaKind, RankedGuard};
 use crate::writer::Writer;
 use crate::{Cost, Error, Result, RunState};
@@ -41,7 +41,7 @@ pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// File blocks whose write has ended, their place, and their previous state.
-pub(super) type Landed = (BlockRange, VolumeBlock, Was);
+pub(super) type Landed = (BlockRange, VolumeBlock, WasBefore);
 
 /// A change of a file's map, for [`Contents::change_map`].
 pub(super) struct MapChange<'a> {
@@ -94,7 +94,7 @@ struct Failed {
 impl Failed {
     fn add(&mut self, live: &mut Live, blocks: BlockRange) {
         self.any = true;
-        live.map.failed(blocks);
+        live.map.pending.failed(blocks);
         let starts: Vec<u64> = live.places.range(blocks.blocks()).map(|(&start, _)| start).collect();
         self.places.extend(starts.iter().filter_map(|start| live.places.remove(start)));
     }
@@ -191,12 +191,12 @@ impl Contents {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;
         let from = match known {
-            Known::Written(at) if self.is_journalled() => {
+            OnDisk::Written(at) if self.is_journalled() => {
                 let end = range.end.min(self.bytes_at(run.end));
                 return Some(self.newest(at, ByteRange::new(range.start, end)));
             }
-            Known::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
-            Known::Hole | Known::Unwritten(_) | Known::Implied(_) => ReadFrom::Hole,
+            OnDisk::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
+            OnDisk::Hole | OnDisk::Unwritten(_) | OnDisk::Implied(_) => ReadFrom::Hole,
         };
         Some(ReadExtent { from, bytes: self.bytes_at(run.end) - range.start })
     }
@@ -280,14 +280,14 @@ impl Contents {
             let step = step.map(|(blocks, step)| (blocks.until(last), step));
             match step {
                 Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) => {
-                    live.map.claim(blocks);
+                    live.map.pending.claim(blocks);
                     step
                 }
                 Some((blocks, WriteStep::Share)) => {
                     let cluster = self.sb().cluster_size();
                     let place = run.and_then(|run| live.shared_place(block, run, cluster));
                     place.map_or(Some((blocks, WriteStep::Wait)), |to| {
-                        live.map.share(blocks, to);
+                        live.map.pending.share(blocks, to);
                         Some((blocks, WriteStep::InPlace { to, fresh: true }))
                     })
                 }
@@ -372,14 +372,14 @@ impl Contents {
                 let (at, skipped) = (allocated.run(), cluster.offset(blocks.start));
                 let placed = BlockRange::at(blocks.start, at.blocks - skipped).until(blocks.end);
                 let to = VolumeBlock(at.start.0 + skipped);
-                live.map.place(placed, to);
+                live.map.pending.place(placed, to);
                 live.last_placed = Some((placed.end, VolumeBlock(to.0 + placed.len())));
                 live.places.insert(placed.start, NewPlace { allocated, run });
                 (to, placed.len())
             });
             let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
             if blocks.start + done < blocks.end {
-                live.map.failed(BlockRange::new(blocks.start + done, blocks.end));
+                live.map.pending.failed(BlockRange::new(blocks.start + done, blocks.end));
             }
             (got, live.wake())
         };
@@ -434,7 +434,7 @@ impl Contents {
             for written in written {
                 let blocks = self.blocks_of(written.extent.range);
                 match written.result {
-                    Ok(()) => landed.extend(live.map.in_flight(blocks)),
+                    Ok(()) => landed.extend(live.map.pending.in_flight(blocks)),
                     Err(_) => failed.add(&mut live, blocks),
                 }
             }
@@ -486,7 +486,7 @@ impl Contents {
     ) -> Result<()> {
         let mapped: Vec<_> = landed
             .iter()
-            .filter(|(_, _, was)| *was != Was::Written)
+            .filter(|(_, _, was)| *was != WasBefore::Written)
             .map(|(blocks, to, _)| written(*blocks, *to))
             .collect();
         let change = MapChange {
@@ -497,7 +497,7 @@ impl Contents {
             credits: landed.len() as u32 * Allocated::CREDITS,
         };
         self.change_map(change, |handle, live, _| {
-            let new = landed.iter().filter(|(_, _, was)| *was == Was::New);
+            let new = landed.iter().filter(|(_, _, was)| *was == WasBefore::New);
             let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, *blocks)).sum();
             for (blocks, _, _) in landed {
                 live.map.landed(*blocks, size_bytes);
@@ -528,8 +528,8 @@ impl Contents {
     pub(super) async fn change_map(
         &self,
         change: MapChange<'_>,
-        settle: impl FnOnce(&mut Handle, &mut Live, &Rest) -> u64,
-    ) -> Result<Rest> {
+        settle: impl FnOnce(&mut Handle, &mut Live, &RemainingRange) -> u64,
+    ) -> Result<RemainingRange> {
         let Writer { store, alloc, journal, .. } = &*self.writer;
         let sb = store.shape();
         let metadata = self.cell.read(|inode| frees_metadata(inode, sb));
@@ -621,7 +621,7 @@ impl Contents {
             planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
             drop(nodes);
             planned.free(&mut handle, alloc, &pins, metadata);
-            live.version += 1;
+            live.map.changed_on_disk();
             let recorded = self.recorded_bytes();
             let size = live.map.recordable_bytes(recorded);
             self.emptied.store(0, Ordering::Release);
@@ -647,7 +647,7 @@ impl Contents {
     /// does for appending direct I/O in Linux. If the inode were not an orphan, e2fsck would report
     /// a wrong size.
     pub(super) fn note_ahead(&self, handle: &mut Handle, live: &mut Live, recorded_bytes: u64) {
-        let is_ahead = live.map.is_ahead(recorded_bytes);
+        let is_ahead = live.map.size.is_ahead(recorded_bytes);
         if is_ahead == live.is_ahead {
             return;
         }

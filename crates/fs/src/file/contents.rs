@@ -3,9 +3,10 @@
 
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::map::Unmapped;
+use crate::map::block_state::{Need, OnDisk, WriteStep};
 use crate::map::change::{look_up, look_up_damaged, maps_nothing};
-use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
-use crate::map::live::{Known, LiveMap, Need, WriteStep};
+use crate::map::file_map::FileMap;
+use crate::map::growth::{TreeShape, pointer_growth, tree_growth};
 use crate::meta::{InodeCell, LockRank, PhysicalRun, Ranked};
 use crate::writer::Writer;
 use crate::{Error, Result, Run};
@@ -57,10 +58,7 @@ pub(super) const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
 
 /// State that changes with each write.
 pub(super) struct Live {
-    pub(super) map: LiveMap,
-    /// Incremented whenever the map on disk changes, so that anything loaded earlier is known to be
-    /// stale.
-    pub(super) version: u64,
+    pub(super) map: FileMap,
     /// Clusters reserved for delayed blocks and for the nodes that mapping them may need.
     pub(super) reservation: Option<Reservation>,
     /// How many of these clusters are for nodes.
@@ -98,7 +96,7 @@ enum Mark {
 
 /// Changes of a file that are not logged yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Unlogged {
     Idle,
     /// Only its times: it was overwritten in place.
     TimesUnlogged,
@@ -110,11 +108,10 @@ impl Contents {
     /// Creates the contents of a file with nothing known yet, charging their memory to `account`.
     pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>, account: &Account) -> Self {
         let block = writer.store.shape().block_size();
-        let mut map = LiveMap::new(block, writer.store.shape().cluster_size());
+        let mut map = FileMap::new(block, writer.store.shape().cluster_size());
         map.charge_to(account);
         let live = Live {
             map,
-            version: 0,
             reservation: None,
             for_nodes: 0,
             places: BTreeMap::new(),
@@ -163,7 +160,7 @@ impl Contents {
         loop {
             let (unknown, version) = {
                 let live = self.live.lock();
-                (live.map.first_unknown(blocks), live.version)
+                (live.map.first_unknown(blocks), live.map.version())
             };
             let Some(unknown) = unknown else { return Ok(()) };
             let found = match self.look_up(unknown).await {
@@ -172,15 +169,12 @@ impl Contents {
                 // locked out; that answer is final.
                 Err(_) => Box::pin(self.look_up_alone(unknown)).await?,
             };
-            let mut live = self.live.lock();
-            if live.version == version {
-                live.map.learn(blocks, &found);
-            }
+            self.live.lock().map.learn(version, blocks, &found);
         }
     }
 
     /// As [`Self::look_up`], with map changes locked out.
-    async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
+    async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, OnDisk)>> {
         let _edits = self.edits.write().await;
         self.look_up(block).await
     }
@@ -189,14 +183,14 @@ impl Contents {
     ///
     /// # Errors
     /// The map is damaged or unreadable, or claims the volume's own metadata.
-    async fn look_up(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
+    async fn look_up(&self, block: u64) -> Result<Vec<(BlockRange, OnDisk)>> {
         if self.is_emptied() || self.cell.read(|inode| maps_nothing(inode, self.sb())) {
-            return Ok(vec![(BlockRange::ALL, Known::Hole)]);
+            return Ok(vec![(BlockRange::ALL, OnDisk::Hole)]);
         }
         let Writer { store, alloc, .. } = &*self.writer;
         let found = look_up(store, alloc, &self.cell, block).await?;
         for (range, known) in &found {
-            if let Known::Written(at) | Known::Unwritten(at) = *known {
+            if let OnDisk::Written(at) | OnDisk::Unwritten(at) = *known {
                 alloc.check_claim(PhysicalRun::new(at, range.len()), Place::Inode(self.number()))?;
             }
         }
@@ -213,7 +207,7 @@ impl Contents {
         let Writer { store, alloc, .. } = &*self.writer;
         let mut run = look_up_damaged(store, alloc, &self.cell, block).await?;
         // The blocks after it may exist only in memory.
-        if let Some(pending) = self.live.lock().map.next_pending(block) {
+        if let Some(pending) = self.live.lock().map.pending.next(block) {
             run.blocks = run.blocks.min(pending.saturating_sub(block).max(1));
         }
         Ok(run)
@@ -335,7 +329,7 @@ impl Contents {
             if more == 0 {
                 return 0;
             }
-            let (blocks, runs) = live.map.reserved();
+            let (blocks, runs) = live.map.pending.reserved();
             let runs = runs + need.delayed.len() as u64 + u64::from(need.converted_blocks > 0);
             let total = tree_growth(self.tree_shape(), blocks + more, runs, self.block);
             return total.saturating_sub(live.for_nodes);
@@ -344,7 +338,7 @@ impl Contents {
         need.delayed
             .iter()
             .map(|run| {
-                let around = live.map.delayed_around(*run);
+                let around = live.map.pending.delayed_around(*run);
                 let before = growth(around.until(run.start)) + growth(BlockRange::new(run.end, around.end));
                 growth(around).saturating_sub(before)
             })
@@ -429,14 +423,14 @@ impl Contents {
     }
 
     /// What of the file is not logged yet.
-    pub(super) fn rest(&self) -> Rest {
+    pub(super) fn rest(&self) -> Unlogged {
         let recorded = self.recorded_bytes();
         let live = self.live.lock();
         let is_recorded = !live.is_ahead && live.map.recordable_bytes(recorded) <= recorded;
-        match live.map.is_clean() && !self.is_emptied() && is_recorded {
-            false => Rest::Busy,
-            true if live.times_unlogged => Rest::TimesUnlogged,
-            true => Rest::Idle,
+        match live.map.pending.is_clean() && !self.is_emptied() && is_recorded {
+            false => Unlogged::Busy,
+            true if live.times_unlogged => Unlogged::TimesUnlogged,
+            true => Unlogged::Idle,
         }
     }
 
@@ -448,7 +442,7 @@ impl Contents {
         let before = live.map.charged_bytes();
         let is_unused = self.files.load(Ordering::Acquire) == 0;
         // The map on the volume is still the old one if the file was emptied.
-        if before > 0 && is_unused && live.map.is_clean() && !self.is_emptied() {
+        if before > 0 && is_unused && live.map.pending.is_clean() && !self.is_emptied() {
             live.map.forget();
         }
         before - live.map.charged_bytes()
@@ -457,7 +451,7 @@ impl Contents {
     /// Delayed blocks, which statistics count as the file's, minus the old blocks of an emptied
     /// file.
     pub(super) fn unrecorded_blocks(&self) -> i64 {
-        self.live.lock().map.unrecorded_blocks().cast_signed() - self.emptied_blocks().cast_signed()
+        self.live.lock().map.pending.unrecorded_blocks().cast_signed() - self.emptied_blocks().cast_signed()
     }
 }
 
@@ -518,7 +512,7 @@ impl Live {
     /// it. The result must be dropped without locks held.
     pub(super) fn give_back(&mut self, delayed: u64) -> (Option<Reservation>, Option<Reservation>) {
         let part = self.take_reserved(delayed);
-        let rest = if self.map.reserved().0 == 0 {
+        let rest = if self.map.pending.reserved().0 == 0 {
             self.for_nodes = 0;
             self.reservation.take()
         } else {

@@ -10,9 +10,9 @@ use super::backing::{MapChange, RUNS_PER_HANDLE};
 use super::contents::Contents;
 use super::write::OpenFile;
 use crate::alloc::{Allocated, Privilege};
+use crate::map::block_state::{OnDisk, Stored};
 use crate::map::change::{Change, unwritten, written};
-use crate::map::cost::tree_growth;
-use crate::map::live::{Known, Stored};
+use crate::map::growth::tree_growth;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_block::Sector;
@@ -259,10 +259,10 @@ impl Contents {
             alloc.log(handle, place);
             for piece in pieces {
                 let at = place_of(piece.blocks.start);
-                let known = if piece.is_written { Known::Written(at) } else { Known::Unwritten(at) };
+                let known = if piece.is_written { OnDisk::Written(at) } else { OnDisk::Unwritten(at) };
                 live.map.remap(piece.blocks, known);
             }
-            live.map.vouch(size);
+            live.map.size.vouch(size);
             blocks
         })
         .await?;

@@ -18,7 +18,7 @@
 
 use super::contents::Contents;
 use super::write::{OpenFile, cache_error};
-use crate::map::live::{Known, WriteStep};
+use crate::map::block_state::{OnDisk, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
 use extant_cache::{ByteRange, WriteTo, WrittenExtent, WrittenRun};
@@ -214,7 +214,7 @@ impl OpenFile {
         let written = async {
             if bytes.start > self.size() {
                 self.zero_last_block().await?;
-                contents.live.lock().map.whole(self.size() >> contents.block.log2());
+                contents.live.lock().map.pending.whole(self.size() >> contents.block.log2());
             }
             let _exclusion = self.mapping.exclude(bytes).await;
             self.write_reserved(bytes, held).await
@@ -235,7 +235,7 @@ impl OpenFile {
         };
         let _ending = contents.endings.write().await;
         // Do this while the unwritten blocks still bound the size.
-        contents.live.lock().map.distrust(self.size());
+        contents.live.lock().map.size.distrust(self.size());
         contents.unreserve_all(pending, from);
         // The size may now reach up to the next blocks held by others. The next sync reports a
         // failure.
@@ -268,7 +268,7 @@ impl OpenFile {
         if let Err(error) = logged {
             // Blocks already logged stay in the file and count as written, because the recorded
             // size may have grown past them.
-            end = contents.live.lock().map.logged_until(bytes);
+            end = contents.live.lock().map.pending.logged_until(bytes);
             if end == bytes.start {
                 return Err(error);
             }
@@ -367,8 +367,8 @@ impl Contents {
             let Some((run, known)) = live.map.read(block) else { break };
             let end = self.bytes_at(run.end).min(bytes.end);
             let sector = match known {
-                Known::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
-                Known::Hole | Known::Unwritten(_) | Known::Implied(_) => None,
+                OnDisk::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
+                OnDisk::Hole | OnDisk::Unwritten(_) | OnDisk::Implied(_) => None,
             };
             // Holes need no device I/O, so they have no size limit.
             push(&mut runs, (sector, end - at), if sector.is_some() { most } else { u64::MAX });

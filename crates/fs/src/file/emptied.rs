@@ -100,7 +100,7 @@ impl Contents {
             if step.first {
                 self.record(handle, 0);
                 let mut live = self.live.lock();
-                live.version += 1;
+                live.map.changed_on_disk();
                 self.note_ahead(handle, &mut live, 0);
                 self.emptied.store(0, Ordering::Release);
             }

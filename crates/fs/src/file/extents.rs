@@ -8,10 +8,10 @@
 use super::contents::Contents;
 use super::read::File;
 use super::write::OpenFile;
-use crate::map::live::Stored;
+use crate::Result;
+use crate::map::block_state::Stored;
 use crate::map::{RunWalker, Unmapped};
 use crate::view::View;
-use crate::{Result, RunState};
 use bitflags::bitflags;
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, BlockSize, Inode, InodeFlags, VolumeBlock};
@@ -110,7 +110,7 @@ impl Stretches<'_> {
             }
             Self::Still { view, inode, walker } => Ok(walker.next(*view, inode).await?.map(|run| Stretch {
                 blocks: BlockRange::at(run.logical, run.blocks),
-                stored: stored_as(run.state),
+                stored: run.state.into(),
             })),
         }
     }
@@ -124,7 +124,7 @@ impl Stretches<'_> {
             return Ok(found);
         }
         match contents.know_damaged(left.start).await {
-            Ok(run) => Ok((BlockRange::at(run.logical, run.blocks), stored_as(run.state))),
+            Ok(run) => Ok((BlockRange::at(run.logical, run.blocks), run.state.into())),
             Err(unmapped) => {
                 let blocks = unmapped.blocks.until(left.end);
                 left.start = blocks.end;
@@ -181,14 +181,6 @@ impl Stretches<'_> {
             last.flags |= ExtentFlags::LAST;
         }
         Ok(extents)
-    }
-}
-
-fn stored_as(state: RunState) -> Stored {
-    match state {
-        RunState::Hole => Stored::Hole,
-        RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
-        RunState::Written(at) => Stored::Written(at),
     }
 }
 

@@ -16,8 +16,8 @@ use super::backing::{DataBlock, Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
 use super::contents::Contents;
 use super::write::OpenFile;
 use crate::journal::STINT;
-use crate::map::cost::pointer_growth;
-use crate::map::live::{Stored, Was};
+use crate::map::block_state::{Stored, WasBefore};
+use crate::map::growth::pointer_growth;
 use crate::meta::{MetaKind, PhysicalRun};
 use crate::view::journals_data;
 use crate::{Error, Result};
@@ -120,10 +120,13 @@ impl Contents {
     async fn log_data_part(&self, part: &[&WrittenExtent], size_bytes: u64) -> Result<()> {
         let landed: Vec<Landed> = {
             let live = self.live.lock();
-            part.iter().flat_map(|written| live.map.in_flight(self.blocks_of(written.extent.range))).collect()
+            part.iter()
+                .flat_map(|written| live.map.pending.in_flight(self.blocks_of(written.extent.range)))
+                .collect()
         };
-        let is_fresh =
-            |block: u64| landed.iter().any(|(blocks, _, was)| *was != Was::Written && blocks.contains(block));
+        let is_fresh = |block: u64| {
+            landed.iter().any(|(blocks, _, was)| *was != WasBefore::Written && blocks.contains(block))
+        };
         let store = &self.writer.store;
         let mut data = Vec::new();
         for written in part {

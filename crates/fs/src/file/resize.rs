@@ -190,7 +190,6 @@ impl OpenFile {
             let mut live = contents.live.lock();
             let delayed = live.map.truncate(from, bytes);
             live.last_placed = None;
-            live.version += 1;
             live.give_back(delayed)
         };
         drop(given_back);
@@ -226,7 +225,7 @@ impl OpenFile {
         };
         {
             let mut live = contents.live.lock();
-            live.version += 1;
+            live.map.changed_on_disk();
             // A reader of a remaining block may have looked at the old map and learned its whole
             // leaf, including blocks that have now been freed. After a failure, conversely, the
             // tail may still be mapped.

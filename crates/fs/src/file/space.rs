@@ -12,10 +12,10 @@ use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::journal::{Credits, STINT};
+use crate::map::block_state::OnDisk;
 use crate::map::change::{Change, unwritten};
-use crate::map::cost::{split_growth, tree_growth};
-use crate::map::edit::Rest;
-use crate::map::live::Known;
+use crate::map::growth::{split_growth, tree_growth};
+use crate::map::node_edit::RemainingRange;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
@@ -171,7 +171,7 @@ impl OpenFile {
         let contents = &*self.contents;
         let around = contents.sb().cluster_size().around(blocks);
         for outside in [around.until(blocks.start), BlockRange::new(blocks.end, around.end)] {
-            let has_implied = contents.live.lock().map.writes_implied(outside);
+            let has_implied = contents.live.lock().map.pending.writes_implied(outside);
             if has_implied {
                 self.write_out(contents.bytes_of(outside)).await?;
             }
@@ -182,7 +182,7 @@ impl OpenFile {
     /// Maps the implied blocks of a range as unwritten.
     async fn map_implied(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
-        let implied = |known| if let Known::Implied(at) = known { Some(at) } else { None };
+        let implied = |known| if let OnDisk::Implied(at) = known { Some(at) } else { None };
         let mut at = blocks.start;
         while at < blocks.end {
             let runs = contents.next_runs(&mut at, blocks.end, implied).await?;
@@ -426,8 +426,8 @@ impl Contents {
                 // Skip blocks that write-back has claimed since; they are being written.
                 let run = {
                     let mut live = self.live.lock();
-                    let run = live.map.first_delayed(BlockRange::new(at, hole.end));
-                    run.inspect(|&run| live.map.claim(run))
+                    let run = live.map.pending.first_delayed(BlockRange::new(at, hole.end));
+                    run.inspect(|&run| live.map.pending.claim(run))
                 };
                 let Some(run) = run else { break };
                 match self.allocate(run, None).await {
@@ -487,7 +487,7 @@ impl Contents {
                 let from = rest.map_or(range.start, |rest| rest.end);
                 live.map.unmap(BlockRange::new(from, range.end));
                 if rest.is_none() {
-                    live.map.vouch(size.min(self.bytes_at(range.end)));
+                    live.map.size.vouch(size.min(self.bytes_at(range.end)));
                 }
                 0
             });
@@ -506,13 +506,13 @@ impl Contents {
         change: Change<'_>,
         nodes: Option<&mut Reservation>,
         grown: Option<u64>,
-    ) -> Result<Rest> {
+    ) -> Result<RemainingRange> {
         let change = MapChange { change, near: self.near(0), nodes, data: &[], credits: RECORD_CREDITS };
         self.change_map(change, |handle, live, _| {
             live.map.forget();
             if let Some(size) = grown {
                 self.record(handle, size);
-                live.map.vouch(size);
+                live.map.size.vouch(size);
             }
             0
         })
@@ -533,7 +533,7 @@ impl Contents {
         mut nodes: Option<&mut Reservation>,
         size: u64,
     ) -> Result<()> {
-        let written = |known| if let Known::Written(at) = known { Some(at) } else { None };
+        let written = |known| if let OnDisk::Written(at) = known { Some(at) } else { None };
         let mut at = blocks.start;
         while at < blocks.end {
             let runs = self.next_runs(&mut at, blocks.end, written).await?;
@@ -548,7 +548,7 @@ impl Contents {
         &self,
         at: &mut u64,
         end: u64,
-        place_of: impl Fn(Known) -> Option<VolumeBlock>,
+        place_of: impl Fn(OnDisk) -> Option<VolumeBlock>,
     ) -> Result<Vec<Extent>> {
         let mut runs: Vec<Extent> = Vec::new();
         while *at < end && runs.len() < RUNS_PER_HANDLE {
@@ -574,9 +574,9 @@ impl Contents {
         let change = MapChange { change, near: first.physical, nodes, data: &[], credits: 0 };
         self.change_map(change, |_, live, _| {
             for extent in runs {
-                live.map.remap(extent.range(), Known::Unwritten(extent.physical));
+                live.map.remap(extent.range(), OnDisk::Unwritten(extent.physical));
                 if let Some(size) = size {
-                    live.map.vouch(size.min(self.bytes_at(extent.range().end)));
+                    live.map.size.vouch(size.min(self.bytes_at(extent.range().end)));
                 }
             }
             0

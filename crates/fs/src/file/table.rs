@@ -1,6 +1,6 @@
 //! The table of files whose contents are in memory.
 
-use super::contents::{Contents, MEMORY_BYTES, Rest};
+use super::contents::{Contents, MEMORY_BYTES, Unlogged};
 use super::read::check_size;
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::{GivesBack, WantsSpace};
@@ -62,7 +62,7 @@ struct Entry {
 impl Entry {
     /// Whether a sync would have nothing to write, wait for or log.
     fn is_idle(&self) -> bool {
-        self.mapping.is_settled() && self.contents.rest() == Rest::Idle
+        self.mapping.is_settled() && self.contents.rest() == Unlogged::Idle
     }
 }
 
@@ -288,9 +288,9 @@ impl Table {
         let (mut idle, mut unlogged) = (Vec::new(), Vec::new());
         for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
             match entry.contents.rest() {
-                Rest::Idle => idle.push((entry.used, number)),
-                Rest::TimesUnlogged => unlogged.push(entry.contents.clone()),
-                Rest::Busy => {}
+                Unlogged::Idle => idle.push((entry.used, number)),
+                Unlogged::TimesUnlogged => unlogged.push(entry.contents.clone()),
+                Unlogged::Busy => {}
             }
         }
         idle.sort_unstable();

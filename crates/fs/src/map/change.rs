@@ -1,9 +1,9 @@
 //! Changes a file's map: loads and pins its nodes, plans the edit, and applies it under a handle.
 
+use super::block_state::OnDisk;
 use super::clusters;
-use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
-use super::extents::{Draft, TreeNode, clip};
-use super::live::Known;
+use super::extent_tree::{Draft, TreeNode, clip};
+use super::node_edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, RemainingRange, Stop};
 use super::pointers::{PointerDraft, PointerWrites};
 use super::{MapSource, Mapper, Run, RunState, Unmapped};
 use crate::alloc::{Allocator, Pins};
@@ -172,7 +172,7 @@ pub(crate) struct Planned {
     clusters: Option<Vec<PhysicalRun>>,
     cluster: ClusterSize,
     /// The part of a removal that remains to be done.
-    pub(crate) rest: Rest,
+    pub(crate) rest: RemainingRange,
     /// How many of the new nodes are copies of nodes that must not change in place.
     pub(crate) copies: u32,
     reshapes: bool,
@@ -197,7 +197,7 @@ pub(crate) async fn look_up(
     alloc: &Allocator,
     cell: &InodeCell,
     logical: u64,
-) -> Result<Vec<(BlockRange, Known)>> {
+) -> Result<Vec<(BlockRange, OnDisk)>> {
     let sb = store.shape();
     let mut nodes = PinnedNodes::of(cell, sb);
     loop {
@@ -280,7 +280,7 @@ fn around<N: Nodes>(
     draft: &mut Draft<'_, N>,
     logical: u64,
     cluster: ClusterSize,
-) -> std::result::Result<Vec<(BlockRange, Known)>, Stop> {
+) -> std::result::Result<Vec<(BlockRange, OnDisk)>, Stop> {
     let (range, extents) = draft.leaf(logical)?;
     let mut runs = with_holes(range, extents);
     if cluster.is_block() {
@@ -305,23 +305,23 @@ fn around<N: Nodes>(
     Ok(clusters::with_implied(runs, cluster))
 }
 
-fn with_holes(range: BlockRange, extents: &[Extent]) -> Vec<(BlockRange, Known)> {
+fn with_holes(range: BlockRange, extents: &[Extent]) -> Vec<(BlockRange, OnDisk)> {
     let mut runs = Vec::with_capacity(2 * extents.len() + 1);
     let mut at = range.start;
     for extent in extents {
         let mapped = extent.range();
         if at < mapped.start {
-            runs.push((BlockRange::new(at, mapped.start), Known::Hole));
+            runs.push((BlockRange::new(at, mapped.start), OnDisk::Hole));
         }
         let known = match extent.unwritten {
-            true => Known::Unwritten(extent.physical),
-            false => Known::Written(extent.physical),
+            true => OnDisk::Unwritten(extent.physical),
+            false => OnDisk::Written(extent.physical),
         };
         runs.push((mapped, known));
         at = mapped.end;
     }
     if at < range.end {
-        runs.push((BlockRange::new(at, range.end), Known::Hole));
+        runs.push((BlockRange::new(at, range.end), OnDisk::Hole));
     }
     runs
 }
@@ -446,7 +446,7 @@ fn try_plan(
 impl Planned {
     fn new<T>(
         edit: Edit<T>,
-        rest: Rest,
+        rest: RemainingRange,
         change: &Change<'_>,
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {

@@ -4,7 +4,7 @@
 //! may be unmapped. Those are *implied*: their place is known and belongs to the file, and they
 //! read as zeroes (Linux: `get_implied_cluster_alloc`).
 
-use super::live::Known;
+use super::block_state::OnDisk;
 use extant_format::{BlockRange, ClusterSize, Corrupt, Extent, Place, VolumeBlock};
 
 /// Checks the extents of one node.
@@ -36,16 +36,19 @@ pub(super) fn broken(extent: &Extent, place: Place) -> Corrupt {
 /// Marks the implied blocks among the holes. The runs are in order, without gaps, and cover whole
 /// clusters. A run whose offset within its physical cluster differs from that in the file implies
 /// nothing: this is damage, and changing the map will report it.
-pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize) -> Vec<(BlockRange, Known)> {
-    let mut joined: Vec<(BlockRange, Known)> = Vec::with_capacity(runs.len());
+pub(crate) fn with_implied(
+    runs: Vec<(BlockRange, OnDisk)>,
+    cluster: ClusterSize,
+) -> Vec<(BlockRange, OnDisk)> {
+    let mut joined: Vec<(BlockRange, OnDisk)> = Vec::with_capacity(runs.len());
     for (range, known) in runs {
         match joined.last_mut() {
-            Some((last, Known::Hole)) if known == Known::Hole => last.end = range.end,
+            Some((last, OnDisk::Hole)) if known == OnDisk::Hole => last.end = range.end,
             _ => joined.push((range, known)),
         }
     }
     let place = |n: Option<usize>| match n.and_then(|n| joined.get(n)) {
-        Some((range, Known::Written(at) | Known::Unwritten(at)))
+        Some((range, OnDisk::Written(at) | OnDisk::Unwritten(at)))
             if cluster.offset(at.0) == cluster.offset(range.start) =>
         {
             Some((*range, *at))
@@ -54,7 +57,7 @@ pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize)
     };
     let mut found = Vec::with_capacity(joined.len());
     for (n, &(range, known)) in joined.iter().enumerate() {
-        if known != Known::Hole {
+        if known != OnDisk::Hole {
             found.push((range, known));
             continue;
         }
@@ -62,16 +65,16 @@ pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize)
         let head = before.map_or(range.start, |_| cluster.end(range.start).min(range.end));
         if let Some((run, at)) = before.filter(|_| range.start < head) {
             let at = VolumeBlock(at.0 + run.len());
-            found.push((range.until(head), Known::Implied(at)));
+            found.push((range.until(head), OnDisk::Implied(at)));
         }
         let behind = place(Some(n + 1));
         let tail = behind.map_or(range.end, |_| cluster.start(range.end).max(head));
         if head < tail {
-            found.push((BlockRange::new(head, tail), Known::Hole));
+            found.push((BlockRange::new(head, tail), OnDisk::Hole));
         }
         if let Some((_, at)) = behind.filter(|_| tail < range.end) {
             let at = VolumeBlock(at.0 - (range.end - tail));
-            found.push((BlockRange::new(tail, range.end), Known::Implied(at)));
+            found.push((BlockRange::new(tail, range.end), OnDisk::Implied(at)));
         }
     }
     found

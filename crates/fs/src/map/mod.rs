@@ -1,21 +1,28 @@
-//! Where a file's blocks are. `read` follows the map on the volume. `live` is the in-memory map of
-//! a file being changed. `change` applies what `extents` and `pointers` have planned.
+//! Where a file's blocks are. `stored_map` follows the map on the volume. `file_map` is the
+//! in-memory map of a file being changed: what is `pending` over what is known (`known_runs`), and
+//! how far the recorded size may grow (`recorded_size`). `change` applies what `extent_tree` and
+//! `pointers` have planned.
 
+pub(crate) mod block_state;
 pub(crate) mod change;
 mod clusters;
-pub(crate) mod cost;
-pub(crate) mod edit;
-pub(crate) mod extents;
-pub(crate) mod live;
+pub(crate) mod extent_tree;
+pub(crate) mod file_map;
+pub(crate) mod growth;
+mod known_runs;
+pub(crate) mod node_edit;
+mod pending;
 pub(crate) mod pointers;
-mod read;
-mod runs;
+mod recorded_size;
+mod run_map;
+mod shared_clusters;
+mod stored_map;
 #[cfg(test)]
 mod testing;
 
 use extant_format::VolumeBlock;
-pub use read::Runs;
-pub(crate) use read::{MapSource, Mapper, RunWalker, Unmapped};
+pub use stored_map::Runs;
+pub(crate) use stored_map::{MapSource, Mapper, RunWalker, Unmapped};
 
 /// The state of a run of file blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

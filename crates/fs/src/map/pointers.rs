@@ -3,9 +3,9 @@
 //! A block map has no unwritten state: a pointer is set only once the block's data are on the
 //! device.
 
-use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
-use super::live::Known;
-use super::runs::RunValue;
+use super::block_state::OnDisk;
+use super::node_edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, RemainingRange, Stop};
+use super::run_map::RunValue;
 use extant_format::{
     BlockRange, DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock,
     check_pointer, indirect_capacity, indirect_path, pointers_per_block,
@@ -71,10 +71,10 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
 
     /// The mappings around block `logical`: those in the pointer block that covers it, or a hole if
     /// there is none.
-    pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(BlockRange, Known)>, Stop> {
+    pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(BlockRange, OnDisk)>, Stop> {
         let size = self.sb.block_size();
         let Some(path) = indirect_path(logical, size) else {
-            return Ok(vec![(BlockRange::from_block(indirect_capacity(size)), Known::Hole)]);
+            return Ok(vec![(BlockRange::from_block(indirect_capacity(size)), OnDisk::Hole)]);
         };
         let bits = size.log2() - 2;
         let (mut at, mut index) = (NodeAt::Root, path.root as u32);
@@ -82,16 +82,16 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             let Some(child) = self.node(at, index)? else {
                 let skip = path.indices[level..path.levels].iter().fold(0, |n, &i| n << bits | u64::from(i));
                 let reach = 1u64 << (bits * (path.levels - level) as u32);
-                return Ok(vec![(BlockRange::at(logical - skip, reach), Known::Hole)]);
+                return Ok(vec![(BlockRange::at(logical - skip, reach), OnDisk::Hole)]);
             };
             (at, index) = (child, below);
         }
         let first = logical - u64::from(index);
         let count = if path.levels == 0 { DIRECT_POINTERS } else { 1 << bits };
-        let mut runs: Vec<(BlockRange, Known)> = Vec::new();
+        let mut runs: Vec<(BlockRange, OnDisk)> = Vec::new();
         for n in 0..count {
             let block = first + u64::from(n);
-            let known = self.block(at, n)?.map_or(Known::Hole, Known::Written);
+            let known = self.block(at, n)?.map_or(OnDisk::Hole, OnDisk::Written);
             match runs.last_mut() {
                 Some((run, last)) if last.advance(block - run.start) == known => run.end += 1,
                 _ => runs.push((BlockRange::one(block), known)),
@@ -133,7 +133,11 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
 
     /// Unmaps the end of `range` as far as the budget allows, and frees pointer blocks that become
     /// empty. Returns the remaining range.
-    pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
+    pub(crate) fn remove_back(
+        &mut self,
+        range: BlockRange,
+        budget: &mut Budget,
+    ) -> Result<RemainingRange, Stop> {
         let capacity = indirect_capacity(self.sb.block_size());
         let range = range.until(capacity);
         let n = u64::from(pointers_per_block(self.sb.block_size()));
@@ -193,7 +197,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         first: u64,
         range: BlockRange,
         budget: &mut Budget,
-    ) -> Result<Rest, Stop> {
+    ) -> Result<RemainingRange, Stop> {
         let bits = self.sb.block_size().log2() - 2;
         let reach = 1u64 << (bits * (level - 1));
         let from = range.start.saturating_sub(first) / reach;

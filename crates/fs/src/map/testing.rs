@@ -1,6 +1,6 @@
 //! Fixtures for tests of map edits: a superblock and a store of nodes.
 
-use super::edit::{Edit, NodeAt, Nodes};
+use super::node_edit::{Edit, NodeAt, Nodes};
 use extant_format::{InodeNumber, RoCompat, Superblock, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -11,9 +11,9 @@ use crate::dir::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use crate::dir::{Cookie, Listed, cookie};
 use crate::inode::InodeCell;
 use crate::journal::Handle;
+use crate::map::block_state::OnDisk;
 use crate::map::change::{self, Change, PinnedNodes, Planned};
-use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
-use crate::map::live::Known;
+use crate::map::growth::{TreeShape, pointer_growth, tree_growth};
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::writer::Writer;
 use crate::{Cost, Error, Result};
@@ -190,7 +190,7 @@ impl<'w> OpenDir<'w> {
         for (range, known) in
             change::look_up(&self.writer.store, &self.writer.alloc, &self.cell, at.0.into()).await?
         {
-            let Known::Written(place) = known else { continue };
+            let OnDisk::Written(place) = known else { continue };
             let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
                 continue;
             };

@@ -11,8 +11,8 @@ use crate::dir::check::{TreeCheck, elsewhere, first_entries, inline_parent, size
 use crate::dir::edit;
 use crate::dir::shape::Blocks;
 use crate::inode::InodeCell;
+use crate::map::block_state::OnDisk;
 use crate::map::change;
-use crate::map::live::Known;
 use crate::meta::PhysicalRun;
 use crate::{Error, Result};
 use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
@@ -73,7 +73,7 @@ impl<'w> OpenDir<'w> {
                 }
                 at = part.end;
                 match known {
-                    Known::Written(start) => {
+                    OnDisk::Written(start) => {
                         if part.end > blocks + kept {
                             return Err(cell.read(too_short).into());
                         }
@@ -89,8 +89,8 @@ impl<'w> OpenDir<'w> {
                             Corrupt::field(place(part.start), "blocks unmapped", part.len(), rule).into()
                         );
                     }
-                    Known::Unwritten(_) => return Err(cell.read(too_short).into()),
-                    Known::Hole | Known::Implied(_) => {}
+                    OnDisk::Unwritten(_) => return Err(cell.read(too_short).into()),
+                    OnDisk::Hole | OnDisk::Implied(_) => {}
                 }
             }
             looks += 1;

@@ -1,8 +1,8 @@
 //! Targets of symbolic links.
 
 use crate::inode::InodeCell;
+use crate::map::block_state::OnDisk;
 use crate::map::change::look_up;
-use crate::map::live::Known;
 use crate::meta::MetaKind;
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -33,7 +33,7 @@ pub(super) async fn read_link(writer: &Writer, cell: &Arc<InodeCell>) -> Result<
     }
     let found = look_up(&writer.store, &writer.alloc, cell, 0).await?;
     let at = found.into_iter().find_map(|(range, known)| match known {
-        Known::Written(at) if range.start == 0 => Some(at),
+        OnDisk::Written(at) if range.start == 0 => Some(at),
         _ => None,
     });
     let at = at.ok_or_else(|| extant_format::Corrupt::field(place, "i_block", 0, "a map of one block"))?;

@@ -4,7 +4,7 @@ use super::{FILE_BYTES_MAX, QuotaFile};
 use crate::alloc::{Allocated, Privilege};
 use crate::journal::Credits;
 use crate::map::change::{self, Change, PinnedNodes, written};
-use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
+use crate::map::growth::{TreeShape, pointer_growth, tree_growth};
 use crate::meta::MetaKind;
 use crate::writer::Writer;
 use crate::{Error, Result};

@@ -13,8 +13,8 @@ use super::is_sole_holder;
 use crate::alloc::{Allocated, InodePin, NewInode, Parent, Pins, Privilege, Wanted};
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::Handle;
+use crate::map::block_state::OnDisk;
 use crate::map::change::{self, Change, PinnedNodes, Planned, written};
-use crate::map::live::Known;
 use crate::meta::{MetaKind, PhysicalRun};
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -167,7 +167,7 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
     for logical in 0..sb.block_size().blocks_for(held.size.into()) {
         let runs = change::look_up(&writer.store, &writer.alloc, &cell, logical).await?;
         let found = runs.into_iter().find(|(range, _)| range.contains(logical));
-        let Some((range, Known::Written(start))) = found else {
+        let Some((range, OnDisk::Written(start))) = found else {
             let rule = "a map of written blocks";
             return Err(Corrupt::field(place, "i_block", logical, rule).into());
         };

@@ -1,6 +1,6 @@
 use super::*;
-use crate::map::edit::{Budget, Stop};
-use crate::map::extents::Draft;
+use crate::map::extent_tree::Draft;
+use crate::map::node_edit::{Budget, Stop};
 use crate::map::testing::{INODE, NODES_AT, Store, clustered};
 use extant_format::{ExtentIndex, ExtentNode, FileBlock, InodeNumber};
 use extant_rt::Rng;
@@ -12,7 +12,7 @@ fn extent(logical: u32, physical: u64, blocks: u32) -> Extent {
     Extent { logical: FileBlock(logical), physical: VolumeBlock(physical), blocks, unwritten: false }
 }
 
-fn runs(runs: &[(u64, u64, Known)]) -> Vec<(BlockRange, Known)> {
+fn runs(runs: &[(u64, u64, OnDisk)]) -> Vec<(BlockRange, OnDisk)> {
     runs.iter().map(|&(start, end, known)| (BlockRange::new(start, end), known)).collect()
 }
 
@@ -20,34 +20,34 @@ fn runs(runs: &[(u64, u64, Known)]) -> Vec<(BlockRange, Known)> {
 fn holes_beside_mapped_blocks_of_a_cluster_are_implied() {
     let at = VolumeBlock;
     let mapped = [
-        (0, 1, Known::Hole),
-        (1, 2, Known::Written(at(101))),
-        (2, 7, Known::Hole),
-        (7, 9, Known::Unwritten(at(203))),
-        (9, 10, Known::Hole),
-        (10, 12, Known::Written(at(206))),
-        (12, 20, Known::Hole),
+        (0, 1, OnDisk::Hole),
+        (1, 2, OnDisk::Written(at(101))),
+        (2, 7, OnDisk::Hole),
+        (7, 9, OnDisk::Unwritten(at(203))),
+        (9, 10, OnDisk::Hole),
+        (10, 12, OnDisk::Written(at(206))),
+        (12, 20, OnDisk::Hole),
     ];
     let told = [
-        (0, 1, Known::Implied(at(100))),
-        (1, 2, Known::Written(at(101))),
-        (2, 4, Known::Implied(at(102))),
-        (4, 7, Known::Implied(at(200))),
-        (7, 9, Known::Unwritten(at(203))),
-        (9, 10, Known::Implied(at(205))),
-        (10, 12, Known::Written(at(206))),
-        (12, 20, Known::Hole),
+        (0, 1, OnDisk::Implied(at(100))),
+        (1, 2, OnDisk::Written(at(101))),
+        (2, 4, OnDisk::Implied(at(102))),
+        (4, 7, OnDisk::Implied(at(200))),
+        (7, 9, OnDisk::Unwritten(at(203))),
+        (9, 10, OnDisk::Implied(at(205))),
+        (10, 12, OnDisk::Written(at(206))),
+        (12, 20, OnDisk::Hole),
     ];
     assert_eq!(with_implied(runs(&mapped), CLUSTER), runs(&told));
     // A hole spread over two leaves is one hole.
-    let parted = [(0, 3, Known::Hole), (3, 6, Known::Hole), (6, 8, Known::Written(at(42)))];
-    let joined = [(0, 4, Known::Hole), (4, 6, Known::Implied(at(40))), (6, 8, Known::Written(at(42)))];
+    let parted = [(0, 3, OnDisk::Hole), (3, 6, OnDisk::Hole), (6, 8, OnDisk::Written(at(42)))];
+    let joined = [(0, 4, OnDisk::Hole), (4, 6, OnDisk::Implied(at(40))), (6, 8, OnDisk::Written(at(42)))];
     assert_eq!(with_implied(runs(&parted), CLUSTER), runs(&joined));
 }
 
 #[test]
 fn runs_at_another_offset_of_their_cluster_imply_nothing() {
-    let broken = [(0, 1, Known::Hole), (1, 2, Known::Written(VolumeBlock(0))), (2, 8, Known::Hole)];
+    let broken = [(0, 1, OnDisk::Hole), (1, 2, OnDisk::Written(VolumeBlock(0))), (2, 8, OnDisk::Hole)];
     assert_eq!(with_implied(runs(&broken), CLUSTER), runs(&broken));
 }
 

@@ -1,4 +1,4 @@
-use super::super::cost::pointer_growth;
+use super::super::growth::pointer_growth;
 use super::super::testing::{INODE, Store, superblock};
 use super::*;
 use proptest::prelude::*;
@@ -91,7 +91,7 @@ impl Map {
             let leaf = draft.leaf(at).unwrap();
             assert!(leaf[0].0.start <= at);
             for (run, known) in &leaf {
-                if let Known::Written(first) = known {
+                if let OnDisk::Written(first) = known {
                     read.extend(run.blocks().map(|block| (block, first.0 + block - run.start)));
                 }
             }

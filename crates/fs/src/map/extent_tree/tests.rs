@@ -1,4 +1,4 @@
-use super::super::cost::{TreeShape, split_growth, tree_growth};
+use super::super::growth::{TreeShape, split_growth, tree_growth};
 use super::super::testing::{INODE, NODES_AT, Store, clustered, superblock};
 use super::*;
 use proptest::prelude::*;

@@ -159,4 +159,4 @@ impl Budget {
 }
 
 /// The part of a removal's range that remains after one step.
-pub(crate) type Rest = Option<BlockRange>;
+pub(crate) type RemainingRange = Option<BlockRange>;

@@ -1,4 +1,5 @@
 use super::*;
+use extant_cache::ByteRange;
 
 const K4: BlockSize = BlockSize::K4;
 const B: u64 = 4096;
@@ -12,26 +13,27 @@ fn blocks(start: u64, end: u64) -> BlockRange {
 }
 
 /// A file of 3 written blocks at 100 with a hole after them.
-fn map() -> LiveMap {
-    let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
+fn map() -> FileMap {
+    let mut map = FileMap::new(K4, ClusterSize::BLOCK);
     map.learn(
+        0,
         blocks(0, 1),
-        &[(blocks(0, 3), Known::Written(at(100))), (BlockRange::from_block(3), Known::Hole)],
+        &[(blocks(0, 3), OnDisk::Written(at(100))), (BlockRange::from_block(3), OnDisk::Hole)],
     );
     map
 }
 
 #[test]
 fn ranges_that_are_not_known_are_said_to_be_unknown() {
-    let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
+    let mut map = FileMap::new(K4, ClusterSize::BLOCK);
     assert_eq!(map.read(7), None);
     assert_eq!(map.first_unknown(blocks(7, 9)), Some(7));
-    map.learn(blocks(5, 6), &[(blocks(5, 8), Known::Hole)]);
+    map.learn(0, blocks(5, 6), &[(blocks(5, 8), OnDisk::Hole)]);
     assert_eq!(map.first_unknown(blocks(7, 9)), Some(8));
     map.mark_dirty(blocks(7, 8), 0);
     map.forget();
     assert_eq!(map.read(6), None);
-    assert_eq!(map.read(7), Some((blocks(7, 8), Known::Hole)), "pending blocks are not forgotten");
+    assert_eq!(map.read(7), Some((blocks(7, 8), OnDisk::Hole)), "pending blocks are not forgotten");
 }
 
 #[test]
@@ -41,18 +43,18 @@ fn delayed_blocks_become_written_in_three_steps() {
     assert_eq!((need.delayed.first().cloned(), need.delayed_blocks), (Some(blocks(3, 6)), 3));
     map.mark_dirty(blocks(2, 6), 3 * B);
     assert_eq!(map.need(blocks(2, 6)), Need::default(), "reserved once");
-    assert_eq!(map.reserved(), (3, 1));
+    assert_eq!(map.pending.reserved(), (3, 1));
     assert_eq!(map.write_step(2), Some((blocks(2, 3), WriteStep::Overwrite(at(102)))));
     assert_eq!(map.write_step(3), Some((blocks(3, 6), WriteStep::Allocate)));
-    map.claim(blocks(3, 6));
-    map.place(blocks(3, 6), at(500));
-    assert_eq!(map.read(4), Some((blocks(4, 6), Known::Hole)), "not readable before it is on the device");
+    map.pending.claim(blocks(3, 6));
+    map.pending.place(blocks(3, 6), at(500));
+    assert_eq!(map.read(4), Some((blocks(4, 6), OnDisk::Hole)), "not readable before it is on the device");
     assert_eq!(map.write_step(3), Some((blocks(3, 6), WriteStep::Wait)));
     map.landed(blocks(3, 6), 6 * B);
-    assert_eq!(map.read(4), Some((blocks(4, 6), Known::Written(at(501)))));
-    assert_eq!(map.reserved(), (0, 0));
+    assert_eq!(map.read(4), Some((blocks(4, 6), OnDisk::Written(at(501)))));
+    assert_eq!(map.pending.reserved(), (0, 0));
     assert_eq!(map.recordable_bytes(3 * B), 6 * B);
-    assert!(map.is_clean());
+    assert!(map.pending.is_clean());
 }
 
 #[test]
@@ -61,14 +63,14 @@ fn size_does_not_grow_over_a_hole_before_a_write_that_failed() {
     map.mark_dirty(blocks(3, 4), 3 * B);
     map.mark_dirty(blocks(20, 21), 4 * B);
     for (run, place) in [(blocks(3, 4), 500), (blocks(20, 21), 600)] {
-        map.claim(run);
-        map.place(run, at(place));
+        map.pending.claim(run);
+        map.pending.place(run, at(place));
     }
-    map.failed(blocks(20, 21));
+    map.pending.failed(blocks(20, 21));
     map.landed(blocks(3, 4), 21 * B);
     assert_eq!(map.recordable_bytes(3 * B), 4 * B, "nothing was written from there to block 20");
-    map.claim(blocks(20, 21));
-    map.place(blocks(20, 21), at(600));
+    map.pending.claim(blocks(20, 21));
+    map.pending.place(blocks(20, 21), at(600));
     map.landed(blocks(20, 21), 21 * B);
     assert_eq!(map.recordable_bytes(4 * B), 21 * B);
 }
@@ -77,14 +79,14 @@ fn size_does_not_grow_over_a_hole_before_a_write_that_failed() {
 fn size_grows_only_over_what_is_on_the_device() {
     let mut map = map();
     map.mark_dirty(blocks(3, 9), 3 * B);
-    map.claim(blocks(3, 9));
-    map.place(blocks(3, 5), at(500));
-    map.place(blocks(5, 9), at(600));
+    map.pending.claim(blocks(3, 9));
+    map.pending.place(blocks(3, 5), at(500));
+    map.pending.place(blocks(5, 9), at(600));
     map.landed(blocks(5, 9), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B, "blocks before are still in flight");
-    assert!(map.is_ahead(3 * B), "and blocks behind the size are mapped");
+    assert!(map.size.is_ahead(3 * B), "and blocks behind the size are mapped");
     // e2fsck tolerates one block that begins exactly at the size.
-    assert!(!map.is_ahead(8 * B) && map.is_ahead(8 * B - 1));
+    assert!(!map.size.is_ahead(8 * B) && map.size.is_ahead(8 * B - 1));
     map.landed(blocks(3, 5), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 9 * B);
 }
@@ -95,17 +97,17 @@ fn a_growing_last_block_counts_as_far_as_it_was_written() {
     // 2 blocks and 100 bytes are recorded; the file grows to 2 blocks and 200 bytes.
     map.mark_dirty(blocks(2, 3), 2 * B + 100);
     assert_eq!(map.write_step(2), Some((blocks(2, 3), WriteStep::InPlace { to: at(102), fresh: false })));
-    map.claim(blocks(2, 3));
+    map.pending.claim(blocks(2, 3));
     // After this write was taken, but before it is on the device, the file grows into the next
     // block.
     map.mark_dirty(blocks(2, 4), 2 * B + 100);
     map.landed(blocks(2, 3), 2 * B + 200);
     assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
-    map.claim(blocks(3, 4));
-    map.place(blocks(3, 4), at(700));
+    map.pending.claim(blocks(3, 4));
+    map.pending.place(blocks(3, 4), at(700));
     map.landed(blocks(3, 4), 3 * B + 50);
     assert_eq!(map.recordable_bytes(2 * B + 200), 2 * B + 200, "the block before is dirty again");
-    map.claim(blocks(2, 3));
+    map.pending.claim(blocks(2, 3));
     map.landed(blocks(2, 3), 3 * B + 50);
     assert_eq!(map.recordable_bytes(2 * B + 200), 3 * B + 50);
 }
@@ -117,32 +119,32 @@ fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_record
     // The append marks a block that is already pending; its bytes are copied after the write has
     // ended.
     map.mark_dirty(blocks(3, 5), 3 * B);
-    map.claim(blocks(3, 4));
-    map.place(blocks(3, 4), at(500));
+    map.pending.claim(blocks(3, 4));
+    map.pending.place(blocks(3, 4), at(500));
     map.landed(blocks(3, 4), 3 * B + 100);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B + 100);
-    map.claim(blocks(4, 5));
-    map.place(blocks(4, 5), at(600));
+    map.pending.claim(blocks(4, 5));
+    map.pending.place(blocks(4, 5), at(600));
     map.landed(blocks(4, 5), 5 * B);
     assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 100, "the block before has newer bytes");
     assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(500), fresh: false })));
-    map.claim(blocks(3, 4));
+    map.pending.claim(blocks(3, 4));
     map.landed(blocks(3, 4), 5 * B);
     assert_eq!(map.recordable_bytes(3 * B + 100), 5 * B);
-    assert!(map.is_clean());
+    assert!(map.pending.is_clean());
 }
 
 #[test]
 fn a_mark_made_while_no_place_is_found_is_not_lost() {
     let mut map = map();
     map.mark_dirty(blocks(3, 4), 3 * B);
-    map.claim(blocks(3, 4));
+    map.pending.claim(blocks(3, 4));
     map.mark_dirty(blocks(3, 4), 3 * B);
-    map.failed(blocks(3, 4));
-    map.claim(blocks(3, 4));
-    map.place(blocks(3, 4), at(500));
+    map.pending.failed(blocks(3, 4));
+    map.pending.claim(blocks(3, 4));
+    map.pending.place(blocks(3, 4), at(500));
     map.landed(blocks(3, 4), 3 * B + 100);
-    map.claim(blocks(3, 4));
+    map.pending.claim(blocks(3, 4));
     map.landed(blocks(3, 4), 3 * B + 200);
     assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 200);
 }
@@ -151,29 +153,29 @@ fn a_mark_made_while_no_place_is_found_is_not_lost() {
 fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
     let mut map = map();
     map.mark_dirty(blocks(3, 4), 3 * B);
-    map.claim(blocks(3, 4));
+    map.pending.claim(blocks(3, 4));
     map.mark_dirty(blocks(3, 4), 3 * B);
-    map.place(blocks(3, 4), at(500));
+    map.pending.place(blocks(3, 4), at(500));
     map.landed(blocks(3, 4), 4 * B);
-    assert!(map.is_clean());
+    assert!(map.pending.is_clean());
     assert_eq!(map.recordable_bytes(3 * B), 4 * B);
 }
 
 #[test]
 fn a_failed_write_leaves_blocks_as_they_were() {
     let mut map = map();
-    map.learn(blocks(3, 4), &[(blocks(3, 4), Known::Unwritten(at(40)))]);
+    map.learn(0, blocks(3, 4), &[(blocks(3, 4), OnDisk::Unwritten(at(40)))]);
     map.mark_dirty(blocks(3, 5), 3 * B);
-    assert_eq!(map.reserved(), (2, 2));
-    map.claim(blocks(3, 4));
-    map.claim(blocks(4, 5));
-    map.place(blocks(4, 5), at(600));
-    map.failed(blocks(3, 5));
+    assert_eq!(map.pending.reserved(), (2, 2));
+    map.pending.claim(blocks(3, 4));
+    map.pending.claim(blocks(4, 5));
+    map.pending.place(blocks(4, 5), at(600));
+    map.pending.failed(blocks(3, 5));
     assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(40), fresh: true })));
     assert_eq!(map.write_step(4), Some((blocks(4, 5), WriteStep::Allocate)));
     assert_eq!(map.abandon(blocks(0, 10)), 1);
-    assert_eq!(map.reserved(), (0, 0));
-    assert_eq!(map.read(3), Some((blocks(3, 4), Known::Unwritten(at(40)))));
+    assert_eq!(map.pending.reserved(), (0, 0));
+    assert_eq!(map.read(3), Some((blocks(3, 4), OnDisk::Unwritten(at(40)))));
     assert_eq!(map.recordable_bytes(3 * B), 3 * B);
 }
 
@@ -182,8 +184,8 @@ fn truncation_gives_reservations_back() {
     let mut map = map();
     map.mark_dirty(blocks(3, 9), 3 * B);
     assert_eq!(map.truncate(5, 5 * B), 4);
-    assert_eq!(map.reserved(), (2, 1));
-    assert_eq!(map.read(6).unwrap().1, Known::Hole);
+    assert_eq!(map.pending.reserved(), (2, 1));
+    assert_eq!(map.read(6).unwrap().1, OnDisk::Hole);
 }
 
 #[test]
@@ -191,8 +193,8 @@ fn neighbours_that_are_delayed_are_one_run_of_pointers() {
     let mut map = map();
     map.mark_dirty(blocks(4, 6), 3 * B);
     map.mark_dirty(blocks(8, 9), 3 * B);
-    assert_eq!(map.delayed_around(blocks(6, 8)), blocks(4, 9));
-    assert_eq!(map.delayed_around(blocks(10, 11)), blocks(10, 11));
+    assert_eq!(map.pending.delayed_around(blocks(6, 8)), blocks(4, 9));
+    assert_eq!(map.pending.delayed_around(blocks(10, 11)), blocks(10, 11));
 }
 
 /// Leaves of 1,500 runs each, as with blocks of 16 KiB.
@@ -200,14 +202,14 @@ fn neighbours_that_are_delayed_are_one_run_of_pointers() {
 fn a_range_over_more_runs_than_are_kept_becomes_known() {
     let leaf = |n: u64| -> Vec<_> {
         (n * 1500..(n + 1) * 1500)
-            .map(|block| (BlockRange::one(block), Known::Written(at(10 * block))))
+            .map(|block| (BlockRange::one(block), OnDisk::Written(at(10 * block))))
             .collect()
     };
     for asked in [blocks(1400, 1600), blocks(0, 4500), blocks(2990, 3010)] {
-        let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
+        let mut map = FileMap::new(K4, ClusterSize::BLOCK);
         let mut looks = 0;
         while let Some(unknown) = map.first_unknown(asked) {
-            map.learn(asked, &leaf(unknown / 1500));
+            map.learn(0, asked, &leaf(unknown / 1500));
             looks += 1;
             assert!(looks <= 4, "{asked:?}: looked for block {unknown} again");
         }
@@ -219,31 +221,32 @@ fn a_write_ends_before_the_first_block_that_was_not_logged() {
     let mut map = map();
     map.mark_dirty(blocks(1, 9), 3 * B);
     for (run, place) in [(blocks(3, 5), 500), (blocks(5, 9), 600)] {
-        map.claim(run);
-        map.place(run, at(place));
+        map.pending.claim(run);
+        map.pending.place(run, at(place));
     }
     let (whole, tail) = (ByteRange::new(B, 9 * B), ByteRange::new(6 * B, 9 * B));
-    assert_eq!(map.logged_until(whole), 3 * B, "the blocks before have a place");
+    assert_eq!(map.pending.logged_until(whole), 3 * B, "the blocks before have a place");
     map.landed(blocks(3, 5), 9 * B);
-    map.failed(blocks(5, 9));
-    assert_eq!((map.logged_until(whole), map.logged_until(tail)), (5 * B, 6 * B));
-    map.claim(blocks(5, 9));
-    map.place(blocks(5, 9), at(600));
+    map.pending.failed(blocks(5, 9));
+    assert_eq!((map.pending.logged_until(whole), map.pending.logged_until(tail)), (5 * B, 6 * B));
+    map.pending.claim(blocks(5, 9));
+    map.pending.place(blocks(5, 9), at(600));
     map.landed(blocks(5, 9), 8 * B + 100);
-    assert_eq!(map.logged_until(ByteRange::new(B, 8 * B + 100)), 8 * B + 100);
+    assert_eq!(map.pending.logged_until(ByteRange::new(B, 8 * B + 100)), 8 * B + 100);
 }
 
 /// A file on a volume with clusters of four blocks: a hole, except for block 5 at 105.
-fn clustered() -> LiveMap {
-    let mut map = LiveMap::new(K4, ClusterSize::from_log_blocks(2));
+fn clustered() -> FileMap {
+    let mut map = FileMap::new(K4, ClusterSize::from_log_blocks(2));
     map.learn(
+        0,
         blocks(0, 1),
         &[
-            (blocks(0, 4), Known::Hole),
-            (blocks(4, 5), Known::Implied(at(104))),
-            (blocks(5, 6), Known::Written(at(105))),
-            (blocks(6, 8), Known::Implied(at(106))),
-            (BlockRange::from_block(8), Known::Hole),
+            (blocks(0, 4), OnDisk::Hole),
+            (blocks(4, 5), OnDisk::Implied(at(104))),
+            (blocks(5, 6), OnDisk::Written(at(105))),
+            (blocks(6, 8), OnDisk::Implied(at(106))),
+            (BlockRange::from_block(8), OnDisk::Hole),
         ],
     );
     map
@@ -257,7 +260,7 @@ fn a_cluster_is_reserved_once_and_its_implied_blocks_are_not() {
     map.mark_dirty(blocks(3, 4), 0);
     assert_eq!(map.need(blocks(0, 4)).clusters, 0, "reserved for block 3");
     map.mark_dirty(blocks(0, 1), 0);
-    assert_eq!(map.unrecorded_blocks(), 4);
+    assert_eq!(map.pending.unrecorded_blocks(), 4);
     assert_eq!(map.abandon(blocks(3, 4)), 0, "block 0 keeps it");
     assert_eq!(map.abandon(blocks(0, 1)), 1);
     // Two runs of holes in one cluster count once.
@@ -273,36 +276,36 @@ fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
     map.mark_dirty(blocks(2, 4), 0);
     assert_eq!(map.write_step(4), Some((blocks(4, 5), WriteStep::Zeroes)));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Allocate)));
-    map.claim(blocks(0, 1));
+    map.pending.claim(blocks(0, 1));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)));
-    map.place(blocks(0, 1), at(200));
+    map.pending.place(blocks(0, 1), at(200));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)), "no transaction knows the cluster");
     map.landed(blocks(0, 1), 4 * B);
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::InPlace { to: at(202), fresh: true })));
     assert_eq!(map.need(blocks(1, 2)), Need { converted_blocks: 1, ..Need::default() }, "block 1 is implied");
-    map.claim(blocks(2, 4));
+    map.pending.claim(blocks(2, 4));
     map.landed(blocks(2, 4), 4 * B);
-    assert_eq!(map.read(2), Some((blocks(2, 4), Known::Written(at(202)))));
-    assert_eq!((map.reserved(), map.recordable_bytes(0)), ((0, 0), 4 * B));
+    assert_eq!(map.read(2), Some((blocks(2, 4), OnDisk::Written(at(202)))));
+    assert_eq!((map.pending.reserved(), map.recordable_bytes(0)), ((0, 0), 4 * B));
     // A delayed run that reaches into a cluster being allocated by another write ends before it.
     map.mark_dirty(blocks(8, 15), 0);
-    map.claim(blocks(14, 15));
+    map.pending.claim(blocks(14, 15));
     assert_eq!(map.write_step(8), Some((blocks(8, 12), WriteStep::Allocate)));
-    map.failed(blocks(14, 15));
+    map.pending.failed(blocks(14, 15));
     assert_eq!(map.write_step(8), Some((blocks(8, 15), WriteStep::Allocate)));
 }
 
 /// Blocks 0, 2 and 3 are in flight to one new cluster; the latter two share it.
-fn shared() -> LiveMap {
+fn shared() -> FileMap {
     let mut map = clustered();
     map.mark_dirty(blocks(0, 1), 0);
     map.mark_dirty(blocks(2, 4), 0);
-    map.claim(blocks(0, 1));
-    map.place(blocks(0, 1), at(200));
-    map.share(blocks(2, 4), at(202));
+    map.pending.claim(blocks(0, 1));
+    map.pending.place(blocks(0, 1), at(200));
+    map.pending.share(blocks(2, 4), at(202));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)));
-    assert_eq!(map.read(2), Some((blocks(2, 4), Known::Hole)), "not readable before it is on the device");
-    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (4, 3));
+    assert_eq!(map.read(2), Some((blocks(2, 4), OnDisk::Hole)), "not readable before it is on the device");
+    assert_eq!((map.pending.unrecorded_blocks(), map.pending.reserved().0), (4, 3));
     map
 }
 
@@ -310,14 +313,14 @@ fn shared() -> LiveMap {
 fn blocks_that_share_a_new_cluster_land_with_the_first_or_convert_it_later() {
     let mut map = shared();
     map.landed(blocks(0, 1), 4 * B);
-    assert_eq!(map.in_flight(blocks(2, 4)), [(blocks(2, 4), at(202), Was::Unwritten)]);
+    assert_eq!(map.pending.in_flight(blocks(2, 4)), [(blocks(2, 4), at(202), WasBefore::Unwritten)]);
     map.landed(blocks(2, 3), 4 * B);
-    map.failed(blocks(3, 4));
+    map.pending.failed(blocks(3, 4));
     assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(203), fresh: true })));
-    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (0, 1));
+    assert_eq!((map.pending.unrecorded_blocks(), map.pending.reserved().0), (0, 1));
     // The first block lands after one sharing its cluster has failed.
     let mut map = shared();
-    map.failed(blocks(2, 4));
+    map.pending.failed(blocks(2, 4));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)));
     map.landed(blocks(0, 1), 4 * B);
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::InPlace { to: at(202), fresh: true })));
@@ -326,10 +329,10 @@ fn blocks_that_share_a_new_cluster_land_with_the_first_or_convert_it_later() {
 #[test]
 fn the_places_of_blocks_that_share_a_cluster_are_void_once_its_allocation_is() {
     let mut map = shared();
-    map.failed(blocks(0, 1));
-    assert_eq!(map.in_flight(blocks(0, 4)), []);
+    map.pending.failed(blocks(0, 1));
+    assert_eq!(map.pending.in_flight(blocks(0, 4)), []);
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Allocate)));
-    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (4, 3));
+    assert_eq!((map.pending.unrecorded_blocks(), map.pending.reserved().0), (4, 3));
     assert_eq!(map.abandon(blocks(0, 4)), 1, "one cluster is reserved");
 }
 
@@ -339,7 +342,7 @@ fn unmapped_blocks_leave_nothing_known_of_their_clusters() {
     map.unmap(blocks(5, 6));
     assert_eq!(
         (map.first_unknown(blocks(0, 12)), map.read(8).map(|(_, known)| known)),
-        (Some(4), Some(Known::Hole))
+        (Some(4), Some(OnDisk::Hole))
     );
     let mut map = clustered();
     map.truncate(6, 6 * B);

@@ -6,7 +6,7 @@
 //! pulled up again once its only child fits into it.
 
 use super::clusters;
-use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use super::node_edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, RemainingRange, Stop};
 use crate::meta::PhysicalRun;
 use extant_format::{
     BlockRange, Corrupt, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
@@ -258,7 +258,11 @@ impl<'a, N: Nodes> Draft<'a, N> {
 
     /// Unmaps the end of `range`, as much as is in one leaf and fits the budget. Returns the
     /// remaining range.
-    pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
+    pub(crate) fn remove_back(
+        &mut self,
+        range: BlockRange,
+        budget: &mut Budget,
+    ) -> Result<RemainingRange, Stop> {
         let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
             let path = self.descend(end - 1)?;
@@ -293,7 +297,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     /// Moves extents that begin in `range` towards the start of the file by `by` blocks, over a
     /// hole of that length. `range` ends where the map does. One call moves those of the first leaf
     /// that has any. Returns the remaining range.
-    pub(crate) fn shift_left(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
+    pub(crate) fn shift_left(&mut self, range: BlockRange, by: u64) -> Result<RemainingRange, Stop> {
         let mut start = range.start;
         loop {
             let path = self.descend(start)?;
@@ -322,7 +326,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     /// Moves what `range` maps towards the end of the file by `by` blocks, where nothing is in the
     /// way. One call moves what the last leaf of the range maps. An extent that begins before the
     /// range is split. Returns the remaining range.
-    pub(crate) fn shift_right(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
+    pub(crate) fn shift_right(&mut self, range: BlockRange, by: u64) -> Result<RemainingRange, Stop> {
         let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
             let path = self.descend(end - 1)?;
