@@ -546,7 +546,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         Finder::Test("extant_fs", "ahead::a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it"),
         mutant(
             "blocks-ahead-make-no-orphan",
-            "crates/fs/src/file/backing.rs",
+            "crates/fs/src/file/size_on_disk.rs",
             "live.map.size.is_ahead(recorded_bytes)",
             "false",
         ),
@@ -555,8 +555,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         Finder::Test("extant_fs", "ahead::a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it"),
         mutant(
             "blocks-that-land-ahead-make-no-orphan",
-            "crates/fs/src/file/backing.rs",
-            "self.note_ahead(&mut handle, &mut live, size);",
+            "crates/fs/src/file/size_on_disk.rs",
+            "self.note_ahead(handle, live, bytes);",
             "",
         ),
     ),
@@ -568,8 +568,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "self.place(&run, is_journalled).await.map_err(refusal)",
             r#"{
             let placed = self.place(&run, is_journalled).await.map_err(refusal)?;
-            let on_device = placed.extents.iter().filter(|extent| extent.to != WriteTo::Backing);
-            let extents = on_device.map(|&extent| WrittenExtent { extent, result: Ok(()), bytes: None });
+            let on_device = placed.extents.iter().filter(|extent| extent.to != extant_cache::WriteTo::Backing);
+            let landed = |extent| extant_cache::WrittenExtent { extent, result: Ok(()), bytes: None };
+            let extents = on_device.map(|&extent| landed(extent));
             let early = WrittenRun { extents: extents.collect(), size_bytes: run.size_bytes };
             self.finish(&early).await.map_err(refusal)?;
             Ok(placed)

@@ -6,8 +6,8 @@
 //! blocks, which are not reused until that is durable. After a crash each piece is at its old or
 //! its new place, with the same bytes. Times and everything else visible to programs stay the same.
 
-use super::backing::{MapChange, RUNS_PER_HANDLE};
 use super::contents::Contents;
+use super::map_logging::{MapChange, RUNS_PER_HANDLE};
 use super::write::OpenFile;
 use crate::alloc::{Allocated, Privilege};
 use crate::map::block_state::{OnDisk, Stored};

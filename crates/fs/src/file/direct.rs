@@ -16,8 +16,10 @@
 //! Other requests go through the cache: those not in whole sectors, partial writes to blocks that
 //! hold no data yet, inline contents, and files with data=journal.
 
+use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::write::{OpenFile, cache_error};
+use super::reserving::Mark;
+use super::write::OpenFile;
 use crate::map::block_state::{OnDisk, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
@@ -195,11 +197,12 @@ impl OpenFile {
         // Before reserving blocks: once another writer of the same blocks ends, they are mapped or
         // given up.
         let _exclusion = self.mapping.exclude(bytes).await;
-        let pending = match contents.reserve_now(contents.blocks_of(bytes), self.privilege()).await {
-            Ok(pending) => pending,
-            Err(Error::NoSpace) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let pending =
+            match contents.reserve_as(contents.blocks_of(bytes), self.privilege(), Mark::DirtyNow).await {
+                Ok(pending) => pending,
+                Err(Error::NoSpace) => return Ok(None),
+                Err(error) => return Err(error),
+            };
         contents.touch();
         let written = self.write_reserved(bytes, held).await;
         self.give_up_rest(&pending, bytes, &written).await;

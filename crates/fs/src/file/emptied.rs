@@ -8,7 +8,7 @@
 
 use super::contents::Contents;
 use super::removal::{Removal, free_from};
-use super::resize::RECORD_CREDITS;
+use super::size_on_disk::RECORD_CREDITS;
 use super::write::OpenFile;
 use crate::Result;
 use crate::inode::{Orphan, Orphans};

@@ -4,8 +4,8 @@
 //! data. They leave the inode in the transaction that logs their block, so readers and crashes find
 //! them in exactly one place.
 
+use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::write::cache_error;
 use crate::Result;
 use crate::alloc::Privilege;
 use crate::journal::Handle;

@@ -12,8 +12,9 @@
 //! its dirty pages are written in the old mode and the log is checkpointed, so that neither a write
 //! in flight nor a replay can overwrite newer data.
 
-use super::backing::{DataBlock, Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
 use super::contents::Contents;
+use super::map_logging::{DataBlock, NODES_PER_HANDLE, RUNS_PER_HANDLE};
+use super::placement::Landed;
 use super::write::OpenFile;
 use crate::journal::STINT;
 use crate::map::block_state::{Stored, WasBefore};

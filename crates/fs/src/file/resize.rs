@@ -6,13 +6,13 @@
 //! extent that ends beyond the size, including its blocks below the size, so the size is recorded
 //! in the last step instead.
 
-use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
+use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::inline;
 use super::removal::{Step, free_from};
-use super::write::{OpenFile, cache_error};
+use super::size_on_disk::RECORD_CREDITS;
+use super::write::OpenFile;
 use crate::inode::{Orphan, Orphans};
-use crate::journal::{Credits, Handle};
+use crate::journal::Credits;
 use crate::meta::InodeCell;
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -21,10 +21,6 @@ use extant_format::{BlockRange, Inode, InodeFlags};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Credits of [`Contents::record`] and [`Contents::note_ahead`]: the inode, and the superblock,
-/// which may need a feature flag.
-pub(super) const RECORD_CREDITS: u32 = 2 + Orphans::CREDITS;
 
 /// Frees the blocks past the size of an inode whose truncation a crash interrupted, and takes it
 /// off the orphan list.
@@ -242,24 +238,6 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// Records a size requested by a caller, and the times of the change. Inline contents have
-    /// already moved to blocks. An inode still flagged as inline, but empty, loses the flag here,
-    /// since inline contents cannot have such a size.
-    pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
-        let now = self.writer.clock.now();
-        inline::leave(handle, &self.cell, self.sb());
-        {
-            let mut inode = handle.inode(&self.cell);
-            inode.set_size(bytes);
-            let stamp = inode.stamp(now);
-            inode.set_modified(stamp);
-            inode.set_changed(stamp);
-        }
-        if bytes >= LARGE_FILE_BYTES {
-            ensure_large_file(handle);
-        }
-    }
-
     /// Discards all dirty state of a file that is being deleted and is no longer read or written.
     pub(super) fn forget(&self) {
         self.emptied.store(0, Ordering::Release);
@@ -270,10 +248,5 @@ impl Contents {
         };
         drop(given_back);
         self.writer.alloc.close_window(self.number());
-    }
-
-    /// Whether the recorded size covers `bytes`.
-    pub(super) fn has_recorded(&self, bytes: u64) -> bool {
-        !self.is_emptied() && self.cell.read(Inode::size) >= bytes
     }
 }

@@ -6,10 +6,12 @@
 //! Before a range is remapped its pages leave the cache, and none returns until the map has
 //! changed. Bytes in partly covered blocks are zeroed through the cache.
 
-use super::backing::{MapChange, RUNS_PER_HANDLE};
+use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::resize::RECORD_CREDITS;
-use super::write::{OpenFile, cache_error};
+use super::map_logging::{MapChange, RUNS_PER_HANDLE};
+use super::reserving::Mark;
+use super::size_on_disk::RECORD_CREDITS;
+use super::write::OpenFile;
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::journal::{Credits, STINT};
 use crate::map::block_state::OnDisk;
@@ -19,7 +21,7 @@ use crate::map::node_edit::RemainingRange;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, Extent, RoCompat, VolumeBlock};
+use extant_format::{BlockRange, Extent, VolumeBlock};
 use futures_util::future::BoxFuture;
 
 /// Bytes of a cache page.
@@ -154,7 +156,7 @@ impl OpenFile {
                 written?;
             }
         }
-        let holes = contents.reserve_holes(blocks, self.privilege()).await?;
+        let holes = contents.reserve_as(blocks, self.privilege(), Mark::Holes).await?;
         let placed = contents.place_holes(&holes).await;
         if placed.is_err() {
             contents.unreserve_all(&holes, 0);
@@ -391,18 +393,6 @@ impl Contents {
         ByteRange::new(blocks.start << self.block.log2(), blocks.end << self.block.log2())
     }
 
-    /// The largest size of any file on the volume, regardless of the form of its map and not
-    /// counting the map's own blocks (`s_maxbytes`).
-    fn addressable_bytes(&self) -> u64 {
-        let bits = self.block.log2();
-        let countable = match self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
-            true => u64::MAX,
-            // `i_blocks` counts units of 512 bytes in 32 bits.
-            false => u64::from(u32::MAX) >> (bits - 9),
-        };
-        countable.min((1 << 32) - 1) << bits
-    }
-
     /// Clusters in which a range has both a hole and blocks that are delayed or being allocated by
     /// their write.
     async fn contested_clusters(&self, blocks: BlockRange) -> Result<Vec<BlockRange>> {
@@ -517,12 +507,6 @@ impl Contents {
             0
         })
         .await
-    }
-
-    /// Preferred place for nodes of the map.
-    pub(super) fn near(&self, block: u64) -> VolumeBlock {
-        let live = self.live.lock();
-        self.goal(&live, block)
     }
 
     /// Makes the written blocks of a range unwritten. The file has `size` bytes and no writes in

@@ -1,9 +1,8 @@
 //! Makes a file durable: first its data, then the transaction that points to them.
 
-use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
-use super::contents::{Contents, Live};
-use super::resize::RECORD_CREDITS;
-use super::write::{OpenFile, cache_error};
+use super::cache_errors::cache_error;
+use super::contents::Contents;
+use super::write::OpenFile;
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Mapping, ReadOrder};
@@ -151,35 +150,6 @@ impl Contents {
         let inode = self.number();
         let what = format!("inode {inode}: its size of {size} bytes is not recorded, only {recorded}");
         Err(Error::NotWritten(what))
-    }
-
-    /// Records the size that the file has reached on the device. Normally the end of write-back
-    /// does so when blocks land; this covers the case that the blocks before them were given up.
-    /// The caller holds the inode's lock.
-    ///
-    /// # Errors
-    /// Why the journal gave up.
-    pub(super) async fn record_reached(&self) -> Result<()> {
-        let _edits = self.edits.write().await;
-        let reached = |live: &Live| {
-            let recorded = self.recorded_bytes();
-            let bytes = live.map.recordable_bytes(recorded);
-            (bytes > recorded).then_some(bytes)
-        };
-        // The old contents of an emptied file say nothing about the new ones.
-        if self.is_emptied() || reached(&self.live.lock()).is_none() {
-            return Ok(());
-        }
-        let mut handle = self.writer.journal.start(Credits(RECORD_CREDITS)).await?;
-        let mut live = self.live.lock();
-        if let Some(bytes) = reached(&live) {
-            handle.inode(&self.cell).set_size(bytes);
-            self.note_ahead(&mut handle, &mut live, bytes);
-            if bytes >= LARGE_FILE_BYTES {
-                ensure_large_file(&mut handle);
-            }
-        }
-        Ok(())
     }
 
     /// Logs times that changed with the data.

@@ -1,8 +1,9 @@
 //! The table of files whose contents are in memory.
 
+use super::cache_errors::cache_error;
 use super::contents::{Contents, MEMORY_BYTES, Unlogged};
 use super::read::check_size;
-use super::write::{FileOptions, OpenFile, cache_error};
+use super::write::{FileOptions, OpenFile};
 use crate::alloc::{GivesBack, WantsSpace};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
@@ -62,7 +63,7 @@ struct Entry {
 impl Entry {
     /// Whether a sync would have nothing to write, wait for or log.
     fn is_idle(&self) -> bool {
-        self.mapping.is_settled() && self.contents.rest() == Unlogged::Idle
+        self.mapping.is_settled() && self.contents.unlogged() == Unlogged::Idle
     }
 }
 
@@ -287,7 +288,7 @@ impl Table {
         let unused = |entry: &Entry| entry.contents.cell.openers() == 0 && entry.mapping.is_settled();
         let (mut idle, mut unlogged) = (Vec::new(), Vec::new());
         for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
-            match entry.contents.rest() {
+            match entry.contents.unlogged() {
                 Unlogged::Idle => idle.push((entry.used, number)),
                 Unlogged::TimesUnlogged => unlogged.push(entry.contents.clone()),
                 Unlogged::Busy => {}

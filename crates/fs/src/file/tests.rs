@@ -297,8 +297,8 @@ fn files_hold_what_was_written_on_every_geometry() {
 
 #[test]
 fn names_of_errors_survive_the_cache() {
-    let error = backing::refusal(Error::NoSpace);
-    assert!(matches!(write::cache_error(error.into()), Error::NoSpace));
+    let error = cache_errors::refusal(Error::NoSpace);
+    assert!(matches!(cache_errors::cache_error(error.into()), Error::NoSpace));
 }
 
 #[test]

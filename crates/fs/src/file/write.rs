@@ -4,14 +4,13 @@
 //! acknowledged. Write-back allocates them. The file grows in memory at once, and on the volume
 //! when its data are there.
 
+use super::cache_errors::cache_error;
 use super::contents::Contents;
 use crate::alloc::Privilege;
 use crate::xattr::live::{drop_capabilities, may_have_any};
 use crate::{Error, Result};
-use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile, WouldWait};
-use extant_format::{
-    BlockRange, ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block,
-};
+use extant_cache::{ByteRange, Mapping, OpenFile as CachedFile, WouldWait};
+use extant_format::{InodeFlags, InodeNumber};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -265,70 +264,5 @@ impl Drop for OpenFile {
 impl fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OpenFile({}, {:?})", self.inode(), self.options)
-    }
-}
-
-impl Contents {
-    /// The largest size, limited by what the map can address and what `i_blocks` can count. Files
-    /// with a map of pointers are always limited as if without `huge_file`.
-    pub(super) fn max_bytes(&self) -> u64 {
-        let bits = self.block.log2();
-        let addressed = (1 << 32) - 1;
-        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; the map's own blocks
-        // count too.
-        let countable = u64::from(u32::MAX) >> (bits - 9);
-        if self.uses_extents() {
-            if self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
-                return addressed << bits;
-            }
-            // Assumes nodes at least half full; each node except the root has one entry in its
-            // parent.
-            let half = (ExtentNode::capacity(self.block.byte_len(), false) / 2) as u64;
-            return addressed.min(countable - countable / (half - 1) - 1) << bits;
-        }
-        let per_block = u64::from(pointers_per_block(self.block));
-        let pointers = countable / per_block + countable / per_block / per_block + 4;
-        indirect_capacity(self.block).min(countable - pointers).min(addressed) << bits
-    }
-
-    /// Updates the inode's times for a change of its contents. The transaction that logs the data,
-    /// or a sync, logs them.
-    pub(super) fn touch(&self) {
-        let now = self.writer.clock.now();
-        // Under the lock, so that a sync that sees the new times also sees them as unlogged.
-        let mut live = self.live.lock();
-        live.times_unlogged |= self.cell.touch_contents(now);
-    }
-
-    /// Whether byte `end` is inside a block that holds, or will hold, data.
-    pub(super) async fn ends_in_data(&self, end: u64) -> Result<bool> {
-        if end.is_multiple_of(self.block.bytes().into()) {
-            return Ok(false);
-        }
-        self.has_data(end >> self.block.log2()).await
-    }
-
-    /// Whether a block holds, or will hold, data.
-    pub(super) async fn has_data(&self, block: u64) -> Result<bool> {
-        loop {
-            // A concurrent reader's lookup may evict what this one has found.
-            self.know(BlockRange::one(block)).await?;
-            if let Some(has_data) = self.live.lock().map.has_data(block) {
-                return Ok(has_data);
-            }
-        }
-    }
-}
-
-/// Unwraps this crate's error from a cache error.
-pub(super) fn cache_error(error: CacheError) -> Error {
-    match error {
-        CacheError::Io(error) => Error::Io(error),
-        CacheError::Backing(error) => match error.get::<Error>() {
-            Some(own) => own.clone(),
-            None => Error::NotWritten(error.to_string()),
-        },
-        CacheError::TooLarge { bytes } => Error::TooBig(format!("a file of {bytes} bytes")),
-        other => Error::NotWritten(other.to_string()),
     }
 }

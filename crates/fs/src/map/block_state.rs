@@ -184,3 +184,9 @@ pub(crate) struct Need {
     /// Unwritten and implied blocks that become dirty.
     pub(crate) converted_blocks: u64,
 }
+
+impl Need {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.delayed_blocks + self.converted_blocks == 0
+    }
+}
