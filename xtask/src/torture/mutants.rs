@@ -266,20 +266,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "Vec::new()",
         ),
     ),
-    mutant("synchronous-write-leaves-the-size", "crates/fs/src/file/sync.rs", "self.size()", "0"),
+    mutant("synchronous-write-leaves-the-size", "crates/fs/src/file/fsync.rs", "self.size()", "0"),
     mutant(
         "synchronous-rewrite-without-commit",
-        "crates/fs/src/file/sync.rs",
+        "crates/fs/src/file/fsync.rs",
         "let _sync = contents.writer.disk.begin_sync();",
         r#"let _sync = contents.writer.disk.begin_sync();
         if contents.is_emptied() && bytes != ByteRange::ALL {
             return self.pages.sync_range(bytes).await.map_err(cache_error);
         }"#,
     ),
-    mutant("fsync-without-commit", "crates/fs/src/file/sync.rs", "journal.commit(tid).await?;", ""),
+    mutant("fsync-without-commit", "crates/fs/src/file/fsync.rs", "journal.commit(tid).await?;", ""),
     mutant(
         "fsync-without-flush",
-        "crates/fs/src/file/sync.rs",
+        "crates/fs/src/file/fsync.rs",
         "journal.flush_since(written).await",
         "Ok(())",
     ),
@@ -594,7 +594,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         Finder::Cases,
         mutant(
             "preallocated-blocks-are-written",
-            "crates/fs/src/file/space.rs",
+            "crates/fs/src/file/fallocate.rs",
             "placed.push(unwritten(run.until(at), to));",
             "placed.push(crate::map::change::written(run.until(at), to));",
         ),
@@ -612,7 +612,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         Finder::Test("extant_fs", "journalled::a_file_may_be_journalled_for_a_while"),
         mutant(
             "journalled-data-are-not-home-first",
-            "crates/fs/src/file/journalled.rs",
+            "crates/fs/src/file/data_journal.rs",
             "contents.writer.journal.commit_home().await",
             "Ok(())",
         ),

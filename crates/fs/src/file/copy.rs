@@ -1,8 +1,8 @@
 //! Copies ranges between files of one volume (`copy_file_range(2)`), through the cache. Holes stay
 //! holes.
 
-use super::space::Fallocate;
-use super::write::OpenFile;
+use super::fallocate::Fallocate;
+use super::open_file::OpenFile;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
 use std::sync::Arc;

@@ -18,8 +18,8 @@
 
 use super::cache_errors::cache_error;
 use super::contents::Contents;
+use super::open_file::OpenFile;
 use super::reserving::Mark;
-use super::write::OpenFile;
 use crate::map::block_state::{OnDisk, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
@@ -29,7 +29,7 @@ use futures_util::future::{Either, join_all, select};
 use std::pin::pin;
 
 /// A run of a request's bytes on the device; with `None` it reads as zeroes.
-type Run = (Option<Sector>, u64);
+type DeviceRun = (Option<Sector>, u64);
 
 impl OpenFile {
     /// Reads into `buf` from byte `at` on. Returns the buffer and the number of bytes read, which
@@ -292,7 +292,7 @@ impl OpenFile {
     }
 
     /// Writes a buffer to these runs, and `zeroes` zero bytes after the last one.
-    async fn write_runs(&self, held: &mut Option<Buf>, runs: &[Run], zeroes: u64) -> Result<()> {
+    async fn write_runs(&self, held: &mut Option<Buf>, runs: &[DeviceRun], zeroes: u64) -> Result<()> {
         let contents = &*self.contents;
         if let Some(cause) = contents.writer.journal.failure() {
             return Err(cause);
@@ -319,7 +319,7 @@ impl OpenFile {
 }
 
 /// Appends a run, merging it into the last one if it is contiguous, up to `most` bytes.
-fn push(runs: &mut Vec<Run>, (at, mut bytes): Run, most: u64) {
+fn push(runs: &mut Vec<DeviceRun>, (at, mut bytes): DeviceRun, most: u64) {
     let mut at = at;
     if let Some((last_at, last_bytes)) = runs.last_mut() {
         let goes_on = match (*last_at, at) {
@@ -360,7 +360,7 @@ impl Contents {
 
     /// Where the bytes of a range are, as far as the in-memory map knows, and the end of the known
     /// part. No page of the range is dirty.
-    fn known_runs(&self, bytes: ByteRange) -> (Vec<Run>, u64) {
+    fn known_runs(&self, bytes: ByteRange) -> (Vec<DeviceRun>, u64) {
         let most = self.device().limits().max_bytes;
         let mut runs = Vec::new();
         let mut at = bytes.start;
@@ -439,7 +439,7 @@ impl Contents {
     }
 
     /// Places of a range, if it only overwrites blocks that are mapped and logged.
-    fn overwritten_runs(&self, bytes: ByteRange) -> Option<Vec<Run>> {
+    fn overwritten_runs(&self, bytes: ByteRange) -> Option<Vec<DeviceRun>> {
         let most = self.device().limits().max_bytes;
         let live = self.live.lock();
         let mut runs = Vec::new();
@@ -467,7 +467,7 @@ impl Contents {
     }
 
     /// Submits a bio for these runs, whose total length equals the bio's.
-    fn start(&self, mut bio: Bio, runs: &[Run]) {
+    fn start(&self, mut bio: Bio, runs: &[DeviceRun]) {
         if let [(Some(at), bytes)] = *runs
             && bytes == bio.bytes
         {

@@ -1,9 +1,9 @@
 //! Logs what has landed: bitmaps, nodes, map and size in one handle.
 
 use super::contents::{Contents, FileState};
-use super::inline;
+use super::freeing::Removal;
+use super::inline_contents;
 use super::placement::Landed;
-use super::removal::Removal;
 use crate::alloc::{Allocated, Pins, Privilege, Reservation};
 use crate::inode::Orphans;
 use crate::journal::{Credits, Handle};
@@ -198,7 +198,7 @@ impl Contents {
         // Done before locking the map, because readers and writers wait for that lock.
         data.iter().for_each(|block| block.put(&mut handle));
         let mut live = self.live.lock();
-        inline::leave(&mut handle, &self.cell, sb);
+        inline_contents::leave(&mut handle, &self.cell, sb);
         let data_blocks = settle(&mut handle, &mut live, &planned.rest);
         places.into_iter().for_each(|place| alloc.log(&mut handle, place));
         if let Some(old) = old {

@@ -8,9 +8,9 @@
 
 use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::removal::{Step, free_from};
+use super::freeing::{FreeingStep, free_from};
+use super::open_file::OpenFile;
 use super::size_on_disk::RECORD_CREDITS;
-use super::write::OpenFile;
 use crate::inode::{Orphan, Orphans};
 use crate::journal::Credits;
 use crate::meta::InodeCell;
@@ -52,7 +52,7 @@ impl OpenFile {
     }
 
     /// With `delays`, a file that becomes empty may keep its old contents on the volume until it
-    /// gets new ones (`emptied`).
+    /// gets new ones (`delayed_truncate`).
     pub(super) async fn change_size(&self, bytes: u64, delays: bool) -> Result<()> {
         let file = self.reopened();
         // If stopped halfway, memory would treat blocks that the volume still maps as holes.
@@ -196,7 +196,7 @@ impl OpenFile {
             return Ok(());
         }
         let orphans = &contents.writer.orphans;
-        let records_size = |step: Step| if orphans.are_recorded() { step.first } else { step.last };
+        let records_size = |step: FreeingStep| if orphans.are_recorded() { step.first } else { step.last };
         let freeing = free_from(
             &contents.writer,
             &contents.cell,

@@ -2,7 +2,7 @@
 //! device.
 
 use super::contents::{Contents, FileState};
-use super::inline;
+use super::inline_contents;
 use crate::Result;
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
@@ -31,7 +31,7 @@ impl Contents {
     /// since inline contents cannot have such a size.
     pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
         let now = self.writer.clock.now();
-        inline::leave(handle, &self.cell, self.sb());
+        inline_contents::leave(handle, &self.cell, self.sb());
         {
             let mut inode = handle.inode(&self.cell);
             inode.set_size(bytes);

@@ -76,7 +76,7 @@ pub(super) struct Bed {
     pub(super) rt: Rt,
     pub(super) cache: PageCache,
     pub(super) writer: Arc<Writer>,
-    pub(super) files: Arc<Files>,
+    pub(super) files: Arc<FilesInMemory>,
 }
 
 impl Bed {
@@ -92,7 +92,7 @@ impl Bed {
         let errors = Errors::new(ErrorPolicy::Continue);
         let (writer, _) =
             Writer::new(rt, store, journal, &disk, vec![], &[], Some(NOW), errors).await.unwrap();
-        let files = Files::new(&writer, &disk);
+        let files = FilesInMemory::new(&writer, &disk);
         Self { rt: rt.clone(), cache, writer, files }
     }
 

@@ -54,7 +54,7 @@ pub(crate) use stored_names::StoredNames;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
 use crate::alloc::{GivesBack, Privilege};
-use crate::file::Files;
+use crate::file::FilesInMemory;
 use crate::meta::{InodeCell, InodeEdit};
 use crate::quota::{Owners, Quotas, Room};
 use crate::writer::Writer;
@@ -76,7 +76,7 @@ use std::sync::{Arc, OnceLock, Weak};
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) writer: Arc<Writer>,
-    pub(crate) files: Arc<Files>,
+    pub(crate) files: Arc<FilesInMemory>,
     /// Held while a name moves between directories, so that the hierarchy cannot change.
     renames: RwLock,
     /// Files created without a name, which may still get one.
@@ -123,7 +123,7 @@ impl Namespace {
     /// Creates the namespace of a volume whose open files are in `files`. Memory for known names
     /// and indexes is charged to the cache of `disk`. When the volume is full, unused inodes are
     /// deleted to free their space.
-    pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
+    pub(crate) fn new(writer: &Arc<Writer>, files: Arc<FilesInMemory>, disk: &Disk) -> Arc<Self> {
         let (unnamed, known, sound_trees) = Default::default();
         let renames = RwLock::new(writer.store.locks());
         let (writer, indexes, quotas) = (writer.clone(), Indexes::new(disk), OnceLock::new());

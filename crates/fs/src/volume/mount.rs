@@ -6,7 +6,7 @@ use super::orphans::orphan_file_blocks;
 use super::own_blocks::own_blocks;
 use super::owners::{self, Findings};
 use super::{OpenOptions, Volume};
-use crate::file::Files;
+use crate::file::FilesInMemory;
 use crate::journal::{Journal, JournalOptions, LOG_BLOCKS_MIN, LogDevice};
 use crate::meta::{Buffers, MetaStore, RemovalStep, Tid};
 use crate::names::Namespace;
@@ -233,7 +233,7 @@ impl Volume {
         writer.alloc.distrust(contested, distrusted, unmarked);
         // The descriptor's flags may say that no inode of its group was ever in use.
         writer.inodes.check_live(&root, Place::Superblock)?;
-        let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
+        let namespace = Namespace::new(&writer, FilesInMemory::new(&writer, disk), disk);
         if let Some(quotas) = Quotas::load(&raw, &writer).await? {
             namespace.keep_quotas(&quotas);
         }

@@ -7,9 +7,9 @@
 //! other changes.
 
 use super::contents::Contents;
-use super::removal::{Removal, free_from};
+use super::freeing::{Removal, free_from};
+use super::open_file::OpenFile;
 use super::size_on_disk::RECORD_CREDITS;
-use super::write::OpenFile;
 use crate::Result;
 use crate::inode::{Orphan, Orphans};
 use crate::journal::Credits;

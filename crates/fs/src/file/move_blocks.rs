@@ -8,7 +8,7 @@
 
 use super::contents::Contents;
 use super::map_logging::{MapChange, RUNS_PER_HANDLE};
-use super::write::OpenFile;
+use super::open_file::OpenFile;
 use crate::alloc::{Allocated, Privilege};
 use crate::map::block_state::{OnDisk, Stored};
 use crate::map::change::{Change, unwritten, written};
@@ -41,13 +41,13 @@ pub struct Defragmented {
 
 /// Blocks adjacent both in the file and on the volume, all written or all unwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
+struct MovedPiece {
     blocks: BlockRange,
     at: VolumeBlock,
     is_written: bool,
 }
 
-impl Piece {
+impl MovedPiece {
     fn end(&self) -> VolumeBlock {
         VolumeBlock(self.at.0 + self.blocks.len())
     }
@@ -61,7 +61,7 @@ impl Piece {
 }
 
 /// Counts the runs adjacent on the volume; `pieces` are in file order.
-fn runs(pieces: &[Piece]) -> u64 {
+fn runs(pieces: &[MovedPiece]) -> u64 {
     let breaks = pieces.windows(2).filter(|pair| pair[0].end() != pair[1].at).count();
     breaks as u64 + u64::from(!pieces.is_empty())
 }
@@ -151,7 +151,7 @@ impl OpenFile {
     /// the number of runs.
     async fn place_stretch(
         &self,
-        stretch: &[Piece],
+        stretch: &[MovedPiece],
         near: VolumeBlock,
         before: u64,
     ) -> Result<Option<Vec<Allocated>>> {
@@ -173,7 +173,7 @@ impl OpenFile {
         Ok(Some(places))
     }
 
-    async fn move_stretch(&self, stretch: &[Piece], places: Vec<Allocated>) -> Result<()> {
+    async fn move_stretch(&self, stretch: &[MovedPiece], places: Vec<Allocated>) -> Result<()> {
         let mut at = stretch[0].blocks.start;
         for mut place in places {
             loop {
@@ -185,7 +185,7 @@ impl OpenFile {
                 let blocks = place.run().blocks.min(stretch[last].blocks.end - at).min(most);
                 let part = if blocks < place.run().blocks { Some(place.split_front(blocks)) } else { None };
                 let range = BlockRange::at(at, blocks);
-                let pieces: Vec<Piece> =
+                let pieces: Vec<MovedPiece> =
                     stretch[first..=last].iter().filter_map(|piece| piece.within(range)).collect();
                 at = range.end;
                 match part {
@@ -203,8 +203,8 @@ impl OpenFile {
 
 impl Contents {
     /// Returns the next stretch of blocks without a hole at or after `at`, and moves `at` past it.
-    async fn stretch(&self, at: &mut u64) -> Result<Vec<Piece>> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    async fn stretch(&self, at: &mut u64) -> Result<Vec<MovedPiece>> {
+        let mut pieces: Vec<MovedPiece> = Vec::new();
         while *at < BlockRange::MAP_END {
             self.know(BlockRange::one(*at)).await?;
             let Some((run, stored)) = self.live.lock().map.stored(*at) else { continue };
@@ -221,14 +221,14 @@ impl Contents {
             *at = blocks.end;
             match pieces.last_mut().filter(|last| last.is_written == is_written && last.end() == at_block) {
                 Some(last) => last.blocks.end = blocks.end,
-                None => pieces.push(Piece { blocks, at: at_block, is_written }),
+                None => pieces.push(MovedPiece { blocks, at: at_block, is_written }),
             }
         }
         Ok(pieces)
     }
 
     /// Copies pieces to their new place and maps it in one transaction.
-    async fn move_pieces(&self, pieces: &[Piece], place: Allocated, size: u64) -> Result<()> {
+    async fn move_pieces(&self, pieces: &[MovedPiece], place: Allocated, size: u64) -> Result<()> {
         let to = place.run().start;
         let first = pieces[0].blocks.start;
         let place_of = |block: u64| VolumeBlock(to.0 + (block - first));
@@ -270,7 +270,7 @@ impl Contents {
     }
 
     /// Copies a piece on the device, with several requests in flight.
-    async fn copy_blocks(&self, piece: &Piece, to: VolumeBlock) -> Result<()> {
+    async fn copy_blocks(&self, piece: &MovedPiece, to: VolumeBlock) -> Result<()> {
         let device = self.writer.disk.device();
         let log2 = self.block.log2();
         let sector = |at: VolumeBlock| at.0 << (log2 - 9);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn runs_are_what_is_adjacent_on_the_volume() {
-        let piece = |start, end, at, is_written| Piece {
+        let piece = |start, end, at, is_written| MovedPiece {
             blocks: BlockRange::new(start, end),
             at: VolumeBlock(at),
             is_written,

@@ -1,6 +1,6 @@
 //! Files of a volume open for reading, with their pages cached.
 
-use super::cache_errors::refusal;
+use crate::file::cache_errors::refusal;
 use crate::map::Mapper;
 use crate::meta::CHUNK_BYTES;
 use crate::view::View;

@@ -1,7 +1,7 @@
 //! A file's contents from start to end, skipping what cannot be read.
 
-use super::OpenFile;
-use super::read::Inline;
+use super::stored_file::Inline;
+use crate::file::open_file::OpenFile;
 use crate::map::RunWalker;
 use crate::meta::CHUNK_BYTES;
 use crate::view::View;

@@ -2,7 +2,7 @@
 
 use super::cache_errors::cache_error;
 use super::contents::Contents;
-use super::write::OpenFile;
+use super::open_file::OpenFile;
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Mapping, ReadOrder};

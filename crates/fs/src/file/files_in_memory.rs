@@ -2,8 +2,8 @@
 
 use super::cache_errors::cache_error;
 use super::contents::{Contents, MEMORY_BYTES, Unlogged};
-use super::read::check_size;
-use super::write::{FileOptions, OpenFile};
+use super::open_file::{FileOptions, OpenFile};
+use super::stored::check_size;
 use crate::alloc::{GivesBack, WantsSpace};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
@@ -30,7 +30,7 @@ const SHRINK_LOOKS: usize = 512;
 
 /// Files with pages in memory, by inode.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct FilesInMemory {
     writer: Arc<Writer>,
     disk: Disk,
     /// Charges the files' maps and everything else except pages.
@@ -41,7 +41,7 @@ pub(crate) struct Files {
 
 #[derive(Debug, Default)]
 struct Table {
-    files: HashMap<InodeNumber, Entry, FxBuildHasher>,
+    files: HashMap<InodeNumber, FileInMemory, FxBuildHasher>,
     /// Incremented with every open.
     turn: u64,
     /// The file at which the next call to shrink starts.
@@ -54,20 +54,20 @@ struct Table {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct FileInMemory {
     contents: Arc<Contents>,
     mapping: Mapping,
     used: u64,
 }
 
-impl Entry {
+impl FileInMemory {
     /// Whether a sync would have nothing to write, wait for or log.
     fn is_idle(&self) -> bool {
         self.mapping.is_settled() && self.contents.unlogged() == Unlogged::Idle
     }
 }
 
-impl Files {
+impl FilesInMemory {
     /// Creates an empty table with pages on `disk`. Its files give space back when the volume is
     /// full.
     pub(crate) fn new(writer: &Arc<Writer>, disk: &Disk) -> Arc<Self> {
@@ -135,11 +135,11 @@ impl Files {
         self.account.charged_bytes()
     }
 
-    fn entry(&self, cell: &Arc<InodeCell>) -> Entry {
+    fn entry(&self, cell: &Arc<InodeCell>) -> FileInMemory {
         let contents = Arc::new(Contents::new(self.writer.clone(), cell.clone(), &self.account));
         let size = cell.read(Inode::size);
         let mapping = self.disk.mapping(contents.clone(), cell.number().0.into(), size);
-        Entry { contents, mapping, used: 0 }
+        FileInMemory { contents, mapping, used: 0 }
     }
 
     /// Size of a file in memory, which may be ahead of the recorded one, and its blocks beyond the
@@ -159,13 +159,13 @@ impl Files {
     /// # Errors
     /// The first error encountered; the other files are written regardless.
     pub(crate) async fn write_back(&self) -> Result<()> {
-        let mut busy: Vec<Entry> =
+        let mut busy: Vec<FileInMemory> =
             self.table.lock().files.values().filter(|entry| !entry.is_idle()).cloned().collect();
         busy.sort_unstable_by_key(|entry| entry.contents.number());
         let mappings: Vec<_> = busy.iter().map(|entry| entry.mapping.clone()).collect();
         let results = self.disk.write_back(&mappings).await;
         let mut all = Ok(());
-        for (Entry { contents, .. }, written) in busy.iter().zip(results) {
+        for (FileInMemory { contents, .. }, written) in busy.iter().zip(results) {
             let emptied = match &written {
                 Ok(()) => contents.log_emptied().await,
                 Err(_) => Ok(()),
@@ -178,7 +178,8 @@ impl Files {
 
     /// Files that a sync has work for, with their sizes, as input for [`Self::record_sizes`].
     pub(crate) fn sizes(&self) -> Vec<(Arc<Contents>, Mapping, u64)> {
-        let sizes = |entry: &Entry| (entry.contents.clone(), entry.mapping.clone(), entry.mapping.size());
+        let sizes =
+            |entry: &FileInMemory| (entry.contents.clone(), entry.mapping.clone(), entry.mapping.size());
         let mut busy: Vec<_> =
             self.table.lock().files.values().filter(|entry| !entry.is_idle()).map(sizes).collect();
         busy.sort_unstable_by_key(|(contents, ..)| contents.number());
@@ -233,7 +234,7 @@ impl Files {
             table.is_cleared = true;
             std::mem::take(&mut table.files)
         };
-        for Entry { mapping, .. } in files.into_values() {
+        for FileInMemory { mapping, .. } in files.into_values() {
             mapping.discard();
         }
     }
@@ -260,7 +261,7 @@ impl Files {
         }
     }
 
-    async fn forget_entry(&self, entry: Entry) -> Result<()> {
+    async fn forget_entry(&self, entry: FileInMemory) -> Result<()> {
         entry.mapping.set_size(0).await.map_err(cache_error)?;
         // This also covers a deletion that was dropped at this point earlier: the new one finds the
         // file and waits.
@@ -277,7 +278,7 @@ impl Files {
 impl Table {
     /// Removes unused clean files beyond the number kept, to be dropped without the lock. Also
     /// returns those that could be removed if their times were logged.
-    fn evict(&mut self, kept: usize) -> (Vec<Entry>, Vec<Arc<Contents>>) {
+    fn evict(&mut self, kept: usize) -> (Vec<FileInMemory>, Vec<Arc<Contents>>) {
         // Not at every open, since each scan visits files that cannot be evicted again.
         if self.files.len() <= kept || self.came < kept / 2 {
             return Default::default();
@@ -285,7 +286,7 @@ impl Table {
         self.came = 0;
         // A second mapping next to a write in flight would read the block's old contents, and might
         // write them back first.
-        let unused = |entry: &Entry| entry.contents.cell.openers() == 0 && entry.mapping.is_settled();
+        let unused = |entry: &FileInMemory| entry.contents.cell.openers() == 0 && entry.mapping.is_settled();
         let (mut idle, mut unlogged) = (Vec::new(), Vec::new());
         for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
             match entry.contents.unlogged() {
@@ -298,12 +299,12 @@ impl Table {
         unlogged.sort_unstable_by_key(|contents| contents.number());
         idle.truncate(self.files.len() - kept / 2);
         let gone: Vec<_> = idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect();
-        gone.iter().for_each(|entry: &Entry| entry.contents.cell.set_has_contents(false));
+        gone.iter().for_each(|entry: &FileInMemory| entry.contents.cell.set_has_contents(false));
         (gone, unlogged)
     }
 }
 
-impl Shrink for Files {
+impl Shrink for FilesInMemory {
     /// Forgets the maps of files without openers. Their pages stay.
     fn shrink(&self, bytes: u64) -> u64 {
         let mut table = self.table.lock();
@@ -325,7 +326,7 @@ impl Shrink for Files {
 
 /// Gives space back by writing back delayed blocks, which frees what was reserved in excess.
 #[derive(Debug)]
-struct WriteBackGiver(Weak<Files>);
+struct WriteBackGiver(Weak<FilesInMemory>);
 
 impl GivesBack for WriteBackGiver {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -341,7 +342,7 @@ impl GivesBack for WriteBackGiver {
 /// Retries write-back of files that found no place for their data. Writes reserve their space, but
 /// that may have been in a group that turned out to be damaged.
 #[derive(Debug)]
-struct Unplaced(Weak<Files>);
+struct Unplaced(Weak<FilesInMemory>);
 
 impl WantsSpace for Unplaced {
     fn space_returned(&self) {

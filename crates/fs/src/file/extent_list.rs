@@ -6,8 +6,8 @@
 //! are holes.
 
 use super::contents::Contents;
-use super::read::File;
-use super::write::OpenFile;
+use super::open_file::OpenFile;
+use super::stored::File;
 use crate::Result;
 use crate::map::block_state::Stored;
 use crate::map::{RunWalker, Unmapped};

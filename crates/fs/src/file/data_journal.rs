@@ -14,8 +14,8 @@
 
 use super::contents::Contents;
 use super::map_logging::{DataBlock, NODES_PER_HANDLE, RUNS_PER_HANDLE};
+use super::open_file::OpenFile;
 use super::placement::Landed;
-use super::write::OpenFile;
 use crate::journal::STINT;
 use crate::map::block_state::{Stored, WasBefore};
 use crate::map::growth::pointer_growth;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Position of a step within a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct FreeingStep {
     /// No step came before it.
     pub(crate) first: bool,
     /// No step follows it.
@@ -32,7 +32,7 @@ pub(crate) async fn free_from(
     cell: &Arc<InodeCell>,
     from: u64,
     credits: Credits,
-    mut beside: impl FnMut(&mut Handle, Step),
+    mut beside: impl FnMut(&mut Handle, FreeingStep),
 ) -> Result<()> {
     let sb = writer.store.shape();
     let mut rest = Some(BlockRange::from_block(from));
@@ -44,7 +44,7 @@ pub(crate) async fn free_from(
         {
             let mut handle = writer.journal.start(Credits(removal.credits(sb) + credits.0)).await?;
             removal.apply(writer, &mut handle, cell);
-            beside(&mut handle, Step { first, last: rest.is_none() });
+            beside(&mut handle, FreeingStep { first, last: rest.is_none() });
         }
         first = false;
         if rest.is_some() {

@@ -1,0 +1,31 @@
+//! Cached reads of an open file.
+
+use super::cache_errors::cache_error;
+use super::open_file::OpenFile;
+use crate::Result;
+use extant_cache::WouldWait;
+
+impl OpenFile {
+    /// Reads from byte `at` on. Returns the number of bytes read, which is smaller than asked for
+    /// at the end of the file.
+    ///
+    /// # Errors
+    /// Nothing could be read.
+    pub async fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        let read = async { self.pages.read(at, to).await.map_err(cache_error) };
+        self.contents.writer.guarded(read).await
+    }
+
+    /// As [`OpenFile::read`], for callers that must not wait: reads everything from memory or
+    /// reports how much of it was there.
+    ///
+    /// # Errors
+    /// The rest must be read from the device, or the volume's errors must be checked first. Nothing
+    /// is started.
+    pub fn try_read(&self, at: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        match self.contents.writer.may_halt() {
+            true => Err(WouldWait { done_bytes: 0 }),
+            false => self.pages.try_read(at, to),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Cached writes to an open file.
+//!
+//! A write reserves its blocks, and the nodes that mapping them may need, before it is
+//! acknowledged. Write-back allocates them. The file grows in memory at once, and on the volume
+//! when its data are there.
+
+use super::cache_errors::cache_error;
+use super::open_file::OpenFile;
+use crate::{Error, Result};
+use extant_cache::ByteRange;
+
+/// Bytes reserved and copied in one step.
+const STEP_BYTES: u64 = 1 << 20;
+
+impl OpenFile {
+    /// Writes from byte `at` on, or at the end of the file with [`FileOptions::append`]. Returns
+    /// the number of bytes written, which is smaller than asked for if space runs out. The data are
+    /// in memory when this returns, unless the options say otherwise, and durable after
+    /// [`OpenFile::sync`].
+    ///
+    /// # Errors
+    /// Nothing was written: [`Error::NoSpace`]; [`Error::TooBig`] beyond the largest size;
+    /// [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; a partly
+    /// overwritten page cannot be read.
+    pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        self.contents.writer.guarded(self.write_at(at, bytes)).await
+    }
+
+    async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let (at, done) = {
+            let contents = &*self.contents;
+            let _inode = contents.cell.write_lock().await;
+            let at = if self.options.append { self.size() } else { at };
+            self.check_may_write(at)?;
+            let end = contents.max_bytes().min(at.saturating_add(bytes.len() as u64));
+            if at >= end {
+                return Err(Error::TooBig(format!("inode {}", self.inode())));
+            }
+            self.drop_privileges().await?;
+            contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
+            contents.touch();
+            (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
+        };
+        let sync = self.options.sync || self.is_synchronous();
+        if sync || self.options.datasync {
+            let range = ByteRange::at(at, done as u64);
+            self.sync_boxed(range, !sync).await?;
+        }
+        Ok(done)
+    }
+
+    pub(super) async fn write_steps(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        let mut step = STEP_BYTES;
+        while done < bytes.len() {
+            let start = at + done as u64;
+            // Steps end at multiples of their length, so no block is split between two.
+            let end = ((start / step + 1) * step).min(at + bytes.len() as u64);
+            let part = &bytes[done..done + (end - start) as usize];
+            match self.write_step(start, part).await {
+                Ok(()) => done += part.len(),
+                // A smaller step may still fit.
+                Err((0, Error::NoSpace)) if step > u64::from(self.contents.block.bytes()) => {
+                    step = (step / 2).max(self.contents.block.bytes().into());
+                }
+                Err((part, error)) => {
+                    done += part;
+                    return if done > 0 { Ok(done) } else { Err(error) };
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes bytes whose blocks are reserved together. An error carries the number of bytes
+    /// written before it.
+    async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
+        let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
+        let reserved = self.contents.reserve_for_copy(blocks, at, self.privilege()).await;
+        let reserved = reserved.map_err(|error| (0, error))?;
+        // After space for the new data is reserved: the file must not grow to the end of its block
+        // and then fail.
+        self.zero_tail(at).await.map_err(|error| (0, error))?;
+        let copied = self.pages.write_counted(at, bytes, &reserved.copied_bytes).await;
+        copied.map_err(|error| (reserved.copied(), cache_error(error)))
+    }
+
+    /// Before the file grows past its last block, extends it with zeroes to the end of that block
+    /// or to `until`. The device may hold stale bytes there from when the file was larger.
+    async fn zero_tail(&self, until: u64) -> Result<()> {
+        let contents = &*self.contents;
+        let size = self.size();
+        let end = size.next_multiple_of(contents.block.bytes().into()).min(until);
+        if size >= end { Ok(()) } else { Box::pin(self.zero_up_to(end, size)).await }
+    }
+
+    async fn zero_up_to(&self, end: u64, size: u64) -> Result<()> {
+        let contents = &*self.contents;
+        if !contents.ends_in_data(size).await? {
+            return Ok(());
+        }
+        let reserved =
+            contents.reserve_for_copy(contents.blocks_of(ByteRange::new(size, end)), size, self.privilege());
+        let reserved = reserved.await?;
+        let zeroes = vec![0; (end - size) as usize];
+        self.pages.write_counted(size, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
+    }
+
+    fn check_may_write(&self, at: u64) -> Result<()> {
+        self.check_may_change(self.options.append && at >= self.size())
+    }
+}
