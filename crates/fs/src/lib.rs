@@ -52,8 +52,8 @@ pub use file::{
 pub use map::{Run, RunState, Runs};
 pub use meta::{BlockRef, RemovalStep};
 pub use names::{
-    Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
-    Walk, WalkEntry, WalkError, WalkOptions,
+    Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, PathNodes, RenameMode, SYMLINKS_MAX,
+    SetAttributes, SetTime, Walk, WalkEntry, WalkError, WalkOptions, walk_path,
 };
 pub use quote::{printable, quote};
 pub use recovery::{JournalCopies, JournalCopy, Recovery, journal_copies};

@@ -1,10 +1,7 @@
 //! Paths on a volume.
 
 use extant::{Dir, Error, FileType, Metadata};
-use extant_fs::quote;
-
-/// Symbolic links followed per path (Linux: `MAXSYMLINKS`).
-const LINKS_MAX: u32 = 40;
+use extant_fs::{SYMLINKS_MAX, quote};
 
 pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = dir.to_vec();
@@ -56,7 +53,7 @@ pub(super) fn resolved(root: &Dir, path: &[u8]) -> Result<Vec<u8>, Error> {
 /// Like [`resolved`], and returns the attributes of the file if it exists.
 pub(super) fn find_resolved(root: &Dir, path: &[u8]) -> Result<(Vec<u8>, Option<Metadata>), Error> {
     let mut at = path.to_vec();
-    for _ in 0..=LINKS_MAX {
+    for _ in 0..=SYMLINKS_MAX {
         match root.symlink_metadata(&at) {
             Ok(found) if found.file_type() == FileType::Symlink => at = beside(&at, &root.read_link(&at)?),
             Ok(found) => return Ok((at, Some(found))),

@@ -1,13 +1,13 @@
 //! Directories, and all operations on names.
 
-use super::path::{LINKS_MAX, NameAt, place, resolve};
+use super::path::{NameAt, place, resolve};
 use super::{File, Walk};
 use crate::sys::{Node, Sys};
 use crate::{
     Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, NewFile, RenameMode, Result,
     Special, Time, XattrMode,
 };
-use extant_fs::quote;
+use extant_fs::{SYMLINKS_MAX, quote};
 
 /// A whole file is read in pieces of this many bytes.
 const READ_BYTES: usize = 1 << 20;
@@ -124,7 +124,7 @@ impl Dir {
         if options.creates() {
             let (mut start, mut at) = (self.node.clone(), path.to_vec());
             // A dangling symbolic link in the last component: the file is created at its target.
-            for _ in 0..=LINKS_MAX {
+            for _ in 0..=SYMLINKS_MAX {
                 let place = place(&self.sys, &start, &at).await?;
                 if place.wants_dir {
                     return Err(Error::IsADirectory(quote(path)));

@@ -524,12 +524,12 @@ const fn is_device(kind: FileKind) -> bool {
 }
 
 /// Most links of an inode (`EXT4_LINK_MAX`).
-pub(crate) const LINKS_MAX: u16 = 65_000;
+pub(crate) const HARD_LINKS_MAX: u16 = 65_000;
 
 /// Whether a directory cannot hold another directory. There is no limit for a hash-indexed one on a
 /// volume with `dir_nlink`.
 pub(crate) fn links_full(dir: &Inode, writer: &Writer) -> bool {
-    dir.links() >= LINKS_MAX && !counts_without_end(dir, writer)
+    dir.links() >= HARD_LINKS_MAX && !counts_without_end(dir, writer)
 }
 
 fn counts_without_end(dir: &Inode, writer: &Writer) -> bool {
@@ -539,10 +539,10 @@ fn counts_without_end(dir: &Inode, writer: &Writer) -> bool {
         && dir.flags().contains(InodeFlags::INDEX)
 }
 
-/// Counts one more subdirectory. Past [`LINKS_MAX`] the count becomes 1 and stays 1.
+/// Counts one more subdirectory. Past [`HARD_LINKS_MAX`] the count becomes 1 and stays 1.
 pub(crate) fn add_dir_link(dir: &mut Inode, writer: &Writer) {
     let links = dir.links().saturating_add(1);
-    let overflows = counts_without_end(dir, writer) && (links > LINKS_MAX || links == 2);
+    let overflows = counts_without_end(dir, writer) && (links > HARD_LINKS_MAX || links == 2);
     dir.raw.i_links_count = if overflows { 1 } else { links }.into();
 }
 

@@ -1,7 +1,7 @@
 //! Hard links.
 
 use super::caller::{Protection, Want, check_removal};
-use super::create::{LEAF_CREDITS, LINKS_MAX};
+use super::create::{HARD_LINKS_MAX, LEAF_CREDITS};
 use super::delete::CheckedMap;
 use super::node::{check_new_name, not_found, permit};
 use super::open_dir::Growth;
@@ -122,7 +122,7 @@ impl Node {
         if unnamed && !namespace.unnamed.lock().contains(&inode.number()) {
             return Err(not_found(name).into());
         }
-        if links >= LINKS_MAX {
+        if links >= HARD_LINKS_MAX {
             return Err(Error::TooManyLinks(format!("inode {}", inode.number())).into());
         }
         if let Some(replaced) = &replaced {

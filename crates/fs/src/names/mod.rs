@@ -33,13 +33,13 @@ mod link;
 mod node;
 mod open_dir;
 mod order;
-mod path;
+mod path_walk;
 mod remove;
 mod rename;
 mod soundness;
 mod stored_names;
 mod target;
-mod walk;
+mod tree_walk;
 
 #[cfg(test)]
 mod tests;
@@ -48,10 +48,10 @@ pub use attributes::{SetAttributes, SetTime};
 pub use caller::{Caller, Capabilities};
 pub(crate) use caller::{Want, check_stored};
 pub use node::{Attributes, Node};
-pub use path::Follow;
+pub use path_walk::{Follow, PathNodes, SYMLINKS_MAX, walk_path};
 pub use rename::RenameMode;
 pub(crate) use stored_names::StoredNames;
-pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
+pub use tree_walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
 use crate::alloc::{GivesBack, Privilege};
 use crate::file::FilesInMemory;

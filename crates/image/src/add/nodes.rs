@@ -1,11 +1,8 @@
 //! Multi-step operations on nodes of the volume.
 
 use extant_format::{FileKind, InodeNumber};
-use extant_fs::{Caller, Cookie, Error, Node, Result, quote};
+use extant_fs::{Caller, Cookie, Error, Follow, Node, PathNodes, Result, quote, walk_path};
 use std::collections::BTreeSet;
-
-/// Symbolic links followed per path, as in Linux.
-const LINKS_MAX: u32 = 40;
 
 /// A caller without permission checks: whoever runs this program owns the image.
 pub(super) fn unchecked() -> Caller {
@@ -28,30 +25,8 @@ pub(super) async fn find(caller: &Caller, dir: &Node, name: &[u8]) -> Result<Opt
 /// Resolves `path` from `start`, following symbolic links; a path that begins with a slash is
 /// resolved from `root`.
 pub(super) async fn follow(caller: &Caller, root: &Node, start: &Node, path: &[u8]) -> Result<Option<Node>> {
-    let mut here = if path.first() == Some(&b'/') { root.clone() } else { start.clone() };
-    // The next name is last.
-    let mut todo = names(path);
-    let mut links = 0;
-    while let Some(name) = todo.pop() {
-        if !is_dir(&here) {
-            return Err(Error::NotADirectory(quote(path)));
-        }
-        let Some(next) = find(caller, &here, &name).await? else { return Ok(None) };
-        if next.kind() != Some(FileKind::Symlink) {
-            here = next;
-            continue;
-        }
-        links += 1;
-        if links > LINKS_MAX {
-            return Err(Error::Loop(quote(path)));
-        }
-        let target = next.read_link().await?;
-        if target.first() == Some(&b'/') {
-            here = root.clone();
-        }
-        todo.extend(names(&target));
-    }
-    Ok(Some(here))
+    let nodes = Nodes { caller, root, path, made_beside: None };
+    walk_path(&nodes, &Some(start.clone()), path, Follow::Yes).await
 }
 
 /// Like [`follow`], but creates missing directories, including the target of a dangling link, and
@@ -63,39 +38,60 @@ pub(super) async fn follow_or_make(
     path: &[u8],
     kept: &BTreeSet<InodeNumber>,
 ) -> Result<Option<Node>> {
-    let mut here = if path.first() == Some(&b'/') { root.clone() } else { start.clone() };
-    let mut todo = names(path);
-    let mut links = 0;
-    while let Some(name) = todo.pop() {
-        let there = find(caller, &here, &name).await?;
+    let nodes = Nodes { caller, root, path, made_beside: Some(kept) };
+    walk_path(&nodes, &Some(start.clone()), path, Follow::Yes).await
+}
+
+/// The nodes of a path on the volume; `None` for a name that is missing, or below one that is.
+struct Nodes<'a> {
+    caller: &'a Caller,
+    root: &'a Node,
+    path: &'a [u8],
+    /// Makes directories of missing names and of other files, except these, whose names then count
+    /// as missing.
+    made_beside: Option<&'a BTreeSet<InodeNumber>>,
+}
+
+impl PathNodes for Nodes<'_> {
+    type Node = Option<Node>;
+
+    fn root(&self) -> Option<Node> {
+        Some(self.root.clone())
+    }
+
+    async fn lookup(&self, dir: &Option<Node>, name: &[u8]) -> Result<Option<Node>> {
+        let Some(dir) = dir else { return Ok(None) };
+        if !is_dir(dir) {
+            return Err(Error::NotADirectory(quote(self.path)));
+        }
+        let there = find(self.caller, dir, name).await?;
+        let Some(kept) = self.made_beside else { return Ok(there) };
         match there {
-            Some(next) if is_dir(&next) => here = next,
-            Some(link) if link.kind() == Some(FileKind::Symlink) => {
-                links += 1;
-                if links > LINKS_MAX {
-                    return Err(Error::Loop(quote(path)));
-                }
-                let target = link.read_link().await?;
-                if target.first() == Some(&b'/') {
-                    here = root.clone();
-                }
-                todo.extend(names(&target));
-            }
-            Some(other) if kept.contains(&other.inode()) => return Ok(None),
+            Some(there) if is_dir(&there) || there.kind() == Some(FileKind::Symlink) => Ok(Some(there)),
+            Some(other) if kept.contains(&other.inode()) => Ok(None),
             other => {
                 if other.is_some() {
                     drop(other);
-                    here.unlink(caller, &name).await?;
+                    dir.unlink(self.caller, name).await?;
                 }
-                here = here.mkdir(caller, &name, 0o755).await?;
+                dir.mkdir(self.caller, name, 0o755).await.map(Some)
             }
         }
     }
-    Ok(Some(here))
-}
 
-fn names(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
+    fn is(&self, node: &Option<Node>, kind: FileKind) -> Result<bool> {
+        Ok(node.as_ref().map_or(kind == FileKind::Directory, |node| node.kind() == Some(kind)))
+    }
+
+    async fn read_link(&self, link: &Option<Node>) -> Result<Vec<u8>> {
+        let Some(link) = link else { return Ok(Vec::new()) };
+        let mut target = link.read_link().await?;
+        // Where a file is in the place of a directory, it is the caller who decides.
+        while target.len() > 1 && target.ends_with(b"/") {
+            target.pop();
+        }
+        Ok(target)
+    }
 }
 
 /// Removes a name; for a directory, also everything below it.

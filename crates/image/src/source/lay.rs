@@ -5,10 +5,8 @@ use super::lost::Lost;
 use super::place;
 use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
 use crate::{BuildError, Note};
+use extant_fs::SYMLINKS_MAX;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Symbolic links followed to a hidden place, as in Linux.
-const MAX_LINKS: u32 = 40;
 
 /// Merges the tree of one source over that of the earlier sources. `source` names it in notes.
 pub(super) fn lay(
@@ -75,7 +73,7 @@ fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
         match under.map(|node| (node, tree.node(node))) {
             None => {}
             Some((_, node)) if node.kind == Kind::Directory => listed |= !node.implied,
-            Some((node, below)) if below.kind == Kind::Symlink && !listed && links < MAX_LINKS => {
+            Some((node, below)) if below.kind == Kind::Symlink && !listed && links < SYMLINKS_MAX => {
                 links += 1;
                 let target = tree.symlink_target(node);
                 if target.first() == Some(&b'/') {

@@ -2,10 +2,8 @@
 
 use crate::BuildError;
 use crate::tree::{Kind, NodeId, Tree};
+use extant_fs::SYMLINKS_MAX;
 use std::collections::VecDeque;
-
-/// Symbolic links followed per entry, as in Linux.
-pub(crate) const MAX_LINKS: u32 = 40;
 
 /// Components of a path: `/`, `.` and empty components are dropped; `..` goes up, but never above
 /// the root.
@@ -69,7 +67,7 @@ pub(crate) fn find(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildErro
 /// Like [`find`], but also follows a symbolic link in the last component.
 pub(crate) fn find_followed(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
     let mut path = path.to_vec();
-    for _ in 0..=MAX_LINKS {
+    for _ in 0..=SYMLINKS_MAX {
         let Some(node) = find(tree, &path)? else { return Ok(None) };
         if tree.node(node).kind != Kind::Symlink {
             return Ok(Some(node));
@@ -138,7 +136,7 @@ impl<'p> Way<'p> {
     }
 
     fn follow(&mut self, target: &[u8]) -> Result<(), BuildError> {
-        if self.links == MAX_LINKS {
+        if self.links == SYMLINKS_MAX {
             return Err(too_many_links(self.path));
         }
         self.links += 1;

@@ -2,14 +2,12 @@
 //! file system supports that, so nothing is left if the program is killed.
 
 use crate::BuildError;
+use extant_fs::SYMLINKS_MAX;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// Symbolic links followed to an output, as in Linux.
-const LINKS_MAX: u32 = 40;
 
 /// A file under construction. It appears under its name only in [`NewFile::name`]. If it is dropped
 /// or the program is killed before that, the name stays as it was.
@@ -143,7 +141,7 @@ impl Drop for NewFile {
 /// Too many links.
 pub(crate) fn behind_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_path_buf();
-    for _ in 0..=LINKS_MAX {
+    for _ in 0..=SYMLINKS_MAX {
         match std::fs::read_link(&path) {
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
             Err(_) => return Ok(path),

@@ -4,8 +4,9 @@
 //! then lies in the link's target.
 
 use crate::BuildError;
-use crate::source::place::{self, MAX_LINKS, too_many_links};
+use crate::source::place::{self, too_many_links};
 use crate::tree::{Kind, NodeId, Payload, Tree};
+use extant_fs::SYMLINKS_MAX;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names in the longest path that Linux accepts. Longer ones are not resolved here.
@@ -106,7 +107,7 @@ impl Merged<'_> {
                 continue;
             };
             links += 1;
-            if links > MAX_LINKS {
+            if links > SYMLINKS_MAX {
                 return Err(too_many_links(path));
             }
             if target.first() == Some(&b'/') {
