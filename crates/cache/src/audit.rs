@@ -1,9 +1,10 @@
 //! Cross-checks all of the cache's records while it is at rest.
 
-use crate::dirty::control::Amounts;
+use crate::dirty::controller::Amounts;
+use crate::file::page_table::LockedPages;
+use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::page::FrameNo;
 use crate::pool::FrameCounts;
-use crate::state::{DiskState, Inner, Pages, Shared};
 use std::sync::Arc;
 
 /// See [`crate::PageCache::audit`].
@@ -11,14 +12,14 @@ use std::sync::Arc;
 /// Even when everything else is at rest, a task may still be freeing the frames of a large file
 /// that was dropped. Files and lists are counted one after the other, so a count that ran
 /// concurrently with such a removal is repeated.
-pub(crate) fn check(shared: &Shared) {
+pub(crate) fn check(core: &CacheCore) {
     loop {
-        if let Some(before) = shared.sweeps.at_rest()
-            && let Some(files) = shared.files_at_rest()
+        if let Some(before) = core.removals.at_rest()
+            && let Some(files) = core.files_at_rest()
         {
-            let disks = shared.disks.read().clone();
-            let census = Census::of(shared, &files, &disks);
-            if shared.sweeps.at_rest() == Some(before) {
+            let disks = core.disks.read().clone();
+            let census = Census::of(core, &files, &disks);
+            if core.removals.at_rest() == Some(before) {
                 return census.check(&disks);
             }
         }
@@ -35,7 +36,7 @@ struct Census {
     used: u64,
     amounts: Amounts,
     charged: u64,
-    stuck: u64,
+    unplaceable: u64,
     /// Per device: dirty and write-back pages, charged pages, and pages in flight.
     of_devices: Vec<(Amounts, u64, u64)>,
     /// Number of waiters.
@@ -47,38 +48,38 @@ struct Found {
     attached: u64,
     clean: u64,
     dirty: u64,
-    stuck: u64,
+    unplaceable: u64,
     dirty_on: Vec<u64>,
 }
 
 impl Census {
-    fn of(shared: &Shared, files: &[Arc<Inner>], disks: &[Arc<DiskState>]) -> Self {
-        let (attached, clean, dirty, stuck) = Default::default();
-        let mut found = Found { attached, clean, dirty, stuck, dirty_on: vec![0; disks.len()] };
+    fn of(core: &CacheCore, files: &[Arc<CachedFile>], disks: &[Arc<CachedDevice>]) -> Self {
+        let (attached, clean, dirty, unplaceable) = Default::default();
+        let mut found = Found { attached, clean, dirty, unplaceable, dirty_on: vec![0; disks.len()] };
         for file in files {
-            found.add(shared, file, disks);
+            found.add(core, file, disks);
         }
         #[cfg(test)]
         tests::after_files();
-        let frames = &shared.pool.frames;
-        let ledger = &shared.ledger;
-        let of_device = |disk: &Arc<DiskState>| {
+        let frames = &core.pool.frames;
+        let ledger = &core.ledger;
+        let of_device = |disk: &Arc<CachedDevice>| {
             let ledger = &disk.ledger;
             (ledger.amounts(), ledger.charged(), ledger.in_flight())
         };
         Self {
             found,
-            counts: shared.pool.frame_counts(),
+            counts: core.pool.frame_counts(),
             used: frames.all().filter(|&f| frames.state(f).snapshot() != Default::default()).count() as u64,
             amounts: ledger.amounts(),
             charged: ledger.charged(),
-            stuck: ledger.stuck(),
+            unplaceable: ledger.unplaceable(),
             of_devices: disks.iter().map(of_device).collect(),
-            waiting: shared.waits.len(),
+            waiting: core.waits.len(),
         }
     }
 
-    fn check(&self, disks: &[Arc<DiskState>]) {
+    fn check(&self, disks: &[Arc<CachedDevice>]) {
         let Self { found, counts, .. } = self;
         let rests = |dirty_pages| Amounts { dirty_pages, writeback_pages: 0 };
         assert_eq!(
@@ -86,7 +87,11 @@ impl Census {
             self.amounts,
             "dirty pages are counted, and nothing is under write-back"
         );
-        assert_eq!((found.dirty, found.stuck), (self.charged, self.stuck), "charged pages are dirty");
+        assert_eq!(
+            (found.dirty, found.unplaceable),
+            (self.charged, self.unplaceable),
+            "charged pages are dirty"
+        );
         for ((disk, &dirty), counted) in disks.iter().zip(&found.dirty_on).zip(&self.of_devices) {
             let index = disk.index.0;
             assert_eq!((rests(dirty), dirty, 0), *counted, "dirty pages of device {index} are counted");
@@ -105,34 +110,39 @@ impl Census {
 
 impl Found {
     /// Counts a file's pages and checks each one, under the file's lock.
-    fn add(&mut self, shared: &Shared, file: &Inner, disks: &[Arc<DiskState>]) {
-        let pages = file.pages.lock();
-        assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
-        let frames = file.frames(&pages);
-        assert_eq!(frames.len() as u64, pages.cached, "the list of file {} is whole", file.inode);
+    fn add(&mut self, core: &CacheCore, file: &CachedFile, disks: &[Arc<CachedDevice>]) {
+        let pages = file.lock_pages();
+        assert!(pages.writeback().is_empty(), "pages of file {} are under write-back", file.inode);
+        let frames = pages.frames();
+        assert_eq!(frames.len() as u64, pages.cached(), "the list of file {} is whole", file.inode);
         let device = disks.iter().position(|disk| Arc::ptr_eq(disk, &file.disk));
         for frame in frames {
-            let is_dirty = is_dirty_at_rest(shared, file, &pages, frame);
+            let is_dirty = is_dirty_at_rest(core, file, &pages, frame);
             self.attached += 1;
-            match (is_dirty, pages.dirty.is_stuck()) {
+            match (is_dirty, pages.dirty().is_unplaceable()) {
                 (false, _) => self.clean += 1,
-                (true, true) => self.stuck += 1,
+                (true, true) => self.unplaceable += 1,
                 (true, false) => {
                     self.dirty += 1;
                     self.dirty_on[device.expect("a device is there as long as its files")] += 1;
                 }
             }
         }
-        assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
+        assert_eq!(
+            pages.dirty_since().is_some(),
+            !pages.dirty().is_empty(),
+            "file {} is listed if dirty",
+            file.inode
+        );
     }
 }
 
 /// Checks a page that is not in use; returns whether it is dirty.
-fn is_dirty_at_rest(shared: &Shared, file: &Inner, pages: &Pages, frame: FrameNo) -> bool {
-    let key = shared.pool.frames.key(frame);
-    let state = shared.pool.frames.state(frame).snapshot();
-    assert_eq!(key.file(), file.file, "frame {} is in its own file's list", frame.get());
-    assert_eq!(shared.pool.index.find(&shared.pool.frames, key), Some(frame), "the index knows {key:?}");
+fn is_dirty_at_rest(core: &CacheCore, file: &CachedFile, pages: &LockedPages<'_>, frame: FrameNo) -> bool {
+    let key = core.pool.frames.key(frame);
+    let state = core.pool.frames.state(frame).snapshot();
+    assert_eq!(key.file(), file.number, "frame {} is in its own file's list", frame.get());
+    assert_eq!(core.pool.index.find(&core.pool.frames, key), Some(frame), "the index knows {key:?}");
     assert_eq!(state.pins(), 0, "nobody holds {key:?}: {state:?}");
     assert!(
         state.is_uptodate()
@@ -142,7 +152,7 @@ fn is_dirty_at_rest(shared: &Shared, file: &Inner, pages: &Pages, frame: FrameNo
             && !state.is_detached(),
         "{key:?} is at rest: {state:?}"
     );
-    let tagged = pages.dirty.contains(key.index());
+    let tagged = pages.dirty().contains(key.index());
     assert_eq!(tagged, state.dirty() != 0, "tag and state of {key:?} agree: {state:?}");
     tagged
 }
@@ -171,7 +181,7 @@ mod tests {
         let cache = PageCache::new(&rt, CacheConfig::with_budget(16 << 20)).expect("memory");
         let disk = cache.attach(Arc::new(MemDevice::new(16 << 20)));
         let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), 8 << 20)), 1, 0);
-        file.open().write_blocking(0, &vec![1; 1255 * PAGE_BYTES]).expect("room");
+        rt.block_on(file.open().write(0, &vec![1; 1255 * PAGE_BYTES])).expect("no panic").expect("room");
         rt.block_on(file.write_back(..)).expect("no panic").expect("nothing fails");
         let (sweeps, world) = (cache.clone(), rt.clone());
         AFTER_FILES.set(Some(Box::new(move || {

@@ -7,7 +7,7 @@
 //! the data. A file system that allocates at write-back and logs at completion ("data before
 //! metadata") needs nothing else.
 
-use crate::{BackingError, BackingErrorKind, ByteRange, MAX_FILE_BYTES};
+use crate::{BackingError, ByteRange, MAX_FILE_BYTES};
 use extant_block::{IoError, Sector};
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
@@ -56,16 +56,16 @@ impl<'a, T: Unpin> IntoFuture for Answer<'a, T> {
     type IntoFuture = Answering<'a, T>;
     fn into_future(self) -> Answering<'a, T> {
         Answering(match self {
-            Self::Ready(answer) => Inner::Ready(Some(answer)),
-            Self::Pending(future) => Inner::Pending(future),
+            Self::Ready(answer) => AnswerState::Ready(Some(answer)),
+            Self::Pending(future) => AnswerState::Pending(future),
         })
     }
 }
 
 /// An [`Answer`] being awaited.
-pub struct Answering<'a, T>(Inner<'a, T>);
+pub struct Answering<'a, T>(AnswerState<'a, T>);
 
-enum Inner<'a, T> {
+enum AnswerState<'a, T> {
     Ready(Option<Result<T, BackingError>>),
     Pending(Pin<Box<dyn Future<Output = Result<T, BackingError>> + Send + 'a>>),
 }
@@ -74,8 +74,8 @@ impl<T: Unpin> Future for Answering<'_, T> {
     type Output = Result<T, BackingError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Inner::Ready(answer) => Poll::Ready(answer.take().expect("not polled again after its end")),
-            Inner::Pending(future) => future.as_mut().poll(cx),
+            AnswerState::Ready(answer) => Poll::Ready(answer.take().expect("not polled again after its end")),
+            AnswerState::Pending(future) => future.as_mut().poll(cx),
         }
     }
 }
@@ -244,7 +244,7 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// waits for this file's write-back; never a reader that reaps a bio. Runs of a file may be
     /// finished concurrently and in any order.
     ///
-    /// Writing to cached files from here needs [`crate::OpenFile::exempt`]: the run's own room is
+    /// Writing to cached files from here needs [`crate::CachedOpenFile::exempt`]: the run's own room is
     /// returned only after this call.
     fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()>;
 
@@ -253,69 +253,5 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// file's size.
     fn abandoned(&self, range: ByteRange) {
         let _ = range;
-    }
-}
-
-/// A file that is one run on its device: the simplest backing there is. It has no holes: if the
-/// size shrinks and grows again, the bytes between read as they were last written back.
-#[derive(Clone, Debug)]
-pub struct FlatFile {
-    start: Sector,
-    bytes: u64,
-}
-
-impl FlatFile {
-    /// A file of at most `bytes` bytes, starting at `start`; a whole number of device blocks.
-    pub fn new(start: Sector, bytes: u64) -> Self {
-        Self { start, bytes }
-    }
-
-    fn at(&self, range: ByteRange) -> Result<WriteExtent, BackingError> {
-        let there = range.intersect(ByteRange::new(0, self.bytes));
-        if there.is_empty() {
-            let beyond = BeyondFlatFile { offset: range.start, bytes: self.bytes };
-            return Err(BackingError::new(BackingErrorKind::TooLarge, beyond));
-        }
-        Ok(WriteExtent::new(there, Sector(self.start.0 + range.start / Sector::BYTES)))
-    }
-}
-
-/// A write past the end of a [`FlatFile`]'s run.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("offset {offset} is beyond the {bytes} bytes that the file can grow to")]
-pub struct BeyondFlatFile {
-    /// Offset of the attempted write.
-    pub offset: u64,
-    /// The run's length.
-    pub bytes: u64,
-}
-
-impl Backing for FlatFile {
-    fn block_bytes(&self) -> u32 {
-        4096
-    }
-
-    fn end_bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
-        let there = range.intersect(ByteRange::new(0, self.bytes));
-        Answer::ok(match there.is_empty() {
-            true => ReadExtent { from: ReadFrom::Hole, bytes: range.len() },
-            false => ReadExtent {
-                from: ReadFrom::Device(Sector(self.start.0 + range.start / Sector::BYTES)),
-                bytes: there.len(),
-            },
-        })
-    }
-
-    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
-        let extents = run.pieces.iter().map(|&piece| self.at(piece)).collect::<Result<_, _>>();
-        Answer::Ready(extents.map(|extents| Placed { extents, changes_map: false }))
-    }
-
-    fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
-        Answer::ok(())
     }
 }

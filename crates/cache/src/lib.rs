@@ -16,12 +16,14 @@
 //! let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20))?;
 //! let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
 //! let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0).open();
-//! file.write_blocking(5, b"hello")?; // in memory
-//! file.sync_blocking()?; // on the device
-//! let mut buf = [0; 5];
-//! file.read_blocking(5, &mut buf)?;
-//! assert_eq!(&buf, b"hello");
-//! # rt.block_on(cache.close())??;
+//! rt.block_on(async {
+//!     file.write(5, b"hello").await?; // in memory
+//!     file.sync().await?; // on the device
+//!     let mut buf = [0; 5];
+//!     file.read(5, &mut buf).await?;
+//!     assert_eq!(&buf, b"hello");
+//!     cache.close().await
+//! })??;
 //! # Ok(())
 //! # }
 //! ```
@@ -32,37 +34,43 @@ mod backing;
 pub mod blocks;
 mod cache;
 mod caught;
+mod config;
 mod cost;
+mod device;
 pub mod dirty;
+mod disk;
 mod error;
+mod error_log;
 mod event;
+mod file;
+mod flat_file;
 mod mapping;
 #[cfg(all(test, extant_loom))]
 mod models;
+mod open_file;
 mod page;
 mod pageset;
-pub mod pass;
 mod pool;
 mod range;
-mod registry;
-mod state;
 mod waits;
 mod writeback;
 
 pub use backing::{
-    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, FlatFile, Placed, ReadExtent, ReadFrom,
-    WriteExtent, WriteTo, WrittenExtent, WrittenRun,
+    Answer, Answering, Backing, DirtyRun, Placed, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent,
+    WrittenRun,
 };
-pub use cache::{CacheConfig, Disk, PageCache, SyncUnderWay, Usage};
+pub use cache::{PageCache, Usage};
+pub use config::{CacheConfig, OnWriteError};
 pub use cost::Cost;
-pub use dirty::control;
+pub use dirty::controller as control;
+pub use disk::{Disk, SyncUnderWay};
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
 pub use event::Event;
+pub use flat_file::{BeyondFlatFile, FlatFile};
 pub use mapping::exclude::Exclusion;
-pub use mapping::file::{DirectWrite, Mapping};
-pub use mapping::open::{OpenFile, ReadOrder};
-pub use mapping::readahead;
+pub use mapping::owner::{DirectWrite, Mapping};
+pub use open_file::{CachedOpenFile, ReadOrder, readahead};
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
 pub use pool::evict;
 pub use range::{ByteRange, PageRange};
-pub use state::shared::OnWriteError;
+pub use writeback::visit_policy as pass;

@@ -2,10 +2,12 @@
 //! interleaving.
 
 #[cfg(not(extant_loom))]
-pub use parking_lot::Mutex;
+pub use parking_lot::{Mutex, MutexGuard};
 #[cfg(not(extant_loom))]
 pub use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
+#[cfg(extant_loom)]
+pub use loom::sync::MutexGuard;
 #[cfg(extant_loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 

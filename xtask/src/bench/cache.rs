@@ -4,7 +4,7 @@
 
 use super::{Result, median};
 use extant_block::{Bio, FileDevice, FileOptions, MemDevice, Op, Sector, Segment, execute};
-use extant_cache::{CacheConfig, Disk, FlatFile, OpenFile, PAGE_BYTES, PageCache};
+use extant_cache::{CacheConfig, CacheError, CachedOpenFile, Disk, FlatFile, PAGE_BYTES, PageCache};
 use extant_rt::{RealConfig, Rt};
 use std::fs::File;
 use std::hint::black_box;
@@ -111,7 +111,7 @@ fn stay_on(nth: usize) {
     let _ = sched_setaffinity(None, &one);
 }
 
-fn cached_file(rt: &Rt, cache: &PageCache, bytes: u64) -> OpenFile {
+fn cached_file(rt: &Rt, cache: &PageCache, bytes: u64) -> CachedOpenFile {
     let disk = cache.attach(Arc::new(MemDevice::new(bytes as usize)));
     let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), bytes)), 1, bytes).open();
     let mut buf = vec![0; MIB];
@@ -152,7 +152,7 @@ fn cached(options: &Options) -> Result<()> {
             black_box(&*small);
         }));
         table[0][0].push(each(slice, seed, pages, |page| {
-            let n = ours.read_blocking(at(page), small).expect("cached");
+            let n = ours.try_read(at(page), small).expect("cached");
             assert_eq!(n, PAGE_BYTES);
             black_box(&*small);
         }));
@@ -162,7 +162,7 @@ fn cached(options: &Options) -> Result<()> {
         }));
         let large = &mut buf[..];
         table[1][0].push(each(slice, seed, pages / 16, |run| {
-            let n = ours.read_blocking(run * (64 << 10), large).expect("cached");
+            let n = ours.try_read(run * (64 << 10), large).expect("cached");
             assert_eq!(n, 64 << 10);
             black_box(&*large);
         }));
@@ -170,11 +170,11 @@ fn cached(options: &Options) -> Result<()> {
             theirs.read_exact_at(large, run * (64 << 10)).expect("cached");
             black_box(&*large);
         }));
-        let reader = |file: &OpenFile, most: u64| {
+        let reader = |file: &CachedOpenFile, most: u64| {
             let file = file.mapping().open();
             let mut buf = vec![0; PAGE_BYTES];
             move |page: u64| {
-                file.read_blocking(at(page % most), &mut buf).expect("cached");
+                file.try_read(at(page % most), &mut buf).expect("cached");
                 black_box(&buf);
             }
         };
@@ -200,7 +200,7 @@ fn cached(options: &Options) -> Result<()> {
     for _ in 0..options.rounds {
         let small = vec![7; PAGE_BYTES];
         table[2][0].push(each(slice, seed, pages, |page| {
-            ours.write_blocking(page * PAGE_BYTES as u64, &small).expect("cached");
+            ours.try_write(page * PAGE_BYTES as u64, &small).expect("cached");
         }));
         table[2][1].push(each(slice, seed, pages, |page| {
             theirs.write_all_at(&small, page * PAGE_BYTES as u64).expect("cached");
@@ -313,7 +313,7 @@ fn streaming(options: &Options) -> Result<()> {
     let cache = PageCache::new(&rt, CacheConfig::with_budget(256 << 20))?;
     let disk = cache.attach(Arc::new(direct(&rt, &path)?));
     // On first use the host must find and zero the memory; that is not measured here.
-    buffered(&cache, &disk, 1 << 30)?;
+    buffered(&rt, &cache, &disk, 1 << 30)?;
     let limit = cache.limits().limit_pages;
     let gib = options.stream_bytes as f64 / (1_u64 << 30) as f64;
     let (mut our_time, mut their_time, mut best) = (Vec::new(), Vec::new(), Vec::new());
@@ -321,7 +321,7 @@ fn streaming(options: &Options) -> Result<()> {
         let before = processor_ms();
         theirs.push(raw(&rt, &path, options.stream_bytes, &small)?);
         let between = processor_ms();
-        let run = buffered(&cache, &disk, options.stream_bytes)?;
+        let run = buffered(&rt, &cache, &disk, options.stream_bytes)?;
         their_time.push((between - before) / gib);
         our_time.push((processor_ms() - between) / gib);
         best.push(raw(&rt, &path, options.stream_bytes, &large)?);
@@ -394,7 +394,7 @@ struct Streamed {
     peak_pages: u64,
 }
 
-fn buffered(cache: &PageCache, disk: &Disk, bytes: u64) -> Result<Streamed> {
+fn buffered(rt: &Rt, cache: &PageCache, disk: &Disk, bytes: u64) -> Result<Streamed> {
     let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), bytes)), 1, 0).open();
     let chunk = vec![9; MIB];
     let (stop, peak) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -409,11 +409,11 @@ fn buffered(cache: &PageCache, disk: &Disk, bytes: u64) -> Result<Streamed> {
         let mut stall = Duration::ZERO;
         let written: Result<()> = (0..bytes).step_by(MIB).try_for_each(|at| {
             let before = Instant::now();
-            file.write_blocking(at, &chunk)?;
+            rt.block_on(file.write(at, &chunk))??;
             stall = stall.max(before.elapsed());
             Ok(())
         });
-        let synced = file.sync_blocking();
+        let synced = rt.block_on(file.sync()).map_err(CacheError::from).and_then(|synced| synced);
         let elapsed = start.elapsed();
         stop.store(true, Ordering::Relaxed);
         written.and(synced.map_err(Into::into)).map(|()| (elapsed, stall))

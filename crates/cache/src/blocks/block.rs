@@ -17,11 +17,11 @@ pub(super) struct Block {
     pub(super) number: u64,
     /// Requested since eviction last looked at it.
     used: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BlockState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BlockState {
     Reading(Vec<Waker>),
     Failed(ReadFailed),
     Held(Versions),
@@ -50,11 +50,15 @@ pub(super) struct Versions {
 
 impl Block {
     pub(super) fn reading(number: u64) -> Self {
-        Self { number, used: AtomicBool::new(false), state: Mutex::new(State::Reading(Vec::new())) }
+        Self { number, used: AtomicBool::new(false), state: Mutex::new(BlockState::Reading(Vec::new())) }
     }
 
     pub(super) fn held(number: u64, bytes: Buf) -> Self {
-        Self { number, used: AtomicBool::new(false), state: Mutex::new(State::Held(Versions::new(bytes))) }
+        Self {
+            number,
+            used: AtomicBool::new(false),
+            state: Mutex::new(BlockState::Held(Versions::new(bytes))),
+        }
     }
 
     pub(super) fn take_used(&self) -> bool {
@@ -64,11 +68,11 @@ impl Block {
     /// Completes the read; called once.
     pub(super) fn loaded(&self, result: Result<Buf, ReadFailed>) {
         let state = match result {
-            Ok(bytes) => State::Held(Versions::new(bytes)),
-            Err(failed) => State::Failed(failed),
+            Ok(bytes) => BlockState::Held(Versions::new(bytes)),
+            Err(failed) => BlockState::Failed(failed),
         };
         let before = std::mem::replace(&mut *self.state.lock(), state);
-        if let State::Reading(wakers) = before {
+        if let BlockState::Reading(wakers) = before {
             wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -76,14 +80,14 @@ impl Block {
     /// Ready once the read has ended.
     pub(super) fn poll_loaded(&self, waker: &Waker) -> Poll<Result<(), ReadFailed>> {
         match &mut *self.state.lock() {
-            State::Reading(wakers) => {
+            BlockState::Reading(wakers) => {
                 if !wakers.iter().any(|known| known.will_wake(waker)) {
                     wakers.push(waker.clone());
                 }
                 Poll::Pending
             }
-            State::Failed(failed) => Poll::Ready(Err(failed.clone())),
-            State::Held(_) => Poll::Ready(Ok(())),
+            BlockState::Failed(failed) => Poll::Ready(Err(failed.clone())),
+            BlockState::Held(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -96,8 +100,10 @@ impl Block {
             self.state.lock()
         };
         MutexGuard::map(state, |state| match state {
-            State::Held(versions) => versions,
-            State::Reading(_) | State::Failed(_) => unreachable!("references are to blocks that were read"),
+            BlockState::Held(versions) => versions,
+            BlockState::Reading(_) | BlockState::Failed(_) => {
+                unreachable!("references are to blocks that were read")
+            }
         })
     }
 }
@@ -134,7 +140,7 @@ pub trait EditToken {
 impl BlockRef {
     /// A reference to a block that has been read.
     pub(super) fn of(block: Arc<Block>) -> Option<Self> {
-        if !matches!(*block.state.lock(), State::Held(_)) {
+        if !matches!(*block.state.lock(), BlockState::Held(_)) {
             return None;
         }
         block.used.store(true, Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! Reads blocks: one bio per run, with separate memory for each block.
 
 use super::block::{Block, BlockRef, ReadFailed};
-use super::{SHARDS, Shared};
+use super::{BlockStore, SHARDS};
 use extant_block::{Bio, BioFlags, Buf, IoError, IoErrorKind, Op, Sector, Segment};
 use std::future::poll_fn;
 use std::sync::Arc;
 
-impl Shared {
+impl BlockStore {
     /// Block `n`. If it is not in memory, it is read together with missing neighbours, up to
     /// `around` blocks.
     pub(super) async fn load(self: &Arc<Self>, n: u64, around: u64) -> Result<BlockRef, ReadFailed> {

@@ -41,11 +41,11 @@ const CHARGE_STEP_BYTES: u64 = 256 << 10;
 /// The cached blocks of one volume. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Blocks {
-    shared: Arc<Shared>,
+    shared: Arc<BlockStore>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BlockStore {
     device: Arc<dyn Device>,
     block_bytes: usize,
     /// Number of blocks that lie entirely on the device.
@@ -76,7 +76,7 @@ impl Blocks {
     pub fn new(device: Arc<dyn Device>, block_bytes: usize, budget_bytes: usize) -> Self {
         assert!(block_bytes.is_power_of_two() && (1 << 10..=64 << 10).contains(&block_bytes));
         let blocks = device.limits().capacity_bytes / block_bytes as u64;
-        let shared = Shared {
+        let shared = BlockStore {
             device,
             block_bytes,
             blocks,
@@ -217,7 +217,7 @@ impl Shard {
     }
 }
 
-impl Shared {
+impl BlockStore {
     /// The shard of block `n`. Neighbours that are read together share one.
     fn shard(&self, n: u64) -> &Mutex<Shard> {
         &self.shards[(n / self.around) as usize % SHARDS]
@@ -273,7 +273,7 @@ impl Shared {
     }
 }
 
-impl Shrink for Shared {
+impl Shrink for BlockStore {
     fn shrink(&self, bytes: u64) -> u64 {
         let wanted = (bytes as usize).div_ceil(self.block_bytes);
         let mut freed = 0;

@@ -1,7 +1,7 @@
 //! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it
 //! back.
 //!
-//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in,
+//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::controller::DirtyControl): numbers in,
 //! decisions out. Linux's historical controllers are in the crate `extant-history`.
 //!
 //! ```
@@ -31,14 +31,15 @@
 //! Memory is counted in pages of 4 KiB, and rates in pages per second.
 
 mod bandwidth;
-pub mod control;
+pub(crate) mod charges;
+pub mod controller;
+mod device_limit;
 pub(crate) mod ledger;
-mod turn_control;
-mod turns;
 pub(crate) mod writer;
+mod writer_turns;
 
 pub use bandwidth::BusyRate;
-pub use turn_control::TurnControl;
+pub use writer_turns::TurnControl;
 
 use extant_rt::Nanos;
 

@@ -2,7 +2,7 @@
 //! Properties of every controller are tested in the lab, for all controllers.
 
 use super::*;
-use crate::dirty::control::{
+use crate::dirty::controller::{
     Amounts, Asking, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
 };
 

@@ -1,8 +1,9 @@
 //! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`), first come, first served.
 
 use crate::PageRange;
-use crate::state::fills::{Turn, Wants};
-use crate::state::{Inner, Pages, excluded};
+use crate::file::fill_control::{Turn, Wants};
+use crate::file::page_table::LockedPages;
+use crate::file::{CachedFile, excluded};
 use extant_rt::Nanos;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,17 +17,17 @@ use std::task::Poll;
 #[must_use = "dropping it ends the exclusion"]
 #[derive(Debug)]
 pub struct Exclusion {
-    inner: Arc<Inner>,
+    file: Arc<CachedFile>,
     pages: PageRange,
 }
 
 /// A fill that has asked the backing but has not entered its pages yet.
 pub(crate) struct Lookup<'a> {
-    inner: &'a Inner,
+    file: &'a CachedFile,
     id: Option<u64>,
 }
 
-impl Inner {
+impl CachedFile {
     /// Begins a fill of `range`; `None` if its first page is excluded. The range is cut before the
     /// first excluded page.
     pub(crate) fn begin_lookup(
@@ -34,7 +35,8 @@ impl Inner {
         mut range: PageRange,
         in_exclusion: bool,
     ) -> Option<(Lookup<'_>, PageRange)> {
-        let fills = &mut self.pages.lock().fills;
+        let mut pages = self.lock_pages();
+        let fills = pages.fills();
         if !in_exclusion {
             range = fills.admitted(range);
             if range.is_empty() {
@@ -44,12 +46,12 @@ impl Inner {
         let id = fills.next;
         fills.next += 1;
         fills.lookups.push((id, range));
-        Some((Lookup { inner: self, id: Some(id) }, range))
+        Some((Lookup { file: self, id: Some(id) }, range))
     }
 
     /// Enters the line of those that wait for exclusions to end, to fill these pages.
     pub(crate) fn enter_to_fill(&self, pages: PageRange) -> InLine<'_> {
-        InLine { inner: self, id: self.pages.lock().fills.enter(pages, Wants::Fill) }
+        InLine { file: self, id: self.lock_pages().fills().enter(pages, Wants::Fill) }
     }
 
     /// Waits until it is the turn of a fill of `range`, which enters the line if it is not in it
@@ -61,47 +63,47 @@ impl Inner {
 
     pub(crate) async fn exclude(self: &Arc<Self>, pages: PageRange) -> Exclusion {
         let place = {
-            let fills = &mut self.pages.lock().fills;
-            let wants = Wants::Exclusion;
-            (!fills.try_exclude(pages)).then(|| InLine { inner: self, id: fills.enter(pages, wants) })
+            let mut locked = self.lock_pages();
+            let (fills, wants) = (locked.fills(), Wants::Exclusion);
+            (!fills.try_exclude(pages)).then(|| InLine { file: self, id: fills.enter(pages, wants) })
         };
         if let Some(place) = place {
             place.wait_for_turn().await;
         }
-        Exclusion { inner: self.clone(), pages }
+        Exclusion { file: self.clone(), pages }
     }
 }
 
 /// A place in the line of those that had to wait for an exclusion; see [`Wants`].
 #[derive(Debug)]
 pub(crate) struct InLine<'a> {
-    inner: &'a Inner,
+    file: &'a CachedFile,
     id: u64,
 }
 
 impl InLine<'_> {
     async fn wait_for_turn(&self) {
-        let shared = &self.inner.shared;
+        let core = &self.file.core;
         let due = AtomicU64::new(u64::MAX);
         let is_turn = || {
-            let turn = self.inner.pages.lock().fills.take_turn(self.id, shared.rt.now());
+            let turn = self.file.lock_pages().fills().take_turn(self.id, core.rt.now());
             if let Turn::Later(at) = turn {
                 due.store(at.unwrap_or(Nanos::MAX).0, Relaxed);
             }
             turn == Turn::Now
         };
         loop {
-            let mut wait = pin!(shared.pages.wait_until(excluded(self.inner.file), is_turn));
+            let mut wait = pin!(core.pages.wait_until(excluded(self.file.number), is_turn));
             let mut alarm = None;
             let is_over = poll_fn(|cx| {
                 if wait.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(true);
                 }
                 let at = Nanos(due.load(Relaxed));
-                if at <= shared.rt.now() {
+                if at <= core.rt.now() {
                     return Poll::Ready(false);
                 }
-                alarm = (at < Nanos::MAX).then(|| shared.rt.alarm(at, cx.waker()));
+                alarm = (at < Nanos::MAX).then(|| core.rt.alarm(at, cx.waker()));
                 Poll::Pending
             });
             if is_over.await {
@@ -113,19 +115,19 @@ impl InLine<'_> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        let has_others = self.inner.pages.lock().fills.leave(self.id);
+        let has_others = self.file.lock_pages().fills().leave(self.id);
         if has_others {
-            self.inner.shared.pages.wake(excluded(self.inner.file));
+            self.file.core.pages.wake(excluded(self.file.number));
         }
     }
 }
 
 impl Lookup<'_> {
-    /// Ends the lookup, under the mapping's lock. Returns the page up to which the backing's answer
+    /// Ends the lookup, under the file's lock. Returns the page up to which the backing's answer
     /// is still valid.
-    pub(crate) fn end(mut self, pages: &mut Pages) -> u64 {
+    pub(crate) fn end(mut self, pages: &mut LockedPages<'_>) -> u64 {
         let id = self.id.take().expect("it ends once");
-        let lookups = &mut pages.fills.lookups;
+        let lookups = &mut pages.fills().lookups;
         let at = lookups.iter().position(|(other, _)| *other == id).expect("it was entered");
         lookups.swap_remove(at).1.end
     }
@@ -134,7 +136,7 @@ impl Lookup<'_> {
 impl Drop for Lookup<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.inner.pages.lock().fills.lookups.retain(|(other, _)| *other != id);
+            self.file.lock_pages().fills().lookups.retain(|(other, _)| *other != id);
         }
     }
 }
@@ -149,10 +151,11 @@ impl Exclusion {
 impl Drop for Exclusion {
     fn drop(&mut self) {
         {
-            let excluded = &mut self.inner.pages.lock().fills.excluded;
-            let at = excluded.iter().position(|pages| *pages == self.pages).expect("it was entered");
+            let mut pages = self.file.lock_pages();
+            let excluded = &mut pages.fills().excluded;
+            let at = excluded.iter().position(|other| *other == self.pages).expect("it was entered");
             excluded.swap_remove(at);
         }
-        self.inner.shared.pages.wake(excluded(self.inner.file));
+        self.file.core.pages.wake(excluded(self.file.number));
     }
 }

@@ -3,11 +3,10 @@
 use crate::PageRange;
 use crate::backing::{ReadExtent, ReadFrom};
 use crate::caught::caught;
+use crate::file::{CachedFile, loaded};
 use crate::mapping::exclude::InLine;
 use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
 use crate::pool::Purpose;
-use crate::state::inner::Aftermath;
-use crate::state::{Inner, loaded};
 use crate::{ByteRange, Result};
 use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
@@ -43,7 +42,7 @@ pub(crate) enum Loading {
 /// cancelled.
 #[derive(Debug)]
 pub(crate) struct Load {
-    inner: Arc<Inner>,
+    file: Arc<CachedFile>,
     first: u64,
     frames: Vec<FrameNo>,
     /// How many bytes of the file, from `first`, are valid; the rest becomes zeros.
@@ -53,7 +52,7 @@ pub(crate) struct Load {
     error: Mutex<Option<IoError>>,
 }
 
-impl Inner {
+impl CachedFile {
     /// Loads the first page of `wanted`, and following pages that are missing, adjacent on the
     /// device and get a frame. May wait for the backing or for the end of an exclusion; it holds
     /// nothing meanwhile but its `place` in the line, which it enters if an exclusion is in its
@@ -64,7 +63,7 @@ impl Inner {
         place: &mut Option<InLine<'a>>,
     ) -> Result<Loading> {
         let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
-        let pool = &self.shared.pool;
+        let pool = &self.core.pool;
         // Pages that exclusions have taken away before they were used.
         let mut was_overtaken = place.is_some();
         loop {
@@ -106,7 +105,7 @@ impl Inner {
                     Err(_) if at >= (start + 1) * PAGE => break,
                     Err(error) => return Err(error.into()),
                 };
-                self.shared.rt.charge(Cost::MapLookup(1));
+                self.core.rt.charge(Cost::MapLookup(1));
                 let begins = at;
                 at += extent.bytes;
                 extents.push((begins, extent));
@@ -120,31 +119,31 @@ impl Inner {
                 end = (start + 1..end).find(is_cached).unwrap_or(end);
             }
             let mut taken = Vec::new();
-            self.shared.take_frames((end - start) as usize, purpose, &mut taken);
+            self.core.take_frames((end - start) as usize, purpose, &mut taken);
             if taken.is_empty() {
                 return Ok(Loading::NoFrames);
             }
             let mut unused = taken.into_iter();
             let mut frames = Vec::new();
             let (valid_bytes, stale) = {
-                let mut pages = self.pages.lock();
+                let mut pages = self.lock_pages();
                 let valid_end = lookup.end(&mut pages);
                 // A truncation stores the new size before it takes the lock to drop pages.
                 let size = self.size();
                 if size > start * PAGE {
                     let limit = end.min(valid_end).min(size.div_ceil(PAGE));
-                    let mut cursor = self.cursor(&pages);
+                    let mut cursor = pages.cursor();
                     for index in start..limit {
                         if cursor.find(self.key(index)).is_some() {
                             break;
                         }
                         let Some(frame) = unused.next() else { break };
-                        let fresh = self.shared.pool.frames.take_free(frame, self.key(index));
+                        let fresh = self.core.pool.frames.take_free(frame, self.key(index));
                         // Pages loaded on demand start as unread too. Otherwise, when memory is
                         // short, the reader's own read-ahead could evict the page before the reader
                         // has copied it, and the reader would load it again, forever.
                         fresh.start_loading(mark == Some(index), true);
-                        self.attach(&mut pages, &mut cursor, frame);
+                        pages.add_page(&mut cursor, frame);
                         frames.push(frame);
                     }
                 }
@@ -159,13 +158,13 @@ impl Inner {
                 return Ok(Loading::Present);
             }
             let count = frames.len() as u64;
-            self.shared.rt.charge(Cost::PageInsert(count));
+            self.core.rt.charge(Cost::PageInsert(count));
             if purpose == Purpose::Ahead {
                 let (inode, page, pages) = (self.inode, start, count);
-                self.shared.rt.trace(Event::PagesReadAhead { inode, page, pages });
+                self.core.rt.trace(Event::PagesReadAhead { inode, page, pages });
             }
             let load = Arc::new(Load {
-                inner: self.clone(),
+                file: self.clone(),
                 first: start,
                 frames,
                 valid_bytes,
@@ -180,12 +179,12 @@ impl Inner {
 
     /// Waits until a page is no longer being loaded, as far as the lock-free look-up can tell.
     pub(crate) async fn wait_loaded(&self, index: u64) {
-        let (shared, key) = (&self.shared, self.key(index));
+        let (core, key) = (&self.core, self.key(index));
         let is_over = || {
-            let frame = shared.pool.index.guess(&shared.pool.frames, key);
-            frame.is_none_or(|frame| !shared.pool.frames.state(frame).snapshot().is_loading())
+            let frame = core.pool.index.guess(&core.pool.frames, key);
+            frame.is_none_or(|frame| !core.pool.frames.state(frame).snapshot().is_loading())
         };
-        shared.pages.wait_until(loaded(key), is_over).await;
+        core.pages.wait_until(loaded(key), is_over).await;
     }
 }
 
@@ -197,8 +196,8 @@ impl Load {
 
     /// Waits until the load ends.
     pub(crate) async fn wait(&self) -> Result<()> {
-        let first = self.inner.key(self.first);
-        self.inner.shared.pages.wait_until(loaded(first), || self.over.load(Ordering::Acquire)).await;
+        let first = self.file.key(self.first);
+        self.file.core.pages.wait_until(loaded(first), || self.over.load(Ordering::Acquire)).await;
         self.error().map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -209,12 +208,12 @@ impl Load {
 
     /// Starts one bio per extent, or more if the device takes less at a time.
     fn submit(self: &Arc<Self>, extents: &[(u64, ReadExtent)], purpose: Purpose, stream: StreamId) {
-        let shared = &self.inner.shared;
-        let device = &self.inner.disk.device;
+        let core = &self.file.core;
+        let device = &self.file.disk.device;
         let limits = device.limits();
         let base = self.first * PAGE;
         let end = base + self.frames.len() as u64 * PAGE;
-        let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
+        let most = (limits.max_bytes.min(core.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
         let mut bios = Vec::new();
         for (offset, extent) in extents {
             let offset = *offset;
@@ -263,7 +262,7 @@ impl Load {
         self.for_each_part(range, |frame, skip, n, _| {
             // SAFETY: the frame is loading, and no bio covers this part of it: either none was
             // created for it, or all have ended.
-            unsafe { self.inner.shared.pool.frames.zero_loading(frame, skip, n) };
+            unsafe { self.file.core.pool.frames.zero_loading(frame, skip, n) };
         });
     }
 
@@ -273,7 +272,7 @@ impl Load {
         self.for_each_part(ByteRange::at(offset, bytes.len() as u64), |frame, skip, n, from| {
             let from = (from - offset) as usize;
             // SAFETY: as in `zero`.
-            unsafe { self.inner.shared.pool.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
+            unsafe { self.file.core.pool.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
         });
     }
 
@@ -294,12 +293,12 @@ impl Load {
     /// Memory for the bytes `skip..skip + len` of the run: one segment for each run of adjacent
     /// frames.
     fn segments(&self, skip: u64, len: u64) -> Vec<extant_block::Segment> {
-        let owner: Arc<dyn Any + Send + Sync> = self.inner.shared.clone();
+        let owner: Arc<dyn Any + Send + Sync> = self.file.core.clone();
         neighbours(&self.frames, skip, len)
             .map(|(frame, count, skip, len)| {
                 // SAFETY: the frames stay loading until every bio of this load has ended and been
                 // dropped, and the pieces of a load do not overlap.
-                unsafe { self.inner.shared.pool.frames.to_fill(frame, count, skip, len, owner.clone()) }
+                unsafe { self.file.core.pool.frames.to_fill(frame, count, skip, len, owner.clone()) }
             })
             .collect()
     }
@@ -315,21 +314,19 @@ impl Load {
 
     /// All bios have ended.
     fn finish(&self) {
-        let shared = &self.inner.shared;
+        let core = &self.file.core;
         if self.error.lock().is_some() {
-            let mut after = Aftermath::default();
-            let mut pages = self.inner.pages.lock();
-            let mut cursor = self.inner.cursor(&pages);
+            let mut pages = self.file.lock_pages();
+            let mut cursor = pages.cursor();
             for &frame in &self.frames {
-                if !shared.pool.frames.state(frame).snapshot().is_detached() {
-                    self.inner.detach(&mut pages, &mut cursor, frame, &mut after);
+                if !core.pool.frames.state(frame).snapshot().is_detached() {
+                    pages.drop_page(&mut cursor, frame);
                 }
             }
             drop(cursor);
             drop(pages);
-            self.inner.settle(after);
             for &frame in &self.frames {
-                shared.pool.settle(frame, shared.pool.frames.state(frame).load_failed());
+                core.pool.settle(frame, core.pool.frames.state(frame).load_failed());
             }
         } else {
             let end = (self.first + self.frames.len() as u64) * PAGE;
@@ -337,15 +334,15 @@ impl Load {
             self.zero(ByteRange::new(valid, end));
             // Make the pages eviction candidates before anyone can change them: a writer that
             // dirties one withdraws it.
-            shared.pool.evictable(&self.frames);
+            core.pool.evictable(&self.frames);
             for &frame in &self.frames {
-                shared.pool.settle(frame, shared.pool.frames.state(frame).loaded());
+                core.pool.settle(frame, core.pool.frames.state(frame).loaded());
             }
         }
         self.over.store(true, Ordering::Release);
-        let mut batch = shared.pages.batch();
+        let mut batch = core.pages.batch();
         for index in self.pages().indices() {
-            batch.wake(loaded(self.inner.key(index)));
+            batch.wake(loaded(self.file.key(index)));
         }
     }
 }

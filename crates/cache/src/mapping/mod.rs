@@ -1,14 +1,11 @@
-//! Files as their owners and openers use them: reads, writes, read-ahead, truncation, exclusion.
-//!
-//! This layer is above [`crate::writeback`]: a sync, or a writer over its limit, writes back.
+//! A file's pages: copying to and from those that are cached, loading and removing them, and what
+//! their owner does with them.
 
+pub(crate) mod cached_read;
+pub(crate) mod cached_write;
 pub(crate) mod exclude;
-pub(crate) mod file;
-mod load;
-pub(crate) mod open;
-mod pause;
-mod read;
-pub mod readahead;
-mod sweep;
-mod throttle;
-mod write;
+pub(crate) mod load;
+mod new_pages;
+pub(crate) mod owner;
+mod page_removal;
+mod truncate;

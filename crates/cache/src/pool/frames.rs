@@ -5,7 +5,7 @@
 
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
 use crate::pool::arena::{Region, Table, Zeroable};
-use crate::pool::state::{After, Snapshot, State, Version};
+use crate::pool::frame_word::{After, FrameWord, Snapshot, Version};
 use extant_block::{Buf, Segment};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[repr(C)]
 pub(crate) struct Head {
     pub(crate) key: AtomicU64,
-    pub(crate) state: State,
+    pub(crate) state: FrameWord,
     version: Version,
 }
 
 // SAFETY: atomic integers, for which zero is a valid value.
 unsafe impl Zeroable for Head {}
 
-/// A frame's neighbours in its mapping's list. Protected by the mapping's lock.
+/// A frame's neighbours in its file's ring. Protected by the file's lock.
 #[derive(Debug)]
 pub(crate) struct Siblings {
     pub(crate) next: AtomicU32,
@@ -91,7 +91,7 @@ impl Frames {
     }
 
     #[inline]
-    pub(crate) fn state(&self, frame: FrameNo) -> &State {
+    pub(crate) fn state(&self, frame: FrameNo) -> &FrameWord {
         &self.head(frame).state
     }
 
@@ -154,7 +154,7 @@ impl Frames {
         &self,
         frame: FrameNo,
         key: PageKey,
-    ) -> Result<Pinned<'_>, crate::pool::state::PinFailure> {
+    ) -> Result<Pinned<'_>, crate::pool::frame_word::PinFailure> {
         let head = self.head(frame);
         let seen = head.state.pin(|| head.key.load(Ordering::Relaxed) == key.0)?;
         Ok(Pinned { frames: self, frame, seen })

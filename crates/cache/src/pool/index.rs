@@ -8,8 +8,8 @@
 
 use crate::page::{FrameNo, PageKey, mix};
 use crate::pool::arena::{Table, Zeroable};
+use crate::pool::frame_word::After;
 use crate::pool::frames::{Frames, Pinned};
-use crate::pool::state::After;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -166,7 +166,7 @@ impl Index {
     }
 
     /// Looks up a page's frame under the bucket lock. The answer is certain while the caller holds
-    /// the mapping's lock.
+    /// the file's lock.
     pub(crate) fn find(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
         self.cursor(frames).find(key)
     }
@@ -210,7 +210,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Looks up a page's frame. The answer is certain while the caller holds the mapping's lock.
+    /// Looks up a page's frame. The answer is certain while the caller holds the file's lock.
     pub(crate) fn find(&mut self, key: PageKey) -> Option<FrameNo> {
         let probe = self.index.probe(key);
         self.lock(probe);
@@ -235,7 +235,7 @@ impl Cursor<'_> {
         self.index.hint(probe).insert(probe, frame);
     }
 
-    /// Removes a frame. The caller holds the mapping's lock.
+    /// Removes a frame. The caller holds the file's lock.
     pub(crate) fn remove(&mut self, frame: FrameNo) {
         let probe = self.index.probe(self.frames.key(frame));
         self.lock(probe);

@@ -5,22 +5,22 @@
 
 mod arena;
 pub mod evict;
+pub(crate) mod frame_word;
 pub(crate) mod frames;
 mod free;
 pub(crate) mod index;
 mod magazines;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
-pub(crate) mod state;
 
 use crate::Cost;
 use crate::page::FrameNo;
 use crate::pool::evict::{Eviction, SPARE_FRAMES, Uses};
+use crate::pool::frame_word::After;
 use crate::pool::frames::{Claimed, Frames};
 use crate::pool::free::Free;
 use crate::pool::index::Index;
 use crate::pool::magazines::Magazines;
-use crate::pool::state::After;
 use crate::waits::{Condition, Waits};
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -176,7 +176,7 @@ impl Pool {
         self.wake_for(frames.len());
     }
 
-    /// Like [`Pool::evictable`], for a caller that holds a mapping's lock so that the pages cannot
+    /// Like [`Pool::evictable`], for a caller that holds a file's lock so that the pages cannot
     /// become dirty first. It calls [`Pool::wake_for`] after releasing the lock.
     pub(crate) fn enter_evictable(&self, frames: &[FrameNo]) {
         let mut lists = self.lists.lock();
@@ -198,7 +198,7 @@ impl Pool {
     }
 
     /// Takes up to `n` frames, evicting clean pages if none is free. May yield fewer, even none.
-    /// Call it without a mapping's lock.
+    /// Call it without a file's lock.
     pub(crate) fn take_frames(
         &self,
         n: usize,

@@ -1,13 +1,13 @@
 //! The write-back task, one for each device.
 
 use crate::PageRange;
-use crate::dirty::control::Background;
-use crate::pass::Visiting;
-use crate::state::disk::Listed;
-use crate::state::{DiskState, Inner, Shared};
+use crate::device::turn_order::DirtySince;
+use crate::dirty::controller::Background;
+use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::waits::{Condition, Listener};
-use crate::writeback::run::Taken;
-use crate::writeback::{Window, write_back_all};
+use crate::writeback::taking::{Taken, Visiting};
+use crate::writeback::window::Window;
+use crate::writeback::write_back::write_back_all;
 use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;
@@ -42,14 +42,14 @@ const RETRY: Nanos = Nanos::from_millis(10);
 /// flusher serves it. If the world ends first, the list ends with it and writers that wait for room
 /// are notified.
 pub(crate) struct Serving {
-    shared: Arc<Shared>,
-    disk: Arc<DiskState>,
+    core: Arc<CacheCore>,
+    disk: Arc<CachedDevice>,
     is_over: bool,
 }
 
 impl Serving {
-    pub(crate) fn new(shared: &Arc<Shared>, disk: &Arc<DiskState>) -> Self {
-        Self { shared: shared.clone(), disk: disk.clone(), is_over: false }
+    pub(crate) fn new(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) -> Self {
+        Self { core: core.clone(), disk: disk.clone(), is_over: false }
     }
 }
 
@@ -59,98 +59,97 @@ impl Drop for Serving {
         if std::thread::panicking() {
             return;
         }
-        self.disk.close();
+        self.disk.turns.close();
         if !self.is_over {
-            self.shared.forsake();
+            self.core.forsake();
         }
     }
 }
 
 /// Runs until the cache is closed and clean, or the device is released.
 pub(crate) async fn run(mut serving: Serving) {
-    serve(&serving.shared, &serving.disk).await;
+    serve(&serving.core, &serving.disk).await;
     serving.is_over = true;
 }
 
-async fn serve(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
+async fn serve(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) {
     let mut next_periodic = Nanos::MAX;
-    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+    let mut visiting = Visiting::new(&core.rt, &*core.pass);
     loop {
-        let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
-        if shared.is_closed() {
-            return close_out(shared, disk).await;
+        let kicked = core.waits.listen(Condition::Flusher(disk.index.0));
+        if core.is_closed() {
+            return close_out(core, disk).await;
         }
-        let dirty = disk.next_file(None).is_some();
-        let now = shared.rt.now();
+        let dirty = disk.turns.len() > 0;
+        let now = core.rt.now();
         let wanted = disk.wanted.swap(false, Ordering::SeqCst);
         // A failing device is retried when the next periodic pass is due, or on demand.
-        let failing = disk.is_failing();
+        let failing = disk.health.is_failing();
         if !dirty {
             next_periodic = Nanos::MAX;
-            if disk.is_left() && leave(shared, disk).await {
+            if disk.is_left() && leave(core, disk).await {
                 return;
             }
             kicked.await;
             continue;
         }
         if next_periodic == Nanos::MAX {
-            next_periodic = now.saturating_add(shared.settings.periodic);
+            next_periodic = now.saturating_add(core.settings.periodic);
         }
         let pass = if now >= next_periodic {
-            next_periodic = now.saturating_add(shared.settings.periodic);
-            Some(Pass::Expired(now.saturating_sub(shared.settings.expire)))
+            next_periodic = now.saturating_add(core.settings.periodic);
+            Some(Pass::Expired(now.saturating_sub(core.settings.expire)))
         } else if wanted {
             Some(Pass::Wanted)
-        } else if !failing && disk.orders(shared, None).flusher != Background::Stop {
+        } else if !failing && disk.orders(core, None).flusher != Background::Stop {
             Some(Pass::Background)
-        } else if !failing && disk.is_waited_for(shared) {
+        } else if !failing && disk.is_waited_for(core) {
             Some(Pass::Wanted)
         } else {
             None
         };
         let progress = match pass {
-            Some(Pass::Background) => background(shared, disk, next_periodic, &mut visiting).await,
-            Some(pass) => pass_over(shared, disk, pass, &mut visiting).await,
+            Some(Pass::Background) => background(core, disk, next_periodic, &mut visiting).await,
+            Some(pass) => pass_over(core, disk, pass, &mut visiting).await,
             None => {
-                first_of(kicked, shared.rt.sleep_until(next_periodic)).await;
+                first_of(kicked, core.rt.sleep_until(next_periodic)).await;
                 continue;
             }
         };
         if !progress {
             // All dirty pages are held by other tasks at the moment.
-            first_of(kicked, shared.rt.sleep(RETRY)).await;
+            first_of(kicked, core.rt.sleep(RETRY)).await;
         }
     }
 }
 
 /// Releases a device that is no longer used, once everything written to it is durable.
-async fn leave(shared: &Arc<Shared>, disk: &Arc<DiskState>) -> bool {
-    let is_durable = !disk.flushes.are_owed() || disk.flush(shared).await.is_ok();
-    is_durable && shared.detach(disk)
+async fn leave(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) -> bool {
+    let is_durable = !disk.flushes.is_owed() || disk.flushes.flush().await.is_ok();
+    is_durable && core.detach(disk)
 }
 
 /// Writes the files in turn until the controller says stop or something more urgent is due. Returns
 /// whether it wrote anything.
 async fn background(
-    shared: &Arc<Shared>,
-    disk: &Arc<DiskState>,
+    core: &Arc<CacheCore>,
+    disk: &Arc<CachedDevice>,
     until: Nanos,
     visiting: &mut Visiting<'_>,
 ) -> bool {
     let mut progress = false;
     // Consecutive files of which nothing could be written.
     let mut barren = 0;
-    while let Background::Run { chunk_pages, in_flight_pages, least_pages } =
-        disk.orders(shared, None).flusher
+    while let Background::Run { chunk_pages, in_flight_pages, least_pages } = disk.orders(core, None).flusher
     {
         let Some(file) = disk.next_in_turn(least_pages) else { break };
-        let written = write_chunk(shared, disk, &file, chunk_pages.max(1), in_flight_pages, visiting).await;
+        let written = write_chunk(core, disk, &file, chunk_pages.max(1), in_flight_pages, visiting).await;
         progress |= written > 0;
         barren = if written > 0 { 0 } else { barren + 1 };
-        if barren > disk.dirty_files() || disk.is_failing() {
+        if barren > disk.turns.len() || disk.health.is_failing() {
             break;
         }
-        if disk.wanted.load(Ordering::SeqCst) || shared.is_closed() || shared.rt.now() >= until {
+        if disk.wanted.load(Ordering::SeqCst) || core.is_closed() || core.rt.now() >= until {
             break;
         }
         visiting.between_files().await;
@@ -160,8 +159,8 @@ async fn background(
 
 /// Goes over the dirty files, oldest first. Returns whether it wrote anything.
 async fn pass_over(
-    shared: &Arc<Shared>,
-    disk: &Arc<DiskState>,
+    core: &Arc<CacheCore>,
+    disk: &Arc<CachedDevice>,
     pass: Pass,
     visiting: &mut Visiting<'_>,
 ) -> bool {
@@ -170,27 +169,27 @@ async fn pass_over(
         Pass::Expired(_) => disk.ledger.amounts().dirty_pages,
         _ => u64::MAX,
     };
-    let (mut after, mut progress, mut in_round): (Option<Listed>, _, _) = (None, false, 0);
+    let (mut after, mut progress, mut in_round): (Option<DirtySince>, _, _) = (None, false, 0);
     loop {
-        let (chunk, in_flight) = match disk.orders(shared, None).flusher {
+        let (chunk, in_flight) = match disk.orders(core, None).flusher {
             Background::Run { chunk_pages, in_flight_pages, .. } => (chunk_pages.max(1), in_flight_pages),
             Background::Stop => (CHUNK_PAGES, IN_FLIGHT_PAGES),
         };
-        if pass == Pass::Wanted && progress && disk.is_failing() {
+        if pass == Pass::Wanted && progress && disk.health.is_failing() {
             break;
         }
-        let expired = |place: Listed| !matches!(pass, Pass::Expired(before) if place.0 > before);
-        let Some((place, file)) = disk.next_file(after).filter(|(place, _)| expired(*place)) else {
+        let expired = |place: DirtySince| !matches!(pass, Pass::Expired(before) if place.at > before);
+        let Some((place, file)) = disk.turns.next(after).filter(|(place, _)| expired(*place)) else {
             // One round is complete. A pass that must write everything goes on while there are
             // files that no task is writing. If something failed, each file has been tried; one
             // that cannot be written must not delay the others.
-            if in_round == 0 || pass == Pass::Wanted || disk.is_failing() {
+            if in_round == 0 || pass == Pass::Wanted || disk.health.is_failing() {
                 break;
             }
             (after, in_round) = (None, 0);
             continue;
         };
-        let written = write_chunk(shared, disk, &file, chunk.min(most), in_flight, visiting).await;
+        let written = write_chunk(core, disk, &file, chunk.min(most), in_flight, visiting).await;
         in_round += written;
         progress |= written > 0;
         most -= written.min(most);
@@ -206,10 +205,10 @@ async fn pass_over(
 /// A visit to a file, by the flusher or by a writer that writes back; one at a time. The flusher is
 /// a task and always gets polled. Writers visit only under the controllers of old kernels; one
 /// whose future is not polled keeps the flusher away from its file, but not syncs.
-struct Visit<'a>(&'a Inner);
+struct Visit<'a>(&'a CachedFile);
 
 impl<'a> Visit<'a> {
-    fn begin(file: &'a Inner) -> Option<Self> {
+    fn begin(file: &'a CachedFile) -> Option<Self> {
         (!file.is_visited.swap(true, Ordering::Acquire)).then_some(Self(file))
     }
 }
@@ -224,27 +223,27 @@ impl Drop for Visit<'_> {
 /// most `in_flight` pages are on their way to the device, not counting the last run. Returns how
 /// many pages it submitted; 0 if another task visits the file.
 async fn write_chunk(
-    shared: &Arc<Shared>,
-    disk: &Arc<DiskState>,
-    file: &Arc<Inner>,
+    core: &Arc<CacheCore>,
+    disk: &Arc<CachedDevice>,
+    file: &Arc<CachedFile>,
     pages: u64,
     in_flight: u64,
     visiting: &mut Visiting<'_>,
 ) -> u64 {
     let Some(_visit) = Visit::begin(file) else { return 0 };
     let (mut at, mut left, mut submitted) = (0, pages, 0);
-    visiting.next(&*shared.pass);
-    let mut window = Window::new(shared, disk);
+    visiting.next(&*core.pass);
+    let mut window = Window::new(core, disk, BioFlags::empty());
     while left > 0 {
-        wait_for_queue(shared, disk, in_flight.max(1), &window).await;
-        window.unplug_before_yield(visiting);
-        match file.take_step(PageRange::new(at, u64::MAX), left, visiting).await {
+        wait_for_queue(core, disk, in_flight.max(1), &window).await;
+        window.submit_before_yield(visiting);
+        match file.take_step(PageRange::new(at, u64::MAX), left, visiting, &window).await {
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;
                 submitted += taken.end - taken.start;
                 left = visiting.visit.left_pages(left.saturating_sub(taken.end - taken.start));
-                window.push(run, BioFlags::empty());
+                window.push(run);
             }
             Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
             Taken::Clean => break,
@@ -256,18 +255,18 @@ async fn write_chunk(
 /// Writes back up to `pages` pages of a device on behalf of a writer, taking the files in turn.
 /// Returns how many it submitted.
 pub(crate) async fn write_back_some(
-    shared: &Arc<Shared>,
-    disk: &Arc<DiskState>,
+    core: &Arc<CacheCore>,
+    disk: &Arc<CachedDevice>,
     pages: u64,
     chunk_pages: u64,
     in_flight_pages: u64,
 ) -> u64 {
     let (mut left, mut barren) = (pages, 0);
-    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
-    while left > 0 && barren <= disk.dirty_files() {
+    let mut visiting = Visiting::new(&core.rt, &*core.pass);
+    while left > 0 && barren <= disk.turns.len() {
         let Some(file) = disk.next_in_turn(1) else { break };
         let chunk_pages = left.min(chunk_pages.max(1));
-        let written = write_chunk(shared, disk, &file, chunk_pages, in_flight_pages, &mut visiting).await;
+        let written = write_chunk(core, disk, &file, chunk_pages, in_flight_pages, &mut visiting).await;
         left -= written.min(left);
         barren = if written > 0 { 0 } else { barren + 1 };
     }
@@ -277,11 +276,11 @@ pub(crate) async fn write_back_some(
 /// Waits until the device has fewer than `pages` pages to write; fewer still while a sync waits for
 /// it. Runs that await their completion do not count: completing them may require other write-back
 /// first.
-async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64, window: &Window) {
-    let is_full = || disk.ledger.in_flight() >= disk.urgent.limit(shared.rt.now(), pages);
+async fn wait_for_queue(core: &CacheCore, disk: &CachedDevice, pages: u64, window: &Window) {
+    let is_full = || disk.ledger.in_flight() >= disk.sync_priority.limit(core.rt.now(), pages);
     while is_full() {
-        window.unplug();
-        let ended = shared.waits.listen(Condition::Written(disk.index.0));
+        window.submit();
+        let ended = core.waits.listen(Condition::Written(disk.index.0));
         if is_full() {
             ended.await;
         }
@@ -290,17 +289,17 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64, window: &
 
 /// Writes everything back and flushes the device, when the cache is being closed. Only a file that
 /// fails once more is given up.
-async fn close_out(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
+async fn close_out(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) {
     loop {
         let files: Vec<_> =
-            disk.listed().into_iter().flatten().map(|file| (file.errors.now(), file)).collect();
-        write_back_all(shared, disk).await;
-        if disk.flushes.are_owed() {
+            disk.turns.all().into_iter().flatten().map(|file| (file.errors.now(), file)).collect();
+        write_back_all(core, disk).await;
+        if disk.flushes.is_owed() {
             // Data dirtied after the last sync must become durable too. A failure is in the logs.
-            let _ = disk.flush(shared).await;
+            let _ = disk.flushes.flush().await;
         }
         // Pages that could not be written are dirty again.
-        if disk.close_if_clean() {
+        if disk.turns.close_if_empty() {
             return;
         }
         for (mut since, file) in files {

@@ -55,17 +55,17 @@ fn charges_are_taken_from_the_frames_and_come_back() {
     let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(4 * MIB), 8 << 20, 8 * MIB);
     let file = mapping.open();
     let mut buf = vec![0; 8 << 20];
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert_eq!(mapping.cached_pages(), 1024);
     let account = cache.account(AccountConfig::new("test", &cache));
     let charge = account.charge(MIB);
     let usage = cache.usage();
     assert!(usage.parked >= 256 && mapping.cached_pages() <= 768, "{usage:?}");
     assert_eq!(cache.budget_bytes(), 4 * MIB, "the budget itself is as it was");
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert!(mapping.cached_pages() <= 768);
     drop(charge);
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert!(mapping.cached_pages() >= 1000, "{:?}", cache.usage());
     cache.audit();
 }
@@ -79,7 +79,7 @@ fn dirty_memory_never_takes_all_frames_that_accounts_leave() {
     let _charge = account.charge(2 * MIB);
     let file = mapping.open();
     for at in 0..8 {
-        file.write_blocking(at * MIB, &vec![1; MIB as usize]).unwrap();
+        run(&rt, file.write(at * MIB, &vec![1; MIB as usize])).unwrap();
         let usage = cache.usage();
         assert!(usage.charged * 4096 <= 3 * MIB / 2, "{usage:?}");
     }

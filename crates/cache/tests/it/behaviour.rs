@@ -16,13 +16,13 @@ fn written_bytes_are_read_and_after_a_sync_they_are_on_the_device() {
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(8 * MIB), 1 << 20, 0);
     let file = mapping.open();
     let data = pattern(0, 300_000);
-    file.write_blocking(1_000, &data).unwrap();
+    run(&rt, file.write(1_000, &data)).unwrap();
     assert_eq!(mapping.size(), 301_000);
     let mut back = vec![0xaa; 400_000];
-    assert_eq!(file.read_blocking(0, &mut back).unwrap(), 301_000);
+    assert_eq!(run(&rt, file.read(0, &mut back)).unwrap(), 301_000);
     assert!(back[..1_000].iter().all(|&b| b == 0));
     assert_eq!(&back[1_000..301_000], &data[..]);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!(&gate.mem.to_bytes()[1_000..301_000], &data[..]);
     assert_eq!(mapping.dirty_pages(), 0);
     cache.audit();
@@ -35,15 +35,15 @@ fn a_file_larger_than_the_cache_is_written_and_read_whole() {
     let file = mapping.open();
     let data = pattern(7, 8 << 20);
     for (n, chunk) in data.chunks(100_000).enumerate() {
-        file.write_blocking(n as u64 * 100_000, chunk).unwrap();
+        run(&rt, file.write(n as u64 * 100_000, chunk)).unwrap();
         let usage = cache.usage();
         assert!(usage.dirty + usage.writeback <= cache.limits().limit_pages, "{usage:?}");
     }
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert!(gate.mem.to_bytes() == data);
     let mut back = vec![0; 8 << 20];
     for (n, chunk) in back.chunks_mut(77_777).enumerate() {
-        assert_eq!(file.read_blocking(n as u64 * 77_777, chunk).unwrap(), chunk.len());
+        assert_eq!(run(&rt, file.read(n as u64 * 77_777, chunk)).unwrap(), chunk.len());
     }
     assert!(back == data);
     let usage = cache.usage();
@@ -61,8 +61,8 @@ fn a_partial_overwrite_keeps_the_rest_of_the_page() {
     )
     .unwrap();
     let file = mapping.open();
-    file.write_blocking(5_000, &[1, 2, 3]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(5_000, &[1, 2, 3])).unwrap();
+    run(&rt, file.sync()).unwrap();
     let mut expected = vec![7; 1 << 16];
     expected[5_000..5_003].copy_from_slice(&[1, 2, 3]);
     assert!(gate.mem.to_bytes() == expected);
@@ -74,7 +74,7 @@ fn a_page_under_write_back_can_be_written_again_at_once() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, file.write(0, &[1; PAGE_BYTES])).unwrap();
     gate.hold();
     let syncing = rt.spawn("sync", Default::default(), {
         let mapping = mapping.clone();
@@ -83,15 +83,15 @@ fn a_page_under_write_back_can_be_written_again_at_once() {
     while gate.held() == 0 {
         run(&rt, rt.yield_now());
     }
-    file.write_blocking(100, &[2; 50]).unwrap(); // does not wait for the device
+    run(&rt, file.write(100, &[2; 50])).unwrap(); // does not wait for the device
     let mut back = [0; 200];
-    file.read_blocking(0, &mut back).unwrap();
+    run(&rt, file.read(0, &mut back)).unwrap();
     assert_eq!((back[99], back[100], back[150]), (1, 2, 1));
     gate.release_one(0);
     assert!(run(&rt, syncing).unwrap().is_ok());
     assert!(gate.mem.to_bytes()[..PAGE_BYTES].iter().all(|&b| b == 1), "the device got the page as it was");
     gate.release();
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!(gate.mem.to_bytes()[100], 2);
     cache.audit();
 }
@@ -101,7 +101,7 @@ fn two_versions_of_a_page_are_never_in_flight_at_once() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, file.write(0, &[1; PAGE_BYTES])).unwrap();
     gate.hold();
     let write_back = || {
         let mapping = mapping.clone();
@@ -111,7 +111,7 @@ fn two_versions_of_a_page_are_never_in_flight_at_once() {
     while gate.held() == 0 {
         run(&rt, rt.yield_now());
     }
-    file.write_blocking(0, &[2; PAGE_BYTES]).unwrap();
+    run(&rt, file.write(0, &[2; PAGE_BYTES])).unwrap();
     let second = write_back();
     for _ in 0..1_000 {
         run(&rt, rt.yield_now());
@@ -130,16 +130,16 @@ fn truncation_forgets_and_zeroes() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[9; 20_000]).unwrap();
-    file.sync_blocking().unwrap();
-    file.write_blocking(8_192, &[8; 4_096]).unwrap();
+    run(&rt, file.write(0, &[9; 20_000])).unwrap();
+    run(&rt, file.sync()).unwrap();
+    run(&rt, file.write(8_192, &[8; 4_096])).unwrap();
     run(&rt, mapping.set_size(5_000)).unwrap();
     assert_eq!((mapping.size(), mapping.cached_pages()), (5_000, 2));
     run(&rt, mapping.set_size(6_000)).unwrap();
     let mut back = [1; 6_000];
-    assert_eq!(file.read_blocking(0, &mut back).unwrap(), 6_000);
+    assert_eq!(run(&rt, file.read(0, &mut back)).unwrap(), 6_000);
     assert!(back[..5_000].iter().all(|&b| b == 9) && back[5_000..].iter().all(|&b| b == 0));
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert!(gate.mem.to_bytes()[5_000..8_192].iter().all(|&b| b == 0), "the tail is zero on the device, too");
     cache.audit();
 }
@@ -149,7 +149,7 @@ fn truncation_waits_for_writes_under_way() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[9; 20_000]).unwrap();
+    run(&rt, file.write(0, &[9; 20_000])).unwrap();
     gate.hold();
     let spawn = |work: std::pin::Pin<Box<dyn Future<Output = extant_cache::Result<()>> + Send>>| {
         rt.spawn("work", Default::default(), work)
@@ -196,15 +196,15 @@ fn an_error_of_write_back_reaches_every_open_file_once_and_the_page_stays_dirty(
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let (a, b) = (mapping.open(), mapping.open());
-    a.write_blocking(0, &[5; 10_000]).unwrap();
+    run(&rt, a.write(0, &[5; 10_000])).unwrap();
     gate.fail_writes.store(true, Ordering::SeqCst);
     run(&rt, cache.sync()).unwrap_err();
     assert_eq!(mapping.dirty_pages(), 3);
     gate.fail_writes.store(false, Ordering::SeqCst);
-    assert!(matches!(a.sync_blocking(), Err(CacheError::Io(_))));
-    a.sync_blocking().unwrap();
-    assert!(matches!(b.sync_blocking(), Err(CacheError::Io(_))));
-    b.sync_blocking().unwrap();
+    assert!(matches!(run(&rt, a.sync()), Err(CacheError::Io(_))));
+    run(&rt, a.sync()).unwrap();
+    assert!(matches!(run(&rt, b.sync()), Err(CacheError::Io(_))));
+    run(&rt, b.sync()).unwrap();
     assert!(gate.mem.to_bytes()[..10_000].iter().all(|&x| x == 5), "it was written in the end");
     cache.audit();
 }
@@ -215,13 +215,13 @@ fn where_so_configured_a_page_that_cannot_be_written_counts_as_clean() {
     let config = CacheConfig { on_write_error: OnWriteError::MarkClean, ..CacheConfig::with_budget(MIB) };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, 1 << 16, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[5; 10_000]).unwrap();
+    run(&rt, file.write(0, &[5; 10_000])).unwrap();
     gate.fail_writes.store(true, Ordering::SeqCst);
-    assert!(file.sync_blocking().is_err());
+    assert!(run(&rt, file.sync()).is_err());
     assert_eq!(mapping.dirty_pages(), 0);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     let mut buf = [0; 10];
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert_eq!(buf, [5; 10]);
     cache.audit();
 }
@@ -232,12 +232,12 @@ fn a_writer_to_a_dead_device_gets_its_error_rather_than_waiting_for_ever() {
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 8 << 20, 0);
     let file = mapping.open();
     gate.fail_writes.store(true, Ordering::SeqCst);
-    let error = file.write_blocking(0, &vec![1; 4 << 20]).unwrap_err();
+    let error = run(&rt, file.write(0, &vec![1; 4 << 20])).unwrap_err();
     assert!(matches!(error.error, CacheError::Io(_)), "{error}");
     gate.fail_writes.store(false, Ordering::SeqCst);
-    let _ = file.sync_blocking();
-    file.write_blocking(0, &vec![2; 4 << 20]).unwrap();
-    file.sync_blocking().unwrap();
+    let _ = run(&rt, file.sync());
+    run(&rt, file.write(0, &vec![2; 4 << 20])).unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }
 
@@ -248,12 +248,12 @@ fn a_bad_sector_costs_its_own_page_only() {
     gate.fail_reads.store(true, Ordering::SeqCst);
     let file = mapping.open();
     let mut buf = [0; 8_192];
-    assert!(matches!(file.read_blocking(0, &mut buf), Err(CacheError::Io(_))));
-    assert!(file.write_blocking(10, &[1]).is_err(), "nor can part of the page be overwritten");
-    file.write_blocking(0, &[3; PAGE_BYTES]).unwrap();
-    assert_eq!(file.read_blocking(0, &mut buf).unwrap(), PAGE_BYTES, "a short read, then the error");
+    assert!(matches!(run(&rt, file.read(0, &mut buf)), Err(CacheError::Io(_))));
+    assert!(run(&rt, file.write(10, &[1])).is_err(), "nor can part of the page be overwritten");
+    run(&rt, file.write(0, &[3; PAGE_BYTES])).unwrap();
+    assert_eq!(run(&rt, file.read(0, &mut buf)).unwrap(), PAGE_BYTES, "a short read, then the error");
     gate.fail_reads.store(false, Ordering::SeqCst);
-    assert_eq!(file.read_blocking(0, &mut buf).unwrap(), 8_192);
+    assert_eq!(run(&rt, file.read(0, &mut buf)).unwrap(), 8_192);
     cache.audit();
 }
 
@@ -276,15 +276,15 @@ fn a_smaller_budget_takes_effect_and_a_larger_one_again() {
     let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(4 * MIB), 8 << 20, 8 << 20);
     let file = mapping.open();
     let mut buf = vec![0; 4 << 20];
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert_eq!(cache.set_budget(MIB), 0);
     assert!(mapping.cached_pages() <= 256);
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert!(mapping.cached_pages() <= 256);
     cache.audit();
     cache.set_budget(4 * MIB);
-    file.read_blocking(0, &mut buf).unwrap();
-    file.read_blocking(0, &mut buf).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
+    run(&rt, file.read(0, &mut buf)).unwrap();
     assert!(mapping.cached_pages() > 900);
     cache.audit();
 }
@@ -298,7 +298,7 @@ fn reading_in_sequence_reads_ahead() {
     let file = mapping.open();
     let mut buf = [0; PAGE_BYTES];
     for page in 0..4_096 {
-        file.read_blocking(page * PAGE_BYTES as u64, &mut buf).unwrap();
+        run(&rt, file.read(page * PAGE_BYTES as u64, &mut buf)).unwrap();
     }
     let reads = gate.reads.load(Ordering::SeqCst);
     assert!(reads <= 4_096 / 32 + 8, "{reads} bios");
@@ -309,7 +309,7 @@ fn reading_in_sequence_reads_ahead() {
 fn dirty_files_survive_the_drop_of_their_mapping_and_of_the_cache() {
     let rt = world();
     let (cache, disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
-    mapping.open().write_blocking(0, &[5; 10_000]).unwrap();
+    run(&rt, mapping.open().write(0, &[5; 10_000])).unwrap();
     drop((mapping, disk, cache));
     let report = rt.shutdown(extant_rt::Nanos::from_secs(60));
     assert!(report.in_flight.is_empty(), "{report:?}");

@@ -132,7 +132,7 @@ fn against_a_vector(block_bytes: u64) {
                 let bytes = vec![(turn % 200 + 1) as u8; len];
                 model.resize(model.len().max(at + len), 0);
                 model[at..at + len].copy_from_slice(&bytes);
-                file.write_blocking(at as u64, &bytes).unwrap();
+                run(&rt, file.write(at as u64, &bytes)).unwrap();
             }
             6 if turn % 3 == 0 => {
                 // Truncates as a file system does: first the cache, then the blocks.
@@ -143,11 +143,11 @@ fn against_a_vector(block_bytes: u64) {
                 backing.map.lock().written.retain(|&block, _| block < first_free);
                 mapping.remapped(..);
             }
-            7 => file.sync_blocking().unwrap(),
+            7 => run(&rt, file.sync()).unwrap(),
             8 => run(&rt, mapping.invalidate(0..SIZE as u64)).unwrap(),
             _ => {
                 let mut back = vec![0x55; len];
-                let got = file.read_blocking(at as u64, &mut back).unwrap();
+                let got = run(&rt, file.read(at as u64, &mut back)).unwrap();
                 let there = model.get(at..(at + len).min(model.len())).unwrap_or_default();
                 assert!(back[..got] == *there, "turn {turn}: {len} bytes at {at}");
             }
@@ -155,7 +155,7 @@ fn against_a_vector(block_bytes: u64) {
     }
     run(&rt, mapping.invalidate(0..SIZE as u64)).unwrap();
     let mut back = vec![0x55; SIZE];
-    let got = file.read_blocking(0, &mut back).unwrap();
+    let got = run(&rt, file.read(0, &mut back)).unwrap();
     assert!(back[..got] == model[..]);
     run(&rt, cache.sync()).unwrap();
     cache.audit();
@@ -188,9 +188,9 @@ fn a_small_block_that_was_not_written_stays_a_hole() {
     let disk = cache.attach(Gate::new(1 << 20));
     let backing = Blocks::new(1024);
     let file = disk.mapping(backing.clone(), 1, 8_192).open();
-    file.write_blocking(2_100, &[1; 10]).unwrap();
-    file.write_blocking(7_000, &[1; 1_000]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(2_100, &[1; 10])).unwrap();
+    run(&rt, file.write(7_000, &[1; 1_000])).unwrap();
+    run(&rt, file.sync()).unwrap();
     let blocks: Vec<u64> = backing.map.lock().written.keys().copied().collect();
     assert_eq!(blocks, [2, 6, 7]);
     cache.audit();

@@ -5,7 +5,6 @@ use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use extant_block::{Bio, Device, Limits, MemDevice, Sector};
 use extant_cache::blocks::Blocks;
 use extant_cache::{CacheConfig, CacheError, FlatFile, PAGE_BYTES, PageCache};
-use extant_rt::RtError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,14 +49,14 @@ fn reads_have_no_more_segments_than_the_device_takes() {
     let (one, two, three) = (mapping(1), mapping(2), mapping(3));
     let mut page = [0; PAGE_BYTES];
     for at in (0..32).rev() {
-        one.open().read_blocking(at * PAGE, &mut page).unwrap();
-        two.open().read_blocking(at * PAGE, &mut page).unwrap();
+        run(&rt, one.open().read(at * PAGE, &mut page)).unwrap();
+        run(&rt, two.open().read(at * PAGE, &mut page)).unwrap();
     }
     // Frees every other frame.
     run(&rt, one.forget()).unwrap();
     device.bios.store(0, Ordering::SeqCst);
     let mut bytes = vec![0; 16 * PAGE_BYTES];
-    three.open().read_blocking(0, &mut bytes).unwrap();
+    run(&rt, three.open().read(0, &mut bytes)).unwrap();
     assert!(device.bios.load(Ordering::SeqCst) >= 4);
     run(&rt, cache.close()).unwrap();
 }
@@ -94,7 +93,7 @@ fn a_cache_that_is_dropped_flushes_what_it_writes_back() {
     let gate = Gate::volatile(1 << 20);
     let disk = cache.attach(gate.clone());
     let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), MIB)), 1, 0);
-    mapping.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
     gate.fail_flushes.store(1, Ordering::SeqCst);
     drop((cache, disk, mapping));
     sleep(rt, 60_000);
@@ -118,14 +117,4 @@ fn a_flush_that_fails_beside_a_direct_write_is_told_to_the_files_openers() {
     assert!(matches!(run(rt, file.sync()), Err(CacheError::Io(_))), "the device may have lost it");
     run(rt, file.sync()).unwrap();
     let _ = run(rt, cache.close());
-}
-
-#[test]
-fn a_blocking_call_inside_a_task_says_so() {
-    let rt = world();
-    let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, MIB);
-    let file = mapping.open();
-    let error = run(&rt, async { file.read_blocking(0, &mut [0; 16]).unwrap_err() });
-    assert!(matches!(error, CacheError::World(RtError::Nested)), "{error}");
-    run(&rt, cache.close()).unwrap();
 }

@@ -38,8 +38,8 @@ fn limits_of_nothing_still_let_a_page_through() {
     cache.set_limits(DirtyLimits { background_pages: 0, limit_pages: 0 });
     assert_eq!(cache.limits(), DirtyLimits { background_pages: 0, limit_pages: 1 });
     let file = mapping.open();
-    file.write_blocking(0, &[7; 10 * PAGE_BYTES]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(0, &[7; 10 * PAGE_BYTES])).unwrap();
+    run(&rt, file.sync()).unwrap();
     assert!(gate.mem.to_bytes()[..10 * PAGE_BYTES].iter().all(|&byte| byte == 7));
     cache.set_limits(DirtyLimits { background_pages: u64::MAX, limit_pages: u64::MAX });
     assert_eq!(cache.limits(), DirtyLimits { background_pages: 96, limit_pages: 192 });
@@ -71,7 +71,7 @@ fn a_larger_budget_is_heard_of_by_those_who_wait_for_frames() {
         read.await.unwrap();
         waiting.await.unwrap();
     });
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }
 
@@ -85,13 +85,13 @@ fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
         let start = inode * 16_384;
         let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(start / 512), bytes)), inode, 0);
         let file = mapping.open();
-        file.write_blocking(0, &vec![inode as u8; bytes as usize]).unwrap();
-        file.sync_blocking().unwrap();
+        run(&rt, file.write(0, &vec![inode as u8; bytes as usize])).unwrap();
+        run(&rt, file.sync()).unwrap();
         // There is no room past the end.
-        file.write_blocking(bytes, &[9]).unwrap();
-        assert!(file.sync_blocking().is_err());
+        run(&rt, file.write(bytes, &[9])).unwrap();
+        assert!(run(&rt, file.sync()).is_err());
         run(&rt, mapping.set_size(bytes)).unwrap();
-        file.sync_blocking().unwrap();
+        run(&rt, file.sync()).unwrap();
     }
     let device = gate.mem.to_bytes();
     for (inode, bytes) in [(1, 10_240), (2, 4_608), (3, 512)] {
@@ -175,19 +175,19 @@ fn ranges_beyond_every_file_are_empty() {
     let rt = world();
     let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 1 << 20);
     let file = mapping.open();
-    file.read_blocking(0, &mut [0; 64 * PAGE_BYTES]).unwrap();
+    run(&rt, file.read(0, &mut [0; 64 * PAGE_BYTES])).unwrap();
     let cached = mapping.cached_pages();
     for at in [MAX_FILE_BYTES - 1, MAX_FILE_BYTES, i64::MAX as u64, u64::MAX - PAGE] {
         run(&rt, mapping.invalidate(at..at + PAGE)).unwrap();
         run(&rt, mapping.punch(at..at + PAGE)).unwrap();
         run(&rt, mapping.write_back(at..at + PAGE)).unwrap();
         run(&rt, file.sync_range(at..at + PAGE)).unwrap();
-        assert_eq!(file.read_blocking(at, &mut [0; 10]).unwrap(), 0);
-        assert!(file.write_blocking(at, &[1; 10]).is_err(), "too large");
+        assert_eq!(run(&rt, file.read(at, &mut [0; 10])).unwrap(), 0);
+        assert!(run(&rt, file.write(at, &[1; 10])).is_err(), "too large");
         assert_eq!((mapping.size(), mapping.dirty_pages(), mapping.cached_pages()), (1 << 20, 0, cached));
     }
-    file.write_blocking(5, &[]).unwrap();
-    assert_eq!(file.read_blocking(5, &mut []).unwrap(), 0);
+    run(&rt, file.write(5, &[])).unwrap();
+    assert_eq!(run(&rt, file.read(5, &mut [])).unwrap(), 0);
     assert_eq!(mapping.dirty_pages(), 0);
     cache.audit();
 }
@@ -223,7 +223,7 @@ fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
     let rt = world();
     let (cache, disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 0);
     gate.fail_writes.store(true, Ordering::SeqCst);
-    mapping.open().write_blocking(0, &[1; 64 * PAGE_BYTES]).unwrap();
+    run(&rt, mapping.open().write(0, &[1; 64 * PAGE_BYTES])).unwrap();
     drop((mapping, disk));
     assert!(run(&rt, cache.close()).is_err());
     // The flusher's task may not have ended yet.
@@ -262,7 +262,7 @@ fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_over
                 0..40 if number % 3 == seed => {
                     let _in = writers.read();
                     turn.to_le_bytes().iter().cycle().zip(&mut record).for_each(|(byte, to)| *to = *byte);
-                    file.write_blocking(at, &record).unwrap();
+                    run(&rt, file.write(at, &record)).unwrap();
                     seen[number as usize] = turn;
                 }
                 40 if rng.below(4) == 0 => {
@@ -272,7 +272,7 @@ fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_over
                 }
                 41 => file.sync_range_blocking(&rt, at),
                 _ => {
-                    let n = file.read_blocking(at, &mut record).unwrap();
+                    let n = run(&rt, file.read(at, &mut record)).unwrap();
                     let values: Vec<&[u8]> = record[..n / 8 * 8].chunks(8).collect();
                     if at + RECORD as u64 <= cut {
                         assert_eq!(n, RECORD, "seed {seed}, turn {turn}");
@@ -308,7 +308,7 @@ trait SyncRange {
     fn sync_range_blocking(&self, rt: &Rt, at: u64);
 }
 
-impl SyncRange for extant_cache::OpenFile {
+impl SyncRange for extant_cache::CachedOpenFile {
     fn sync_range_blocking(&self, rt: &Rt, at: u64) {
         run(rt, self.sync_range(at..at + 8 * PAGE)).unwrap();
     }
@@ -446,7 +446,7 @@ fn a_reader_of_holes_keeps_the_only_frame_from_its_own_read_ahead() {
     let disk = cache.attach(Gate::new(1 << 20));
     let file = disk.mapping(Arc::new(Holes), 1, 2 * PAGE).open();
     let mut bytes = [1; 2 * PAGE_BYTES];
-    assert_eq!(file.read_blocking(0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(run(&rt, file.read(0, &mut bytes)).unwrap(), bytes.len());
     assert!(bytes.iter().all(|&byte| byte == 0));
     cache.audit();
 }

@@ -5,8 +5,8 @@ use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{BioFlags, Sector};
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, FlatFile, Mapping, OnWriteError,
-    OpenFile, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WriteExtent, WrittenRun,
+    Answer, Backing, ByteRange, CacheConfig, CacheError, CachedOpenFile, DirtyRun, Disk, FlatFile, Mapping,
+    OnWriteError, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt, Task};
 use parking_lot::Mutex;
@@ -38,31 +38,31 @@ fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
     let gate = Gate::volatile(4 << 20);
     let disk = cache.attach(gate.clone());
     let mappings = files(&disk, 3);
-    let opened: Vec<OpenFile> = mappings.iter().map(Mapping::open).collect();
+    let opened: Vec<CachedOpenFile> = mappings.iter().map(Mapping::open).collect();
     let second_of_b = mappings[1].open();
-    opened[2].write_blocking(0, b"c").unwrap();
-    opened[2].sync_blocking().unwrap();
+    run(&rt, opened[2].write(0, b"c")).unwrap();
+    run(&rt, opened[2].sync()).unwrap();
     // Both writes go to the device's volatile cache. Its next flush fails, which it reports once.
     for file in &opened[..2] {
-        file.write_blocking(0, b"data").unwrap();
+        run(&rt, file.write(0, b"data")).unwrap();
         run(&rt, file.sync_range(..)).unwrap();
     }
     assert_eq!(disk.flush_failures(), 0);
     gate.fail_flushes.store(1, Ordering::SeqCst);
-    assert!(opened[0].sync_blocking().is_err());
+    assert!(run(&rt, opened[0].sync()).is_err());
     assert_eq!(disk.flush_failures(), 1);
     for file in [&opened[1], &second_of_b] {
-        assert!(matches!(file.sync_blocking(), Err(CacheError::Io(_))), "its data may be lost");
-        file.sync_blocking().unwrap();
+        assert!(matches!(run(&rt, file.sync()), Err(CacheError::Io(_))), "its data may be lost");
+        run(&rt, file.sync()).unwrap();
     }
-    opened[0].sync_blocking().unwrap();
-    opened[2].sync_blocking().unwrap();
+    run(&rt, opened[0].sync()).unwrap();
+    run(&rt, opened[2].sync()).unwrap();
     assert!(run(&rt, cache.sync()).is_err(), "no sync of the device has told it");
     run(&rt, cache.sync()).unwrap();
     // A successful flush has settled the matter.
     gate.fail_flushes.store(1, Ordering::SeqCst);
     assert!(run(&rt, disk.flush()).is_err());
-    assert!(opened.iter().all(|file| file.sync_blocking().is_ok()));
+    assert!(opened.iter().all(|file| run(&rt, file.sync()).is_ok()));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_flush_whose_caller_leaves_is_told_all_the_same() {
     let gate = Gate::volatile(4 << 20);
     let disk = cache.attach(gate.clone());
     let file = files(&disk, 1)[0].open();
-    file.write_blocking(0, b"data").unwrap();
+    run(&rt, file.write(0, b"data")).unwrap();
     run(&rt, file.sync_range(..)).unwrap();
     gate.hold();
     gate.fail_flushes.store(1, Ordering::SeqCst);
@@ -85,7 +85,7 @@ fn a_flush_whose_caller_leaves_is_told_all_the_same() {
     while disk.flush_failures() == 0 {
         sleep(&rt, 1);
     }
-    assert!(file.sync_blocking().is_err());
+    assert!(run(&rt, file.sync()).is_err());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn syncs_tell_of_writes_that_were_in_flight_when_they_began() {
         let (cache, disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
         gate.hold();
         gate.fail_writes.store(true, Ordering::SeqCst);
-        mapping.open().write_blocking(0, &[7; 8 * PAGE_BYTES]).unwrap();
+        run(&rt, mapping.open().write(0, &[7; 8 * PAGE_BYTES])).unwrap();
         let early = mapping.clone();
         let early = rt.spawn("early", Default::default(), async move { early.write_back(..).await });
         wait_for_held(&rt, &gate);
@@ -129,7 +129,7 @@ fn close_tells_of_data_that_was_lost_in_the_background() {
         let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
         gate.hold();
         gate.fail_writes.store(true, Ordering::SeqCst);
-        mapping.open().write_blocking(0, &[7; 8 * PAGE_BYTES]).unwrap();
+        run(&rt, mapping.open().write(0, &[7; 8 * PAGE_BYTES])).unwrap();
         let early = mapping.clone();
         drop(rt.spawn("early", Default::default(), async move { early.write_back(..).await }));
         wait_for_held(&rt, &gate);
@@ -189,7 +189,7 @@ fn a_wake_for_room_reaches_a_writer_that_needs_it() {
         ..CacheConfig::with_budget(64 * PAGE)
     };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 4 << 20);
-    mapping.open().read_blocking(0, &mut [0; 20 * PAGE_BYTES]).unwrap();
+    run(&rt, mapping.open().read(0, &mut [0; 20 * PAGE_BYTES])).unwrap();
     gate.hold();
     let writer = |page: u64| {
         let file = mapping.open();
@@ -226,31 +226,31 @@ fn a_file_without_a_place_takes_nothing_from_files_that_have_one() {
     backing.refuses.store(true, Ordering::SeqCst);
     let healthy = disk.mapping(Arc::new(FlatFile::new(Sector(8192), 8 << 20)), 2, 0);
     // The stuck file fills the room until its writers get the error.
-    let told = (0..64).any(|page| stuck.open().write_blocking(page * PAGE, &[1; PAGE_BYTES]).is_err());
+    let told = (0..64).any(|page| run(&rt, stuck.open().write(page * PAGE, &[1; PAGE_BYTES])).is_err());
     if !told {
-        while cache.usage().stuck == 0 {
+        while cache.usage().unplaceable == 0 {
             sleep(&rt, 1);
         }
     }
-    let refused = stuck.open().write_blocking(1000 * PAGE, &[1; PAGE_BYTES]).unwrap_err();
+    let refused = run(&rt, stuck.open().write(1000 * PAGE, &[1; PAGE_BYTES])).unwrap_err();
     assert!(matches!(refused.error, CacheError::Backing(_)), "{refused}");
     let file = healthy.open();
     for turn in 0..20 {
-        file.write_blocking(turn * 128 * PAGE / 16, &[2; 128 * PAGE_BYTES]).unwrap();
-        file.sync_blocking().unwrap();
+        run(&rt, file.write(turn * 128 * PAGE / 16, &[2; 128 * PAGE_BYTES])).unwrap();
+        run(&rt, file.sync()).unwrap();
     }
     assert!(backing.prepared.lock().is_empty());
     let usage = cache.usage();
-    assert!(usage.stuck > 0 && usage.charged == 0, "{usage:?}");
+    assert!(usage.unplaceable > 0 && usage.charged == 0, "{usage:?}");
     // It is retried on request, and by syncs.
-    assert!(stuck.open().sync_blocking().is_err());
+    assert!(run(&rt, stuck.open().sync()).is_err());
     backing.refuses.store(false, Ordering::SeqCst);
     stuck.retry();
-    stuck.open().write_blocking(1000 * PAGE, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, stuck.open().write(1000 * PAGE, &[1; PAGE_BYTES])).unwrap();
     let file = stuck.open();
-    let _ = file.sync_blocking();
-    file.sync_blocking().unwrap();
-    assert_eq!((stuck.dirty_pages(), cache.usage().stuck), (0, 0));
+    let _ = run(&rt, file.sync());
+    run(&rt, file.sync()).unwrap();
+    assert_eq!((stuck.dirty_pages(), cache.usage().unplaceable), (0, 0));
     let _ = run(&rt, cache.sync());
     cache.audit();
 }
@@ -279,15 +279,15 @@ fn a_stuck_file_that_is_cut_off_is_stuck_no_longer() {
     let (cache, _disk, _gate, backing, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     backing.refuses.store(true, Ordering::SeqCst);
     let file = mapping.open();
-    file.write_blocking(0, &[1; 10 * PAGE_BYTES]).unwrap();
-    assert!(file.sync_blocking().is_err());
-    assert!(file.write_blocking(20 * PAGE, &[1]).is_err());
-    file.write_blocking(PAGE, &[2; 10]).unwrap();
+    run(&rt, file.write(0, &[1; 10 * PAGE_BYTES])).unwrap();
+    assert!(run(&rt, file.sync()).is_err());
+    assert!(run(&rt, file.write(20 * PAGE, &[1])).is_err());
+    run(&rt, file.write(PAGE, &[2; 10])).unwrap();
     run(&rt, mapping.set_size(0)).unwrap();
     backing.refuses.store(false, Ordering::SeqCst);
-    file.write_blocking(20 * PAGE, &[1]).unwrap();
-    file.sync_blocking().unwrap();
-    assert_eq!(cache.usage().stuck, 0);
+    run(&rt, file.write(20 * PAGE, &[1])).unwrap();
+    run(&rt, file.sync()).unwrap();
+    assert_eq!(cache.usage().unplaceable, 0);
     cache.audit();
 }
 
@@ -297,7 +297,7 @@ fn a_file_whose_failed_run_was_cut_off_meanwhile_is_not_stuck() {
     let rt = sim.rt().clone();
     let (cache, _disk, gate, backing, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();
-    file.write_blocking(0, &[1; 10 * PAGE_BYTES]).unwrap();
+    run(&rt, file.write(0, &[1; 10 * PAGE_BYTES])).unwrap();
     gate.hold();
     let syncing = {
         let file = mapping.open();
@@ -316,10 +316,10 @@ fn a_file_whose_failed_run_was_cut_off_meanwhile_is_not_stuck() {
     let _ = run(&rt, syncing);
     run(&rt, cutting).unwrap().unwrap();
     backing.panics.store(false, Ordering::SeqCst);
-    file.write_blocking(20 * PAGE, &[1]).unwrap();
-    let _ = file.sync_blocking();
-    file.sync_blocking().unwrap();
-    assert_eq!(cache.usage().stuck, 0);
+    run(&rt, file.write(20 * PAGE, &[1])).unwrap();
+    let _ = run(&rt, file.sync());
+    run(&rt, file.sync()).unwrap();
+    assert_eq!(cache.usage().unplaceable, 0);
     cache.audit();
 }
 
@@ -334,8 +334,8 @@ fn a_stuck_file_is_not_tried_every_period() {
     };
     let (cache, _disk, _gate, backing, mapping) = toy(&rt, config);
     backing.panics.store(true, Ordering::SeqCst);
-    mapping.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
-    while cache.usage().stuck == 0 {
+    run(&rt, mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
+    while cache.usage().unplaceable == 0 {
         sleep(&rt, 1);
     }
     sleep(&rt, 50);
@@ -384,10 +384,10 @@ fn a_sync_writes_the_zeroed_tail_of_a_block_larger_than_a_page() {
     let disk = cache.attach(gate.clone());
     let mapping = disk.mapping(Arc::new(Big::default()), 1, 0);
     let file = mapping.open();
-    file.write_blocking(0, &[0xee; 65_536]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(0, &[0xee; 65_536])).unwrap();
+    run(&rt, file.sync()).unwrap();
     run(&rt, mapping.set_size(100)).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!(mapping.dirty_pages(), 0);
     let bytes = gate.mem.to_bytes();
     assert_eq!((bytes[99], bytes[100], bytes[5_000], bytes[65_535]), (0xee, 0, 0, 0));
@@ -404,15 +404,15 @@ fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
         backing.changes_map.store(changes_map, Ordering::SeqCst);
         let mapping = disk.mapping(backing.clone(), 1, 8 << 20);
         let writer = mapping.open();
-        writer.write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+        run(&rt, writer.write(0, &[1; PAGE_BYTES])).unwrap();
         let file = mapping.open();
         let reader = rt.spawn("reader", Default::default(), async move {
             file.read(500 * PAGE, &mut [0; 10]).await.unwrap()
         });
         let mut syncs = 0;
         while !reader.is_finished() {
-            writer.write_blocking(100, &[1; 10]).unwrap();
-            writer.sync_blocking().unwrap();
+            run(&rt, writer.write(100, &[1; 10])).unwrap();
+            run(&rt, writer.sync()).unwrap();
             sleep(&rt, 1);
             syncs += 1;
         }
@@ -431,7 +431,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     let disk = cache.attach(gate.clone());
     let files = files(&disk, 200);
     for file in &files {
-        file.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+        run(&rt, file.open().write(0, &[1; PAGE_BYTES])).unwrap();
     }
     gate.hold();
     let all = cache.clone();
@@ -441,7 +441,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     assert_eq!(gate.held_flags(), [BioFlags::SYNC; 200]);
     gate.release();
     run(&rt, sync).unwrap().unwrap();
-    files[0].open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, files[0].open().write(0, &[1; PAGE_BYTES])).unwrap();
     gate.hold();
     let file = files[0].open();
     let sync = rt.spawn("fsync", Default::default(), async move { file.sync().await });
@@ -456,7 +456,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
 #[derive(Debug)]
 struct Appended {
     flat: FlatFile,
-    appender: Mutex<Option<OpenFile>>,
+    appender: Mutex<Option<CachedOpenFile>>,
     runs: AtomicUsize,
 }
 
@@ -490,7 +490,7 @@ fn a_sync_beside_an_appender_ends_with_what_was_dirty_when_it_began() {
     let flat = FlatFile::new(Sector(0), 4 << 20);
     let backing = Arc::new(Appended { flat, appender: Mutex::default(), runs: AtomicUsize::new(0) });
     let mapping = disk.mapping(backing.clone(), 1, 0);
-    mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES]).unwrap();
+    run(&rt, mapping.open().write(0, &[1; 3 * PAGE_BYTES])).unwrap();
     *backing.appender.lock() = Some(mapping.open());
     run(&rt, mapping.write_back(..)).unwrap();
     assert_eq!(backing.runs.swap(0, Ordering::SeqCst), 3, "and not what was appended meanwhile");
@@ -513,7 +513,7 @@ fn a_reader_that_waits_for_an_exclusion_hands_its_frame_on() {
     let reader = excluded.open();
     gate.hold();
     run(&rt, async {
-        async fn read(file: &OpenFile, page: u64) {
+        async fn read(file: &CachedOpenFile, page: u64) {
             file.read(page * PAGE, &mut [0; PAGE_BYTES]).await.unwrap();
         }
         async fn is_pending(future: &mut Pin<Box<impl Future<Output = ()>>>) -> bool {

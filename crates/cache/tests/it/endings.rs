@@ -112,7 +112,7 @@ fn a_run_that_ends_after_its_world_is_an_error_of_its_file() {
     let rt = world();
     let (cache, disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();
-    file.write_blocking(0, &[7; 100]).unwrap();
+    run(&rt, file.write(0, &[7; 100])).unwrap();
     gate.hold();
     let background = mapping.clone();
     drop(rt.spawn("flush", Default::default(), async move { background.write_back(..).await }));
@@ -121,7 +121,7 @@ fn a_run_that_ends_after_its_world_is_an_error_of_its_file() {
     gate.release();
     assert_eq!(toy.finished.lock().len(), 0, "no task is left to tell the backing");
     assert_eq!(cache.usage().writeback, 0, "the run has ended");
-    match file.sync_blocking() {
+    match run(&rt, file.sync()) {
         Err(CacheError::ShutDown) => {}
         other => panic!("{other:?}"),
     }
@@ -148,14 +148,20 @@ fn writers_that_outlive_their_world_hear_so_at_the_limit() {
     let rt = world();
     let (_cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 4 << 20, 0);
     gate.hold();
-    let write = |file: extant_cache::OpenFile| move || file.write_blocking(0, &vec![1; 2 << 20]).unwrap_err();
+    let write = || {
+        let (rt, file) = (rt.clone(), mapping.open());
+        move || match rt.block_on(file.write(0, &vec![1; 2 << 20])) {
+            Ok(result) => result.unwrap_err().error,
+            Err(ended) => CacheError::from(ended),
+        }
+    };
     // One writer waits for room when the world ends; one begins afterwards.
-    let (waiting, later) = (write(mapping.open()), write(mapping.open()));
+    let (waiting, later) = (write(), write());
     let waiting = std::thread::spawn(move || ends(waiting));
     gate.wait_held(1);
     assert_eq!(rt.shutdown(Nanos::ZERO).in_flight.len(), 1, "the flusher");
-    for stopped in [waiting.join().unwrap(), ends(later)] {
-        assert!(matches!(stopped.error, CacheError::ShutDown), "{stopped:?}");
+    for error in [waiting.join().unwrap(), ends(later)] {
+        assert!(matches!(error, CacheError::ShutDown), "{error:?}");
     }
 }
 

@@ -63,7 +63,7 @@ fn unflushed(rt: &Rt) -> (PageCache, Disk, Arc<Gate>, Mapping) {
     let disk = cache.attach(gate.clone());
     let mapping = file(&disk, 0, 0);
     let opened = mapping.open();
-    opened.write_blocking(0, b"data").unwrap();
+    run(&rt, opened.write(0, b"data")).unwrap();
     run(rt, opened.sync_range(..)).unwrap();
     (cache, disk, gate, mapping)
 }
@@ -136,8 +136,8 @@ fn a_commit_is_not_written_after_a_flush_that_failed_and_is_a_flush_for_others()
     gate.release();
     run(&rt, newer).unwrap().unwrap();
     let opened = mapping.open();
-    assert!(opened.sync_blocking().is_err(), "the older flush lost its data");
-    opened.sync_blocking().unwrap();
+    assert!(run(&rt, opened.sync()).is_err(), "the older flush lost its data");
+    run(&rt, opened.sync()).unwrap();
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn a_commit_whose_caller_leaves_is_heard_all_the_same() {
     gate.fail_writes.store(true, Ordering::SeqCst);
     gate.release();
     assert_eq!(disk.flush_failures(), 1);
-    assert!(opened.sync_blocking().is_err());
-    opened.sync_blocking().unwrap();
+    assert!(run(&rt, opened.sync()).is_err());
+    run(&rt, opened.sync()).unwrap();
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn a_sync_whose_flush_fails_says_so_though_the_file_was_forgotten_and_opened_ane
     drop(mapping);
     gate.fail_flushes.store(1, Ordering::SeqCst);
     let opened = file(&disk, 0, 4).open();
-    assert!(opened.sync_blocking().is_err(), "its bytes on the device are not durable");
-    opened.sync_blocking().unwrap();
+    assert!(run(&rt, opened.sync()).is_err(), "its bytes on the device are not durable");
+    run(&rt, opened.sync()).unwrap();
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_write_that_was_in_flight_during_a_failed_flush_may_be_lost_with_it() {
     let (_cache, disk, gate, mapping) = unflushed(&rt);
     let (opened, other) = (mapping.open(), file(&disk, 1, 0));
     let second = other.open();
-    second.write_blocking(0, b"data").unwrap();
+    run(&rt, second.write(0, b"data")).unwrap();
     gate.hold();
     let writing = rt.spawn("write-back", Class::Normal, async move { other.write_back(..).await });
     settle(&rt);
@@ -192,10 +192,10 @@ fn a_write_that_was_in_flight_during_a_failed_flush_may_be_lost_with_it() {
     // The device may have had the write in its cache before the flush, and completes it only now.
     gate.release();
     let _ = run(&rt, writing);
-    assert!(second.sync_blocking().is_err());
-    second.sync_blocking().unwrap();
-    assert!(opened.sync_blocking().is_err());
-    opened.sync_blocking().unwrap();
+    assert!(run(&rt, second.sync()).is_err());
+    run(&rt, second.sync()).unwrap();
+    assert!(run(&rt, opened.sync()).is_err());
+    run(&rt, opened.sync()).unwrap();
 }
 
 /// Two devices, of which the first fails and has filled the memory.
@@ -208,8 +208,8 @@ fn filled(rt: &Rt, frames: u64) -> (PageCache, [Disk; 2], [Arc<Gate>; 2], Mappin
     // share.
     let proven = mapping.open();
     for _ in 0..8 {
-        proven.write_blocking(0, &[1; 16 * PAGE_BYTES]).unwrap();
-        proven.sync_blocking().unwrap();
+        run(&rt, proven.write(0, &[1; 16 * PAGE_BYTES])).unwrap();
+        run(&rt, proven.sync()).unwrap();
     }
     drop(proven);
     gates[0].fail_writes.store(true, Ordering::SeqCst);
@@ -252,10 +252,10 @@ fn a_device_that_fails_and_has_filled_the_memory_holds_up_no_other() {
     // Everything recovers once the device works again.
     gates[0].fail_writes.store(false, Ordering::SeqCst);
     let opened = mapping.open();
-    let _ = opened.sync_blocking();
-    opened.sync_blocking().unwrap();
-    opened.write_blocking(0, &[3; 40 * PAGE_BYTES]).unwrap();
-    opened.sync_blocking().unwrap();
+    let _ = run(&rt, opened.sync());
+    run(&rt, opened.sync()).unwrap();
+    run(&rt, opened.write(0, &[3; 40 * PAGE_BYTES])).unwrap();
+    run(&rt, opened.sync()).unwrap();
     let _ = run(&rt, cache.sync());
     cache.audit();
 }
@@ -274,7 +274,7 @@ fn a_reader_hears_why_there_is_no_frame_where_a_device_that_fails_has_all() {
     // The device is retried on the reader's behalf, and works.
     gates[0].fail_writes.store(false, Ordering::SeqCst);
     assert_eq!(within(&rt, &gates[0], 64, read(2)).unwrap(), 10);
-    let _ = mapping.open().sync_blocking();
+    let _ = run(&rt, mapping.open().sync());
     let _ = run(&rt, cache.sync());
     cache.audit();
 }
@@ -304,7 +304,7 @@ fn files_that_can_be_written_are_when_the_last_handle_is_dropped() {
         let device = Arc::new(Scratched(MemDevice::new(4 << 20), 0..512));
         let disk = cache.attach(device.clone());
         for n in 0..6 {
-            file(&disk, n, 0).open().write_blocking(0, &[n as u8 + 1; 8 * PAGE_BYTES]).unwrap();
+            run(&rt, file(&disk, n, 0).open().write(0, &[n as u8 + 1; 8 * PAGE_BYTES])).unwrap();
         }
         drop(disk);
         if is_closed {
@@ -331,7 +331,7 @@ fn files_that_can_be_written_are_in_time_whatever_fails_beside_them() {
     let disk = cache.attach(device.clone());
     let files: Vec<_> = (0..4).map(|n| file(&disk, n, 0)).collect();
     for file in &files {
-        file.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+        run(&rt, file.open().write(0, &[1; PAGE_BYTES])).unwrap();
         sleep(&rt, 10);
     }
     // Two periods after they expired.
@@ -386,7 +386,7 @@ fn a_write_back_hears_of_the_failure_of_a_run_that_it_waits_for() {
     let disk = cache.attach(Gate::new(1 << 20));
     let backing = Arc::new(Homeless::default());
     let mapping = disk.mapping(backing.clone(), 1, 0);
-    mapping.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    run(&rt, mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
     *backing.mapping.lock() = Some(mapping.clone());
     assert!(run(&rt, mapping.write_back(..)).is_err());
     let waiting = backing.waiting.lock().take().expect("pages were given up");
@@ -403,7 +403,7 @@ fn a_wait_for_write_back_is_for_what_is_in_flight_and_not_for_what_follows() {
     let mapping = file(&disk, 0, 0);
     let opened = mapping.open();
     let write_page = |page: u64| {
-        opened.write_blocking(page * PAGE, &[1; PAGE_BYTES]).unwrap();
+        run(&rt, opened.write(page * PAGE, &[1; PAGE_BYTES])).unwrap();
         let mapping = mapping.clone();
         let pages = page * PAGE..(page + 1) * PAGE;
         let task = rt.spawn("write-back", Class::Normal, async move { mapping.write_back(pages).await });
@@ -436,7 +436,7 @@ fn a_cache_is_gone_with_its_last_handle_whatever_is_dirty() {
         gate.fail_writes.store(fails, Ordering::SeqCst);
         let disk = cache.attach(gate.clone());
         for n in 0..3 {
-            file(&disk, n, 0).open().write_blocking(0, &[1; 8 * PAGE_BYTES]).unwrap();
+            run(&rt, file(&disk, n, 0).open().write(0, &[1; 8 * PAGE_BYTES])).unwrap();
         }
         Arc::downgrade(&gate)
     };

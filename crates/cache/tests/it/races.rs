@@ -231,7 +231,7 @@ async fn stick(rt: &Rt, disk: &Disk, inode: u64, pages: u64) -> Mapping {
 fn a_writer_is_told_why_there_is_no_room_where_stuck_files_have_taken_all() {
     in_world(16, false, |rt, cache, disk, _gate| async move {
         let mut stuck = Vec::new();
-        while cache.usage().stuck < 12 {
+        while cache.usage().unplaceable < 12 {
             stuck.push(stick(&rt, &disk, 1 + stuck.len() as u64, 12).await);
         }
         let refused = file(&disk, 0, 0).open().write(0, &[1; PAGE_BYTES]).await.unwrap_err();
@@ -243,8 +243,8 @@ fn a_writer_is_told_why_there_is_no_room_where_stuck_files_have_taken_all() {
 fn a_stuck_file_that_is_cut_off_makes_room_for_a_writer_that_waits() {
     in_world(16, false, |rt, cache, disk, gate| async move {
         let mut stuck = Vec::new();
-        while cache.usage().stuck < 11 {
-            let left = 11 - cache.usage().stuck;
+        while cache.usage().unplaceable < 11 {
+            let left = 11 - cache.usage().unplaceable;
             stuck.push(stick(&rt, &disk, 1 + stuck.len() as u64, left.min(4)).await);
         }
         gate.hold();

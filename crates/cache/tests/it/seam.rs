@@ -128,17 +128,17 @@ fn a_run_is_placed_once_and_finished_once_and_an_overwrite_is_not_finished() {
         CacheConfig { run_bytes: Some(1 << 20), bio_bytes: 64 << 10, ..CacheConfig::with_budget(4 << 20) };
     let (cache, _disk, gate, toy, mapping) = toy(&rt, config);
     let file = mapping.open();
-    file.write_blocking(0, &vec![1; 100 * PAGE_BYTES + 10]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(0, &vec![1; 100 * PAGE_BYTES + 10])).unwrap();
+    run(&rt, file.sync()).unwrap();
     let size = 100 * PAGE + 10;
     assert_eq!(*toy.prepared.lock(), [(ByteRange::new(0, 101 * PAGE), size)]);
     assert_eq!(toy.finished.lock().len(), 1);
-    let run = toy.finished.lock()[0].clone();
-    assert_eq!((run.extents.len(), run.size_bytes), (101, size));
-    assert!(run.extents.iter().all(|written| written.result.is_ok()));
+    let ended = toy.finished.lock()[0].clone();
+    assert_eq!((ended.extents.len(), ended.size_bytes), (101, size));
+    assert!(ended.extents.iter().all(|written| written.result.is_ok()));
     assert!(gate.writes.load(Ordering::SeqCst) >= 7, "bios are shorter than the run");
-    file.write_blocking(5 * PAGE, &[2; PAGE_BYTES]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(5 * PAGE, &[2; PAGE_BYTES])).unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!((toy.prepared.lock().len(), toy.finished.lock().len()), (2, 1));
     cache.audit();
 }
@@ -148,7 +148,7 @@ fn the_size_of_a_run_is_that_from_before_it_was_taken() {
     let rt = world();
     let (cache, _disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();
-    file.write_blocking(0, &[7; 100]).unwrap();
+    run(&rt, file.write(0, &[7; 100])).unwrap();
     gate.hold();
     run(&rt, async {
         let mut flush = std::pin::pin!(mapping.write_back(..));
@@ -161,7 +161,7 @@ fn the_size_of_a_run_is_that_from_before_it_was_taken() {
     });
     assert_eq!(toy.finished.lock()[0].size_bytes, 100, "bytes from 100 on were not in the run");
     assert_eq!(gate.mem.to_bytes()[PAGE_BYTES..][98..102], [7, 7, 0, 0]);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }
 
@@ -169,7 +169,7 @@ fn the_size_of_a_run_is_that_from_before_it_was_taken() {
 fn a_thread_that_reaps_a_bio_does_not_finish_the_run() {
     let rt = world();
     let (cache, _disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
-    mapping.open().write_blocking(0, &[7; 100]).unwrap();
+    run(&rt, mapping.open().write(0, &[7; 100])).unwrap();
     gate.hold();
     let background = mapping.clone();
     let task = rt.spawn("flush", Default::default(), async move { background.write_back(..).await });
@@ -233,13 +233,13 @@ fn a_panic_of_the_backing_is_an_error_of_its_file_and_ends_the_run() {
     let (cache, _disk, _gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     toy.panics.store(true, Ordering::SeqCst);
     let file = mapping.open();
-    file.write_blocking(0, &[7; 100]).unwrap();
-    match file.sync_blocking() {
+    run(&rt, file.write(0, &[7; 100])).unwrap();
+    match run(&rt, file.sync()) {
         Err(CacheError::Backing(error)) => assert_eq!(error.kind(), BackingErrorKind::Panicked, "{error}"),
         other => panic!("{other:?}"),
     }
     toy.panics.store(false, Ordering::SeqCst);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!(mapping.dirty_pages(), 0);
     cache.audit();
 }
@@ -250,13 +250,13 @@ fn a_file_systems_own_error_comes_back_as_it_was() {
     let (cache, _disk, _gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     toy.refuses.store(true, Ordering::SeqCst);
     let file = mapping.open();
-    file.write_blocking(0, &[7; 100]).unwrap();
-    let Err(CacheError::Backing(error)) = file.sync_blocking() else { panic!("it has no place") };
+    run(&rt, file.write(0, &[7; 100])).unwrap();
+    let Err(CacheError::Backing(error)) = run(&rt, file.sync()) else { panic!("it has no place") };
     assert_eq!(error.kind(), BackingErrorKind::Quota);
     assert_eq!(error.get::<OverQuota>().map(|own| own.user), Some(7));
     assert_eq!(error.to_string(), "quota of user 7 is used up");
     toy.refuses.store(false, Ordering::SeqCst);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }
 
@@ -265,12 +265,12 @@ fn dirty_pages_that_are_cut_off_are_given_up() {
     let rt = world();
     let (cache, _disk, _gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();
-    file.write_blocking(0, &[7; 10 * PAGE_BYTES]).unwrap();
+    run(&rt, file.write(0, &[7; 10 * PAGE_BYTES])).unwrap();
     run(&rt, mapping.punch(2 * PAGE..4 * PAGE)).unwrap();
     run(&rt, mapping.set_size(7 * PAGE)).unwrap();
     let pages = |start, end| ByteRange::new(start * PAGE, end * PAGE);
     assert_eq!(*toy.abandoned.lock(), [pages(2, 4), pages(7, 10)]);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     drop((file, mapping));
     assert_eq!(toy.abandoned.lock().len(), 2, "pages that were written back were not given up");
     cache.audit();
@@ -284,9 +284,9 @@ fn inline_data_is_read_from_the_backing_and_written_back_to_it() {
     run(&rt, mapping.set_size(5)).unwrap();
     let file = mapping.open();
     let mut buf = [9; 10];
-    assert_eq!((file.read_blocking(0, &mut buf).unwrap(), &buf[..5]), (5, &b"hello"[..]));
-    file.write_blocking(7, b"you").unwrap();
-    file.sync_blocking().unwrap();
+    assert_eq!((run(&rt, file.read(0, &mut buf)).unwrap(), &buf[..5]), (5, &b"hello"[..]));
+    run(&rt, file.write(7, b"you")).unwrap();
+    run(&rt, file.sync()).unwrap();
     assert_eq!(toy.inline.lock().as_deref(), Some(&b"hello\0\0you"[..]));
     assert_eq!((gate.reads.load(Ordering::SeqCst), gate.writes.load(Ordering::SeqCst)), (0, 0));
     cache.audit();
@@ -297,8 +297,8 @@ fn no_other_task_brings_pages_in_during_an_exclusion() {
     let rt = world();
     let (cache, _disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();
-    file.write_blocking(0, &[1; 4 * PAGE_BYTES]).unwrap();
-    file.sync_blocking().unwrap();
+    run(&rt, file.write(0, &[1; 4 * PAGE_BYTES])).unwrap();
+    run(&rt, file.sync()).unwrap();
     run(&rt, async {
         let exclusion = mapping.exclude(PAGE..2 * PAGE).await;
         mapping.invalidate(PAGE..2 * PAGE).await.unwrap();
@@ -333,7 +333,7 @@ fn a_write_tells_how_much_it_did_before_an_error() {
         crate::common::one_file(&rt, CacheConfig::with_budget(1 << 20), 1 << 20, 1 << 20);
     gate.fail_reads.store(true, Ordering::SeqCst);
     // Three whole pages, and then one that must be read first.
-    let stopped = mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES + 10]).unwrap_err();
+    let stopped = run(&rt, mapping.open().write(0, &[1; 3 * PAGE_BYTES + 10])).unwrap_err();
     assert_eq!(stopped.done_bytes, 3 * PAGE_BYTES);
     assert!(matches!(stopped.error, CacheError::Io(_)), "{stopped}");
     gate.fail_reads.store(false, Ordering::SeqCst);
@@ -358,7 +358,7 @@ fn callers_that_must_not_wait_hear_that_they_would() {
         "the next page is not there"
     );
     assert_eq!(gate.reads.load(Ordering::SeqCst), 0);
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }
 
@@ -391,6 +391,6 @@ fn a_writer_that_must_not_wait_hears_of_a_pause_and_writes_nothing() {
     assert_eq!((mapping.dirty_pages(), mapping.size()), (1, PAGE));
     pauses.store(false, Ordering::SeqCst);
     assert_eq!(file.try_write(PAGE, &page), Ok(()));
-    file.sync_blocking().unwrap();
+    run(&rt, file.sync()).unwrap();
     cache.audit();
 }

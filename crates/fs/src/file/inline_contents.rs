@@ -11,7 +11,7 @@ use crate::alloc::Privilege;
 use crate::journal::Handle;
 use crate::meta::InodeCell;
 use crate::xattr::{in_inode, inline_data};
-use extant_cache::{ByteRange, Mapping, OpenFile as CachedFile};
+use extant_cache::{ByteRange, CachedOpenFile, Mapping};
 use extant_format::{
     ExtentNode, Incompat, Inode, InodeFlags, Superblock, Xattr, XattrName, write_inode_xattrs,
 };
@@ -35,7 +35,7 @@ impl Contents {
     pub(super) async fn leave_inode(
         &self,
         mapping: &Mapping,
-        pages: &CachedFile,
+        pages: &CachedOpenFile,
         privilege: Privilege,
     ) -> Result<()> {
         let Some(bytes) = self.inline_bytes().filter(|bytes| !bytes.is_empty()) else { return Ok(()) };

@@ -4,7 +4,7 @@ use super::contents::Contents;
 use crate::alloc::Privilege;
 use crate::xattr::live::{drop_capabilities, may_have_any};
 use crate::{Error, Result};
-use extant_cache::{Mapping, OpenFile as CachedFile};
+use extant_cache::{CachedOpenFile, Mapping};
 use extant_format::{InodeFlags, InodeNumber};
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct FileOptions {
 pub struct OpenFile {
     pub(super) contents: Arc<Contents>,
     pub(super) mapping: Mapping,
-    pub(super) pages: CachedFile,
+    pub(super) pages: CachedOpenFile,
     pub(super) options: FileOptions,
 }
 

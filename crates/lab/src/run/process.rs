@@ -6,7 +6,7 @@ use super::offsets::Permutation;
 use crate::cost::Cost;
 use crate::workload::fio::{Advice, Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
-use extant_cache::{ByteRange, CacheError, OpenFile, ReadOrder};
+use extant_cache::{ByteRange, CacheError, CachedOpenFile, ReadOrder};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ struct Flight {
 struct RunningProcess {
     p: Process,
     /// The file as opened by this process; `None` for direct I/O.
-    file: Option<Arc<OpenFile>>,
+    file: Option<Arc<CachedOpenFile>>,
     port: Arc<Port>,
     /// I/Os in flight by slot; one slot for each I/O of the deepest queue so far.
     flights: Vec<Option<Flight>>,
@@ -414,7 +414,7 @@ impl RunningProcess {
 }
 
 async fn transfer(
-    file: &OpenFile,
+    file: &CachedOpenFile,
     op: Op,
     at: u64,
     buffer: &mut Buf,

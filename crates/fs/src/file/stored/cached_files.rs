@@ -8,8 +8,8 @@ use crate::{Error, Result, RunState};
 use extant_block::Sector;
 use extant_cache::accounts::{Account, AccountConfig, Charge};
 use extant_cache::{
-    Answer, Backing, ByteRange, DirtyRun, Disk, MAX_FILE_BYTES, Mapping, OpenFile as CachedFile, Placed,
-    ReadExtent, ReadFrom, WrittenRun,
+    Answer, Backing, ByteRange, CachedOpenFile, DirtyRun, Disk, MAX_FILE_BYTES, Mapping, Placed, ReadExtent,
+    ReadFrom, WrittenRun,
 };
 use extant_format::{Inode, InodeNumber, VolumeBlock};
 use parking_lot::Mutex;
@@ -61,7 +61,7 @@ impl StoredFiles {
     }
 
     /// Opens a file whose contents are in blocks. Returns `None` if it is too large for the cache.
-    pub(crate) fn open(&self, view: &View, inode: &Inode) -> Option<CachedFile> {
+    pub(crate) fn open(&self, view: &View, inode: &Inode) -> Option<CachedOpenFile> {
         if inode.size() > MAX_FILE_BYTES {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::map::Mapper;
 use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
-use extant_cache::{OpenFile as CachedFile, WouldWait};
+use extant_cache::{CachedOpenFile, WouldWait};
 use extant_format::{BlockRange, Corrupt, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock};
 use parking_lot::Mutex;
 
@@ -19,7 +19,7 @@ pub struct File {
     mapper: Mutex<Option<Mapper>>,
     pub(in crate::file) inline: Option<Inline>,
     /// Its pages, if the volume is open for reading with a cache.
-    pages: Option<CachedFile>,
+    pages: Option<CachedOpenFile>,
     /// The same file on a volume open for writing, where written data may still be only in memory.
     pub(in crate::file) live: Option<OpenFile>,
 }

@@ -27,7 +27,7 @@ fn nothing_is_written_once_the_volume_is_gone() {
             drop(file);
             bed.files.clear();
             let usage = bed.cache.usage();
-            assert_eq!((usage.dirty, usage.stuck), (0, 0));
+            assert_eq!((usage.dirty, usage.unplaceable), (0, 0));
         },
     );
     let Some((_dir, image, number)) = found else { return };
@@ -136,11 +136,15 @@ fn data_without_a_place_are_written_when_space_returns_and_nobody_has_to_ask() {
             end += 1024;
         }
         file.sync().await.unwrap_err();
-        assert!(cache.usage().stuck > 0, "{:?}", cache.usage());
+        assert!(cache.usage().unplaceable > 0, "{:?}", cache.usage());
         root.unlink(&caller, b"0").await.unwrap();
         rt.sleep(Nanos::from_secs(60)).await;
         let usage = cache.usage();
-        assert_eq!((usage.stuck, usage.dirty, usage.writeback), (0, 0, 0), "the flusher has written them");
+        assert_eq!(
+            (usage.unplaceable, usage.dirty, usage.writeback),
+            (0, 0, 0),
+            "the flusher has written them"
+        );
         (file.inode(), end)
     };
     let (number, end) = rt.block_on(work).unwrap();

@@ -1,0 +1,84 @@
+//! Runs of write-back that have ended, until their backing has been told.
+
+use crate::page::FileId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The ended runs of a device. Its completion task goes over their files in the order in which the
+/// runs ended; a caller that waits for a file takes that file's runs first.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue<R>(Mutex<Ended<R>>);
+
+#[derive(Debug)]
+struct Ended<R> {
+    /// The runs of each file, in the order in which they ended. No file is without one.
+    runs: BTreeMap<FileId, VecDeque<R>>,
+    /// A file for each run that ended. Some of the runs may have been taken since.
+    files: VecDeque<FileId>,
+    /// Whether the completion task is running.
+    is_served: bool,
+}
+
+impl<R> Default for CompletionQueue<R> {
+    fn default() -> Self {
+        Self(Mutex::new(Ended { runs: BTreeMap::new(), files: VecDeque::new(), is_served: false }))
+    }
+}
+
+impl<R> CompletionQueue<R> {
+    /// Queues a run of `file`. Returns whether the caller is to start the completion task.
+    #[must_use]
+    pub(crate) fn push(&self, file: FileId, run: R) -> bool {
+        let mut ended = self.0.lock();
+        ended.runs.entry(file).or_default().push_back(run);
+        ended.files.push_back(file);
+        !std::mem::replace(&mut ended.is_served, true)
+    }
+
+    /// The next run of a file.
+    pub(crate) fn pop(&self, file: FileId) -> Option<R> {
+        let runs = &mut self.0.lock().runs;
+        let of_file = runs.get_mut(&file)?;
+        let run = of_file.pop_front();
+        if of_file.is_empty() {
+            runs.remove(&file);
+        }
+        run
+    }
+
+    /// Number of a file's runs.
+    pub(crate) fn count(&self, file: FileId) -> usize {
+        self.0.lock().runs.get(&file).map_or(0, VecDeque::len)
+    }
+
+    /// The file that the completion task turns to next. If there is none, the task is over.
+    pub(crate) fn next_file(&self) -> Option<FileId> {
+        let mut ended = self.0.lock();
+        let file = ended.files.pop_front();
+        ended.is_served = file.is_some();
+        file
+    }
+
+    /// The completion task is gone. The next run starts another one.
+    pub(crate) fn is_left(&self) {
+        self.0.lock().is_served = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_files_runs_end_in_order_whoever_takes_them() {
+        let (queue, a, b) = (CompletionQueue::default(), FileId(1), FileId(2));
+        assert!(queue.push(a, 1), "nobody serves the queue");
+        assert!(!queue.push(b, 2) && !queue.push(a, 3));
+        assert_eq!((queue.count(a), queue.pop(a)), (2, Some(1)));
+        assert_eq!((queue.next_file(), queue.pop(a), queue.pop(a)), (Some(a), Some(3), None));
+        assert_eq!((queue.next_file(), queue.pop(b)), (Some(b), Some(2)));
+        assert_eq!((queue.next_file(), queue.pop(a)), (Some(a), None), "a waiter was first");
+        assert_eq!(queue.next_file(), None);
+        assert!(queue.push(a, 4));
+    }
+}

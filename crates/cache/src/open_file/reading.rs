@@ -1,0 +1,265 @@
+//! Reading: what is cached is copied, what is not is loaded, and read-ahead is started.
+
+use crate::file::CachedFile;
+use crate::mapping::cached_read::ReadStop;
+use crate::mapping::load::{Load, Loading, Wanted};
+use crate::open_file::contest::Contest;
+use crate::open_file::readahead::{Plan, ReadAhead};
+use crate::open_file::waiting_for_room::wait_for_frames;
+use crate::open_file::{CachedOpenFile, stretch};
+use crate::page::PAGE;
+use crate::pool::Purpose;
+use crate::waits::{Condition, Waiting};
+use crate::writeback::visit_policy::ByRuns;
+use crate::{ByteRange, PageRange, Result, WouldWait};
+use extant_block::StreamId;
+use extant_rt::Class;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+
+/// The order in which a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOrder {
+    /// Not said (`POSIX_FADV_NORMAL`).
+    Unknown,
+    /// From front to back (`POSIX_FADV_SEQUENTIAL`): reads twice as far ahead.
+    Sequential,
+    /// At random (`POSIX_FADV_RANDOM`): reads nothing ahead.
+    Random,
+}
+
+impl CachedFile {
+    /// Starts loading the missing pages of a range that nobody waits for. Returns false if it
+    /// stopped early, because of an error or for want of frames.
+    async fn read_ahead(self: &Arc<Self>, run: PageRange, mark: Option<u64>, stream: StreamId) -> bool {
+        let mut at = run.start;
+        while at < run.end {
+            let wanted = Wanted {
+                pages: PageRange::new(at, run.end),
+                purpose: Purpose::Ahead,
+                mark,
+                stream,
+                in_exclusion: false,
+            };
+            match self.load(wanted, &mut None).await {
+                Ok(Loading::Started(load)) => at = load.pages().end,
+                Ok(Loading::Present) => at += 1,
+                // The reader that needs the page gets the error.
+                Ok(Loading::NoFrames) | Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+impl CachedOpenFile {
+    /// Reads from byte `at`; returns the number of bytes read, which is smaller only at the end of
+    /// the file.
+    ///
+    /// # Errors
+    /// Nothing could be read. An error past the first byte is returned by the next read. If pages
+    /// of a failing device fill all frames, that device's error.
+    pub async fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_on(at, buf).await
+    }
+
+    /// Like [`CachedOpenFile::read`], for callers that must not wait: reads everything from memory, or
+    /// returns how much of it was there.
+    ///
+    /// # Errors
+    /// The rest would have to be loaded. No I/O is started.
+    pub fn try_read(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        let some = self.file.read_cached(at, buf, self.is_new_use(at));
+        self.note_end(at + some.bytes as u64);
+        if let Some(mark) = some.mark {
+            self.read_on_past(mark);
+        }
+        match some.stop {
+            ReadStop::Done => Ok(some.bytes),
+            _ => Err(WouldWait { done_bytes: some.bytes }),
+        }
+    }
+
+    /// A read that continues inside the page where the last one ended is not a new use of that
+    /// page.
+    fn is_new_use(&self, at: u64) -> bool {
+        at.is_multiple_of(PAGE) || self.last_end.load(Ordering::Relaxed) != at
+    }
+
+    fn note_end(&self, end: u64) {
+        if !end.is_multiple_of(PAGE) {
+            self.last_end.store(end, Ordering::Relaxed);
+        }
+    }
+
+    async fn read_on(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        let file = &self.file;
+        let mut done = 0;
+        // After an error, read one page at a time, so that a bad sector costs only its own page.
+        let mut most = u64::MAX;
+        let mut budget = file.core.rt.budget(ByRuns::STINT);
+        let mut waiting = Waiting::No;
+        let mut contest = Contest::default();
+        loop {
+            let offset = at + done as u64;
+            let asked = (buf.len() - done).min(stretch(offset));
+            let some = file.read_cached(offset, &mut buf[done..done + asked], self.is_new_use(offset));
+            done += some.bytes;
+            contest.moved(some.bytes);
+            self.note_end(at + done as u64);
+            if let Some(mark) = some.mark {
+                self.read_on_past(mark);
+            }
+            if !matches!(some.stop, ReadStop::Missing(_)) {
+                waiting.leave();
+            }
+            let error = match some.stop {
+                ReadStop::Done if some.bytes == asked && done < buf.len() => {
+                    budget.resched().await;
+                    continue;
+                }
+                ReadStop::Done => return Ok(done),
+                ReadStop::Busy => {
+                    file.core.rt.yield_now().await;
+                    continue;
+                }
+                ReadStop::Loading(page) => {
+                    file.wait_loaded(page).await;
+                    contest.was_loaded = true;
+                    continue;
+                }
+                ReadStop::Missing(page) => {
+                    let last = (at + buf.len() as u64).div_ceil(PAGE).min(page.saturating_add(most));
+                    let pages = PageRange::new(page, last.max(page + 1));
+                    match self.fill(pages, true, &mut waiting, &mut contest).await {
+                        Ok(None) => continue,
+                        Ok(Some(load)) => match load.wait().await {
+                            Ok(()) => {
+                                contest.was_loaded = true;
+                                continue;
+                            }
+                            Err(_) if load.pages().end - page > 1 => {
+                                most = 1;
+                                continue;
+                            }
+                            Err(error) => error,
+                        },
+                        Err(error) => error,
+                    }
+                }
+            };
+            return if done > 0 { Ok(done) } else { Err(error) };
+        }
+    }
+
+    /// Starts loading missing pages, together with what read-ahead wants. `None` if another task
+    /// was first, or after a wait for a frame.
+    pub(super) async fn fill<'a>(
+        &'a self,
+        pages: PageRange,
+        read_ahead: bool,
+        waiting: &mut Waiting,
+        contest: &mut Contest<'a>,
+    ) -> Result<Option<Arc<Load>>> {
+        let file = &self.file;
+        if contest.was_loaded && !self.in_exclusion && contest.place.is_none() {
+            contest.place = Some(file.enter_to_fill(pages));
+        }
+        let end = file.size().div_ceil(PAGE);
+        let wanted = Wanted {
+            pages,
+            purpose: if self.exempt { Purpose::Completion } else { Purpose::Demand },
+            mark: None,
+            stream: self.stream,
+            in_exclusion: self.in_exclusion,
+        };
+        let mut load = pin!(file.load(wanted, &mut contest.place));
+        let loading = poll_fn(|cx| {
+            let loading = load.as_mut().poll(cx);
+            if loading.is_pending() {
+                // The load waits for something else, perhaps for an exclusion whose holder needs
+                // the frame that our token stands for.
+                waiting.leave();
+            }
+            loading
+        });
+        match loading.await? {
+            Loading::Started(load) => {
+                waiting.took(|on| on == Condition::Frames);
+                if read_ahead {
+                    let plan =
+                        self.ahead.lock().missed(pages.start..pages.end.min(end).max(pages.start + 1), end);
+                    self.carry_out(plan);
+                }
+                Ok(Some(load))
+            }
+            Loading::Present => {
+                waiting.leave();
+                Ok(None)
+            }
+            Loading::NoFrames => {
+                wait_for_frames(&file.core, waiting).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn read_on_past(&self, mark: u64) {
+        let end = self.file.size().div_ceil(PAGE);
+        let plan = self.ahead.lock().marked(mark, end);
+        self.carry_out(plan);
+    }
+
+    /// Starts read-ahead. It moves to a task of its own if the backing cannot say at once where the
+    /// pages are.
+    fn carry_out(&self, plan: Plan) {
+        if plan.ahead.is_empty() {
+            return;
+        }
+        let (file, stream) = (self.file.clone(), self.stream);
+        let mut work = Box::pin(async move {
+            for run in plan.ahead {
+                if !file.read_ahead(PageRange::new(run.start, run.end), plan.mark, stream).await {
+                    return;
+                }
+            }
+        });
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(self.file.core.rt.spawn("read-ahead", Class::Normal, work));
+        } else {
+            self.file.core.rt.ensure_driven();
+        }
+    }
+
+    /// Says in which order the file will be read, like `posix_fadvise(2)`: it changes how far this
+    /// open file reads ahead.
+    pub fn expects(&self, order: ReadOrder) {
+        let pages = self.file.core.settings.read_ahead_pages;
+        *self.ahead.lock() = ReadAhead::new(match order {
+            ReadOrder::Unknown => pages,
+            ReadOrder::Sequential => 2 * pages,
+            ReadOrder::Random => 0,
+        });
+    }
+
+    /// Submits reads of a range's missing pages, and waits for none of them, like
+    /// `posix_fadvise(2)` with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an
+    /// error; a later read of these pages gets it.
+    pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
+        let end = self.file.size().div_ceil(PAGE);
+        let pages = bytes.into().pages();
+        if pages.start < pages.end.min(end) {
+            let pages = PageRange::new(pages.start, pages.end.min(end));
+            self.file.read_ahead(pages, None, self.stream).await;
+            self.file.core.rt.ensure_driven();
+        }
+    }
+
+    /// The most that the cache reads ahead of one reader, in bytes.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.file.core.settings.read_ahead_pages * PAGE
+    }
+}

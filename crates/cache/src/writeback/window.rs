@@ -1,0 +1,101 @@
+//! How much one task has in flight.
+
+use crate::device::bio_batch::BioBatch;
+use crate::file::write_run::{InFlight, WriteRun};
+use crate::file::{CacheCore, CachedDevice, CachedFile};
+use crate::page::PAGE;
+use crate::writeback::taking::Visiting;
+use extant_block::BioFlags;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Runs that were submitted together. They complete whether or not a task waits for them: the owner
+/// submits held-back bios before it waits for anything, and what the owner may abandon, nobody else
+/// waits for.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) in_flight: Arc<Mutex<InFlight>>,
+    /// Collects the bios of several runs and files, so that they are submitted together.
+    pub(super) batch: Arc<BioBatch>,
+    /// Of all bios.
+    pub(super) flags: BioFlags,
+}
+
+impl Window {
+    /// Most runs of maximum length in flight at a time.
+    const MOST_RUNS: u64 = 16;
+
+    pub(super) fn new(core: &CacheCore, disk: &CachedDevice, flags: BioFlags) -> Self {
+        let batch = BioBatch::new(&disk.device, core.settings.bio_pages * PAGE);
+        Self { in_flight: Arc::default(), batch, flags }
+    }
+
+    /// Starts a run that was taken for this window.
+    pub(super) fn push(&mut self, run: WriteRun) {
+        self.in_flight.lock().pages += run.frames.len() as u64;
+        self.batch.hold(|| run.start());
+    }
+
+    /// Submits held-back bios. Called before waiting for them.
+    pub(super) fn submit(&self) {
+        self.batch.submit();
+    }
+
+    /// Submits held-back bios if the visit is about to yield.
+    pub(super) fn submit_before_yield(&self, visiting: &Visiting<'_>) {
+        if visiting.is_spent() {
+            self.submit();
+        }
+    }
+
+    /// If more than [`Self::MOST_RUNS`] of the longest runs are in flight, waits until there is
+    /// room for several again. Meanwhile finishes ended runs of `file`.
+    pub(super) async fn make_room(&mut self, run_pages: u64, file: &Arc<CachedFile>) {
+        let pages = self.in_flight.lock().pages;
+        if pages > Self::MOST_RUNS * run_pages {
+            // Drain in batches: bios submitted together pay for the device's path once.
+            self.drain_to(Self::MOST_RUNS * run_pages / 4 * 3, file).await;
+        } else if file.has_landed() {
+            self.drain_to(u64::MAX, file).await;
+        }
+    }
+
+    /// Waits until at most `pages` pages are in flight. Meanwhile finishes ended runs of `file`.
+    pub(super) async fn drain_to(&mut self, pages: u64, file: &Arc<CachedFile>) {
+        loop {
+            if file.has_landed() {
+                self.submit();
+                file.finish_landed().await;
+            }
+            let is_over = std::future::poll_fn(|cx| {
+                let mut in_flight = self.in_flight.lock();
+                if in_flight.pages <= pages {
+                    return Poll::Ready(true);
+                }
+                drop(in_flight);
+                self.submit();
+                in_flight = self.in_flight.lock();
+                if in_flight.pages <= pages {
+                    return Poll::Ready(true);
+                }
+                // A run is queued before the waiter of its window is woken, so this check misses
+                // none.
+                if file.has_landed() {
+                    return Poll::Ready(false);
+                }
+                in_flight.waiter = Some((pages, cx.waker().clone()));
+                Poll::Pending
+            });
+            if is_over.await {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.submit();
+    }
+}
