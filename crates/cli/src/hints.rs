@@ -42,15 +42,60 @@ const ELSEWHERE: [(&[&str], &str); 8] = [
     (&["debugfs"], "`extant debug` prints structures, `extant shell` looks at files at a prompt."),
 ];
 
-/// The command line of `fsck.extant`, under which name fsck(8) looks for a program, as that of
-/// `extant check`.
-pub(crate) fn as_extant(mut words: Vec<OsString>) -> Vec<OsString> {
-    let name = words.first().and_then(|word| Path::new(word).file_name());
-    if name.is_some_and(|name| name == "fsck.extant") {
-        words[0] = "extant".into();
-        words.insert(1, "check".into());
+/// The command line under a name by which another program looks for this one, as one of ours:
+/// `fsck.extant` (fsck(8)), `mount.extant` and `mount.fuse.extant` (mount(8)), `umount.extant` and
+/// `umount.fuse.extant` (umount(8)). mount.fuse3(8) runs `extant IMAGE DIRECTORY -o OPTIONS`.
+pub(crate) fn as_extant(words: Vec<OsString>) -> Vec<OsString> {
+    let [program, rest @ ..] = &words[..] else { return words };
+    let name = Path::new(program).file_name().unwrap_or_default().as_bytes();
+    let mut ours = match (name, rest) {
+        (b"fsck.extant", _) => [vec!["check".into()], rest.to_vec()].concat(),
+        (b"mount.extant" | b"mount.fuse.extant", _) => as_mount(rest),
+        (b"umount.extant" | b"umount.fuse.extant", _) => as_umount(rest),
+        (_, [source, directory, option, _])
+            if option == "-o"
+                && Path::new(directory).is_dir()
+                && Path::new(source).exists()
+                && Args::command().find_subcommand(source).is_none() =>
+        {
+            as_mount(rest)
+        }
+        _ => return words,
+    };
+    ours.insert(0, "extant".into());
+    ours
+}
+
+/// What mount(8) says to a helper: `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+fn as_mount(words: &[OsString]) -> Vec<OsString> {
+    let mut ours = vec!["mount".into()];
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"-o" => ours.extend([Some(word), words.next()].into_iter().flatten().cloned()),
+            b"-t" => drop(words.next()),
+            // mount(8) keeps no table of its own, and there is nothing to say or to be lax about.
+            b"-n" | b"-s" | b"-v" => {}
+            // Not our -f.
+            b"-f" => ours.push("--fake".into()),
+            _ => ours.push(word.clone()),
+        }
     }
-    words
+    ours
+}
+
+/// What umount(8) says to a helper: `DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+fn as_umount(words: &[OsString]) -> Vec<OsString> {
+    let mut ours = vec!["umount".into()];
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"-t" => drop(words.next()),
+            b"-n" | b"-v" | b"-f" | b"-r" => {}
+            _ => ours.push(word.clone()),
+        }
+    }
+    ours
 }
 
 /// Whether a command line is that of a check, whose exit codes are those of fsck(8).

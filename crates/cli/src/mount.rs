@@ -1,9 +1,12 @@
 //! `extant mount`, `umount` and `sync`.
 
 use crate::failure::{Exit, Failure};
+use crate::hints;
 use crate::image_path::ImagePath;
 use crate::mount_args::{MountArgs, MountWords, SyncArgs, UmountArgs};
+use crate::place;
 use crate::session::{Access, Session};
+use extant::Part;
 use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
@@ -15,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -39,6 +42,15 @@ impl From<MountError> for Failure {
 /// `extant mount`.
 pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure> {
     let words = MountWords::parse(&args.options).map_err(Failure::Usage)?;
+    let part = place::chosen(words.offset_bytes, words.limit_bytes, words.partition.as_deref());
+    match part {
+        Some(Part::Whole) => {}
+        Some(part) if session.part == Part::Whole => session.part = part,
+        _ => return Err(Failure::Usage("say once where the volume is".into())),
+    }
+    if args.fake {
+        return Ok(());
+    }
     match args.foreground {
         true => serve(session, args, &words),
         false => in_background(session),
@@ -49,7 +61,8 @@ pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure
 /// or the command has failed.
 fn in_background(session: &mut Session) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
-    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut words = hints::as_extant(std::env::args_os().collect());
+    words.remove(0);
     // Not the value of an option before it.
     let is_value = |at: usize| {
         at > 0

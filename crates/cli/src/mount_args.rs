@@ -14,6 +14,9 @@ use std::path::PathBuf;
 /// Returns once the directory can be used; the volume is served in the background until `extant
 /// umount DIRECTORY`. What programs have synced survives even a kill of the server, after which the
 /// next mount recovers the volume.
+///
+/// Linked as /sbin/mount.fuse.extant and /sbin/umount.fuse.extant, the command also serves mount(8),
+/// umount(8) and lines of /etc/fstab of type fuse.extant.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
     /// The image or disk
@@ -25,7 +28,8 @@ pub(crate) struct MountArgs {
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
-    /// programs and device nodes work); noexec
+    /// programs and device nodes work); noexec; offset=BYTES, sizelimit=BYTES, partition=N|NAME
+    /// (where the volume is)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -34,6 +38,9 @@ pub(crate) struct MountArgs {
     /// Used by the command itself: tell on standard output when the directory can be used
     #[arg(long, hide = true, requires = "foreground")]
     pub(crate) tell: bool,
+    /// Do everything but mount, as mount(8) asks for with -f
+    #[arg(long, hide = true)]
+    pub(crate) fake: bool,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 }
@@ -60,9 +67,12 @@ pub(crate) struct SyncArgs {
 }
 
 /// What `-o` says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MountWords {
     pub(crate) volume: VolumeOptions,
+    pub(crate) offset_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) partition: Option<String>,
     pub(crate) allow_other: bool,
     pub(crate) suid: bool,
     pub(crate) dev: bool,
@@ -93,6 +103,11 @@ impl MountWords {
         };
         let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
+            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway.
+            ("defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group", None)
+            | ("_netdev" | "nofail" | "async" | "noatime" | "nodiratime", None)
+            | ("comment", Some(_)) => {}
+            _ if name.starts_with("x-") => {}
             ("ro", None) => self.volume.write = false,
             ("rw", None) => self.volume.write = true,
             ("norecovery" | "noload", None) => self.volume.ignore_journal = true,
@@ -114,6 +129,13 @@ impl MountWords {
                 let bytes = values::size(size).ok().filter(|bytes| *bytes >= 8 << 20);
                 self.volume.cache_bytes = bytes.ok_or("cache= takes a size such as 64M, at least 8M")?;
             }
+            ("offset", Some(size)) => {
+                self.offset_bytes = Some(values::size(size).map_err(|told| format!("offset: {told}"))?);
+            }
+            ("sizelimit", Some(size)) => {
+                self.limit_bytes = Some(values::size(size).map_err(|told| format!("sizelimit: {told}"))?);
+            }
+            ("partition", Some(name)) => self.partition = Some(name.to_owned()),
             ("errors", Some(policy)) => {
                 self.volume.errors = Some(match policy {
                     "continue" => ErrorPolicy::Continue,
@@ -122,7 +144,9 @@ impl MountWords {
                     _ => return Err("errors= takes continue, remount-ro or panic".into()),
                 });
             }
-            ("commit" | "cache" | "errors", None) => return Err(format!("{name} takes a value: {name}=...")),
+            ("commit" | "cache" | "errors" | "offset" | "sizelimit" | "partition", None) => {
+                return Err(format!("{name} takes a value: {name}=..."));
+            }
             _ => return unknown(),
         }
         Ok(())
@@ -142,8 +166,12 @@ mod tests {
             (parsed.volume.cache_bytes, parsed.volume.commit_interval),
             (64 << 20, Nanos::from_secs(30))
         );
+        let parsed = parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
+        assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
         for (text, name) in [
             ("ro,data=journal", "data"),
+            ("offset=here", "offset"),
+            ("partition", "partition"),
             ("ro=1", "ro"),
             ("commit=0", "commit"),
             ("norecovery", "norecovery"),

@@ -17,16 +17,12 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
     let is_own = matches!(command, Command::Trim(_) | Command::Change(EditCommand::Fallocate(_)));
     // These two have an --offset of their own, within the volume or the file.
     let offset = args.volume_offset.or(args.offset.filter(|_| !is_own));
-    let part = match (offset, args.size_limit, &args.partition) {
-        (None, None, None) => return Ok(Part::Whole),
-        (None, None, Some(name)) => Part::Partition(name.clone()),
-        (offset, limit_bytes, None) => Part::Bytes { offset_bytes: offset.unwrap_or(0), limit_bytes },
-        (_, _, Some(_)) => {
-            let told =
-                "--partition says where the volume is and how long; leave --offset and --size-limit away";
-            return Err(Failure::Usage(told.into()));
-        }
-    };
+    let told = "--partition says where the volume is and how long; leave --offset and --size-limit away";
+    let part = chosen(offset, args.size_limit, args.partition.as_deref());
+    let part = part.ok_or_else(|| Failure::Usage(told.into()))?;
+    if part == Part::Whole {
+        return Ok(part);
+    }
     let refused = match command {
         Command::Build(args) if args.into.is_none() => "build writes a new image",
         Command::Mkfs(_) => "mkfs writes a new image",
@@ -39,6 +35,16 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         _ => return Ok(part),
     };
     Err(Failure::Usage(format!("{refused}; --offset, --size-limit and --partition do not go with it")))
+}
+
+/// The part that these options choose; `None` if they contradict each other.
+pub(crate) fn chosen(offset: Option<u64>, limit_bytes: Option<u64>, partition: Option<&str>) -> Option<Part> {
+    match (offset, limit_bytes, partition) {
+        (None, None, None) => Some(Part::Whole),
+        (None, None, Some(name)) => Some(Part::Partition(name.to_owned())),
+        (offset, limit_bytes, None) => Some(Part::Bytes { offset_bytes: offset.unwrap_or(0), limit_bytes }),
+        (_, _, Some(_)) => None,
+    }
 }
 
 /// Prints the partitions of a disk.

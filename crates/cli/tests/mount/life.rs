@@ -1,8 +1,10 @@
 //! Mounting, unmounting, and what goes wrong there.
 
 use crate::bed::{Bed, can_mount, extant, text};
-use crate::testbed::{assert_same, look, run};
+use crate::testbed::{Ran, assert_same, look, run};
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_read_only_mount_shows_the_tree_and_writes_nothing() {
@@ -31,6 +33,45 @@ fn a_read_only_mount_shows_the_tree_and_writes_nothing() {
     assert_eq!(refused.raw_os_error(), Some(30));
     bed.umount();
     assert!(before == fs::read(&bed.image).unwrap(), "the image has changed");
+}
+
+#[test]
+fn mount_and_umount_find_it_under_the_names_that_they_look_for() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::unmounted("8M", &[]);
+    // A volume that begins at 1 MiB of its image.
+    let mut whole = vec![0; 1 << 20];
+    whole.extend(fs::read(&bed.image).unwrap());
+    fs::write(&bed.image, whole).unwrap();
+    let (image, at) = (text(&bed.image).to_owned(), text(&bed.at).to_owned());
+    let under = |name: &str, args: &[&str]| -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+        command.arg0(name).args(args).stdin(Stdio::null()).output().unwrap().into()
+    };
+    // As in a line of /etc/fstab with the options "noauto,user,x-systemd.idle-timeout=60,offset=1M".
+    let options = "rw,noauto,user,x-systemd.idle-timeout=60,offset=1M";
+    for name in ["/sbin/mount.fuse.extant", "/sbin/mount.extant"] {
+        let ran = under(name, &[&image, &at, "-f", "-o", options]);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+        assert!(!bed.path("lost+found").exists(), "-f mounts nothing");
+        let ran = under(name, &[&image, &at, "-n", "-o", options, "-t", "fuse.extant"]);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+        fs::write(bed.path("file"), "text").unwrap();
+        let ran = under("/sbin/umount.fuse.extant", &[&at, "-n", "-t", "fuse.extant"]);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+    }
+    // mount.fuse3 runs the command by its own name.
+    let ran = under("extant", &[&image, &at, "-o", options]);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+    assert_eq!(fs::read(bed.path("file")).unwrap(), b"text");
+    let ran = under("/sbin/umount.extant", &[&at]);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+    let whole = fs::read(&bed.image).unwrap();
+    fs::write(&bed.image, &whole[1 << 20..]).unwrap();
+    bed.mount("ro");
+    bed.umount();
 }
 
 #[test]
