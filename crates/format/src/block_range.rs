@@ -81,6 +81,20 @@ impl BlockRange {
     }
 }
 
+/// Sorts the ranges and joins those that overlap or touch; empty ones are left out.
+pub fn joined_ranges<T: Copy + Ord>(mut ranges: Vec<Range<T>>) -> Vec<Range<T>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+    ranges
+}
+
 impl From<FileBlock> for BlockRange {
     fn from(block: FileBlock) -> Self {
         Self::one(block.0.into())
@@ -110,6 +124,12 @@ mod tests {
         assert!(!BlockRange::new(4, 4).overlaps(range), "an empty range overlaps nothing");
         assert!(range.contains(3) && !range.contains(5));
         assert_eq!(range.blocks().collect::<Vec<_>>(), [3, 4]);
+    }
+
+    #[test]
+    fn ranges_that_overlap_or_touch_are_joined() {
+        let ranges = vec![8..9, 1..4, 5..7, 2..3, 6..6, 3..5, 10..10];
+        assert_eq!(joined_ranges(ranges), [1..7, 8..9]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use bitmap::{
     bit, block_bitmap_checksum, clear_bits, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
     verify_inode_bitmap,
 };
-pub use block_range::BlockRange;
+pub use block_range::{BlockRange, joined_ranges};
 pub use capability::{CAPABILITY_XATTR, capability_root, with_capability_root};
 pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};

@@ -6,7 +6,7 @@
 
 use extant_format::{
     BlockRange, Corrupt, Group, GroupDescriptor, InodeNumber, Place, Superblock, VolumeBlock,
-    inode_table_blocks, leading_blocks, set_bits,
+    inode_table_blocks, joined_ranges, leading_blocks, set_bits,
 };
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ impl Layout {
                 ranges.push(at..VolumeBlock(at.0 + len));
             }
         }
-        Ok(Self { ranges: merged(ranges), private })
+        Ok(Self { ranges: joined_ranges(ranges), private })
     }
 
     fn check_overlaps(
@@ -156,19 +156,6 @@ fn mark<'a>(
         set_bits(bitmap, (clusters.start >> cluster.log2()) as u32, (clusters.end >> cluster.log2()) as u32);
     }
     is_any
-}
-
-/// Sorts the ranges and joins those that touch.
-fn merged(mut ranges: Vec<Range<VolumeBlock>>) -> Vec<Range<VolumeBlock>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<VolumeBlock>> = Vec::new();
-    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
 }
 
 /// The inode bitmap of a group with `INODE_UNINIT`: the padding after the last inode.

@@ -6,7 +6,7 @@
 use super::View;
 use extant_format::{
     BlockRange, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeFlags, InodeNumber, Place,
-    VolumeBlock, inode_table_blocks, leading_blocks,
+    VolumeBlock, inode_table_blocks, joined_ranges, leading_blocks,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -74,15 +74,17 @@ impl View {
         let table = u64::from(inode_table_blocks(sb));
         let mut ranges = self.confirmed_journal().await;
         for group in (first..end).map(Group) {
-            let leading = BlockRange::at(sb.group_first_block(group).0, leading_blocks(sb, group).into());
-            ranges.extend(Some(leading).filter(|leading| !leading.is_empty()));
+            ranges.push(BlockRange::at(sb.group_first_block(group).0, leading_blocks(sb, group).into()));
             if let Some(descriptor) = self.group_if_sound(group).await {
                 let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;
                 ranges.extend([block_bitmap, inode_bitmap].map(|at| BlockRange::one(at.0)));
                 ranges.push(BlockRange::at(inode_table.0, table));
             }
         }
-        let found = OwnStructures { within, ranges: joined(ranges, within).into() };
+        let parts =
+            ranges.into_iter().map(|range| range.start.max(start)..range.end.min(within.end)).collect();
+        let ranges = joined_ranges(parts).into_iter().map(BlockRange::from).collect();
+        let found = OwnStructures { within, ranges };
         self.inner.own_structures.lock().insert(first, found.clone());
         found
     }
@@ -121,19 +123,4 @@ impl View {
         let is_whole = journal.flags().contains(InodeFlags::EXTENTS) && !journal.has_map_nodes();
         raw.s_jnl_backup_type == 1 && is_whole && copy.eq(journal.raw.i_block)
     }
-}
-
-/// The parts of the ranges within another one, in order and disjoint.
-fn joined(mut ranges: Vec<BlockRange>, within: BlockRange) -> Vec<BlockRange> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<BlockRange> = Vec::new();
-    for range in ranges {
-        let range = BlockRange::new(range.start.max(within.start), range.end.min(within.end));
-        match joined.last_mut() {
-            _ if range.is_empty() => {}
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
