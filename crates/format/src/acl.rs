@@ -18,7 +18,7 @@
 //! # Ok::<(), extant_format::Corrupt>(())
 //! ```
 
-use crate::{Corrupt, InodeNumber, Place};
+use crate::{Corrupt, InodeNumber, Place, UintExt};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -247,7 +247,7 @@ fn parse_entry(raw: &RawAclEntryShort, id: u32, place: Place) -> Result<AclEntry
         return Err(Corrupt::field(place, "e_id", NO_ID.into(), "the number of a user or group"));
     }
     match raw.e_perm.get() {
-        permissions @ 0..=7 => Ok(AclEntry { tag, permissions: permissions as u8 }),
+        permissions @ 0..=7 => Ok(AclEntry { tag, permissions: permissions.fit_u8() }),
         other => Err(Corrupt::field(place, "e_perm", other.into(), "at most 7")),
     }
 }

@@ -1,11 +1,11 @@
 //! Block and inode bitmaps (kernel document: *Block and Inode Bitmaps*): bit n is byte n / 8, bit n
 //! % 8.
 
-use crate::{ChecksumSeed, Corrupt, Group, GroupDescriptor, Place, Superblock};
+use crate::{ChecksumSeed, Corrupt, Group, GroupDescriptor, Place, Superblock, UintExt};
 
 /// Whether bit `n` is set; bits past the end count as set.
 pub fn bit(bitmap: &[u8], n: u32) -> bool {
-    bitmap.get(n as usize / 8).is_none_or(|byte| byte & 1 << (n % 8) != 0)
+    bitmap.get(n.to_usize() / 8).is_none_or(|byte| byte & 1 << (n % 8) != 0)
 }
 
 /// Sets bits `start..end`. Panics if they are out of bounds.
@@ -14,10 +14,10 @@ pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     while n < end {
         if n.is_multiple_of(8) && end - n >= 8 {
             let bytes = (end - n) / 8;
-            bitmap[n as usize / 8..(n + bytes * 8) as usize / 8].fill(0xff);
+            bitmap[n.to_usize() / 8..(n + bytes * 8).to_usize() / 8].fill(0xff);
             n += bytes * 8;
         } else {
-            bitmap[n as usize / 8] |= 1 << (n % 8);
+            bitmap[n.to_usize() / 8] |= 1 << (n % 8);
             n += 1;
         }
     }
@@ -29,10 +29,10 @@ pub fn clear_bits(bitmap: &mut [u8], start: u32, end: u32) {
     while n < end {
         if n.is_multiple_of(8) && end - n >= 8 {
             let bytes = (end - n) / 8;
-            bitmap[n as usize / 8..(n + bytes * 8) as usize / 8].fill(0);
+            bitmap[n.to_usize() / 8..(n + bytes * 8).to_usize() / 8].fill(0);
             n += bytes * 8;
         } else {
-            bitmap[n as usize / 8] &= !(1 << (n % 8));
+            bitmap[n.to_usize() / 8] &= !(1 << (n % 8));
             n += 1;
         }
     }
@@ -40,10 +40,10 @@ pub fn clear_bits(bitmap: &mut [u8], start: u32, end: u32) {
 
 /// Number of clear bits among the first `bits`; bits past the end count as set.
 pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
-    let bits = bits.min((bitmap.len() * 8) as u32);
-    let whole = bits as usize / 8;
+    let bits = bits.min((bitmap.len() * 8).fit_u32());
+    let whole = bits.to_usize() / 8;
     let clear: u32 = bitmap[..whole].iter().map(|byte| byte.count_zeros()).sum();
-    clear + (whole as u32 * 8..bits).filter(|&n| !bit(bitmap, n)).count() as u32
+    clear + (whole.fit_u32() * 8..bits).filter(|&n| !bit(bitmap, n)).count().fit_u32()
 }
 
 /// Checksum of a block bitmap; without `64bit`, the descriptor holds its low 16 bits.
@@ -57,7 +57,7 @@ pub fn inode_bitmap_checksum(seed: ChecksumSeed, bitmap: &[u8], sb: &Superblock)
 }
 
 fn checksum(seed: ChecksumSeed, bitmap: &[u8], bits: u32, sb: &Superblock) -> u32 {
-    let bytes = (bits as usize / 8).min(bitmap.len());
+    let bytes = (bits.to_usize() / 8).min(bitmap.len());
     let sum = seed.over(&bitmap[..bytes]).0;
     if sb.descriptor_size() >= 64 { sum } else { sum & 0xffff }
 }

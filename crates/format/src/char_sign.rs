@@ -14,7 +14,7 @@ impl CharSign {
     /// The byte as the hash sees it, extended to 32 bits.
     pub(crate) const fn extend(self, byte: u8) -> u32 {
         match self {
-            Self::Signed => byte as i8 as i32 as u32,
+            Self::Signed => byte.cast_signed() as i32 as u32,
             Self::Unsigned => byte as u32,
         }
     }

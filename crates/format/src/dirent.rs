@@ -1,6 +1,6 @@
 //! Linear directory blocks (kernel document: *Directory Entries*).
 
-use crate::{ChecksumSeed, Corrupt, FileBlock, FileKind, InodeNumber, Place};
+use crate::{ChecksumSeed, Corrupt, FileBlock, FileKind, InodeNumber, Place, UintExt};
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
@@ -72,7 +72,7 @@ impl<'a> DirEntries<'a> {
         let record_bytes = decode_record_bytes(u16::from_le_bytes([rest[4], rest[5]]), end);
         // Without `filetype` the length has 16 bits, but the high 8 were always zero.
         let name_len = usize::from(rest[6]);
-        let bad = |field, value: usize, rule| Err(Corrupt::field(self.place, field, value as u64, rule));
+        let bad = |field, value: usize, rule| Err(Corrupt::field(self.place, field, value.to_u64(), rule));
         if record_bytes < dirent_bytes(1) || !record_bytes.is_multiple_of(4) {
             return bad("rec_len", record_bytes, "a multiple of 4 and at least 12");
         }
@@ -126,7 +126,7 @@ pub fn write_dirent(to: &mut [u8], inode: InodeNumber, name: &[u8], kind: Option
     assert!(name.len() <= NAME_MAX && dirent_bytes(name.len()) <= record, "the entry fits its record");
     to[..4].copy_from_slice(&inode.0.to_le_bytes());
     to[4..6].copy_from_slice(&encode_record_bytes(record).to_le_bytes());
-    to[6] = name.len() as u8;
+    to[6] = name.len().fit_u8();
     to[7] = kind.map_or(0, FileKind::dirent_code);
     to[DIRENT_HEADER_BYTES..DIRENT_HEADER_BYTES + name.len()].copy_from_slice(name);
 }

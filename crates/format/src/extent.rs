@@ -1,7 +1,8 @@
 //! Extent trees (kernel document: *Extent Tree*).
 
 use crate::{
-    BlockRange, ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, Superblock, VolumeBlock,
+    BlockRange, ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, Superblock, UintExt,
+    VolumeBlock,
 };
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
@@ -254,8 +255,8 @@ impl ExtentNode {
         assert!(entries <= max, "{entries} entries in a node for {max}");
         let header = RawExtentHeader {
             eh_magic: EXTENT_MAGIC.into(),
-            eh_entries: (entries as u16).into(),
-            eh_max: (max as u16).into(),
+            eh_entries: entries.fit_u16().into(),
+            eh_max: max.fit_u16().into(),
             eh_depth: depth.into(),
             eh_generation: U32::ZERO,
         };
@@ -268,9 +269,9 @@ impl ExtentNode {
                     let len = if e.unwritten { e.blocks + EXTENT_MAX_BLOCKS } else { e.blocks };
                     let raw = RawExtent {
                         ee_block: e.logical.0.into(),
-                        ee_len: (len as u16).into(),
-                        ee_start_hi: ((e.physical.0 >> 32) as u16).into(),
-                        ee_start_lo: (e.physical.0 as u32).into(),
+                        ee_len: len.fit_u16().into(),
+                        ee_start_hi: (e.physical.0 >> 32).low_u16().into(),
+                        ee_start_lo: e.physical.0.low_u32().into(),
                     };
                     slot.copy_from_slice(raw.as_bytes());
                 }
@@ -279,8 +280,8 @@ impl ExtentNode {
                 for (slot, e) in slots.zip(entries) {
                     let raw = RawExtentIndex {
                         ei_block: e.logical.0.into(),
-                        ei_leaf_lo: (e.child.0 as u32).into(),
-                        ei_leaf_hi: ((e.child.0 >> 32) as u16).into(),
+                        ei_leaf_lo: e.child.0.low_u32().into(),
+                        ei_leaf_hi: (e.child.0 >> 32).low_u16().into(),
                         ei_unused: U16::ZERO,
                     };
                     slot.copy_from_slice(raw.as_bytes());

@@ -1,6 +1,8 @@
 //! Block group descriptors (kernel document: *Block Group Descriptors*).
 
-use crate::{BlockSize, Corrupt, Group, Incompat, InodeNumber, Place, Superblock, VolumeBlock, crc16};
+use crate::{
+    BlockSize, Corrupt, Group, Incompat, InodeNumber, Place, Superblock, UintExt, VolumeBlock, crc16,
+};
 use bitflags::bitflags;
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
@@ -160,8 +162,8 @@ impl GroupDescriptor {
     /// Writes the descriptor, with its checksum, to `to`, which is [`Superblock::descriptor_size`]
     /// bytes long.
     pub fn write_to(&self, to: &mut [u8], sb: &Superblock, group: Group) {
-        let split = |n: u64| (U32::new(n as u32), U32::new((n >> 32) as u32));
-        let half = |n: u32| (U16::new(n as u16), U16::new((n >> 16) as u16));
+        let split = |n: u64| (U32::new(n.low_u32()), U32::new((n >> 32).low_u32()));
+        let half = |n: u32| (U16::new(n.low_u16()), U16::new((n >> 16).low_u16()));
         let (bg_block_bitmap_lo, bg_block_bitmap_hi) = split(self.block_bitmap.0);
         let (bg_inode_bitmap_lo, bg_inode_bitmap_hi) = split(self.inode_bitmap.0);
         let (bg_inode_table_lo, bg_inode_table_hi) = split(self.inode_table.0);
@@ -239,7 +241,7 @@ fn check_inode_table(at: VolumeBlock, sb: &Superblock, place: Place) -> Result<(
 /// Number of blocks in a group's inode table.
 pub fn inode_table_blocks(sb: &Superblock) -> u32 {
     let bytes = u64::from(sb.inodes_per_group()) * u64::from(sb.inode_size());
-    sb.block_size().blocks_for(bytes) as u32
+    sb.block_size().blocks_for(bytes).fit_u32()
 }
 
 /// Blocks at the start of a group that hold a copy of the superblock, descriptors, and blocks
@@ -248,7 +250,7 @@ pub fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
     // With blocks of 1 KiB in clusters, group 0 begins with block 0 but its superblock is in block
     // 1.
     let before = if group == Group(0) { primary_superblock(sb) - sb.first_data_block().0 } else { 0 };
-    before as u32 + leading_structures(sb, group)
+    before.fit_u32() + leading_structures(sb, group)
 }
 
 /// The block of the primary superblock.
@@ -281,7 +283,12 @@ pub fn inode_offset(sb: &Superblock, number: InodeNumber) -> Option<(Group, u64)
 fn checksum(bytes: &[u8], sb: &Superblock, group: Group) -> u16 {
     let number = group.0.to_le_bytes();
     if let Some(seed) = sb.checksum_seed() {
-        seed.over(&number).over(&bytes[..CHECKSUM_AT]).over(&[0, 0]).over(&bytes[CHECKSUM_AT + 2..]).0 as u16
+        seed.over(&number)
+            .over(&bytes[..CHECKSUM_AT])
+            .over(&[0, 0])
+            .over(&bytes[CHECKSUM_AT + 2..])
+            .0
+            .low_u16()
     } else {
         let crc = crc16(crc16(crc16(!0, &sb.uuid()), &number), &bytes[..CHECKSUM_AT]);
         crc16(crc, &bytes[CHECKSUM_AT + 2..])

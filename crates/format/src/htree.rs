@@ -18,7 +18,7 @@ mod hash;
 pub use edit::{DxEntriesMut, init_dx_node, init_dx_root, set_dotdot, set_dx_levels};
 pub use hash::{HashVersion, NameHash, hash_name};
 
-use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, encode_record_bytes};
+use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, UintExt, encode_record_bytes};
 use std::fmt;
 use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
@@ -184,7 +184,7 @@ impl<'a> DxEntries<'a> {
     /// Count and limit, checked against the block's size.
     fn head(block: &[u8], at: usize, context: &HtreeContext) -> Result<(usize, usize), Corrupt> {
         let place = context.place();
-        let bad = |field, value: usize, rule| Err(Corrupt::field(place, field, value as u64, rule));
+        let bad = |field, value: usize, rule| Err(Corrupt::field(place, field, value.to_u64(), rule));
         let rest = block.get(at..).unwrap_or_default();
         let Ok((head, _)) = RawDxCountLimit::ref_from_prefix(rest) else {
             return Err(Corrupt::truncated(place, at + ENTRY_LEN, block.len()));
@@ -409,7 +409,7 @@ fn write_root_head(block: &mut [u8], info: &DxRootInfo) {
     let file_type = if info.filetype { 2 } else { 0 };
     let dot = |inode: InodeNumber, len: usize, name_len, name: &[u8; 4]| RawDxDot {
         inode: inode.0.into(),
-        rec_len: (len as u16).into(),
+        rec_len: len.fit_u16().into(),
         name_len,
         file_type,
         name: *name,
@@ -445,7 +445,7 @@ fn write_entries(
         slot[..4].copy_from_slice(&entry.hash.to_le_bytes());
         slot[4..].copy_from_slice(&entry.block.0.to_le_bytes());
     }
-    let head = RawDxCountLimit { limit: (limit as u16).into(), count: (count as u16).into() };
+    let head = RawDxCountLimit { limit: limit.fit_u16().into(), count: count.fit_u16().into() };
     block[at..at + size_of_val(&head)].copy_from_slice(head.as_bytes());
 }
 

@@ -89,7 +89,7 @@ impl BlockSize {
 
     /// Number of blocks needed for `bytes`.
     pub const fn blocks_for(self, bytes: u64) -> u64 {
-        (bytes >> self.0) + (bytes & (self.bytes() as u64 - 1) != 0) as u64
+        bytes.div_ceil(1 << self.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The block map of ext2 and ext3 (kernel document: *Direct/Indirect Block Addressing*).
 
-use crate::{BlockSize, Corrupt, InodeNumber, Place, Superblock, VolumeBlock};
+use crate::{BlockSize, Corrupt, InodeNumber, Place, Superblock, UintExt, VolumeBlock};
 
 /// Number of pointers in the inode that refer to data directly.
 pub const DIRECT_POINTERS: u32 = 12;
@@ -24,7 +24,7 @@ pub const fn pointers_per_block(block: BlockSize) -> u32 {
 /// The path to a file block; `None` past what three levels can map.
 pub fn indirect_path(block: u64, size: BlockSize) -> Option<IndirectPath> {
     if block < DIRECT_POINTERS.into() {
-        return Some(IndirectPath { root: block as usize, levels: 0, indices: [0; 3] });
+        return Some(IndirectPath { root: block.to_usize(), levels: 0, indices: [0; 3] });
     }
     let bits = size.log2() - 2;
     let mask = (1u64 << bits) - 1;
@@ -33,10 +33,10 @@ pub fn indirect_path(block: u64, size: BlockSize) -> Option<IndirectPath> {
         let reach = 1u64 << (bits * levels);
         if rest < reach {
             let mut indices = [0; 3];
-            for (n, index) in indices.iter_mut().take(levels as usize).enumerate() {
-                *index = (rest >> (bits * (levels - 1 - n as u32)) & mask) as u32;
+            for (n, index) in indices.iter_mut().take(levels.to_usize()).enumerate() {
+                *index = (rest >> (bits * (levels - 1 - n.fit_u32())) & mask).fit_u32();
             }
-            return Some(IndirectPath { root: 11 + levels as usize, levels: levels as usize, indices });
+            return Some(IndirectPath { root: 11 + levels.to_usize(), levels: levels.to_usize(), indices });
         }
         rest -= reach;
     }

@@ -12,8 +12,8 @@
 //! A directory's two lists of entries are like small linear blocks, without `.`, `..` and checksum.
 
 use crate::{
-    Corrupt, DirEntries, DirEntry, FileBlock, FileKind, InodeNumber, Place, XattrName, XattrValue, Xattrs,
-    write_dirent,
+    Corrupt, DirEntries, DirEntry, FileBlock, FileKind, InodeNumber, Place, UintExt, XattrName, XattrValue,
+    Xattrs, write_dirent,
 };
 use std::fmt;
 
@@ -47,11 +47,11 @@ impl<'a> InlineData<'a> {
             }
             None => &[],
         };
-        if size_bytes > (INLINE_HEAD_BYTES + tail.len()) as u64 {
+        if size_bytes > (INLINE_HEAD_BYTES + tail.len()).to_u64() {
             let rule = "at most 60 and the length of system.data";
             return Err(Corrupt::field(place, "i_size", size_bytes, rule));
         }
-        let size = size_bytes as usize;
+        let size = size_bytes.to_usize();
         let (head, tail) = (&i_block[..size.min(60)], &tail[..size.saturating_sub(60)]);
         Ok(Self { head, tail, inode })
     }
@@ -75,7 +75,7 @@ impl<'a> InlineData<'a> {
             }
             None => {
                 let place = Place::InlineData(self.inode);
-                Err(Corrupt::field(place, "i_size", self.head.len() as u64, "at least 4 for a directory"))
+                Err(Corrupt::field(place, "i_size", self.head.len().to_u64(), "at least 4 for a directory"))
             }
         }
     }

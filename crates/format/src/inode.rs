@@ -2,7 +2,7 @@
 
 use crate::{
     ChecksumSeed, Corrupt, DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, Place, Superblock, Timestamp,
-    VolumeBlock,
+    UintExt, VolumeBlock,
 };
 use bitflags::bitflags;
 use std::fmt;
@@ -232,7 +232,7 @@ impl Inode {
         let size = usize::from(sb.inode_size());
         let extra_isize = if size > GOOD_OLD_INODE_SIZE { size_of::<RawInodeExtra>() } else { 0 };
         let mut extra = RawInodeExtra::new_zeroed();
-        extra.i_extra_isize = U16::new(extra_isize as u16);
+        extra.i_extra_isize = U16::new(extra_isize.fit_u16());
         let tail = vec![0; size - GOOD_OLD_INODE_SIZE - extra_isize].into();
         Self { number, raw: RawInode::new_zeroed(), extra, tail }
     }
@@ -267,7 +267,7 @@ impl Inode {
             let isize = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
             if isize > rest.len() || isize % 4 != 0 || (isize != 0 && isize < 4) {
                 let rule = "a multiple of 4 that fits the inode";
-                return Err(Corrupt::field(place, "i_extra_isize", isize as u64, rule));
+                return Err(Corrupt::field(place, "i_extra_isize", isize.to_u64(), rule));
             }
             let known = isize.min(size_of::<RawInodeExtra>());
             extra.as_mut_bytes()[..known].copy_from_slice(&rest[..known]);
@@ -293,9 +293,9 @@ impl Inode {
         }
         let Some(seed) = sb.checksum_seed() else { return };
         let sum = self.checksum_of(to, seed);
-        to[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].copy_from_slice(&(sum as u16).to_le_bytes());
+        to[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].copy_from_slice(&sum.low_u16().to_le_bytes());
         if self.has_checksum_hi() {
-            to[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].copy_from_slice(&((sum >> 16) as u16).to_le_bytes());
+            to[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].copy_from_slice(&(sum >> 16).low_u16().to_le_bytes());
         }
     }
 
@@ -387,22 +387,22 @@ impl Inode {
             (count >> (sb.block_size().log2() - 9), self.flags() | InodeFlags::HUGE_FILE)
         };
         self.raw.i_flags = flags.bits().into();
-        self.raw.i_blocks_lo = (count as u32).into();
-        self.raw.i_blocks_hi = ((count >> 32) as u16).into();
+        self.raw.i_blocks_lo = count.low_u32().into();
+        self.raw.i_blocks_hi = (count >> 32).low_u16().into();
     }
 
     /// Sets the size in bytes.
     pub fn set_size(&mut self, size: u64) {
-        self.raw.i_size_lo = (size as u32).into();
-        self.raw.i_size_high = ((size >> 32) as u32).into();
+        self.raw.i_size_lo = size.low_u32().into();
+        self.raw.i_size_high = (size >> 32).low_u32().into();
     }
 
     /// Sets owner and group.
     pub fn set_owner(&mut self, uid: u32, gid: u32) {
-        self.raw.i_uid = (uid as u16).into();
-        self.raw.i_uid_high = ((uid >> 16) as u16).into();
-        self.raw.i_gid = (gid as u16).into();
-        self.raw.i_gid_high = ((gid >> 16) as u16).into();
+        self.raw.i_uid = uid.low_u16().into();
+        self.raw.i_uid_high = (uid >> 16).low_u16().into();
+        self.raw.i_gid = gid.low_u16().into();
+        self.raw.i_gid_high = (gid >> 16).low_u16().into();
     }
 
     /// The block of extended attributes, if any.
@@ -423,8 +423,8 @@ impl Inode {
 
     /// Sets the block of extended attributes; block 0 means none.
     pub fn set_xattr_block(&mut self, block: VolumeBlock) {
-        self.raw.i_file_acl_lo = (block.0 as u32).into();
-        self.raw.i_file_acl_high = ((block.0 >> 32) as u16).into();
+        self.raw.i_file_acl_lo = block.0.low_u32().into();
+        self.raw.i_file_acl_high = (block.0 >> 32).low_u16().into();
     }
 
     /// The map: block pointers, an extent root, inline data, a short symbolic link or a device
@@ -439,7 +439,7 @@ impl Inode {
         const DEPTH_AT: usize = 6;
         match self.flags().contains(InodeFlags::EXTENTS) {
             true => self.map()[DEPTH_AT..][..2] != [0; 2],
-            false => (DIRECT_POINTERS as usize..15).any(|n| self.block_pointer(n).0 != 0),
+            false => (DIRECT_POINTERS.to_usize()..15).any(|n| self.block_pointer(n).0 != 0),
         }
     }
 
@@ -476,11 +476,11 @@ impl Inode {
         if !matches!(self.kind(), Some(FileKind::BlockDevice | FileKind::CharDevice)) {
             return None;
         }
-        let old = self.block_pointer(0).0 as u32;
+        let old = self.block_pointer(0).0.fit_u32();
         Some(if old != 0 {
             DeviceNumber { major: old >> 8 & 0xff, minor: old & 0xff }
         } else {
-            let new = self.block_pointer(1).0 as u32;
+            let new = self.block_pointer(1).0.fit_u32();
             DeviceNumber { major: new >> 8 & 0xfff, minor: (new & 0xff) | (new >> 12 & 0xf_ff00) }
         })
     }
@@ -560,7 +560,7 @@ impl Inode {
             return (base, Some(extra));
         }
         let seconds = at.seconds.clamp(i32::MIN.into(), i32::MAX.into());
-        (U32::new(seconds as i32 as u32), None)
+        (U32::new(seconds.cast_unsigned().low_u32()), None)
     }
 
     /// Increments the change counter (`i_version`).

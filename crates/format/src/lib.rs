@@ -43,6 +43,7 @@ mod orphan_file;
 mod quota;
 mod superblock;
 mod timestamp;
+mod uint;
 mod xattr;
 
 pub use acl::{Acl, AclEntry, AclTag, RawAclEntry, RawAclEntryShort};
@@ -100,6 +101,7 @@ pub use superblock::{
     SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock, backup_offsets,
 };
 pub use timestamp::Timestamp;
+pub use uint::UintExt;
 pub use xattr::{
     RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_HEADER_BYTES, XATTR_BLOCK_SHARES_MAX,
     XATTR_MAGIC, XATTR_VALUE_MAX, Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue,

@@ -12,7 +12,7 @@
 //!
 //! The path to an id is given by its four bytes, most significant first.
 
-use crate::{Corrupt, FileBlock, InodeNumber, Place};
+use crate::{Corrupt, FileBlock, InodeNumber, Place, UintExt};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -397,7 +397,7 @@ pub fn write_quota_leaf(block: &mut [u8], links: [Option<FileBlock>; 2], entries
     let header = RawQuotaLeafHeader {
         dqdh_next_free: next,
         dqdh_prev_free: previous,
-        dqdh_entries: (entries.len() as u16).into(),
+        dqdh_entries: entries.len().fit_u16().into(),
         ..Default::default()
     };
     block[..LEAF_HEADER_LEN].copy_from_slice(header.as_bytes());

@@ -3,7 +3,7 @@
 
 use crate::{
     BlockSize, ChecksumSeed, ClusterSize, Compat, Corrupt, Group, Incompat, InodeNumber, Place, Problem,
-    RoCompat, Timestamp, VolumeBlock, crc32c,
+    RoCompat, Timestamp, UintExt, VolumeBlock, crc32c,
 };
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -370,7 +370,7 @@ impl Superblock {
     /// Number of block groups.
     pub fn group_count(&self) -> u32 {
         let data = self.blocks_count() - self.first_data_block().0;
-        data.div_ceil(self.blocks_per_group().into()) as u32
+        data.div_ceil(self.blocks_per_group().into()).fit_u32()
     }
 
     /// The first block of a group.
@@ -381,7 +381,7 @@ impl Superblock {
     /// Number of blocks in a group; the last one may have fewer.
     pub fn group_blocks(&self, group: Group) -> u32 {
         let left = self.blocks_count().saturating_sub(self.group_first_block(group).0);
-        left.min(self.blocks_per_group().into()) as u32
+        left.min(self.blocks_per_group().into()).fit_u32()
     }
 
     /// Number of clusters in a group: valid bits of its bitmap.
@@ -419,7 +419,7 @@ impl Superblock {
 
     /// Group descriptors per block.
     pub fn descriptors_per_block(&self) -> u32 {
-        (self.block_size().byte_len() / self.descriptor_size()) as u32
+        (self.block_size().byte_len() / self.descriptor_size()).fit_u32()
     }
 
     /// Number of blocks for all group descriptors.

@@ -1,5 +1,6 @@
 //! Time stamps of inodes and superblocks (kernel document: *Inode Timestamps*).
 
+use crate::UintExt;
 use std::fmt;
 use zerocopy::little_endian::U32;
 
@@ -24,7 +25,7 @@ impl Timestamp {
     /// From a base field and its extra field, whose low two bits extend the seconds and whose other
     /// bits are nanoseconds.
     pub fn from_raw(base: U32, extra: Option<U32>) -> Self {
-        let seconds = i64::from(base.get() as i32);
+        let seconds = base.get().cast_signed().into();
         match extra {
             None => Self { seconds, nanos: 0 },
             Some(extra) => Self {
@@ -47,9 +48,9 @@ impl Timestamp {
     /// Base and extra field for this time, clamped to their range.
     pub fn to_raw(self) -> (U32, U32) {
         let seconds = self.seconds.clamp(Self::MIN_SECONDS, Self::MAX_SECONDS);
-        let base = seconds as i32;
-        let epoch = ((seconds - i64::from(base)) >> 32) as u32 & 3;
-        (U32::new(base as u32), U32::new(self.nanos << 2 | epoch))
+        let base = seconds.cast_unsigned().low_u32();
+        let epoch = ((seconds - i64::from(base.cast_signed())) >> 32).cast_unsigned().low_u32() & 3;
+        (U32::new(base), U32::new(self.nanos << 2 | epoch))
     }
 
     /// From a superblock's 40-bit seconds.

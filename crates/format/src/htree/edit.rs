@@ -7,7 +7,7 @@ use super::{
     DxEntries, DxEntry, DxRootInfo, ENTRY_LEN, HtreeContext, NODE_ENTRIES, ROOT_ENTRIES, RawDxCountLimit,
     RawDxEntry, write_entries, write_node_head, write_root_head,
 };
-use crate::{Corrupt, FileBlock, InodeNumber};
+use crate::{Corrupt, FileBlock, InodeNumber, UintExt};
 use std::mem::offset_of;
 use zerocopy::FromBytes;
 
@@ -76,7 +76,7 @@ impl<'a> DxEntriesMut<'a> {
 
     fn set_count(&mut self, count: usize) {
         self.count = count;
-        let head = RawDxCountLimit { limit: (self.raw.len() as u16).into(), count: (count as u16).into() };
+        let head = RawDxCountLimit { limit: self.raw.len().fit_u16().into(), count: count.fit_u16().into() };
         self.raw[0].hash = zerocopy::transmute!(head);
     }
 }

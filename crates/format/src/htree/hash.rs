@@ -4,7 +4,7 @@
 //! (RFC 1320: 24 of its 48 steps) and TEA (Wheeler and Needham, *TEA, a Tiny Encryption Algorithm*,
 //! 1994), applied to the name eight or four words at a time.
 
-use crate::CharSign;
+use crate::{CharSign, UintExt};
 use std::fmt;
 
 /// `hash_version`: how a directory hashes its names.
@@ -104,7 +104,7 @@ fn chunks(name: &[u8], len: usize) -> impl Iterator<Item = (&[u8], usize)> {
 /// Packs bytes into words, first byte highest. Missing bytes are padded with the number of
 /// remaining bytes.
 fn words<const N: usize>(chunk: &[u8], left: usize, sign: CharSign) -> [u32; N] {
-    let pad = (left as u8 as u32) * 0x0101_0101;
+    let pad = u32::from(left.low_u8()) * 0x0101_0101;
     let mut words = [pad; N];
     for (word, bytes) in words.iter_mut().zip(chunk.chunks(4)) {
         *word = bytes.iter().fold(pad, |word, &byte| sign.extend(byte).wrapping_add(word << 8));

@@ -1,7 +1,7 @@
 //! Layout and checksums of a journal's blocks, as determined by its features.
 
 use super::JOURNAL_MAGIC;
-use crate::{ChecksumSeed, Corrupt, Place};
+use crate::{ChecksumSeed, Corrupt, Place, UintExt};
 
 /// Which blocks carry checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,7 +116,7 @@ const CRC32_TABLE: [u32; 256] = {
 /// CRC-32 (polynomial 0x04c11db7, most significant bit first) over `bytes`, continuing from `seed`,
 /// not inverted.
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |crc, &byte| (crc << 8) ^ CRC32_TABLE[usize::from((crc >> 24) as u8 ^ byte)])
+    bytes.iter().fold(seed, |crc, &byte| (crc << 8) ^ CRC32_TABLE[usize::from((crc >> 24).low_u8() ^ byte)])
 }
 
 /// Checksum of a transaction under [`JournalChecksums::Commit`]: over its descriptor and data

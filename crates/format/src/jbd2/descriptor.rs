@@ -3,7 +3,7 @@
 use super::checksum::starts_with_magic;
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind};
 use super::{JOURNAL_MAGIC, JournalChecksums, JournalLayout};
-use crate::{Corrupt, Place, VolumeBlock};
+use crate::{Corrupt, Place, UintExt, VolumeBlock};
 use bitflags::bitflags;
 use std::fmt;
 use zerocopy::big_endian::{U16, U32};
@@ -203,7 +203,7 @@ impl<'b> DescriptorWriter<'b> {
         let mut flags = TagFlags::empty();
         flags.set(TagFlags::ESCAPE, escaped);
         flags.set(TagFlags::SAME_UUID, self.last.is_some());
-        let (low, high) = (home.0 as u32, (home.0 >> 32) as u32);
+        let (low, high) = (home.0.low_u32(), (home.0 >> 32).low_u32());
         assert!(self.layout.wide || high == 0, "block {home} in a journal of 32-bit numbers");
         let checksum = self.layout.data_checksum(self.sequence, data);
         let tag = &mut self.block[self.at..self.at + tag_bytes];
@@ -218,8 +218,8 @@ impl<'b> DescriptorWriter<'b> {
         } else {
             let raw = RawTag {
                 t_blocknr: low.into(),
-                t_checksum: (checksum as u16).into(),
-                t_flags: (flags.bits() as u16).into(),
+                t_checksum: checksum.low_u16().into(),
+                t_flags: flags.bits().fit_u16().into(),
                 t_blocknr_high: high.into(),
             };
             let len = tag_bytes.min(size_of::<RawTag>());
@@ -239,7 +239,7 @@ impl<'b> DescriptorWriter<'b> {
     pub fn finish(self) {
         if let Some(last) = self.last {
             // In both layouts, the low byte of the flags is the eighth byte.
-            self.block[last + 7] |= TagFlags::LAST.bits() as u8;
+            self.block[last + 7] |= TagFlags::LAST.bits().low_u8();
         }
         self.layout.write_tail(self.block);
     }

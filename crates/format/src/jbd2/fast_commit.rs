@@ -6,7 +6,7 @@
 //! commit ends with a tail that fills its block and carries the CRC of everything since the
 //! previous tail.
 
-use crate::{ChecksumSeed, Corrupt, Extent, FileBlock, InodeNumber, Place, VolumeBlock};
+use crate::{ChecksumSeed, Corrupt, Extent, FileBlock, InodeNumber, Place, UintExt, VolumeBlock};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -151,7 +151,7 @@ impl<'a> FastCommitItems<'a> {
     }
 
     fn item(&self, tag: u16, value: &'a [u8]) -> Result<FastCommitRecord<'a>, Corrupt> {
-        let length = |rule| Corrupt::field(self.place, "fc_len", value.len() as u64, rule);
+        let length = |rule| Corrupt::field(self.place, "fc_len", value.len().to_u64(), rule);
         let pair = |rule| match RawPair::read_from_prefix(value) {
             Ok((raw, rest)) => Ok((raw.first.get(), raw.second.get(), rest)),
             Err(_) => Err(length(rule)),
@@ -228,7 +228,7 @@ impl<'a> Iterator for FastCommitItems<'a> {
         }
         let Some((value, rest)) = rest.split_at_checked(len) else {
             let rule = "at most what is left of the block";
-            return Some(Err(Corrupt::field(self.place, "fc_len", len as u64, rule)));
+            return Some(Err(Corrupt::field(self.place, "fc_len", len.to_u64(), rule)));
         };
         let item =
             self.item(tag, value).map(|record| FastCommitItem { record, bytes: &block[..TLV_LEN + len] });

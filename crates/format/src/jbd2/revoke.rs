@@ -2,7 +2,7 @@
 
 use super::JournalLayout;
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind};
-use crate::{Corrupt, Place, VolumeBlock};
+use crate::{Corrupt, Place, UintExt, VolumeBlock};
 use std::fmt;
 use zerocopy::IntoBytes;
 
@@ -32,8 +32,8 @@ impl<'a> JournalRevokes<'a> {
         let records = block
             .len()
             .checked_sub(layout.tail_bytes())
-            .filter(|&end| count as usize <= end)
-            .and_then(|_| block.get(REVOKE_HEADER_LEN..count as usize));
+            .filter(|&end| count.to_usize() <= end)
+            .and_then(|_| block.get(REVOKE_HEADER_LEN..count.to_usize()));
         let Some(records) = records else {
             return Err(Corrupt::field(
                 place,
@@ -95,7 +95,7 @@ impl<'b> RevokeWriter<'b> {
 
     /// Writes the count and the checksum.
     pub fn finish(self) {
-        self.block[HEADER_LEN..REVOKE_HEADER_LEN].copy_from_slice(&(self.at as u32).to_be_bytes());
+        self.block[HEADER_LEN..REVOKE_HEADER_LEN].copy_from_slice(&self.at.fit_u32().to_be_bytes());
         self.layout.write_tail(self.block);
     }
 }

@@ -5,7 +5,7 @@ use super::{
     JOURNAL_DEFAULT_FAST_COMMIT_BLOCKS, JOURNAL_MAGIC, JOURNAL_MIN_BLOCKS, JOURNAL_SUPERBLOCK_BYTES,
     JournalChecksums, JournalLayout,
 };
-use crate::{BlockSize, ChecksumSeed, Corrupt, Place, Problem};
+use crate::{BlockSize, ChecksumSeed, Corrupt, Place, Problem, UintExt};
 use bitflags::bitflags;
 use std::fmt;
 use std::mem::offset_of;
@@ -311,7 +311,7 @@ impl JournalSuperblock {
 
     /// The errno of the error that aborted the journal; 0 for none.
     pub fn errno(&self) -> i32 {
-        (self.raw.s_errno.get() as i32).saturating_neg()
+        self.raw.s_errno.get().cast_signed().saturating_neg()
     }
 
     /// Features irrelevant to readers; none in version 1.
@@ -340,8 +340,8 @@ impl JournalSuperblock {
     /// version 1.
     pub fn users(&self) -> &[[u8; 16]] {
         let users = if self.is_v1() { 0 } else { self.raw.s_nr_users.get() };
-        let count = users.min(self.raw.s_users.len() as u32);
-        &self.raw.s_users[..count as usize]
+        let count = users.min(self.raw.s_users.len().fit_u32());
+        &self.raw.s_users[..count.to_usize()]
     }
 
     /// Layout of the log's blocks.
@@ -395,7 +395,7 @@ impl JournalSuperblock {
 
     /// Sets the errno reported to later users of the journal; 0 for none.
     pub fn set_errno(&mut self, errno: i32) {
-        self.raw.s_errno = (errno.saturating_neg() as u32).into();
+        self.raw.s_errno = errno.saturating_neg().cast_unsigned().into();
     }
 
     /// Sets features that every reader must support.

@@ -2,6 +2,7 @@
 //! `s_last_error_func`, and `s_state`). Only a check of the volume clears it.
 
 use super::{STATE_ERROR, Superblock};
+use crate::UintExt;
 
 /// Kind of an error, numbered as in the superblock (`EXT4_ERR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,8 @@ impl Superblock {
         let mut func = [0; 32];
         let len = record.place.len().min(func.len() - 1);
         func[..len].copy_from_slice(&record.place.as_bytes()[..len]);
-        let (low, high) = (record.seconds as u32, (record.seconds >> 32) as u8);
+        let seconds = record.seconds.cast_unsigned();
+        let (low, high) = (seconds.low_u32(), (seconds >> 32).low_u8());
         raw.s_state = (raw.s_state.get() | STATE_ERROR).into();
         if raw.s_error_count.get() == 0 {
             (raw.s_first_error_time, raw.s_first_error_time_hi) = (low.into(), high);

@@ -1,7 +1,7 @@
 //! The list of entries, the same in both areas.
 
 use super::{XATTR_MAGIC, XATTR_VALUE_MAX, XattrIndex, XattrName, padded};
-use crate::{CharSign, Corrupt, InodeNumber, Place, Problem};
+use crate::{CharSign, Corrupt, InodeNumber, Place, Problem, UintExt};
 use std::fmt;
 use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
@@ -182,13 +182,13 @@ impl<'a> Xattrs<'a> {
             }
             if offset < entries_end || offset > base.len() {
                 let rule = "after the entries and within the area";
-                return Err(Corrupt::field(place, "e_value_offs", offset as u64, rule));
+                return Err(Corrupt::field(place, "e_value_offs", offset.to_u64(), rule));
             }
-            if padded(size as usize) > base.len() - offset {
+            if padded(size.to_usize()) > base.len() - offset {
                 let rule = "no more than is left of the area after e_value_offs";
                 return Err(Corrupt::field(place, "e_value_size", size.into(), rule));
             }
-            let Some(left) = room.checked_sub(padded(size as usize)) else {
+            let Some(left) = room.checked_sub(padded(size.to_usize())) else {
                 let rule = "no more than the values before it leave of the area";
                 return Err(Corrupt::field(place, "e_value_size", size.into(), rule));
             };
@@ -216,7 +216,7 @@ impl<'a> Xattrs<'a> {
     pub fn value_range_in_inode(&self, name: XattrName<'_>) -> Option<Range<usize>> {
         let (raw, _) =
             self.raw().find(|(raw, suffix)| raw.e_name_index == name.index.0 && *suffix == name.suffix)?;
-        let (start, len) = (usize::from(raw.e_value_offs.get()), raw.e_value_size.get() as usize);
+        let (start, len) = (usize::from(raw.e_value_offs.get()), raw.e_value_size.get().to_usize());
         let magic = size_of_val(&XATTR_MAGIC);
         // An empty value may have any offset.
         (raw.e_value_inum.get() == 0 && len > 0).then(|| magic + start..magic + start + len)
@@ -307,7 +307,7 @@ impl<'a> Iterator for XattrIter<'a> {
                 let start = usize::from(raw.e_value_offs.get());
                 // an empty value may have any offset
                 let rest = self.entries.list.get(start..).unwrap_or_default();
-                XattrValue::Bytes(rest.get(..size as usize).unwrap_or_default())
+                XattrValue::Bytes(rest.get(..size.to_usize()).unwrap_or_default())
             }
             inode => XattrValue::Inode { inode: InodeNumber(inode), size },
         };

@@ -1,6 +1,6 @@
 //! The inode that holds one large value (`ea_inode`).
 
-use crate::ChecksumSeed;
+use crate::{ChecksumSeed, UintExt};
 use std::fmt;
 
 /// Fields of an inode with `EXT4_EA_INODE_FL`, whose contents are an attribute value. Several
@@ -21,13 +21,13 @@ impl ValueInode {
     }
 
     /// From these fields of the inode.
-    pub const fn from_fields(i_atime: u32, i_ctime: u32, i_version: u32) -> Self {
-        Self { hash: i_atime, references: (i_ctime as u64) << 32 | i_version as u64 }
+    pub fn from_fields(i_atime: u32, i_ctime: u32, i_version: u32) -> Self {
+        Self { hash: i_atime, references: u64::from(i_ctime) << 32 | u64::from(i_version) }
     }
 
     /// `i_atime`, `i_ctime` and `i_version`.
-    pub const fn to_fields(self) -> (u32, u32, u32) {
-        (self.hash, (self.references >> 32) as u32, self.references as u32)
+    pub fn to_fields(self) -> (u32, u32, u32) {
+        (self.hash, (self.references >> 32).low_u32(), self.references.low_u32())
     }
 }
 

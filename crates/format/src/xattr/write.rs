@@ -3,7 +3,7 @@
 use super::block::{HEADER_LEN, RawXattrBlockHeader, checksum, hash_entries};
 use super::entries::{ENTRY_LEN, RawXattrEntry};
 use super::{XATTR_MAGIC, Xattr, XattrValue, padded};
-use crate::{CharSign, ChecksumSeed, VolumeBlock};
+use crate::{CharSign, ChecksumSeed, UintExt, VolumeBlock};
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
@@ -104,7 +104,7 @@ fn fill(base: &mut [u8], first: usize, xattrs: &[Xattr<'_>], hashes: impl Iterat
     base[first..].fill(0);
     for (Xattr { name, value, .. }, hash) in xattrs.iter().zip(hashes) {
         let mut raw = RawXattrEntry {
-            e_name_len: name.suffix.len() as u8,
+            e_name_len: name.suffix.len().fit_u8(),
             e_name_index: name.index.0,
             e_hash: hash.into(),
             ..Default::default()
@@ -114,9 +114,9 @@ fn fill(base: &mut [u8], first: usize, xattrs: &[Xattr<'_>], hashes: impl Iterat
                 values -= padded(value.len());
                 base[values..values + value.len()].copy_from_slice(value);
                 if !value.is_empty() {
-                    raw.e_value_offs = (values as u16).into();
+                    raw.e_value_offs = values.fit_u16().into();
                 }
-                raw.e_value_size = (value.len() as u32).into();
+                raw.e_value_size = value.len().fit_u32().into();
             }
             XattrValue::Inode { inode, size } => {
                 raw.e_value_inum = inode.0.into();
