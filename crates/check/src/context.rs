@@ -6,8 +6,8 @@ use crate::limits::Limits;
 use crate::source::Source;
 use crate::state::{Claims, Inodes};
 use extant_format::{
-    ChecksumSeed, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, VolumeBlock, XattrBlock,
-    XattrValue, Xattrs, inode_offset, pointers_per_block,
+    ChecksumSeed, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, UintExt, VolumeBlock,
+    XattrBlock, XattrValue, Xattrs, inode_offset, pointers_per_block,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ impl Context {
     /// The block that contains an inode, and its byte offset there.
     pub(crate) fn inode_place(&self, number: InodeNumber) -> Option<(u64, usize)> {
         let (group, offset) = inode_offset(&self.sb, number)?;
-        let info = self.groups.get(group.0 as usize).filter(|info| info.table)?;
+        let info = self.groups.get(group.0.to_usize()).filter(|info| info.table)?;
         let block = info.gd.inode_table.0 + (offset >> self.sb.block_size().log2());
-        Some((block, (offset & u64::from(self.sb.block_size().bytes() - 1)) as usize))
+        Some((block, (offset & u64::from(self.sb.block_size().bytes() - 1)).to_usize()))
     }
 
     /// What an inode is charged for values in other inodes.
@@ -93,7 +93,7 @@ pub(crate) struct RootPointer {
 /// The pointers of an inode that is mapped by pointers.
 pub(crate) fn root_pointers(sb: &Superblock, inode: &Inode) -> impl Iterator<Item = RootPointer> {
     let per_block = u64::from(pointers_per_block(sb.block_size()));
-    let roots = (0..15).map(|n| (inode.block_pointer(n), (n as u32).saturating_sub(DIRECT_POINTERS - 1)));
+    let roots = (0..15).map(|n| (inode.block_pointer(n), n.fit_u32().saturating_sub(DIRECT_POINTERS - 1)));
     roots.scan(0, move |next, (at, levels)| {
         let logical = *next;
         *next += per_block.pow(levels);

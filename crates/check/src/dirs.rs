@@ -8,7 +8,8 @@ use crate::listing::{Directories, DirsFound, INLINE, Item, Leaf, Link, Node, Roo
 use crate::state::Kind;
 use extant_format::{
     CharSign, ChecksumSeed, DirEntries, DirEntry, DxNode, FileBlock, FileKind, Incompat, InlineData, Inode,
-    InodeNumber, NameHash, Place, Xattrs, hash_name, is_dx_block, verify_dirent_checksum, verify_dx_checksum,
+    InodeNumber, NameHash, Place, UintExt, Xattrs, hash_name, is_dx_block, verify_dirent_checksum,
+    verify_dx_checksum,
 };
 use rustc_hash::FxHasher;
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report)
     let mut keep = |item: Item| ctx.limits.push(&mut items, item);
     let mut rest = runs;
     for (index, dir) in dirs.iter().enumerate() {
-        let index = index as u32;
+        let index = index.fit_u32();
         while rest.first().is_some_and(|run| run.number < dir.number) {
             rest = &rest[1..];
         }
@@ -49,13 +50,17 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report)
                 let (is_shared, alike) = ctx.claims.is_shared(at, (blocks - n).into());
                 if !is_shared || ctx.limits.repeat(alike) {
                     for more in 0..alike {
-                        keep(Item { block: at + more, dir: index, logical: run.logical + n + more as u32 });
+                        keep(Item {
+                            block: at + more,
+                            dir: index,
+                            logical: run.logical + n + more.fit_u32(),
+                        });
                         if ctx.limits.stopped() {
                             break;
                         }
                     }
                 }
-                n += alike as u32;
+                n += alike.fit_u32();
             }
             next = next.max(run.logical + blocks);
         }
@@ -78,19 +83,19 @@ fn hole(dir: &Dir, from: u32, to: u32, report: &Report) {
 
 /// Reads the roots of indexes, which say how names are hashed.
 pub(crate) async fn read_roots(ctx: &Context, all: &mut Directories, report: &mut Report) {
-    let is_root = |item: &&Item| item.logical == 0 && all.dirs[item.dir as usize].indexed;
+    let is_root = |item: &&Item| item.logical == 0 && all.dirs[item.dir.to_usize()].indexed;
     let items: Vec<Item> = all.items.iter().filter(is_root).copied().collect();
     let blocks: Vec<u64> = items.iter().map(|item| item.block).collect();
     let mut roots = BTreeMap::new();
     ctx.source
         .scattered(&blocks, |n, block| {
-            let dir = &all.dirs[items[n].dir as usize];
+            let dir = &all.dirs[items[n].dir.to_usize()];
             // An unreadable block is reported when its entries are read.
             let Some(block) = block else { return };
             let spot = Spot::inode(dir.number).at_file_block(0);
             match Root::read(ctx, dir, block) {
                 Ok(root) => {
-                    if ctx.limits.take(64 + 8 * root.entries.len() as u64) {
+                    if ctx.limits.take(64 + 8 * root.entries.len().to_u64()) {
                         roots.insert(items[n].dir, root);
                     }
                 }
@@ -114,7 +119,7 @@ pub(crate) async fn sweep(
     ctx.source
         .scattered(&blocks, |n, block| {
             let item = items[n];
-            let dir = &all.dirs[item.dir as usize];
+            let dir = &all.dirs[item.dir.to_usize()];
             let spot = Spot::inode(dir.number).at_block(item.block);
             match block {
                 None => found.report.add(Code::ReadError, spot, "unreadable", "entries"),
@@ -277,7 +282,7 @@ impl Block<'_> {
         match DxNode::parse(block, &htree_context(self.ctx, self.dir.number, logical)) {
             Ok(node) => {
                 let entries: Vec<_> = node.entries.iter().map(|entry| (entry.hash, entry.block.0)).collect();
-                if self.ctx.limits.take(8 * entries.len() as u64) {
+                if self.ctx.limits.take(8 * entries.len().to_u64()) {
                     let node = Node { dir: self.item.dir, logical, entries };
                     self.ctx.limits.push(&mut self.found.nodes, node);
                 }
@@ -349,7 +354,7 @@ impl Block<'_> {
         } else if name.contains(&b'/') || name.contains(&0) {
             self.add(Code::EntryName, entry, "/ or NUL in the name", "neither");
         }
-        self.scratch.push((hash_of(name), entry.offset as u32));
+        self.scratch.push((hash_of(name), entry.offset.fit_u32()));
         if number.0 > sb.inodes_count() {
             let expected = format!("at most {}", sb.inodes_count());
             return self.add(Code::EntryInode, entry, format!("inode {number}"), expected);
@@ -390,7 +395,7 @@ impl Block<'_> {
                         child: number.0,
                         parent: self.dir.number,
                         logical: self.item.logical,
-                        offset: entry.offset as u32,
+                        offset: entry.offset.fit_u32(),
                     };
                     self.ctx.limits.push(&mut self.found.links, link);
                 } else {
@@ -404,8 +409,8 @@ impl Block<'_> {
     fn duplicates(&mut self, block: &[u8]) {
         self.scratch.sort_unstable();
         let name_at = |offset: u32| {
-            let at = offset as usize;
-            let len = block.get(at + 6).copied().unwrap_or(0) as usize;
+            let at = offset.to_usize();
+            let len = block.get(at + 6).copied().unwrap_or(0).to_usize();
             block.get(at + 8..at + 8 + len).unwrap_or_default()
         };
         let twice: Vec<u32> = self
@@ -417,7 +422,7 @@ impl Block<'_> {
         for offset in twice {
             self.found.report.push(Finding {
                 code: Code::EntryDuplicate,
-                spot: self.spot().at_offset(offset as usize),
+                spot: self.spot().at_offset(offset.to_usize()),
                 name: Some(name_at(offset).to_vec()),
                 path: None,
                 found: "the name occurs twice".into(),
@@ -441,8 +446,8 @@ impl Block<'_> {
             return;
         }
         for &(hash, offset) in self.scratch.iter() {
-            let at = offset as usize;
-            let name = &block[at + 8..at + 8 + block[at + 6] as usize];
+            let at = offset.to_usize();
+            let name = &block[at + 8..at + 8 + block[at + 6].to_usize()];
             let major = self.hash(name).map(|hash| hash.major);
             // Rarely more than two names of a leaf.
             if major.is_none_or(|major| major == lowest || major == highest) {
@@ -487,7 +492,7 @@ pub(crate) async fn duplicates_across(
             ctx.limits.give_back(std::mem::take(&mut kept_bytes));
         }
         let Some(block) = piece.block(item.block).filter(|_| item.logical != INLINE) else { continue };
-        let dir = all.dirs[item.dir as usize].number;
+        let dir = all.dirs[item.dir.to_usize()].number;
         for entry in DirEntries::new(block, false, u32::MAX, InodeNumber(dir), FileBlock(item.logical))
             .map_while(Result::ok)
         {
@@ -497,7 +502,7 @@ pub(crate) async fn duplicates_across(
                 continue;
             }
             let Some(&first) = seen.get(entry.name) else {
-                let bytes = entry.name.len() as u64 + 64;
+                let bytes = entry.name.len().to_u64() + 64;
                 if ctx.limits.take(bytes) {
                     kept_bytes += bytes;
                     seen.insert(entry.name.to_vec(), item.logical);

@@ -51,7 +51,9 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     missing(InodeFlags::EXTENTS, incompat.contains(Incompat::EXTENTS), "extent");
     missing(InodeFlags::INLINE_DATA, incompat.contains(Incompat::INLINE_DATA), "inline_data");
     missing(InodeFlags::EA_INODE, ctx.has_values(), "ea_inode");
-    if kind == Some(FileKind::Regular) && inode.size() > i32::MAX as u64 && !ro.contains(RoCompat::LARGE_FILE)
+    if kind == Some(FileKind::Regular)
+        && inode.size() > i32::MAX.unsigned_abs().into()
+        && !ro.contains(RoCompat::LARGE_FILE)
     {
         let text = format!("a file of {} bytes", inode.size());
         report.add(Code::FeatureMissing, spot(), text, "the feature large_file");
@@ -137,7 +139,7 @@ fn times(inode: &Inode, found: &mut Found) {
             let text = format!("{nanos} nanoseconds in {name}");
             found.report.add(Code::InodeTime, spot(), text, "at most 999999999");
         }
-        if epoch == 3 && (base.get() as i32) < 0 {
+        if epoch == 3 && base.get().cast_signed() < 0 {
             found.report.add(
                 Code::InodeTimeRange,
                 spot(),

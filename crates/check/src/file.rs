@@ -4,7 +4,7 @@ use crate::context::{Context, Values};
 use crate::finding::Spot;
 use crate::found::{Found, Uncharged};
 use crate::{Code, finding};
-use extant_format::{BlockRange, ChecksumSeed, FileKind, Inode, InodeFlags, InodeNumber};
+use extant_format::{BlockRange, ChecksumSeed, FileKind, Inode, InodeFlags, InodeNumber, UintExt};
 
 /// What becomes of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl File {
     /// Keeps a run of clusters to claim in the end.
     pub(crate) fn keep_clusters(&mut self, ctx: &Context, logical: u64, at: u64, count: u64) {
         let run = (logical, at, count);
-        if self.cluster_runs.len() < RUNS_FREE || ctx.limits.take(2 * size_of_val(&run) as u64) {
+        if self.cluster_runs.len() < RUNS_FREE || ctx.limits.take(2 * size_of_val(&run).to_u64()) {
             self.cluster_runs.push(run);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::limits::Limits;
 use crate::{Code, Options, Severity};
-use extant_format::{Corrupt, Problem};
+use extant_format::{Corrupt, Problem, UintExt};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashSet, FxHasher};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ impl Spot {
     }
 
     pub(crate) fn at_offset(mut self, offset: usize) -> Self {
-        self.offset = Some(offset as u32);
+        self.offset = Some(offset.fit_u32());
         self
     }
 }

@@ -5,7 +5,7 @@ use crate::finding::Report;
 use crate::limits::Limits;
 use crate::owners::Owners;
 use crate::usage::Usage;
-use extant_format::{ChecksumSeed, RoCompat};
+use extant_format::{ChecksumSeed, RoCompat, UintExt};
 use std::sync::Arc;
 
 /// A directory.
@@ -158,7 +158,7 @@ impl Listed for XattrUse {
 
     fn more_bytes(&self) -> u64 {
         // The names, and a copy of the block's number while it is read.
-        16 + self.names.len() as u64 * 8
+        16 + self.names.len().to_u64() * 8
     }
 }
 
@@ -223,7 +223,7 @@ impl Found {
     /// Keeps an item, if there is memory for it.
     pub(crate) fn keep<T: Listed>(&mut self, item: T) {
         let more = item.more_bytes();
-        if self.limits.take(2 * size_of::<T>() as u64 + more) {
+        if self.limits.take(2 * size_of::<T>().to_u64() + more) {
             T::list(self).push(item);
         }
     }

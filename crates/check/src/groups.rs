@@ -4,7 +4,7 @@ use crate::Code;
 use crate::context::Context;
 use crate::finding::{Report, Spot};
 use crate::found::GroupTotals;
-use extant_format::{Compat, Group, GroupFlags, VolumeBlock, verify_block_bitmap};
+use extant_format::{Compat, Group, GroupFlags, UintExt, VolumeBlock, verify_block_bitmap};
 
 /// Free clusters and inodes of the whole volume, as counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,11 +21,11 @@ pub(crate) async fn sweep(ctx: &Context, totals: &[GroupTotals], report: &mut Re
     let mut counted = Counted::default();
     let mut wanted: Vec<(u64, u32)> = Vec::new();
     for (group, info) in ctx.groups.iter().enumerate() {
-        let group = group as u32;
+        let group = group.fit_u32();
         let free = free_clusters(ctx, group);
         counted.free_clusters += u64::from(free);
-        counts(ctx, group, free, &totals[group as usize], report);
-        counted.free_inodes += u64::from(ctx.sb.inodes_per_group() - totals[group as usize].used);
+        counts(ctx, group, free, &totals[group.to_usize()], report);
+        counted.free_inodes += u64::from(ctx.sb.inodes_per_group() - totals[group.to_usize()].used);
         if info.has(&ctx.sb, GroupFlags::BLOCK_UNINIT) {
             uninit(ctx, group, report);
         } else if info.bitmaps {
@@ -56,7 +56,7 @@ fn free_clusters(ctx: &Context, group: u32) -> u32 {
 }
 
 fn counts(ctx: &Context, group: u32, free: u32, totals: &GroupTotals, report: &mut Report) {
-    let gd = &ctx.groups[group as usize].gd;
+    let gd = &ctx.groups[group.to_usize()].gd;
     let differs = |code, what: &str, stored: u32, counted: u32| {
         // Without 64bit the fields have 16 bits.
         let mask = if ctx.sb.descriptor_size() >= 64 { u32::MAX } else { 0xffff };
@@ -80,19 +80,19 @@ fn uninit(ctx: &Context, group: u32, report: &mut Report) {
     for (from, to) in ctx.own.within(first.0, end) {
         let from = ctx.claims.cluster(VolumeBlock(from)) - start;
         let to = ctx.claims.cluster(VolumeBlock(to - 1)) - start + 1;
-        extant_format::set_bits(&mut bitmap, (from as u32).min(bits), (to as u32).min(bits));
+        extant_format::set_bits(&mut bitmap, from.fit_u32().min(bits), to.fit_u32().min(bits));
     }
     differences(ctx, group, &bitmap, report);
 }
 
 fn compare(ctx: &Context, group: u32, at: u64, bitmap: &[u8], report: &mut Report) {
     let spot = Spot::group(group).at_block(at);
-    let gd = &ctx.groups[group as usize].gd;
+    let gd = &ctx.groups[group.to_usize()].gd;
     if let Err(corrupt) = verify_block_bitmap(bitmap, &ctx.sb, Group(group), gd) {
         report.corrupt(Code::BlockBitmapChecksum, spot.clone(), &corrupt);
     }
     let bits = ctx.sb.group_clusters(Group(group));
-    let whole = (bits as usize).div_ceil(8);
+    let whole = bits.to_usize().div_ceil(8);
     let partial = !bits.is_multiple_of(8) && bitmap[whole - 1] | (u8::MAX >> (8 - bits % 8)) != u8::MAX;
     if partial || bitmap[whole..].iter().any(|&byte| byte != u8::MAX) {
         report.add(Code::BlockBitmapPadding, spot, "clear bits", "set ones");
@@ -114,7 +114,7 @@ fn differences(ctx: &Context, group: u32, bitmap: &[u8], report: &mut Report) {
     };
     let (mut in_use, mut leaked) = (Runs::default(), Runs::default());
     for (n, (stored, claimed)) in stored.zip(claimed).enumerate() {
-        let at = n as u64 * 64;
+        let at = n.to_u64() * 64;
         let left = bits.saturating_sub(at);
         if left == 0 {
             break;
@@ -208,7 +208,7 @@ fn overhead(ctx: &Context, report: &mut Report) {
     let expected = own + journal;
     // mke2fs and Linux disagree about reserved descriptor blocks and the journal's own map.
     let reserved = u64::from(ctx.sb.raw().s_reserved_gdt_blocks.get());
-    let spare = (reserved + 1) * (ctx.sb.backup_groups().len() as u64 + 2) + 16;
+    let spare = (reserved + 1) * (ctx.sb.backup_groups().len().to_u64() + 2) + 16;
     if stored.abs_diff(expected) > spare {
         let text = format!("s_overhead_clusters is {stored}");
         report.add(Code::SuperblockOverhead, Spot::default(), text, format!("about {expected}"));

@@ -5,6 +5,7 @@ use crate::Code;
 use crate::finding::{Report, Spot};
 use crate::found::Dir;
 use crate::listing::{Directories, DirsFound, Leaf, Node, Root};
+use extant_format::UintExt;
 use std::collections::BTreeSet;
 
 /// Checks all indexes.
@@ -15,7 +16,7 @@ pub(crate) fn check(all: &Directories, found: &mut DirsFound) {
     dirs.sort_unstable();
     let (mut leaves, mut nodes) = (&found.leaves[..], &found.nodes[..]);
     for index in dirs {
-        let dir = &all.dirs[index as usize];
+        let dir = &all.dirs[index.to_usize()];
         leaves = &leaves[leaves.partition_point(|leaf| leaf.dir < index)..];
         nodes = &nodes[nodes.partition_point(|node| node.dir < index)..];
         let own_leaves = &leaves[..leaves.partition_point(|leaf| leaf.dir == index)];

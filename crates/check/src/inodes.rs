@@ -10,7 +10,7 @@ use crate::state::Kind;
 use crate::{fields, xattrs};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
-    RoCompat, ValueInode, Xattrs, bit, indirect_capacity, verify_inode_bitmap,
+    RoCompat, UintExt, ValueInode, Xattrs, bit, indirect_capacity, verify_inode_bitmap,
 };
 
 /// Groups that a task takes at a time.
@@ -28,7 +28,7 @@ struct Table<'a> {
 pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &mut Files, found: &mut Found) {
     let bitmaps = read_bitmaps(ctx, groups.clone(), found).await;
     for (group, bitmap) in groups.zip(bitmaps) {
-        let info = &ctx.groups[group as usize];
+        let info = &ctx.groups[group.to_usize()];
         let mut totals = GroupTotals { group, ..GroupTotals::default() };
         let used = used_part(ctx, group, bitmap.as_deref(), found);
         if info.table && used > 0 {
@@ -55,10 +55,10 @@ async fn read_bitmaps(
     let mut wanted: Vec<(u64, u32)> = groups
         .clone()
         .filter(|&group| {
-            let info = &ctx.groups[group as usize];
+            let info = &ctx.groups[group.to_usize()];
             info.bitmaps && !info.has(&ctx.sb, GroupFlags::INODE_UNINIT)
         })
-        .map(|group| (ctx.groups[group as usize].gd.inode_bitmap.0, group))
+        .map(|group| (ctx.groups[group.to_usize()].gd.inode_bitmap.0, group))
         .collect();
     wanted.sort_unstable();
     let blocks: Vec<u64> = wanted.iter().map(|wanted| wanted.0).collect();
@@ -69,15 +69,15 @@ async fn read_bitmaps(
             let Some(block) = block else {
                 return found.report.add(Code::ReadError, spot, "unreadable", "an inode bitmap");
             };
-            let gd = &ctx.groups[group as usize].gd;
+            let gd = &ctx.groups[group.to_usize()].gd;
             if let Err(corrupt) = verify_inode_bitmap(block, &ctx.sb, Group(group), gd) {
                 found.report.corrupt(Code::InodeBitmapChecksum, spot.clone(), &corrupt);
             }
-            let padding = &block[(ctx.sb.inodes_per_group() as usize).div_ceil(8)..];
+            let padding = &block[ctx.sb.inodes_per_group().to_usize().div_ceil(8)..];
             if padding.iter().any(|&byte| byte != 0xff) {
                 found.report.add(Code::InodeBitmapPadding, spot, "clear bits", "set ones");
             }
-            bitmaps[(group - groups.start) as usize] = Some(block.to_vec());
+            bitmaps[(group - groups.start).to_usize()] = Some(block.to_vec());
         })
         .await;
     bitmaps
@@ -86,7 +86,7 @@ async fn read_bitmaps(
 /// How many inodes of a group to look at: those that the descriptor says are in use, and any that
 /// the bitmap says are.
 fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found) -> u32 {
-    let info = &ctx.groups[group as usize];
+    let info = &ctx.groups[group.to_usize()];
     let all = ctx.sb.inodes_per_group();
     if !ctx.sb.has_group_csum() {
         return all;
@@ -125,12 +125,12 @@ async fn sweep_table(
     found: &mut Found,
     totals: &mut GroupTotals,
 ) {
-    let start = ctx.groups[table.group as usize].gd.inode_table.0;
+    let start = ctx.groups[table.group.to_usize()].gd.inode_table.0;
     let inode_bytes = usize::from(ctx.sb.inode_size());
-    let per_block = (ctx.source.block_bytes() / inode_bytes) as u32;
+    let per_block = (ctx.source.block_bytes() / inode_bytes).fit_u32();
     let blocks = u64::from(table.used.div_ceil(per_block));
     let most = u64::from(ctx.source.most());
-    let runs = (0..blocks).step_by(most as usize).map(|at| (start + at, most.min(blocks - at) as u32));
+    let runs = (0..blocks).step_by(most.to_usize()).map(|at| (start + at, most.min(blocks - at).fit_u32()));
     let first = table.group * ctx.sb.inodes_per_group();
     let mut n = 0;
     let mut stream = ctx.source.stream(runs);
@@ -447,7 +447,7 @@ fn fast_symlink(ctx: &Context, inode: &Inode, found: &mut Found) {
     let (size, encrypted) = (inode.size(), inode.flags().contains(InodeFlags::ENCRYPT));
     if size == 0 {
         found.report.add(Code::Symlink, spot, "an empty target", "at least one byte");
-    } else if !encrypted && end as u64 != size {
+    } else if !encrypted && end.to_u64() != size {
         let expected = format!("{end}, where its target ends");
         found.report.add(Code::Symlink, spot, format!("i_size is {size}"), expected);
     } else if encrypted && !ctx.sb.incompat().contains(Incompat::ENCRYPT) {
@@ -484,11 +484,12 @@ fn inline(ctx: &Context, inode: &Inode, found: &mut Found) {
     match inode.kind() {
         Some(FileKind::Directory) => match data.as_directory() {
             Ok(_) => {
+                let rest = xattrs.get(extant_format::XattrName::INLINE_DATA).map(|xattr| xattr.value);
                 let stored = 60
-                    + xattrs.get(extant_format::XattrName::INLINE_DATA).map_or(0, |xattr| match xattr.value {
-                        extant_format::XattrValue::Bytes(value) => value.len(),
-                        extant_format::XattrValue::Inode { .. } => 0,
-                    }) as u64;
+                    + match rest {
+                        Some(extant_format::XattrValue::Bytes(value)) => value.len().to_u64(),
+                        _ => 0,
+                    };
                 if inode.size() != stored {
                     let text = format!("i_size is {}", inode.size());
                     found.report.add(Code::InlineData, spot, text, stored.to_string());

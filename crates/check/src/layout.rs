@@ -5,7 +5,8 @@ use crate::finding::{Report, Spot};
 use crate::open::Opened;
 use crate::source::Piece;
 use extant_format::{
-    Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, VolumeBlock, inode_table_blocks,
+    Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, UintExt, VolumeBlock,
+    inode_table_blocks,
 };
 
 /// A group as the check uses it.
@@ -73,7 +74,7 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
     let sb = &opened.sb;
     let per_block = sb.descriptors_per_block();
     let blocks: Vec<u64> = (0..groups.div_ceil(per_block)).map(|n| sb.descriptor_block(n).0).collect();
-    let mut infos = Vec::with_capacity(groups as usize);
+    let mut infos = Vec::with_capacity(groups.to_usize());
     let mut bad = Vec::new();
     let runs = blocks.iter().map(|&at| (at, 1));
     opened
@@ -86,11 +87,11 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
             let empty = vec![0; opened.source.block_bytes()];
             let block = block.unwrap_or(&empty);
             for n in 0..per_block {
-                let group = infos.len() as u32;
+                let group = infos.len().fit_u32();
                 if group >= groups {
                     break;
                 }
-                let bytes = &block[n as usize * sb.descriptor_size()..];
+                let bytes = &block[n.to_usize() * sb.descriptor_size()..];
                 let info = judge(bytes, opened, Group(group), report);
                 if !info.bitmaps || !info.table {
                     bad.push(group);
@@ -100,7 +101,7 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
         })
         .await;
     for (n, other) in overlapping_tables(sb, &infos) {
-        let text = format!("inode table at block {}", infos[n as usize].gd.inode_table);
+        let text = format!("inode table at block {}", infos[n.to_usize()].gd.inode_table);
         let expected = format!("elsewhere than the inode table of group {other}");
         report.add(Code::DescriptorPlace, Spot::group(n), text, expected);
         // The copies tell which of the two is right.
@@ -115,13 +116,13 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
         rest = others;
         for copy in copies_of(opened, index).await {
             for &group in mine {
-                take_copy(&copy, sb, Group(group), &mut infos[group as usize]);
+                take_copy(&copy, sb, Group(group), &mut infos[group.to_usize()]);
             }
         }
     }
     // Without a copy the first of them keeps its place, so that no block is in two tables.
     for (n, _) in overlapping_tables(sb, &infos) {
-        infos[n as usize].table = false;
+        infos[n.to_usize()].table = false;
     }
     infos
 }
@@ -157,7 +158,7 @@ async fn copies_of(opened: &Opened, index: u32) -> Vec<Piece> {
 
 /// Takes a descriptor from a copy, if that makes sense and places something elsewhere.
 fn take_copy(copy: &Piece, sb: &Superblock, group: Group, info: &mut GroupInfo) {
-    let slot = (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size();
+    let slot = (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size();
     let Ok(found) = GroupDescriptor::parse(&copy.bytes()[slot..], sb, group) else { return };
     let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
     if found.block_bitmap.0 != 0 && places(&found) != places(&info.gd) && !info.from_copy {
@@ -227,7 +228,7 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
         false => u64::from(sb.raw().s_reserved_gdt_blocks.get()),
     };
     let end = sb.blocks_count();
-    for group in 0..groups.len() as u32 {
+    for group in 0..groups.len().fit_u32() {
         if !sb.has_backup(Group(group)) {
             continue;
         }
@@ -240,7 +241,7 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
         let len = 1 + u64::from(meta_from) + reserved;
         found.push((first, first.saturating_add(len).min(end), group, "superblock and descriptors"));
     }
-    for index in meta_from..(groups.len() as u32).div_ceil(sb.descriptors_per_block()) {
+    for index in meta_from..groups.len().fit_u32().div_ceil(sb.descriptors_per_block()) {
         for copy in sb.descriptor_copies(index) {
             if copy.block.0 < end {
                 found.push((copy.block.0, copy.block.0 + 1, copy.group.0, "descriptors"));
@@ -249,7 +250,7 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
     }
     let table = u64::from(inode_table_blocks(sb));
     for (group, info) in groups.iter().enumerate() {
-        let group = group as u32;
+        let group = group.fit_u32();
         if info.bitmaps {
             found.push((info.gd.block_bitmap.0, info.gd.block_bitmap.0 + 1, group, "block bitmap"));
             found.push((info.gd.inode_bitmap.0, info.gd.inode_bitmap.0 + 1, group, "inode bitmap"));
@@ -293,7 +294,7 @@ pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report:
     if opened.from_backup {
         return;
     }
-    let there = groups.len() as u32;
+    let there = groups.len().fit_u32();
     let backups: Vec<Group> = sb.backup_groups().into_iter().filter(|group| group.0 < there).collect();
     let blocks: Vec<u64> = backups.iter().map(|&group| sb.group_first_block(group).0).collect();
     opened
@@ -321,11 +322,11 @@ pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report:
                 };
                 let first = index * per_block;
                 for group in first..(first + per_block).min(there) {
-                    let slot = (group - first) as usize * sb.descriptor_size();
+                    let slot = (group - first).to_usize() * sb.descriptor_size();
                     let Ok(copy) = GroupDescriptor::decode(&block[slot..], sb, Group(group)) else {
                         continue;
                     };
-                    let info = &groups[group as usize];
+                    let info = &groups[group.to_usize()];
                     let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
                     if info.bitmaps && info.table && places(&copy) != places(&info.gd) {
                         let show = |gd: &GroupDescriptor| {

@@ -1,6 +1,6 @@
 //! How much a check may use, and whether it has to stop.
 
-use extant_format::Superblock;
+use extant_format::{Superblock, UintExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -129,7 +129,7 @@ impl Limits {
 
     /// Appends to a list; a list takes up to twice its contents while it grows.
     pub(crate) fn push<T>(&self, list: &mut Vec<T>, item: T) {
-        if self.take(2 * size_of::<T>() as u64) {
+        if self.take(2 * size_of::<T>().to_u64()) {
             list.push(item);
         }
     }

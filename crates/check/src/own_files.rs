@@ -9,7 +9,7 @@ use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
     Compat, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Mmp,
     OrphanBlock, QUOTA_BLOCK_BYTES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind,
-    QuotaLeaf, QuotaTreeNode, RoCompat, VolumeBlock, parse_indirect, pointers_per_block,
+    QuotaLeaf, QuotaTreeNode, RoCompat, UintExt, VolumeBlock, parse_indirect, pointers_per_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -85,7 +85,9 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
             let step = per_block.pow(levels - 1);
             let below = parse_indirect(piece.bytes(), &ctx.sb, inode.number, at).enumerate();
             let first = todo.len();
-            todo.extend(below.filter_map(|(n, to)| Some((logical + n as u64 * step, to.ok()?, levels - 1))));
+            todo.extend(
+                below.filter_map(|(n, to)| Some((logical + n.to_u64() * step, to.ok()?, levels - 1))),
+            );
             // The next one is taken from the end.
             todo[first..].reverse();
         }
@@ -160,7 +162,7 @@ async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Re
     let Some(inode) = inode.filter(|inode| inode.kind() == Some(FileKind::Regular)) else {
         return report.add(Code::OrphanFile, spot, format!("inode {number}"), "a regular file");
     };
-    let block_bytes = ctx.source.block_bytes() as u64;
+    let block_bytes = ctx.source.block_bytes().to_u64();
     if inode.size() % block_bytes != 0 {
         report.add(Code::OrphanFile, spot.clone(), format!("i_size is {}", inode.size()), "whole blocks");
     }
@@ -184,7 +186,7 @@ async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Re
                 report.add(Code::ReadError, spot, "unreadable", "a block of the orphan file");
                 continue;
             };
-            let block = match OrphanBlock::parse(piece.bytes(), FileBlock((logical + n) as u32)) {
+            let block = match OrphanBlock::parse(piece.bytes(), FileBlock((logical + n).fit_u32())) {
                 Ok(block) => block,
                 Err(corrupt) => {
                     report.corrupt(Code::OrphanFile, spot, &corrupt);
@@ -238,7 +240,7 @@ pub(crate) async fn journal(ctx: &Context, replayed: bool, report: &mut Report) 
     }
     let map = runs(ctx, &inode).await;
     ctx.journal_blocks.store(map.iter().map(|run| run.2).sum(), Ordering::Relaxed);
-    let block_bytes = ctx.source.block_bytes() as u64;
+    let block_bytes = ctx.source.block_bytes().to_u64();
     let blocks = inode.size() / block_bytes;
     let Some(&(0, first, _)) = map.first() else {
         return report.add(
@@ -328,7 +330,7 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     let first = sb.descriptor_block(0).0 + u64::from(sb.descriptor_blocks());
     let per_group = u64::from(sb.blocks_per_group());
     for n in 0..reserved {
-        let slot = (sb.descriptor_blocks() + n) as usize % top.len();
+        let slot = (sb.descriptor_blocks() + n).to_usize() % top.len();
         let expected = first + u64::from(n);
         if top[slot] != expected {
             let text = format!("block {} in slot {slot}", top[slot]);
@@ -405,11 +407,11 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
 /// The blocks of a quota file that are mapped, by their place in the file.
 async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
     let block_bytes = ctx.source.block_bytes();
-    let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes as u64);
+    let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes.to_u64());
     let mut blocks = BTreeMap::new();
     for (logical, at, len) in runs(ctx, inode).await {
         for n in 0..len.min(end.saturating_sub(logical)) {
-            if blocks.contains_key(&(logical + n)) || !ctx.limits.take(block_bytes as u64 + 64) {
+            if blocks.contains_key(&(logical + n)) || !ctx.limits.take(block_bytes.to_u64() + 64) {
                 break;
             }
             if let Some(piece) = ctx.source.one(at + n).await {
@@ -429,9 +431,9 @@ fn entries(
     let empty = [0; QUOTA_BLOCK_BYTES];
     // A hole reads as zeros.
     let block = |at: FileBlock| {
-        let byte = at.0 as usize * QUOTA_BLOCK_BYTES;
+        let byte = at.0.to_usize() * QUOTA_BLOCK_BYTES;
         let found =
-            blocks.get(&((byte / block_bytes) as u64)).and_then(|block| block.get(byte % block_bytes..));
+            blocks.get(&(byte / block_bytes).to_u64()).and_then(|block| block.get(byte % block_bytes..));
         found.unwrap_or(&empty)
     };
     let header = QuotaHeader::parse(block(FileBlock(0)), number)?;

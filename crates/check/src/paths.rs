@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::finding::Finding;
 use crate::listing::{Directories, Item};
-use extant_format::{DirEntries, FileBlock, InodeNumber};
+use extant_format::{DirEntries, FileBlock, InodeNumber, UintExt};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Inodes of findings that are looked for.
@@ -81,7 +81,7 @@ async fn look(
         ctx.source
             .scattered(&blocks, |n, block| {
                 let Item { dir, logical, .. } = items[n];
-                let dir = &all.dirs[dir as usize];
+                let dir = &all.dirs[dir.to_usize()];
                 let Some(block) = block.filter(|_| !dir.inline) else { return };
                 let entries =
                     DirEntries::new(block, false, u32::MAX, InodeNumber(dir.number), FileBlock(logical));

@@ -5,7 +5,7 @@ use crate::file::{File, Role};
 use crate::found::{Found, XattrUse};
 use crate::map::Files;
 use crate::owners::Owners;
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, UintExt};
 
 /// Reads all maps again and reports who claims blocks that have several owners.
 pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) {
@@ -24,17 +24,18 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) {
     let mut files = Files::default();
     let inode_bytes = usize::from(ctx.sb.inode_size());
     for (group, info) in ctx.groups.iter().enumerate().filter(|(_, info)| info.table) {
-        let first = group as u32 * ctx.sb.inodes_per_group();
-        let bytes = u64::from(ctx.sb.inodes_per_group()) * inode_bytes as u64;
-        let blocks = bytes.div_ceil(ctx.source.block_bytes() as u64);
+        let first = group.fit_u32() * ctx.sb.inodes_per_group();
+        let bytes = u64::from(ctx.sb.inodes_per_group()) * inode_bytes.to_u64();
+        let blocks = bytes.div_ceil(ctx.source.block_bytes().to_u64());
         let most = u64::from(ctx.source.most());
         let start = info.gd.inode_table.0;
-        let runs = (0..blocks).step_by(most as usize).map(|at| (start + at, most.min(blocks - at) as u32));
+        let runs =
+            (0..blocks).step_by(most.to_usize()).map(|at| (start + at, most.min(blocks - at).fit_u32()));
         let mut n = 0;
         let mut stream = ctx.source.stream(runs);
         while let Some(piece) = stream.next().await {
             for bytes in
-                piece.bytes().chunks_exact(inode_bytes).take((ctx.sb.inodes_per_group() - n) as usize)
+                piece.bytes().chunks_exact(inode_bytes).take((ctx.sb.inodes_per_group() - n).to_usize())
             {
                 n += 1;
                 if let Some((role, inode)) = with_map(ctx, InodeNumber(first + n), bytes) {

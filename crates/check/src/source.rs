@@ -2,7 +2,7 @@
 
 use crate::limits::Limits;
 use extant_block::{Buf, Device, Sector};
-use extant_format::{BlockSize, SUPERBLOCK_BYTES};
+use extant_format::{BlockSize, SUPERBLOCK_BYTES, UintExt};
 use extant_fs::JournalCopy;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -39,12 +39,12 @@ impl Piece {
 
     /// All blocks, unreadable ones as zeros.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buf[self.skip..self.skip + self.blocks as usize * self.block_bytes]
+        &self.buf[self.skip..self.skip + self.blocks.to_usize() * self.block_bytes]
     }
 
     /// One block; `None` if it cannot be read or was not asked for.
     pub(crate) fn block(&self, at: u64) -> Option<&[u8]> {
-        let n = at.checked_sub(self.start).filter(|&n| n < self.blocks.into())? as usize;
+        let n = at.checked_sub(self.start).filter(|&n| n < self.blocks.into())?.to_usize();
         if !self.bad.is_empty() && self.bad.binary_search(&at).is_ok() {
             return None;
         }
@@ -96,12 +96,12 @@ impl Source {
 
     /// Most blocks of one read.
     pub(crate) fn most(&self) -> u32 {
-        (READ_BYTES >> self.block.log2()).max(1) as u32
+        (READ_BYTES >> self.block.log2()).max(1).fit_u32()
     }
 
     /// Reads blocks. The read starts at once.
     pub(crate) fn read(&self, start: u64, blocks: u32) -> Pending {
-        let there = self.device_blocks().saturating_sub(start).min(blocks.into()) as u32;
+        let there = self.device_blocks().saturating_sub(start).min(blocks.into()).fit_u32();
         let submitted = (there == blocks).then(|| self.submit(start, blocks));
         let this = self.clone();
         Box::pin(async move {
@@ -142,15 +142,15 @@ impl Source {
         let read = extant_block::read(
             &*self.device,
             Sector::containing(aligned),
-            (end - aligned).max(from + len - aligned) as usize,
+            (end - aligned).max(from + len - aligned).to_usize(),
         );
-        ((from - aligned) as usize, read)
+        ((from - aligned).to_usize(), read)
     }
 
     async fn one_by_one(&self, start: u64, blocks: u32) -> Piece {
         let block_bytes = self.block_bytes();
         let mut piece = Piece {
-            buf: Buf::zeroed(blocks as usize * block_bytes),
+            buf: Buf::zeroed(blocks.to_usize() * block_bytes),
             skip: 0,
             start,
             blocks,
@@ -159,7 +159,7 @@ impl Source {
         };
         for n in 0..blocks {
             let at = start.saturating_add(n.into());
-            let to = n as usize * block_bytes;
+            let to = n.to_usize() * block_bytes;
             if at < self.device_blocks() {
                 let (skip, read) = self.submit(at, 1);
                 if let Ok(buf) = read.await {
@@ -181,7 +181,7 @@ impl Source {
             let (skip, read) = self.submit(copy.block.0, 1);
             // An unreadable copy leaves the old contents, as a replay that fails there would.
             let Ok(buf) = read.await else { continue };
-            let at = piece.skip + (home - piece.start) as usize * piece.block_bytes;
+            let at = piece.skip + (home - piece.start).to_usize() * piece.block_bytes;
             let to = &mut piece.buf[at..at + piece.block_bytes];
             to.copy_from_slice(&buf[skip..skip + piece.block_bytes]);
             if copy.escaped {
@@ -206,7 +206,7 @@ impl Source {
 
     /// Reads single blocks, which must be sorted, many at a time. Neighbours are read together.
     pub(crate) async fn scattered(&self, blocks: &[u64], mut each: impl FnMut(usize, Option<&[u8]>)) {
-        let gap = (GAP_BYTES >> self.block.log2()) as u64;
+        let gap = (GAP_BYTES >> self.block.log2()).to_u64();
         let runs = Coalesced { blocks, gap, most: self.most().into() };
         let mut next = 0;
         self.sweep(runs, |piece| {
@@ -221,7 +221,7 @@ impl Source {
     /// Reads the superblock's block, with newer copies, at its byte offset.
     pub(crate) async fn superblock_bytes(&self, offset: u64) -> Option<[u8; SUPERBLOCK_BYTES]> {
         let piece = self.one(offset >> self.block.log2()).await?;
-        let at = (offset & (u64::from(self.block.bytes()) - 1)) as usize;
+        let at = (offset & (u64::from(self.block.bytes()) - 1)).to_usize();
         piece.bytes().get(at..at + SUPERBLOCK_BYTES)?.try_into().ok()
     }
 }
@@ -272,7 +272,7 @@ impl Iterator for Coalesced<'_> {
             (end, rest) = (end.max(joined), others);
         }
         self.blocks = rest;
-        Some((start, (end - start) as u32))
+        Some((start, (end - start).fit_u32()))
     }
 }
 

@@ -2,7 +2,7 @@
 //! large, mostly empty volume takes little memory.
 
 use crate::limits::Limits;
-use extant_format::{InodeNumber, Superblock, VolumeBlock};
+use extant_format::{InodeNumber, Superblock, UintExt, VolumeBlock};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -50,17 +50,17 @@ impl Page {
             }
             let len = (64 - bit).min(end - at);
             let mask = (u64::MAX >> (64 - len)) << bit;
-            let both = self.claimed[word as usize].fetch_or(mask, Ordering::Relaxed) & mask;
+            let both = self.claimed[word.to_usize()].fetch_or(mask, Ordering::Relaxed) & mask;
             if both != 0 {
                 twice = true;
-                let count = self.claimed.len() as u64;
+                let count = self.claimed.len().to_u64();
                 let make = || {
                     limits
                         .take(9 * count + 64)
                         .then(|| Again { bits: words(count), full: words(count.div_ceil(64)) })
                 };
                 let Some(again) = self.again.get_or_init(make) else { return twice };
-                again.add(word as usize, both);
+                again.add(word.to_usize(), both);
             }
             at += len;
         }
@@ -77,13 +77,13 @@ impl Again {
 
     /// Full words from this one on, as far as one look at them tells.
     fn full_from(&self, word: u64) -> u64 {
-        let full = self.full[(word / 64) as usize].load(Ordering::Relaxed);
+        let full = self.full[(word / 64).to_usize()].load(Ordering::Relaxed);
         (full >> (word % 64)).trailing_ones().into()
     }
 
     /// Whether a bit is set, and how many of the following are like it, of at most `most`.
     fn alike(&self, from: u64, most: u64) -> (bool, u64) {
-        let is_set = self.bits[(from / 64) as usize].load(Ordering::Relaxed) >> (from % 64) & 1 != 0;
+        let is_set = self.bits[(from / 64).to_usize()].load(Ordering::Relaxed) >> (from % 64) & 1 != 0;
         let (mut at, end) = (from, from + most);
         while at < end {
             let (word, bit) = (at / 64, at % 64);
@@ -94,9 +94,9 @@ impl Again {
                 at += skipped * 64;
                 continue;
             }
-            let bits = self.bits[word as usize].load(Ordering::Relaxed);
+            let bits = self.bits[word.to_usize()].load(Ordering::Relaxed);
             let others = if is_set { !bits } else { bits };
-            let run = (others >> bit).trailing_zeros().min((64 - bit) as u32);
+            let run = (others >> bit).trailing_zeros().min((64 - bit).fit_u32());
             at += u64::from(run);
             if u64::from(run) < 64 - bit {
                 break;
@@ -145,7 +145,7 @@ impl Claims {
         let end = start.saturating_add(count).min(self.clusters);
         let (mut at, mut twice) = (start, false);
         while at < end {
-            let (group, bit) = ((at / self.per_group) as usize, at % self.per_group);
+            let (group, bit) = ((at / self.per_group).to_usize(), at % self.per_group);
             let Some(page) = self.page(group) else { break };
             let count = (end - at).min(self.per_group - bit);
             twice |= page.claim(bit, count, &self.limits);
@@ -156,7 +156,7 @@ impl Claims {
 
     /// The claimed bits of a group, in words; `None` if there are none.
     pub(crate) fn words(&self, group: u32) -> Option<impl Iterator<Item = u64> + '_> {
-        let page = self.pages.get(group as usize)?.get()?.as_ref()?;
+        let page = self.pages.get(group.to_usize())?.get()?.as_ref()?;
         Some(page.claimed.iter().map(|word| word.load(Ordering::Relaxed)))
     }
 
@@ -168,7 +168,7 @@ impl Claims {
     /// most `most`.
     pub(crate) fn is_shared(&self, block: u64, most: u64) -> (bool, u64) {
         let at = self.cluster(VolumeBlock(block));
-        let (group, bit) = ((at / self.per_group) as usize, at % self.per_group);
+        let (group, bit) = ((at / self.per_group).to_usize(), at % self.per_group);
         let room = (self.per_group - bit).min((most >> self.cluster_shift) + 2);
         let (is_shared, clusters) = self.again(group).map_or((false, room), |again| again.alike(bit, room));
         (is_shared, (self.block(at + clusters) - block).min(most).max(1))
@@ -178,7 +178,7 @@ impl Claims {
     pub(crate) fn shared(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let groups = (0..self.pages.len()).filter_map(|group| Some((group, self.again(group)?)));
         let mut runs = groups.flat_map(move |(group, again)| {
-            let first = group as u64 * self.per_group;
+            let first = group.to_u64() * self.per_group;
             let mut at = 0;
             std::iter::from_fn(move || {
                 while at < self.per_group {
@@ -280,7 +280,7 @@ impl Inodes {
 
     fn place(&self, number: InodeNumber) -> Option<(usize, u32)> {
         let n = number.0.checked_sub(1)?;
-        Some(((n / self.per_group) as usize, n % self.per_group))
+        Some(((n / self.per_group).to_usize(), n % self.per_group))
     }
 
     /// Records an inode in use.
@@ -289,19 +289,19 @@ impl Inodes {
         let Some(group) = self.groups.get(group) else { return };
         let pages =
             group.get_or_init(|| (0..self.per_group.div_ceil(SLOTS)).map(|_| OnceLock::new()).collect());
-        let page = pages[(n / SLOTS) as usize].get_or_init(|| {
+        let page = pages[(n / SLOTS).to_usize()].get_or_init(|| {
             let page = || (0..SLOTS).map(|_| Slot::default()).collect();
-            self.limits.take(u64::from(SLOTS) * size_of::<Slot>() as u64 + 64).then(page)
+            self.limits.take(u64::from(SLOTS) * size_of::<Slot>().to_u64() + 64).then(page)
         });
-        let Some(slot) = page.as_ref().map(|page| &page[(n % SLOTS) as usize]) else { return };
+        let Some(slot) = page.as_ref().map(|page| &page[(n % SLOTS).to_usize()]) else { return };
         slot.balance.fetch_add(links, Ordering::Relaxed);
         slot.kind.store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
     }
 
     fn slot(&self, number: InodeNumber) -> Option<&Slot> {
         let (group, n) = self.place(number)?;
-        let page = self.groups.get(group)?.get()?[(n / SLOTS) as usize].get()?.as_ref()?;
-        page.get((n % SLOTS) as usize)
+        let page = self.groups.get(group)?.get()?[(n / SLOTS).to_usize()].get()?.as_ref()?;
+        page.get((n % SLOTS).to_usize())
     }
 
     pub(crate) fn kind(&self, number: InodeNumber) -> Kind {
@@ -323,16 +323,16 @@ impl Inodes {
     pub(crate) fn unbalanced(&self) -> impl Iterator<Item = (InodeNumber, u16)> + '_ {
         let groups = self.groups.iter().enumerate().filter_map(|(group, pages)| Some((group, pages.get()?)));
         let pages = groups.flat_map(|(group, pages)| {
-            let first = group as u32 * self.per_group + 1;
+            let first = group.fit_u32() * self.per_group + 1;
             let pages = pages.iter().enumerate();
-            pages.filter_map(move |(n, page)| Some((first + n as u32 * SLOTS, page.get()?.as_ref()?)))
+            pages.filter_map(move |(n, page)| Some((first + n.fit_u32() * SLOTS, page.get()?.as_ref()?)))
         });
         pages.flat_map(|(first, page)| {
             page.iter().enumerate().filter_map(move |(n, slot)| {
                 let balance = slot.balance.load(Ordering::Relaxed);
                 let kind = Kind::from_code(slot.kind.load(Ordering::Relaxed) & 15);
                 let counts = matches!(kind, Kind::File(_) | Kind::Invalid);
-                (balance != 0 && counts).then_some((InodeNumber(first + n as u32), balance))
+                (balance != 0 && counts).then_some((InodeNumber(first + n.fit_u32()), balance))
             })
         })
     }

@@ -12,7 +12,7 @@ use crate::state::{Claims, Inodes};
 use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths, shared};
 use crate::{tree, xattrs};
 use extant_block::Device;
-use extant_format::{CharSign, Incompat, STATE_VALID, VolumeBlock};
+use extant_format::{CharSign, Incompat, STATE_VALID, UintExt, VolumeBlock};
 use extant_rt::{Class, Rt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -119,7 +119,7 @@ async fn sweeps(
         && !opened.replayed
         && !opened.from_backup
         && !ctx.sb.incompat().contains(Incompat::RECOVER)
-        && ctx.groups.len() as u32 == ctx.sb.group_count();
+        && ctx.groups.len().fit_u32() == ctx.sb.group_count();
     groups::superblock(&ctx, counted, clean, &mut found.report);
     own_files::quota(&ctx, &found.usage, &mut found.report).await;
     let used = counted.free_clusters * u64::from(ctx.sb.blocks_per_cluster());
@@ -241,7 +241,7 @@ async fn sweep_inodes(
     options: &Options,
 ) -> Result<Found, CheckError> {
     let ticket = Arc::new(AtomicU32::new(0));
-    let all = ctx.groups.len() as u32;
+    let all = ctx.groups.len().fit_u32();
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, ticket, step) = (ctx.clone(), ticket.clone(), work.step(0, 2 * u64::from(all)));
         async move {
@@ -282,7 +282,7 @@ async fn sweep_dirs(
     let total = all.items.len();
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, ticket, all) = (ctx.clone(), ticket.clone(), all.clone());
-        let step = work.step(total as u64, 2 * total as u64);
+        let step = work.step(total.to_u64(), 2 * total.to_u64());
         async move {
             let mut found = DirsFound::new(&ctx);
             loop {
@@ -292,7 +292,7 @@ async fn sweep_dirs(
                 }
                 let last = (first + dirs::BLOCKS).min(all.items.len());
                 dirs::sweep(&ctx, &all, &all.items[first..last], sign, &mut found).await;
-                step((last - first) as u64);
+                step((last - first).to_u64());
             }
             found
         }
@@ -319,8 +319,8 @@ async fn symlinks(ctx: &Context, found: &mut Found) {
             let Some(block) = block else {
                 return report.add(Code::ReadError, spot, "unreadable", "a link's target");
             };
-            let end = block.iter().position(|&byte| byte == 0).unwrap_or(block.len()) as u64;
-            let fits = target.size > 0 && target.size < block.len() as u64;
+            let end = block.iter().position(|&byte| byte == 0).unwrap_or(block.len()).to_u64();
+            let fits = target.size > 0 && target.size < block.len().to_u64();
             if !fits || (!target.encrypted && end != target.size) {
                 let text = format!("i_size is {}", target.size);
                 report.add(Code::Symlink, spot, text, format!("{end}, where its target ends"));

@@ -5,12 +5,12 @@ use crate::context::Context;
 use crate::finding::{Report, Spot};
 use crate::listing::{Directories, DirsFound, Link};
 use crate::state::Kind;
-use extant_format::{Inode, InodeNumber, RoCompat};
+use extant_format::{Inode, InodeNumber, RoCompat, UintExt};
 
 /// Finds each directory's parent among the entries that name it.
 pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFound) {
     for &(index, target) in &found.dotdots {
-        all.dirs[index as usize].dotdot = target;
+        all.dirs[index.to_usize()].dotdot = target;
     }
     found.links.sort_unstable();
     let mut rest = &found.links[..];
@@ -47,7 +47,7 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
 }
 
 fn link_spot(link: &Link) -> Spot {
-    Spot::inode(link.parent).at_file_block(link.logical.into()).at_offset(link.offset as usize)
+    Spot::inode(link.parent).at_file_block(link.logical.into()).at_offset(link.offset.to_usize())
 }
 
 /// Finds directories that cannot be reached from the root.

@@ -6,8 +6,8 @@ use crate::finding::Spot;
 use crate::found::{Found, Run, ValueHolder, ValueUse, XattrUse};
 use crate::state::Kind;
 use extant_format::{
-    Acl, CAPABILITY_XATTR, ChecksumSeed, Corrupt, Inode, InodeFlags, InodeNumber, Problem, VolumeBlock,
-    XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
+    Acl, CAPABILITY_XATTR, ChecksumSeed, Corrupt, Inode, InodeFlags, InodeNumber, Problem, UintExt,
+    VolumeBlock, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
 };
 use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,7 +193,7 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
             return found.report.corrupt(code_of(&corrupt), spot, &corrupt);
         }
     };
-    if u64::from(block.references) != uses.len() as u64 {
+    if u64::from(block.references) != uses.len().to_u64() {
         let text = format!("h_refcount is {}", block.references);
         found.report.add(Code::XattrReferences, spot.clone(), text, uses.len().to_string());
     }
@@ -326,7 +326,7 @@ async fn contents(ctx: &Context, lustre: &[u32], found: &mut Found) {
             .sweep(list, |piece| {
                 let holder = &holders[reads[next].0];
                 if left == 0 {
-                    (left, sum) = (holder.size as usize, seed);
+                    (left, sum) = (holder.size.to_usize(), seed);
                 }
                 let bytes = &piece.bytes()[..left.min(piece.bytes().len())];
                 (left, next) = (left - bytes.len(), next + 1);
@@ -359,7 +359,7 @@ enum Pieces {
 fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> Pieces {
     // The size of a larger one is reported where it is used.
     let most = u64::from(extant_format::XATTR_VALUE_MAX);
-    let blocks = size.min(most).div_ceil(ctx.source.block_bytes() as u64);
+    let blocks = size.min(most).div_ceil(ctx.source.block_bytes().to_u64());
     let (mut next, mut list) = (0, Vec::new());
     for run in runs {
         if u64::from(run.logical) != next || next >= blocks {
@@ -374,9 +374,9 @@ fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> 
             }
             at += alike;
         }
-        list.extend((0..count).step_by(ctx.source.most() as usize).map(|from| {
+        list.extend((0..count).step_by(ctx.source.most().to_usize()).map(|from| {
             let len = u64::from(ctx.source.most()).min(count - from);
-            (run.block + from, len as u32)
+            (run.block + from, len.fit_u32())
         }));
         next += count;
     }
