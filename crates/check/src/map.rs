@@ -9,8 +9,8 @@ use crate::file::{File, Role, finish};
 use crate::finding::Spot;
 use crate::found::{Found, Run, Target};
 use extant_format::{
-    BlockRange, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, VolumeBlock,
-    check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
+    BlockRange, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, UintExt,
+    VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
 
 /// A part of a map, to be read.
@@ -47,7 +47,7 @@ impl Files {
     /// Takes a file whose map is in its inode, or begins there.
     pub(crate) fn add(&mut self, ctx: &Context, found: &mut Found, mut file: File, inode: &Inode) {
         let first_job = self.jobs.len();
-        let slot = self.files.len() as u32;
+        let slot = self.files.len().fit_u32();
         if inode.flags().contains(InodeFlags::EXTENTS) {
             self.extents(
                 ctx,
@@ -65,7 +65,7 @@ impl Files {
         {
             self.jobs.push((block.0, slot, Job::Xattrs));
         }
-        file.pending = (self.jobs.len() - first_job) as u32;
+        file.pending = (self.jobs.len() - first_job).fit_u32();
         if file.pending == 0 {
             finish(ctx, found, file);
         } else {
@@ -84,7 +84,7 @@ impl Files {
             ctx.source
                 .scattered(&blocks, |n, block| {
                     let (at, slot, job) = jobs[n];
-                    let Some(mut file) = self.files[slot as usize].take() else { return };
+                    let Some(mut file) = self.files[slot.to_usize()].take() else { return };
                     let before = self.jobs.len();
                     match block {
                         Some(block) if matches!(job, Job::Xattrs) => {
@@ -106,12 +106,12 @@ impl Files {
                             );
                         }
                     }
-                    file.pending += (self.jobs.len() - before) as u32;
+                    file.pending += (self.jobs.len() - before).fit_u32();
                     file.pending -= 1;
                     if file.pending == 0 {
                         finish(ctx, found, file);
                     } else {
-                        self.files[slot as usize] = Some(file);
+                        self.files[slot.to_usize()] = Some(file);
                     }
                 })
                 .await;
@@ -287,7 +287,7 @@ impl Files {
         // Neighbours are claimed together.
         let mut open: Option<(u64, VolumeBlock, u32)> = None;
         for (n, pointer) in parse_indirect(block, &ctx.sb, file.number, at).enumerate() {
-            let logical = logical + n as u64 * step;
+            let logical = logical + n.to_u64() * step;
             match pointer {
                 Ok(VolumeBlock(0)) => {}
                 // Only reserved blocks mean anything there; they are checked by themselves.
@@ -373,11 +373,13 @@ fn run(
         Role::BadBlocks => return bad_blocks(ctx, found, file, at, count),
         _ => {}
     }
-    let this = Run { number: file.number.0, logical: logical as u32, block: at.0, blocks };
-    match file.role {
-        Role::Directory => found.keep_dir_run(this),
-        Role::Value => found.keep_value_run(this),
-        Role::Symlink if logical == 0 && file.is_symlink => {
+    // With blocks of more than 4 KiB, pointers reach further than 32 bits, but no reader goes there.
+    let this =
+        u32::try_from(logical).map(|logical| Run { number: file.number.0, logical, block: at.0, blocks });
+    match (file.role, this) {
+        (Role::Directory, Ok(this)) => found.keep_dir_run(this),
+        (Role::Value, Ok(this)) => found.keep_value_run(this),
+        (Role::Symlink, _) if logical == 0 && file.is_symlink => {
             let encrypted = file.flags.contains(InodeFlags::ENCRYPT);
             found.keep(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
         }

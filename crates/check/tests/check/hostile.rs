@@ -222,3 +222,32 @@ fn findings_are_limited_and_told_once() {
     let ended = examine_with(bytes, Options { cancel, on_finding: Some(on_finding), ..Options::default() });
     assert!(matches!(ended, Err(CheckError::Cancelled)));
 }
+
+/// Pointers of a triple indirect block that lead past file blocks of 32 bits are not those of the
+/// low bits.
+#[test]
+fn pointers_past_the_last_file_block_fill_no_hole() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    const BLOCK: usize = 65536;
+    const SLOTS: u64 = BLOCK as u64 / 4;
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext2", "-b", "65536", "-O", "^resize_inode,^dir_index"];
+    let image = volume(folder.path(), "image", 32 << 10, &options);
+    let blocks = (fs::metadata(&image).unwrap().len() / BLOCK as u64) as u32;
+    let ends: Vec<u32> = (1..=4).map(|n| blocks - n).collect();
+    let size = format!("sif dir size {}", 2 * BLOCK);
+    debugfs(&image, &[&size, &format!("sif dir block[TIND] {}", ends[0])]);
+    let mut bytes = fs::read(&image).unwrap();
+    // File block 2^32 + 1, below three levels.
+    let rest = (1 << 32) + 1 - 12 - SLOTS - SLOTS * SLOTS;
+    for (n, step) in [SLOTS * SLOTS, SLOTS, 1].into_iter().enumerate() {
+        let slot = (rest / step % SLOTS) as usize;
+        put(&mut bytes, ends[n] as usize * BLOCK + 4 * slot, ends[n + 1]);
+    }
+    // One unused entry takes the whole block.
+    put(&mut bytes, ends[3] as usize * BLOCK + 4, 0xffff);
+    let checked = examine_with(bytes, Options::default()).unwrap();
+    assert!(checked.counts.contains_key(&Code::DirectoryHole), "{}", list(&checked));
+}
