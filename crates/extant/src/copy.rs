@@ -4,6 +4,7 @@ use crate::asynch::Visited;
 use crate::{
     AclKind, Dir, Error, FileOptions, FileType, Inode, Metadata, NewFile, Result, Special, XattrMode,
 };
+use extant_format::UintExt;
 use extant_fs::quote;
 use std::collections::BTreeMap;
 
@@ -142,14 +143,14 @@ impl Copy<'_> {
         while let Some(mut at) = from.seek_data(end)? {
             end = from.seek_hole(at)?.unwrap_or(from.len());
             while at < end {
-                let wanted = PIECE_BYTES.min((end - at) as usize);
+                let wanted = PIECE_BYTES.min((end - at).to_usize());
                 let n = from.read_at(at, &mut self.piece[..wanted])?;
                 if n == 0 {
                     end = from.len();
                     break;
                 }
                 to.write_all_at(at, &self.piece[..n])?;
-                at += n as u64;
+                at += n.to_u64();
             }
         }
         if to.len() < from.len() {

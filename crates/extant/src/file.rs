@@ -3,6 +3,7 @@
 use crate::world::World;
 use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
 use extant_block::{is_lendable, lend, lend_to_read};
+use extant_format::UintExt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -82,7 +83,7 @@ impl File {
         if is_all {
             return Ok(done);
         }
-        match self.world.wait(self.inner.read_at(at + done as u64, &mut to[done..])) {
+        match self.world.wait(self.inner.read_at(at + done.to_u64(), &mut to[done..])) {
             Ok(more) => Ok(done + more),
             Err(_) if done > 0 => Ok(done),
             Err(error) => Err(error),
@@ -321,7 +322,7 @@ impl File {
 impl Read for File {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let n = self.read_at(self.position, to)?;
-        self.position += n as u64;
+        self.position += n.to_u64();
         Ok(n)
     }
 }
@@ -331,7 +332,7 @@ impl Write for File {
         let n = self.write_at(self.position, bytes)?;
         // This also skips what other writers have appended since; the file cannot tell whose bytes
         // are whose.
-        self.position = if self.inner.open.appends() { self.len() } else { self.position + n as u64 };
+        self.position = if self.inner.open.appends() { self.len() } else { self.position + n.to_u64() };
         Ok(n)
     }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Timestamp, UintExt};
 use extant_fs::{Attributes, Capabilities, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
@@ -418,7 +418,7 @@ impl Sys {
 }
 
 pub(crate) fn of_mode(mode: u32) -> SetAttributes {
-    SetAttributes { permissions: Some(mode as u16), ..Default::default() }
+    SetAttributes { permissions: Some(mode.low_u16()), ..Default::default() }
 }
 
 pub(crate) fn of_owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {

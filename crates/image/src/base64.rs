@@ -1,4 +1,5 @@
 //! Attribute values in text form.
+use extant_format::UintExt;
 
 /// Decodes base64 (RFC 4648, section 4); padding is optional.
 pub fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
@@ -21,7 +22,7 @@ pub fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
             };
             bits = bits << 6 | u32::from(value);
         }
-        bits <<= 6 * (4 - group.len() as u32);
+        bits <<= 6 * (4 - group.len().fit_u32());
         bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
     }
     Some(bytes)

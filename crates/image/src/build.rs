@@ -6,7 +6,7 @@ use crate::tree::Tree;
 use crate::write::{Image, Output, Progress, Replaced, directory_of, pump};
 use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, VolumeOptions, owner};
 use extant_block::ForeignLocks;
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 use extant_rt::Rt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -41,6 +41,10 @@ pub struct BuildReport {
 ///
 /// If a source contains an earlier build under the output's name, that file is left out. The image
 /// is durable when this returns. On error the name is absent, or still refers to the previous file.
+///
+/// # Errors
+/// The output is in use or cannot be written; a source cannot be read, is malformed, or holds what
+/// the volume cannot; or the options contradict each other.
 pub fn build(
     options: &BuildOptions,
     sources: &[Source],
@@ -79,6 +83,9 @@ pub(crate) fn identity_of(path: &Path) -> Option<FileIdentity> {
 /// Creates an empty volume of fixed size at `path`. `created` is recorded as its creation time.
 ///
 /// Otherwise like [`build`], except that the UUID is random if not given.
+///
+/// # Errors
+/// As [`build`], without those of sources.
 pub fn mkfs(
     path: &Path,
     volume: &VolumeOptions,
@@ -90,6 +97,9 @@ pub fn mkfs(
 }
 
 /// Like [`mkfs`], with a choice of how to treat an existing image that another program has locked.
+///
+/// # Errors
+/// As [`mkfs`].
 pub fn mkfs_over(
     path: &Path,
     foreign: ForeignLocks,
@@ -119,6 +129,9 @@ pub fn mkfs_over(
 
 /// Makes an empty volume in a temporary file that disappears when its handle is dropped. Its
 /// creation time is fixed, so that the same options give the same bytes.
+///
+/// # Errors
+/// As [`mkfs`], for a file in the system's temporary folder.
 pub fn mkfs_temporary(volume: &VolumeOptions) -> Result<File, BuildError> {
     let failed =
         |error| BuildError::Output { action: "create", path: "a temporary volume".to_owned(), error };
@@ -162,7 +175,7 @@ fn write(
         free_bytes: sb.free_blocks() << image.params.block.log2(),
         used_inodes,
         free_inodes: sb.raw().s_free_inodes_count.get(),
-        files: image.contents.inodes.all().count() as u32 - directories,
+        files: image.contents.inodes.all().count().fit_u32() - directories,
         directories,
         uuid: sb.uuid(),
         notes,

@@ -2,7 +2,9 @@
 
 use crate::tree::{NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, IdRange, OwnerMap, Ownership};
-use extant_format::{Acl, AclTag, CAPABILITY_XATTR, InodeNumber, capability_root, with_capability_root};
+use extant_format::{
+    Acl, AclTag, CAPABILITY_XATTR, InodeNumber, UintExt, capability_root, with_capability_root,
+};
 use std::collections::BTreeMap;
 
 /// Sets owners throughout the tree.
@@ -13,7 +15,7 @@ pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildE
         Ownership::Map(map) => Some(map),
     };
     let mut sets = BTreeMap::new();
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
+    for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let (uid, gid, xattrs) = {
             let node = tree.node(id);
             // Directories that no source lists belong to root, regardless of the map.

@@ -3,7 +3,7 @@
 
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId, is_storable};
 use crate::{Note, quoted};
-use extant_format::{Acl, AclTag, InodeNumber, Timestamp};
+use extant_format::{Acl, AclTag, InodeNumber, Timestamp, UintExt};
 use std::collections::BTreeMap;
 
 /// An attribute removed from a tree.
@@ -96,7 +96,7 @@ fn is_empty_list(xattr: &Xattr) -> bool {
 pub(crate) fn follow_access_lists(tree: &mut Tree) {
     // By set: the permissions, and the set to keep.
     let mut sets: BTreeMap<XattrSetId, Option<(u16, XattrSetId)>> = BTreeMap::new();
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
+    for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let (set, kind) = (tree.node(id).xattrs, tree.node(id).kind);
         if set == XattrSetId::EMPTY || kind == Kind::Symlink {
             continue;
@@ -139,7 +139,7 @@ fn access_list(tree: &mut Tree, set: XattrSetId) -> Option<(u16, XattrSetId)> {
 /// store. Returns the nodes whose times were out of range.
 pub(crate) fn clamp_times(tree: &mut Tree, range: (i64, i64), clamp: Option<Timestamp>) -> Vec<NodeId> {
     let mut clamped = Vec::new();
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
+    for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let node = tree.node_mut(id);
         if node.names == 0 || node.implied {
             continue;

@@ -9,7 +9,7 @@ mod hidden;
 pub(crate) use hidden::{Hidden, Step};
 
 use crate::{BuildError, quoted};
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,7 +27,7 @@ impl NodeId {
     pub(crate) const ROOT: Self = Self(0);
 
     pub(crate) fn index(self) -> usize {
-        self.0 as usize
+        self.0.to_usize()
     }
 }
 
@@ -223,16 +223,16 @@ impl Tree {
     }
 
     pub(crate) fn entry_name(&self, id: EntryId) -> &[u8] {
-        let entry = &self.entries[id.0 as usize];
-        &self.names[entry.name_at as usize..][..usize::from(entry.name_len)]
+        let entry = &self.entries[id.0.to_usize()];
+        &self.names[entry.name_at.to_usize()..][..usize::from(entry.name_len)]
     }
 
     pub(crate) fn entry_node(&self, id: EntryId) -> NodeId {
-        NodeId(self.entries[id.0 as usize].node)
+        NodeId(self.entries[id.0.to_usize()].node)
     }
 
     pub(crate) fn entry_parent(&self, id: EntryId) -> NodeId {
-        NodeId(self.entries[id.0 as usize].parent)
+        NodeId(self.entries[id.0.to_usize()].parent)
     }
 
     /// Entries of a directory, in unspecified order.
@@ -242,10 +242,10 @@ impl Tree {
             _ => NONE,
         };
         std::iter::successors((first != NONE).then_some(EntryId(first)), |e| {
-            let next = self.entries[e.0 as usize].next;
+            let next = self.entries[e.0.to_usize()].next;
             (next != NONE).then_some(EntryId(next))
         })
-        .filter(|e| self.entries[e.0 as usize].node != NONE)
+        .filter(|e| self.entries[e.0.to_usize()].node != NONE)
     }
 
     /// Entries of a directory, sorted by name bytes.
@@ -257,18 +257,18 @@ impl Tree {
 
     pub(crate) fn symlink_target(&self, id: NodeId) -> &[u8] {
         match self.node(id).payload {
-            Payload::Symlink { at } => &self.names[at as usize..][..self.node(id).size as usize],
+            Payload::Symlink { at } => &self.names[at.to_usize()..][..self.node(id).size.to_usize()],
             _ => &[],
         }
     }
 
     /// Data ranges of a sparse file, ascending; `None` if the whole file is data.
     pub(crate) fn sparse_map(&self, id: NodeId) -> Option<&[DataRange]> {
-        self.sparse.get(self.node(id).sparse as usize).map(|map| &map[..])
+        self.sparse.get(self.node(id).sparse.to_usize()).map(|map| &map[..])
     }
 
     pub(crate) fn xattrs(&self, id: XattrSetId) -> &[Xattr] {
-        &self.xattr_sets[id.0 as usize]
+        &self.xattr_sets[id.0.to_usize()]
     }
 
     /// All attribute sets, in id order.
@@ -278,13 +278,13 @@ impl Tree {
 
     /// The original path of a host file that now has other names.
     pub(crate) fn host_path(&self, path: u32) -> &[u8] {
-        &self.host_paths[path as usize]
+        &self.host_paths[path.to_usize()]
     }
 
     /// Remembers the original paths of host files whose nodes get other names.
     pub(crate) fn keep_host_paths(&mut self, mut nodes: BTreeSet<NodeId>) {
-        for entry in (0..self.entries.len() as u32).map(EntryId) {
-            let id = NodeId(self.entries[entry.0 as usize].node);
+        for entry in (0..self.entries.len().fit_u32()).map(EntryId) {
+            let id = NodeId(self.entries[entry.0.to_usize()].node);
             if nodes.remove(&id)
                 && let Payload::Host { root } = self.node(id).payload
             {
@@ -296,7 +296,7 @@ impl Tree {
     /// Remembers where a host file lies that gets another path here.
     pub(crate) fn host_at(&mut self, root: u16, path: Vec<u8>) -> Payload {
         self.host_paths.push(path.into());
-        Payload::HostAt { root, path: self.host_paths.len() as u32 - 1 }
+        Payload::HostAt { root, path: self.host_paths.len().fit_u32() - 1 }
     }
 
     /// Interns an attribute set. Order does not matter; the last of equal names wins.
@@ -308,7 +308,7 @@ impl Tree {
         if let Some(&id) = self.xattr_ids.get(&set) {
             return XattrSetId(id);
         }
-        let id = self.xattr_sets.len() as u32;
+        let id = self.xattr_sets.len().fit_u32();
         self.xattr_sets.push(set.clone());
         self.xattr_ids.insert(set, id);
         XattrSetId(id)
@@ -320,7 +320,7 @@ impl Tree {
     }
 
     fn is(&self, entry: u32, dir: NodeId, name: &[u8]) -> bool {
-        self.entries[entry as usize].parent == dir.0 && self.entry_name(EntryId(entry)) == name
+        self.entries[entry.to_usize()].parent == dir.0 && self.entry_name(EntryId(entry)) == name
     }
 
     /// Adds a directory at `dir`/`name`. An existing directory keeps its entries and gets the new
@@ -374,7 +374,7 @@ impl Tree {
         target: &[u8],
     ) -> Result<NodeId, BuildError> {
         let at = self.store(target)?;
-        self.put(dir, name, Kind::Symlink, meta, Payload::Symlink { at }, target.len() as u64, None)
+        self.put(dir, name, Kind::Symlink, meta, Payload::Symlink { at }, target.len().to_u64(), None)
     }
 
     /// Adds any other node at `dir`/`name`, replacing what was there.
@@ -395,7 +395,7 @@ impl Tree {
         self.add_entry(dir, name, NodeId(node))?;
         let sparse = sparse.map_or(NONE, |map| {
             self.sparse.push(map.into_boxed_slice());
-            self.sparse.len() as u32 - 1
+            self.sparse.len().fit_u32() - 1
         });
         self.nodes.push(Node {
             payload,
@@ -453,8 +453,8 @@ impl Tree {
         self.entries.push(Entry { parent: dir.0, node: node.0, next, name_at, name_len });
         let (entries, names) = (&self.entries, &self.names);
         self.index.insert_unique(hash_of(dir.0, name), id, |&e| {
-            let e = &entries[e as usize];
-            hash_of(e.parent, &names[e.name_at as usize..][..usize::from(e.name_len)])
+            let e = &entries[e.to_usize()];
+            hash_of(e.parent, &names[e.name_at.to_usize()..][..usize::from(e.name_len)])
         });
         Ok(())
     }
@@ -468,15 +468,15 @@ impl Tree {
     /// Removes `dir`/`name` and everything below it; returns whether it existed.
     pub(crate) fn remove(&mut self, dir: NodeId, name: &[u8]) -> bool {
         let Ok(found) = self.index.find_entry(hash_of(dir.0, name), |&e| {
-            let entry = &self.entries[e as usize];
+            let entry = &self.entries[e.to_usize()];
             entry.parent == dir.0
-                && &self.names[entry.name_at as usize..][..usize::from(entry.name_len)] == name
+                && &self.names[entry.name_at.to_usize()..][..usize::from(entry.name_len)] == name
         }) else {
             return false;
         };
         let (gone, _) = found.remove();
         // The dead entry stays in its directory's chain, because unlinking it would require a walk.
-        let node = NodeId(std::mem::replace(&mut self.entries[gone as usize].node, NONE));
+        let node = NodeId(std::mem::replace(&mut self.entries[gone.to_usize()].node, NONE));
         self.node_mut(node).names -= 1;
         if self.node(node).kind == Kind::Directory {
             self.clear(node);
@@ -551,7 +551,7 @@ impl Tree {
 
     /// The id of the next entry.
     fn next_entry(&self) -> EntryId {
-        EntryId(self.entries.len() as u32)
+        EntryId(self.entries.len().fit_u32())
     }
 
     /// Whether no source has added anything to the tree.
@@ -591,7 +591,7 @@ impl Tree {
 
     /// Any path of a node. For error messages only: it scans all entries.
     pub(crate) fn any_path(&self, node: NodeId) -> Vec<u8> {
-        let found = (0..self.entries.len() as u32).find(|&e| self.entries[e as usize].node == node.0);
+        let found = (0..self.entries.len().fit_u32()).find(|&e| self.entries[e.to_usize()].node == node.0);
         found.map_or_else(|| b"/".to_vec(), |e| self.entry_path(EntryId(e)))
     }
 

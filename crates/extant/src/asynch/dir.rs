@@ -7,6 +7,7 @@ use crate::{
     Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, NewFile, RenameMode, Result,
     Special, Time, XattrMode,
 };
+use extant_format::UintExt;
 use extant_fs::{SYMLINKS_MAX, quote};
 
 /// A whole file is read in pieces of this many bytes.
@@ -606,10 +607,10 @@ impl Dir {
             return Err(Error::NoMemory(format!("{} bytes", file.len())));
         }
         // A sparse file larger than memory fails above; others are read piece by piece.
-        while (bytes.len() as u64) < file.len() {
+        while bytes.len().to_u64() < file.len() {
             let at = bytes.len();
-            bytes.resize(at + READ_BYTES.min((file.len() - at as u64) as usize), 0);
-            match file.read_at(at as u64, &mut bytes[at..]).await? {
+            bytes.resize(at + READ_BYTES.min((file.len() - at.to_u64()).to_usize()), 0);
+            match file.read_at(at.to_u64(), &mut bytes[at..]).await? {
                 0 => {
                     bytes.truncate(at);
                     break;

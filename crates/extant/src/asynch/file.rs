@@ -2,6 +2,7 @@
 
 use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
 use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time};
+use extant_format::UintExt;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl File {
     pub async fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < to.len() {
-            match self.open.read(at + done as u64, &mut to[done..]).await {
+            match self.open.read(at + done.to_u64(), &mut to[done..]).await {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(_) if done > 0 => break,
@@ -113,7 +114,7 @@ impl File {
                         to.len()
                     )));
                 }
-                n => (at, to) = (at + n as u64, &mut to[n..]),
+                n => (at, to) = (at + n.to_u64(), &mut to[n..]),
             }
         }
         Ok(())
@@ -127,7 +128,7 @@ impl File {
         while !bytes.is_empty() {
             match self.write_at(at, bytes).await? {
                 0 => return Err(Error::NoSpace),
-                n => (at, bytes) = (at + n as u64, &bytes[n..]),
+                n => (at, bytes) = (at + n.to_u64(), &bytes[n..]),
             }
         }
         Ok(())

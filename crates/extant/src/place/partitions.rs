@@ -6,6 +6,7 @@
 
 use super::PlaceError;
 use extant_block::{Device, Sector, read};
+use extant_format::UintExt;
 
 /// A partition of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ impl Disk<'_> {
         let whole = (end - start).next_multiple_of(unit).min(self.capacity / unit * unit - start);
         let Ok(whole) = usize::try_from(whole) else { return Ok(Vec::new()) };
         let read = read(self.device, Sector::containing(start), whole).await?;
-        let skip = (from - start) as usize;
-        Ok(read.get(skip..).unwrap_or_default().iter().copied().take((end - from) as usize).collect())
+        let skip = (from - start).to_usize();
+        Ok(read.get(skip..).unwrap_or_default().iter().copied().take((end - from).to_usize()).collect())
     }
 }
 
@@ -109,7 +110,7 @@ async fn gpt(disk: &Disk<'_>, head: &[u8]) -> Result<Option<Vec<Partition>>, Pla
     const SIGNATURE: &[u8] = b"EFI PART";
     let mut damage = None;
     for unit in [512_u64, 4096] {
-        let first = head.get(unit as usize..).unwrap_or_default();
+        let first = head.get(unit.to_usize()..).unwrap_or_default();
         let last = disk.capacity / unit * unit;
         let copy = match last.checked_sub(unit) {
             // Without a first header, a copy counts only if the MBR says that there is a GPT: a
@@ -145,8 +146,8 @@ async fn gpt_at(
     unit: u64,
     lba: u64,
 ) -> Result<Result<Vec<Partition>, &'static str>, PlaceError> {
-    let header_bytes = le32(header, 12) as usize;
-    let Some(summed) = header.get(..header_bytes).filter(|_| (92..=unit as usize).contains(&header_bytes))
+    let header_bytes = le32(header, 12).to_usize();
+    let Some(summed) = header.get(..header_bytes).filter(|_| (92..=unit.to_usize()).contains(&header_bytes))
     else {
         return Ok(Err("the header's size is impossible"));
     };
@@ -165,11 +166,11 @@ async fn gpt_at(
     }
     let Some(at) = le64(header, 72).checked_mul(unit) else { return Ok(Err("the table lies nowhere")) };
     let table = disk.bytes(at, table_bytes).await?;
-    if table.len() as u64 != table_bytes || crc32fast::hash(&table) != le32(header, 88) {
+    if table.len().to_u64() != table_bytes || crc32fast::hash(&table) != le32(header, 88) {
         return Ok(Err("the table's checksum is wrong"));
     }
     let mut found = Vec::new();
-    for (entry, number) in table.chunks_exact(entry_bytes as usize).zip(1..) {
+    for (entry, number) in table.chunks_exact(entry_bytes.to_usize()).zip(1..) {
         let (first, last) = (le64(entry, 32), le64(entry, 40));
         let sectors = last.checked_sub(first).and_then(|more| more.checked_add(1));
         let bytes = |lba: u64| lba.checked_mul(unit);

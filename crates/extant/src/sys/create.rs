@@ -2,7 +2,7 @@
 
 use super::{Node, Sys};
 use crate::{Error, Result};
-use extant_format::{DeviceNumber, FileKind};
+use extant_format::{DeviceNumber, FileKind, UintExt};
 
 /// A device node, named pipe or socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +53,12 @@ impl Special {
 
 impl Sys {
     pub(crate) async fn create(&self, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode as u16).await?))
+        Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode.low_u16()).await?))
     }
 
     /// Creates a file without a name.
     pub(crate) async fn unnamed(&self, dir: &Node, new: NewFile<'_>, mode: u32) -> Result<Node> {
-        let (dir, caller, mode) = (dir.live()?, &*self.caller, mode as u16);
+        let (dir, caller, mode) = (dir.live()?, &*self.caller, mode.low_u16());
         Ok(Node::Live(match new {
             NewFile::Regular => dir.create_unnamed(caller, mode).await?,
             NewFile::Symlink(target) => dir.symlink_unnamed(caller, target).await?,
@@ -70,7 +70,7 @@ impl Sys {
     }
 
     pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
-        dir.live_without(self, name).await?.mkdir(&self.caller, name, mode as u16).await.map(drop)
+        dir.live_without(self, name).await?.mkdir(&self.caller, name, mode.low_u16()).await.map(drop)
     }
 
     pub(crate) async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<()> {
@@ -80,7 +80,7 @@ impl Sys {
     pub(crate) async fn mknod(&self, dir: &Node, name: &[u8], special: Special, mode: u32) -> Result<()> {
         let (kind, device) = special.kind()?;
         let dir = dir.live_without(self, name).await?;
-        dir.mknod(&self.caller, name, kind, mode as u16, device).await.map(drop)
+        dir.mknod(&self.caller, name, kind, mode.low_u16(), device).await.map(drop)
     }
 
     pub(crate) async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::write::{Progress, directory_of};
 use crate::{BuildError, Note, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
+use extant_format::UintExt;
 use extant_fs::{Volume, WriteOptions};
 use extant_rt::Rt;
 use std::collections::BTreeMap;
@@ -151,7 +152,7 @@ pub fn add(
         files,
         directories,
         free_bytes: space.blocks_free * u64::from(space.block_bytes),
-        free_inodes: space.inodes_free as u32,
+        free_inodes: space.inodes_free.fit_u32(),
         notes,
         problems: volume.problems(),
     })
@@ -176,7 +177,7 @@ fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, not
         |tree: &Tree, at: usize| quoted(&names[at].1.map_or_else(|| b"/".to_vec(), |e| tree.entry_path(e)));
     let clamped = settle::clamp_times(tree, time_range, clamp);
     if let Some(first) = clamped.iter().filter_map(|node| places.get(node)).min() {
-        let files = clamped.len() as u64;
+        let files = clamped.len().to_u64();
         notes.push(Note::TimeClamped { path: path(tree, *first), files, range: time_range });
     }
     for left in settle::leave_out_xattrs(tree, names.iter().map(|&(node, _)| node)) {

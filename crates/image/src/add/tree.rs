@@ -7,7 +7,7 @@ use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
-use extant_format::{DeviceNumber, FileKind, InodeNumber};
+use extant_format::{DeviceNumber, FileKind, InodeNumber, UintExt};
 use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetTime, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ impl<'a> Adder<'a> {
         progress: Progress,
     ) -> Result<Self, BuildError> {
         let root = volume.root_node().await.map_err(|error| BuildError::volume(b"/", error))?;
-        let nodes = (0..origin.tree.node_slots() as u32).map(|id| origin.tree.node(NodeId(id)));
+        let nodes = (0..origin.tree.node_slots().fit_u32()).map(|id| origin.tree.node(NodeId(id)));
         let all_bytes =
             nodes.filter(|node| node.kind == Kind::File && node.names > 0).map(|node| node.size).sum();
         Ok(Self {
@@ -297,19 +297,19 @@ impl<'a> Adder<'a> {
         for &(start, end) in sparse.as_deref().unwrap_or(&whole) {
             let mut at = start;
             while at < end.min(size) {
-                let len = CHUNK_BYTES.min((end.min(size) - at) as usize);
+                let len = CHUNK_BYTES.min((end.min(size) - at).to_usize());
                 self.chunk.resize(len, 0);
                 self.reader.read(self.origin, entry, at, &mut self.chunk)?;
                 let mut done = 0;
                 while done < len {
-                    let written = file.write(at + done as u64, &self.chunk[done..]).await;
+                    let written = file.write(at + done.to_u64(), &self.chunk[done..]).await;
                     match written.map_err(|error| self.failed(path, error))? {
                         0 => return Err(self.failed(path, Error::NoSpace)),
                         n => done += n,
                     }
                 }
                 file.write_back().await.map_err(|error| self.failed(path, error))?;
-                at += len as u64;
+                at += len.to_u64();
             }
         }
         if file.size() < size {

@@ -3,6 +3,7 @@
 use super::side::{Item, Node};
 use super::{Report, Side, Tree, Unreadable};
 use crate::export::contents::{Allowance, LostParts, regions};
+use extant_format::UintExt;
 use extant_fs::{BlockRef, Chunk, FileStream};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -100,7 +101,7 @@ pub(super) async fn first_difference(
             (Next::Bytes(a), Next::Bytes(b)) => a.iter().zip(b).position(|(a, b)| a != b),
         };
         if let Some(skip) = differs {
-            return Ok(Some(at + skip as u64));
+            return Ok(Some(at + skip.to_u64()));
         }
         a.take(n);
         b.take(n);
@@ -114,7 +115,7 @@ impl Reader {
     /// piece.
     async fn fill(&mut self, side: Side, path: &[u8], report: &mut dyn Report) -> Result<u64, Unreadable> {
         loop {
-            let left = self.piece.len() - self.used as u64;
+            let left = self.piece.len() - self.used.to_u64();
             if left > 0 {
                 return Ok(left);
             }
@@ -152,13 +153,13 @@ impl Reader {
             Piece::Hole(_) => return Next::Zeroes,
             Piece::Lost(_) => return Next::Unknown,
         };
-        Next::Bytes(&bytes[self.used..self.used + n as usize])
+        Next::Bytes(&bytes[self.used..self.used + n.to_usize()])
     }
 
     fn take(&mut self, n: u64) {
         match &mut self.piece {
             Piece::Hole(left) | Piece::Lost(left) => *left -= n,
-            _ => self.used += n as usize,
+            _ => self.used += n.to_usize(),
         }
     }
 }
@@ -166,8 +167,8 @@ impl Reader {
 impl Piece {
     fn len(&self) -> u64 {
         match self {
-            Self::Stored(bytes) => bytes.len() as u64,
-            Self::Host(bytes) => bytes.len() as u64,
+            Self::Stored(bytes) => bytes.len().to_u64(),
+            Self::Host(bytes) => bytes.len().to_u64(),
             Self::Hole(bytes) | Self::Lost(bytes) => *bytes,
         }
     }
@@ -190,13 +191,13 @@ fn read_host(file: &File, at: &mut u64, size: u64) -> io::Result<Option<Piece>> 
         *at = data;
         return Ok(Some(Piece::Hole(hole)));
     }
-    let mut bytes = vec![0; CHUNK_BYTES.min((size - *at) as usize)];
+    let mut bytes = vec![0; CHUNK_BYTES.min((size - *at).to_usize())];
     loop {
         match file.read_at(&mut bytes, *at) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => {
                 bytes.truncate(read?);
-                *at += bytes.len() as u64;
+                *at += bytes.len().to_u64();
                 return Ok((!bytes.is_empty()).then_some(Piece::Host(bytes)));
             }
         }

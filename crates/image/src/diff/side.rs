@@ -2,7 +2,9 @@
 
 use super::links::Identity;
 use super::{TimeOf, Tree, Unreadable};
-use extant_format::{Corrupt, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Timestamp};
+use extant_format::{
+    Corrupt, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Timestamp, UintExt,
+};
 use extant_fs::{Attribute, Error, Walk, WalkOptions};
 use std::cmp::Ordering;
 use std::fs::{self, Metadata};
@@ -91,7 +93,7 @@ impl Item {
 
     fn host(path: Vec<u8>, at: PathBuf) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(&at)?;
-        let kind = FileKind::from_mode(metadata.mode() as u16).ok_or(io::ErrorKind::Unsupported)?;
+        let kind = FileKind::from_mode(metadata.mode().fit_u16()).ok_or(io::ErrorKind::Unsupported)?;
         Ok(Self { path, attributes: Attributes::host(kind, &metadata), node: Node::Host(at) })
     }
 
@@ -136,10 +138,10 @@ impl Attributes {
         let rdev = metadata.rdev();
         let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let device = DeviceNumber { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) };
-        let time = |seconds, nanos: i64| Some(Timestamp { seconds, nanos: nanos as u32 });
+        let time = |seconds, nanos: i64| Some(Timestamp { seconds, nanos: nanos.cast_unsigned().fit_u32() });
         Self {
             kind,
-            mode: metadata.mode() as u16 & 0o7777,
+            mode: metadata.mode().fit_u16() & 0o7777,
             uid: metadata.uid(),
             gid: metadata.gid(),
             size: metadata.len(),

@@ -1,6 +1,6 @@
 //! Differences between two volumes as a whole.
 
-use extant_format::{Compat, Incompat, RoCompat, Superblock, Timestamp};
+use extant_format::{Compat, Incompat, RoCompat, Superblock, Timestamp, UintExt};
 
 /// Which fields to compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ fn settings(sb: &Superblock) -> Vec<(&'static str, Value)> {
         ("extra_inode_bytes_wanted", number(raw.s_want_extra_isize.get())),
         ("extra_inode_bytes_required", number(raw.s_min_extra_isize.get())),
         ("first_inode", number(sb.first_inode().0)),
-        ("descriptor_bytes", number(sb.descriptor_size() as u64)),
+        ("descriptor_bytes", number(sb.descriptor_size().to_u64())),
         ("reserved_descriptor_blocks", number(raw.s_reserved_gdt_blocks.get())),
         ("flex_bg_log_groups", number(raw.s_log_groups_per_flex)),
         ("first_meta_bg", number(raw.s_first_meta_bg.get())),

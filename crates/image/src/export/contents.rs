@@ -2,7 +2,7 @@
 
 use super::Watch;
 use extant_cache::ByteRange;
-use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
+use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat, UintExt};
 use extant_fs::{Chunk, Error, FileStream, Lost, RunState, Volume};
 
 /// Limits the bytes read from a volume to what it can hold: a damaged map that uses blocks twice
@@ -89,8 +89,8 @@ pub(super) async fn send(
         match stream.next().await {
             Ok(Some(Chunk::Data { offset, bytes })) => {
                 sink.data(offset, &bytes)?;
-                sent += bytes.len() as u64;
-                watch.advanced(bytes.len() as u64);
+                sent += bytes.len().to_u64();
+                watch.advanced(bytes.len().to_u64());
             }
             Ok(Some(Chunk::Hole { .. })) => {}
             Ok(None) => {

@@ -2,12 +2,12 @@
 //! POSIX defines none.
 
 use extant_cache::ByteRange;
-use extant_format::{Acl, DeviceNumber, Inode, InodeNumber, Timestamp};
+use extant_format::{Acl, DeviceNumber, Inode, InodeNumber, Timestamp, UintExt};
 use extant_fs::Attribute;
 use tar::{EntryType, Header};
 
 /// Size of a record; everything in an archive is a multiple of it.
-pub(super) const RECORD_BYTES: u64 = 512;
+pub(super) const RECORD_BYTES: usize = 512;
 
 /// One entry of an archive.
 pub(super) struct Entry<'a> {
@@ -46,7 +46,7 @@ impl Entry<'_> {
         let stored = match self.contents {
             Contents::None => 0,
             Contents::Whole { bytes } => bytes,
-            Contents::Sparse { map, data_bytes, .. } => map.len() as u64 + data_bytes,
+            Contents::Sparse { map, data_bytes, .. } => map.len().to_u64() + data_bytes,
         };
         header.set_size(records.number("size", stored, 11));
         header.set_uid(records.number("uid", self.inode.uid().into(), 7));
@@ -81,7 +81,7 @@ pub(super) fn sparse_map(regions: &[ByteRange], size: u64) -> Vec<u8> {
     if ends {
         let _ = writeln!(map, "{size}\n0");
     }
-    map.resize(map.len().next_multiple_of(RECORD_BYTES as usize), 0);
+    map.resize(map.len().next_multiple_of(RECORD_BYTES), 0);
     map
 }
 
@@ -196,7 +196,7 @@ impl Records {
         header.set_uid(0);
         header.set_gid(0);
         header.set_mtime(0);
-        header.set_size(self.0.len() as u64);
+        header.set_size(self.0.len().to_u64());
         let name = [b"PaxHeaders/", last_component(path)].concat();
         let room = &mut header.as_old_mut().name;
         let n = name.len().min(room.len());
@@ -204,8 +204,8 @@ impl Records {
         header.set_cksum();
         let mut bytes = header.as_bytes().to_vec();
         bytes.extend_from_slice(&self.0);
-        let padding = bytes.len().next_multiple_of(RECORD_BYTES as usize) - bytes.len();
-        bytes.extend_from_slice(&[0; RECORD_BYTES as usize][..padding]);
+        let padding = bytes.len().next_multiple_of(RECORD_BYTES) - bytes.len();
+        bytes.extend_from_slice(&[0; RECORD_BYTES][..padding]);
         bytes
     }
 }

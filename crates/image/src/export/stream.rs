@@ -2,7 +2,7 @@
 
 use super::contents::{self, Sink};
 use super::{ExportError, Exported, Watch};
-use extant_format::{FileKind, Inode};
+use extant_format::{FileKind, Inode, UintExt};
 use extant_fs::{Error, Volume};
 use std::io::{self, Write};
 
@@ -48,7 +48,7 @@ impl Sink for Filled<'_> {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.zeros_to(offset)?;
         self.out.write_all(bytes)?;
-        self.at += bytes.len() as u64;
+        self.at += bytes.len().to_u64();
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
 use crate::Selection;
 use extant_cache::ByteRange;
-use extant_format::{FileKind, Inode};
+use extant_format::{FileKind, Inode, UintExt};
 use extant_fs::{Attribute, FileStream, Volume, WalkOptions};
 use std::io::{self, Write};
 use tar::EntryType;
@@ -58,7 +58,7 @@ pub async fn to_tar(
         archive.add(name, top).await?;
     }
     // The archive ends with two empty records.
-    archive.out.write_all(&[0; 2 * RECORD_BYTES as usize])?;
+    archive.out.write_all(&[0; 2 * RECORD_BYTES])?;
     Ok(archive.done)
 }
 
@@ -147,7 +147,7 @@ impl Archive<'_> {
         let mut data_bytes = regions.iter().map(|region| region.len()).sum();
         self.allowance.spend(inode, data_bytes)?;
         let map = sparse_map(&regions, size);
-        if size - data_bytes > map.len() as u64 {
+        if size - data_bytes > map.len().to_u64() {
             let contents = Contents::Sparse { map: &map, data_bytes, real_bytes: size };
             self.put(path, EntryType::Regular, inode, b"", xattrs, contents)?;
             self.out.write_all(&map)?;
@@ -160,8 +160,8 @@ impl Archive<'_> {
         let mut laid = Laid { out: self.out, regions: &regions, at: 0, within: 0 };
         self.done.bytes += contents::send(stream, path, &mut laid, self.watch).await?;
         laid.zeroes_until(size)?;
-        let padding = data_bytes.next_multiple_of(RECORD_BYTES) - data_bytes;
-        Ok(self.out.write_all(&[0; RECORD_BYTES as usize][..padding as usize])?)
+        let padding = data_bytes.next_multiple_of(RECORD_BYTES.to_u64()) - data_bytes;
+        Ok(self.out.write_all(&[0; RECORD_BYTES][..padding.to_usize()])?)
     }
 }
 
@@ -191,8 +191,8 @@ impl Laid<'_> {
     fn zeroes_until(&mut self, offset: u64) -> io::Result<()> {
         const ZEROES: [u8; 4 << 10] = [0; 4 << 10];
         while let Some((start, left)) = self.here().filter(|(start, _)| *start < offset) {
-            let n = left.min(offset - start).min(ZEROES.len() as u64);
-            self.out.write_all(&ZEROES[..n as usize])?;
+            let n = left.min(offset - start).min(ZEROES.len().to_u64());
+            self.out.write_all(&ZEROES[..n.to_usize()])?;
             self.advance(n, left);
         }
         Ok(())
@@ -202,11 +202,11 @@ impl Laid<'_> {
 impl Sink for Laid<'_> {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.zeroes_until(offset)?;
-        let end = offset + bytes.len() as u64;
+        let end = offset + bytes.len().to_u64();
         while let Some((start, left)) = self.here().filter(|(start, _)| *start < end) {
             let n = left.min(end - start);
-            let from = (start - offset) as usize;
-            self.out.write_all(&bytes[from..from + n as usize])?;
+            let from = (start - offset).to_usize();
+            self.out.write_all(&bytes[from..from + n.to_usize()])?;
             self.advance(n, left);
         }
         Ok(())

@@ -5,8 +5,8 @@ use super::params::Params;
 use crate::tree::XattrSetId;
 use crate::{BuildError, quoted};
 use extant_format::{
-    Acl, BlockSize, CAPABILITY_XATTR, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX,
-    Xattr, XattrIndex, XattrName, xattr_space,
+    Acl, BlockSize, CAPABILITY_XATTR, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, UintExt,
+    XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex, XattrName, xattr_space,
 };
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl AttrPlan {
     pub(crate) fn value_blocks(&self, set: XattrSetId, block: BlockSize) -> u64 {
         let Some(plan) = self.sets.get(&set) else { return 0 };
         let blocks_of = |attr: &Attr| match attr.place {
-            AttrPlace::Value(at) => block.blocks_for(self.values[at as usize].bytes.len() as u64),
+            AttrPlace::Value(at) => block.blocks_for(self.values[at.to_usize()].bytes.len().to_u64()),
             AttrPlace::Here(_) => 0,
         };
         plan.in_inode.iter().chain(&plan.in_block).map(blocks_of).sum()
@@ -145,18 +145,20 @@ pub(crate) fn plan_attrs(inodes: &Inodes, params: &Params) -> Result<AttrPlan, B
         if placed.in_block.is_empty() {
             continue;
         }
-        let shared =
-            open.get(&set).copied().filter(|&b| plan.blocks[b as usize].references < XATTR_BLOCK_SHARES_MAX);
+        let shared = open
+            .get(&set)
+            .copied()
+            .filter(|&b| plan.blocks[b.to_usize()].references < XATTR_BLOCK_SHARES_MAX);
         let block = match shared {
             Some(block) => block,
             None => {
                 count_references(&placed.in_block, &mut plan.values);
                 plan.blocks.push(AttrBlock { set, references: 0 });
-                plan.blocks.len() as u32 - 1
+                plan.blocks.len().fit_u32() - 1
             }
         };
         open.insert(set, block);
-        plan.blocks[block as usize].references += 1;
+        plan.blocks[block.to_usize()].references += 1;
         plan.users.push((inode, block));
     }
     Ok(plan)
@@ -175,7 +177,7 @@ fn is_capability(value: &[u8]) -> bool {
 fn count_references(attrs: &[Attr], values: &mut [Value]) {
     for attr in attrs {
         if let AttrPlace::Value(at) = attr.place {
-            values[at as usize].references += 1;
+            values[at.to_usize()].references += 1;
         }
     }
 }
@@ -198,8 +200,8 @@ fn place(
             return Err(BuildError::XattrTooLong {
                 path: inodes.quoted_path_of(inode),
                 name: quoted(&xattr.name),
-                bytes: xattr.value.len() as u64,
-                limit: XATTR_VALUE_MAX as u64,
+                bytes: xattr.value.len().to_u64(),
+                limit: XATTR_VALUE_MAX.to_u64(),
             });
         }
         if *xattr.name == *CAPABILITY_XATTR && !is_capability(&xattr.value) {
@@ -242,13 +244,13 @@ fn place(
             let ea_inode = params.incompat.contains(Incompat::EA_INODE);
             return Err(BuildError::XattrsTooLarge {
                 path,
-                bytes: wanted as u64,
-                limit: room as u64,
+                bytes: wanted.to_u64(),
+                limit: room.to_u64(),
                 ea_inode,
             });
         };
         needed -= largest.space();
-        let at = values.len() as u32;
+        let at = values.len().fit_u32();
         if let AttrPlace::Here(bytes) = std::mem::replace(&mut largest.place, AttrPlace::Value(at)) {
             values.push(Value { bytes, references: 0 });
         }

@@ -8,7 +8,7 @@ use super::params::Params;
 use crate::tree::{Kind, Node, NodeId, Payload, Tree};
 use crate::{BuildError, Note, quoted, settle};
 use extant_format::Timestamp;
-use extant_format::{DIRECT_POINTERS, FileBlock, InodeNumber, RoCompat, indirect_capacity};
+use extant_format::{DIRECT_POINTERS, FileBlock, InodeNumber, RoCompat, UintExt, indirect_capacity};
 use sha2::{Digest, Sha256};
 
 /// Device numbers have 12 and 20 bits, both in Linux and in the inode.
@@ -51,13 +51,13 @@ impl Contents {
         let mut inodes = Inodes::number(tree, params)?;
         if let Some(first) = clamped.iter().map(|&node| inodes.number_of(node)).min() {
             let (path, range) = (inodes.quoted_path_of(first), params.time_range());
-            notes.push(Note::TimeClamped { path, files: clamped.len() as u64, range });
+            notes.push(Note::TimeClamped { path, files: clamped.len().to_u64(), range });
         }
         leave_out_xattrs(&mut inodes, notes);
         derive_ids(&inodes, params);
         let attrs = plan_attrs(&inodes, params)?;
         let first_value_inode = inodes.end();
-        let orphan_inode = InodeNumber(first_value_inode.0 + attrs.values.len() as u32);
+        let orphan_inode = InodeNumber(first_value_inode.0 + attrs.values.len().fit_u32());
         let mut contents =
             Self { inodes, blocks: Vec::new(), all_blocks: 0, attrs, first_value_inode, orphan_inode };
         contents.measure(params)?;
@@ -75,10 +75,10 @@ impl Contents {
             (indirect_capacity(params.block) << params.block.log2()).min(sectors)
         };
         let most_links = if params.has_extents() { 65_000 } else { 32_000 };
-        let mut blocks = vec![0; self.inodes.end().0 as usize];
-        let mut all = self.attrs.blocks.len() as u64;
+        let mut blocks = vec![0; self.inodes.end().0.to_usize()];
+        let mut all = self.attrs.blocks.len().to_u64();
         for value in &self.attrs.values {
-            all += params.block.blocks_for(value.bytes.len() as u64);
+            all += params.block.blocks_for(value.bytes.len().to_u64());
         }
         for inode in self.inodes.all() {
             let id = self.inodes.node_of(inode);
@@ -127,7 +127,7 @@ impl Contents {
                 }
                 _ => 0,
             };
-            blocks[inode.0 as usize] = of;
+            blocks[inode.0.to_usize()] = of;
             all += u64::from(of);
             if !params.has_extents() && of > DIRECT_POINTERS {
                 all += indirect_blocks(&self.logical_runs_of(params, inode, of), params.block);
@@ -141,8 +141,8 @@ impl Contents {
     /// Data blocks of an inode, including value inodes.
     pub(crate) fn data_blocks(&self, params: &Params, inode: InodeNumber) -> u32 {
         match self.value_of(inode) {
-            Some(value) => params.block.blocks_for(value.bytes.len() as u64) as u32,
-            None => self.blocks[inode.0 as usize],
+            Some(value) => params.block.blocks_for(value.bytes.len().to_u64()).fit_u32(),
+            None => self.blocks[inode.0.to_usize()],
         }
     }
 
@@ -153,7 +153,7 @@ impl Contents {
 
     /// The attribute value stored in an inode; `None` for other inodes.
     pub(crate) fn value_of(&self, inode: InodeNumber) -> Option<&Value> {
-        self.attrs.values.get(inode.0.checked_sub(self.first_value_inode.0)? as usize)
+        self.attrs.values.get(inode.0.checked_sub(self.first_value_inode.0)?.to_usize())
     }
 
     /// Runs of a tree inode that are not holes, `blocks` in total.
@@ -175,14 +175,14 @@ impl Contents {
     pub(crate) fn logical_runs(&self, params: &Params, id: NodeId) -> Vec<LogicalRun> {
         let node = self.inodes.tree.node(id);
         let Some(ranges) = self.inodes.tree.sparse_map(id) else {
-            let blocks = params.block.blocks_for(node.size) as u32;
+            let blocks = params.block.blocks_for(node.size).fit_u32();
             let run = LogicalRun::written(FileBlock(0), blocks);
             return if blocks == 0 { Vec::new() } else { vec![run] };
         };
         let mut runs: Vec<LogicalRun> = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let start = (range.offset >> params.block.log2()) as u32;
-            let end = params.block.blocks_for(range.offset + range.len) as u32;
+            let start = (range.offset >> params.block.log2()).fit_u32();
+            let end = params.block.blocks_for(range.offset + range.len).fit_u32();
             match runs.last_mut() {
                 Some(last) if last.end() >= u64::from(start) => last.blocks = end - last.start.0,
                 _ => runs.push(LogicalRun::written(FileBlock(start), end - start)),
@@ -216,15 +216,15 @@ fn derive_ids(inodes: &Inodes, params: &mut Params) {
         hash.update(node.size.to_le_bytes());
         hash.update(inodes.tree.symlink_target(id));
         for xattr in inodes.tree.xattrs(node.xattrs) {
-            hash.update((xattr.name.len() as u64).to_le_bytes());
+            hash.update(xattr.name.len().to_u64().to_le_bytes());
             hash.update(&xattr.name);
-            hash.update((xattr.value.len() as u64).to_le_bytes());
+            hash.update(xattr.value.len().to_u64().to_le_bytes());
             hash.update(&xattr.value);
         }
         if node.kind == Kind::Directory {
             for entry in inodes.tree.sorted_children(id) {
                 let name = inodes.tree.entry_name(entry);
-                hash.update([name.len() as u8]);
+                hash.update([name.len().fit_u8()]);
                 hash.update(name);
                 hash.update(inodes.number_of(inodes.tree.entry_node(entry)).0.to_le_bytes());
             }
@@ -263,14 +263,14 @@ fn settle_times(
 ) -> Vec<NodeId> {
     let range = params.time_range();
     let clamped = settle::clamp_times(tree, range, clamp);
-    let listed = (0..tree.node_slots() as u32).map(|id| tree.node(NodeId(id)));
+    let listed = (0..tree.node_slots().fit_u32()).map(|id| tree.node(NodeId(id)));
     let times = listed.filter(|node| node.names > 0 && !node.implied).map(|node| node.mtime);
     let created = clamp.unwrap_or_else(|| {
         let past = times.clone().filter(|time| time.seconds <= now.seconds + 24 * 60 * 60).max();
         past.or_else(|| times.clone().next().map(|_| now)).unwrap_or_default()
     });
     params.created = extant_format::Timestamp { seconds: created.seconds.clamp(0, range.1), nanos: 0 };
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
+    for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let node = tree.node_mut(id);
         if node.implied {
             node.mtime = params.created;

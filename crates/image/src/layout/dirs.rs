@@ -6,7 +6,7 @@ use crate::BuildError;
 use crate::tree::{EntryId, Kind, NodeId};
 use extant_format::{
     CharSign, ChecksumSeed, Compat, DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, HtreeContext,
-    Incompat, InodeNumber, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node,
+    Incompat, InodeNumber, UintExt, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node,
     write_dx_root,
 };
 
@@ -49,7 +49,7 @@ impl Shape {
             let names: Vec<_> =
                 tree.sorted_children(id).into_iter().map(|entry| Name { entry, hash: (0, 0) }).collect();
             let firsts = pack(&names, DOTS, space, bytes);
-            let blocks = spare.max(firsts.len() as u32);
+            let blocks = spare.max(firsts.len().fit_u32());
             return Ok(Self { dir, names, kind: ShapeKind::Linear { firsts, blocks } });
         }
         let names = hashed(inodes, params, id);
@@ -72,7 +72,7 @@ impl Shape {
     pub(crate) fn blocks(&self) -> u32 {
         match &self.kind {
             ShapeKind::Linear { blocks, .. } => *blocks,
-            ShapeKind::Tree { firsts, levels } => 1 + levels.iter().sum::<u32>() + firsts.len() as u32,
+            ShapeKind::Tree { firsts, levels } => 1 + levels.iter().sum::<u32>() + firsts.len().fit_u32(),
         }
     }
 
@@ -94,12 +94,12 @@ impl Shape {
         match &self.kind {
             ShapeKind::Linear { firsts, .. } => {
                 let parent = (index == 0).then(|| inodes.parent_of(self.dir));
-                self.write_names(inodes, seed, block, parent, part(firsts, &self.names, index as usize));
+                self.write_names(inodes, seed, block, parent, part(firsts, &self.names, index.to_usize()));
             }
             ShapeKind::Tree { firsts, levels } => {
                 let inner: u32 = levels.iter().sum();
                 if index > inner {
-                    let names = part(firsts, &self.names, (index - 1 - inner) as usize);
+                    let names = part(firsts, &self.names, (index - 1 - inner).to_usize());
                     self.write_names(inodes, seed, block, None, names);
                 } else {
                     self.write_inner(inodes, params, seed, index, block);
@@ -152,7 +152,7 @@ impl Shape {
     ) {
         let ShapeKind::Tree { firsts, levels } = &self.kind else { return };
         let cx = htree_context(params);
-        let fan_out = cx.node_limit(params.block.byte_len()) as u32;
+        let fan_out = cx.node_limit(params.block.byte_len()).fit_u32();
         // Level of the block, and index of its node there.
         let mut level_start = 0;
         let mut level = 0;
@@ -164,15 +164,18 @@ impl Shape {
         }
         let node = index - level_start;
         let below_start = level_start + level_len;
-        let below_len = levels.get(level).copied().unwrap_or(firsts.len() as u32);
+        let below_len = levels.get(level).copied().unwrap_or(firsts.len().fit_u32());
         // The root has all nodes of the level below as children; other nodes have `fan_out` each.
         let (first, last) =
             if level == 0 { (0, below_len) } else { (node * fan_out, ((node + 1) * fan_out).min(below_len)) };
-        let leaves_per_child = fan_out.pow((levels.len() - level) as u32);
+        let leaves_per_child = fan_out.pow((levels.len() - level).fit_u32());
         let entries: Vec<_> = (first..last)
             .map(|child| {
                 let leaf = child * leaves_per_child;
-                DxEntry { hash: self.leaf_hash(firsts, leaf as usize), block: FileBlock(below_start + child) }
+                DxEntry {
+                    hash: self.leaf_hash(firsts, leaf.to_usize()),
+                    block: FileBlock(below_start + child),
+                }
             })
             .collect();
         if level == 0 {
@@ -181,7 +184,7 @@ impl Shape {
                 parent: inodes.parent_of(self.dir),
                 filetype: true,
                 hash_version: HashVersion::HalfMd4,
-                levels: levels.len() as u8,
+                levels: levels.len().fit_u8(),
             };
             write_dx_root(block, &info, entries.into_iter(), seed);
         } else {
@@ -191,7 +194,7 @@ impl Shape {
 
     /// The lowest hash in a leaf; odd if names with that hash begin in the previous leaf.
     fn leaf_hash(&self, firsts: &[u32], leaf: usize) -> u32 {
-        let first = firsts[leaf] as usize;
+        let first = firsts[leaf].to_usize();
         let hash = self.names[first].hash.0;
         let continues = first > 0 && self.names[first - 1].hash.0 == hash;
         hash | u32::from(continues)
@@ -231,7 +234,7 @@ fn pack(names: &[Name], head: usize, space: usize, bytes: impl Fn(&Name) -> usiz
     let mut used = head;
     for (at, name) in names.iter().enumerate() {
         if used + bytes(name) > space {
-            firsts.push(at as u32);
+            firsts.push(at.fit_u32());
             used = 0;
         }
         used += bytes(name);
@@ -241,8 +244,8 @@ fn pack(names: &[Name], head: usize, space: usize, bytes: impl Fn(&Name) -> usiz
 
 fn part<'a>(firsts: &[u32], names: &'a [Name], block: usize) -> &'a [Name] {
     let Some(&first) = firsts.get(block) else { return &[] };
-    let end = firsts.get(block + 1).map_or(names.len(), |&n| n as usize);
-    &names[first as usize..end]
+    let end = firsts.get(block + 1).map_or(names.len(), |&n| n.to_usize());
+    &names[first.to_usize()..end]
 }
 
 /// Nodes per level between the root and `leaves` leaves, top first.
@@ -253,7 +256,7 @@ fn levels(params: &Params, leaves: usize) -> Vec<u32> {
     let mut below = leaves;
     while below > root {
         below = below.div_ceil(node);
-        levels.insert(0, below as u32);
+        levels.insert(0, below.fit_u32());
     }
     levels
 }

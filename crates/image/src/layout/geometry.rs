@@ -4,7 +4,8 @@ use super::params::Params;
 use super::space::{Run, Short, Space};
 use crate::BuildError;
 use extant_format::{
-    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, VolumeBlock,
+    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, UintExt,
+    VolumeBlock,
 };
 
 /// log2 of the number of groups whose bitmaps and tables are stored together with `flex_bg`;
@@ -108,7 +109,7 @@ impl Geometry {
             reserved_gdt: u32::from(sb.raw().s_reserved_gdt_blocks.get()),
             sb,
             tables: Vec::new(),
-            table_blocks: params.block.blocks_for(table_bytes) as u32,
+            table_blocks: params.block.blocks_for(table_bytes).fit_u32(),
             overhead: 0,
             space: Space::between(VolumeBlock(0), VolumeBlock(0), &[]),
         };
@@ -149,7 +150,7 @@ impl Geometry {
     pub(crate) fn resize_inode(&self) -> (u64, u64) {
         let block = self.sb.block_size();
         let pointers = u64::from(block.bytes()) / 4;
-        let copies = 1 + self.backup_groups().count() as u64;
+        let copies = 1 + self.backup_groups().count().to_u64();
         let blocks = 1 + u64::from(self.reserved_gdt) * copies;
         (blocks, (pointers * pointers + pointers + 12) << block.log2())
     }
@@ -207,11 +208,11 @@ impl Geometry {
             .map(|group| Run { start: self.first_block(group), blocks: self.head_blocks(group) + growth })
             .collect();
         let mut zones = heads.clone();
-        for first in (0..self.groups()).step_by(per_flex as usize) {
+        for first in (0..self.groups()).step_by(per_flex.to_usize()) {
             if per_flex == 1 && self.head_blocks(Group(first)) == 0 {
                 continue;
             }
-            let start = self.tables[first as usize].block_bitmap;
+            let start = self.tables[first.to_usize()].block_bitmap;
             // Groups added later to the last flex group have their tables here too.
             let tables = u64::from(flex_groups) * (table_blocks + 2);
             let mut zone = Run { start, blocks: tables + growth.next_multiple_of(table_blocks) };
@@ -257,8 +258,8 @@ impl Geometry {
                 used.push(Run { start: self.first_block(group), blocks });
             }
         }
-        self.tables.reserve(groups as usize);
-        for flex in (0..groups).step_by(per_flex as usize) {
+        self.tables.reserve(groups.to_usize());
+        for flex in (0..groups).step_by(per_flex.to_usize()) {
             let members = per_flex.min(groups - flex);
             let mut at = self.first_block(Group(flex));
             let mut take = |blocks: u64| {
@@ -296,7 +297,7 @@ impl Geometry {
     /// The first location at or after `at` where `blocks` blocks avoid superblocks and descriptors.
     fn pass_heads(&self, at: VolumeBlock, blocks: u64) -> VolumeBlock {
         let per_group = u64::from(self.sb.blocks_per_group());
-        let group_of = |block: VolumeBlock| ((block.0 - self.sb.first_data_block().0) / per_group) as u32;
+        let group_of = |block: VolumeBlock| ((block.0 - self.sb.first_data_block().0) / per_group).fit_u32();
         let mut run = Run { start: at, blocks };
         'again: loop {
             let last = group_of(run.block(blocks - 1)).min(self.groups() - 1);
@@ -343,12 +344,12 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
     if 1 + groups.div_ceil(per_block) + reserved_gdt >= u64::from(per_group) {
         return refuse("the group descriptors of such a volume do not fit a group; use larger blocks".into());
     }
-    let (lo, hi) = (blocks as u32, (blocks >> 32) as u32);
+    let (lo, hi) = (blocks.low_u32(), (blocks >> 32).fit_u32());
     let mut raw = RawSuperblock {
         s_inodes_count: inodes.into(),
         s_blocks_count_lo: lo.into(),
         s_blocks_count_hi: hi.into(),
-        s_first_data_block: (first_data_block(params.block).0 as u32).into(),
+        s_first_data_block: first_data_block(params.block).0.fit_u32().into(),
         s_log_block_size: (params.block.log2() - 10).into(),
         s_log_cluster_size: (params.block.log2() - 10).into(),
         s_blocks_per_group: per_group.into(),
@@ -366,7 +367,7 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
         s_feature_ro_compat: params.ro_compat.bits().into(),
         s_uuid: params.uuid,
         s_volume_name: params.label,
-        s_reserved_gdt_blocks: (reserved_gdt as u16).into(),
+        s_reserved_gdt_blocks: reserved_gdt.fit_u16().into(),
         s_def_hash_version: 1,
         s_desc_size: desc_size.into(),
         s_default_mount_opts: 0xc.into(), // user_xattr, acl
@@ -379,7 +380,7 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
         raw.s_want_extra_isize = 32.into();
     }
     if params.incompat.contains(Incompat::FLEX_BG) {
-        raw.s_log_groups_per_flex = FLEX_LOG as u8;
+        raw.s_log_groups_per_flex = FLEX_LOG.fit_u8();
     }
     if params.incompat.contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed = extant_format::ChecksumSeed::from_uuid(&params.uuid).0.into();

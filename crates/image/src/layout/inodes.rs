@@ -3,7 +3,7 @@
 use super::params::Params;
 use crate::tree::{EntryId, Kind, Meta, NodeId, Tree, XattrSetId};
 use crate::{BuildError, quoted};
-use extant_format::InodeNumber;
+use extant_format::{InodeNumber, UintExt};
 
 /// The first inode that is not reserved; by convention lost+found.
 const FIRST_INODE: u32 = 11;
@@ -28,7 +28,7 @@ impl Inodes {
         let mut inodes = Self {
             numbers: vec![0; tree.node_slots()],
             tree,
-            entries: vec![NO_ENTRY; FIRST_INODE as usize],
+            entries: vec![NO_ENTRY; FIRST_INODE.to_usize()],
             directories: 1,
         };
         inodes.number_all();
@@ -37,12 +37,12 @@ impl Inodes {
 
     /// One past the last inode number.
     pub(crate) fn end(&self) -> InodeNumber {
-        InodeNumber(self.entries.len() as u32)
+        InodeNumber(self.entries.len().fit_u32())
     }
 
     /// Inode numbers of the tree: the root, then those from [`FIRST_INODE`].
     pub(crate) fn all(&self) -> impl Iterator<Item = InodeNumber> + use<> {
-        std::iter::once(InodeNumber::ROOT).chain((FIRST_INODE..self.entries.len() as u32).map(InodeNumber))
+        std::iter::once(InodeNumber::ROOT).chain((FIRST_INODE..self.entries.len().fit_u32()).map(InodeNumber))
     }
 
     pub(crate) fn node_of(&self, inode: InodeNumber) -> NodeId {
@@ -51,11 +51,11 @@ impl Inodes {
 
     /// Whether the inode belongs to the tree.
     pub(crate) fn is_from_tree(&self, inode: InodeNumber) -> bool {
-        inode == InodeNumber::ROOT || (inode.0 >= FIRST_INODE && (inode.0 as usize) < self.entries.len())
+        inode == InodeNumber::ROOT || (inode.0 >= FIRST_INODE && inode.0.to_usize() < self.entries.len())
     }
 
     pub(crate) fn entry_of(&self, inode: InodeNumber) -> EntryId {
-        EntryId(self.entries[inode.0 as usize])
+        EntryId(self.entries[inode.0.to_usize()])
     }
 
     pub(crate) fn number_of(&self, node: NodeId) -> InodeNumber {
@@ -99,7 +99,7 @@ impl Inodes {
         let node = self.tree.entry_node(entry);
         let number = &mut self.numbers[node.index()];
         if *number == 0 {
-            *number = self.entries.len() as u32;
+            *number = self.entries.len().fit_u32();
             self.entries.push(entry.0);
             self.directories += u32::from(self.tree.node(node).kind == Kind::Directory);
         }
@@ -107,7 +107,7 @@ impl Inodes {
 
     pub(crate) fn subdirectories(&self, dir: NodeId) -> u64 {
         let is_dir = |e: &EntryId| self.tree.node(self.tree.entry_node(*e)).kind == Kind::Directory;
-        self.tree.children(dir).filter(is_dir).count() as u64
+        self.tree.children(dir).filter(is_dir).count().to_u64()
     }
 
     /// Value of `i_links_count`; 1 for directories past the limit (`dir_nlink`).
@@ -115,7 +115,7 @@ impl Inodes {
         let node = self.tree.node(id);
         let links =
             if node.kind == Kind::Directory { 2 + self.subdirectories(id) } else { node.names.into() };
-        if links > 65_000 { 1 } else { links as u16 }
+        if links > 65_000 { 1 } else { links.fit_u16() }
     }
 }
 

@@ -4,7 +4,7 @@ use super::params::Params;
 use super::space::{Run, Short, Space};
 use extant_format::{
     BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock,
-    UNWRITTEN_MAX_BLOCKS, VolumeBlock, pointers_per_block, write_extent_checksum,
+    UNWRITTEN_MAX_BLOCKS, UintExt, VolumeBlock, pointers_per_block, write_extent_checksum,
 };
 
 /// Size of the map in an inode, in bytes.
@@ -78,7 +78,7 @@ impl FileMap {
             return Ok(Self { data, meta });
         }
         // The map goes before the data, where readers want it.
-        let meta_blocks = indirect_nodes(runs, params.block).len() as u64;
+        let meta_blocks = indirect_nodes(runs, params.block).len().to_u64();
         if let Some(start) = space.take_run(meta_blocks + blocks) {
             let meta = Run { start, blocks: meta_blocks };
             let data = lay(runs, &[Run { start: meta.end(), blocks }]);
@@ -134,19 +134,20 @@ impl FileMap {
             }
             let levels = extent_levels(extents.len(), params.block);
             let level = levels.len() - 1;
-            index_node(self, &extents, &levels, level as u16 + 1, 0, usize::MAX, params.block).write_to(to);
+            index_node(self, &extents, &levels, level.fit_u16() + 1, 0, usize::MAX, params.block)
+                .write_to(to);
             return;
         }
         let nodes = indirect_nodes(&self.logical_runs(), params.block);
         let mut put =
             |n: usize, block: Option<VolumeBlock>| to[n * 4..n * 4 + 4].copy_from_slice(&pointer(block));
         for n in 0..DIRECT_POINTERS {
-            put(n as usize, self.physical(n.into()));
+            put(n.to_usize(), self.physical(n.into()));
         }
         for (n, first) in tops(params.block).into_iter().enumerate() {
-            let level = n as u8 + 1;
+            let level = n.fit_u8() + 1;
             let child = nodes.iter().position(|node| node.level == level && node.first == first);
-            put(DIRECT_POINTERS as usize + n, child.map(|at| self.meta_block(at as u64)));
+            put(DIRECT_POINTERS.to_usize() + n, child.map(|at| self.meta_block(at.to_u64())));
         }
     }
 }
@@ -175,12 +176,12 @@ impl MapBlocks {
     /// Writes block `index` of the map into the zeroed `block`; `seed` is the file's checksum seed.
     pub(crate) fn write(&self, index: u64, block: &mut [u8], params: &Params, seed: Option<ChecksumSeed>) {
         if params.has_extents() {
-            self.write_extents(index as usize, block, params);
+            self.write_extents(index.to_usize(), block, params);
             if let Some(seed) = seed {
                 write_extent_checksum(block, seed);
             }
         } else {
-            self.write_pointers(self.nodes[index as usize], block, params);
+            self.write_pointers(self.nodes[index.to_usize()], block, params);
         }
     }
 
@@ -199,7 +200,7 @@ impl MapBlocks {
                 &self.map,
                 &self.extents,
                 &self.levels,
-                level as u16,
+                level.fit_u16(),
                 node * capacity,
                 capacity,
                 params.block,
@@ -220,7 +221,7 @@ impl MapBlocks {
                     .nodes
                     .binary_search_by_key(&key, |node| (node.first, std::cmp::Reverse(node.level)))
                 {
-                    Ok(at) => Some(self.map.meta_block(at as u64)),
+                    Ok(at) => Some(self.map.meta_block(at.to_u64())),
                     Err(_) => None,
                 }
             };
@@ -231,7 +232,7 @@ impl MapBlocks {
 
 /// A block pointer of ext2 and ext3; 0 for a hole.
 fn pointer(block: Option<VolumeBlock>) -> [u8; 4] {
-    block.map_or(0, |block| block.0 as u32).to_le_bytes()
+    block.map_or(0, |block| block.0.fit_u32()).to_le_bytes()
 }
 
 /// An inner node of `depth` over the nodes of the level below, starting at `first`.
@@ -251,7 +252,7 @@ fn index_node(
     let last = first.saturating_add(most).min(levels[below]);
     let entries = (first..last).map(|child| ExtentIndex {
         logical: extents[child * extents_per_child].logical,
-        child: map.meta_block((before + child) as u64),
+        child: map.meta_block((before + child).to_u64()),
     });
     ExtentNode::Index { depth, entries: entries.collect() }
 }
@@ -271,10 +272,10 @@ fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
             out.push(DataRun {
                 logical: at,
                 physical: place.start,
-                blocks: here as u32,
+                blocks: here.fit_u32(),
                 unwritten: run.unwritten,
             });
-            at = FileBlock(at.0.wrapping_add(here as u32));
+            at = FileBlock(at.0.wrapping_add(here.fit_u32()));
             left -= here;
             place = Run::between(place.block(here), place.end());
         }
@@ -313,8 +314,8 @@ fn extent_levels(extents: usize, block: BlockSize) -> Vec<usize> {
 }
 
 fn extent_blocks(data: &[DataRun], block: BlockSize) -> u64 {
-    let count: usize = data.iter().map(|run| run.blocks.div_ceil(run.extent_blocks_max()) as usize).sum();
-    extent_levels(count, block).iter().sum::<usize>() as u64
+    let count: usize = data.iter().map(|run| run.blocks.div_ceil(run.extent_blocks_max()).to_usize()).sum();
+    extent_levels(count, block).iter().sum::<usize>().to_u64()
 }
 
 /// An indirect block: its level (1 points to data), and the first file block below it.
@@ -338,14 +339,14 @@ fn tops(block: BlockSize) -> [u64; 3] {
 
 /// Number of indirect blocks that a file needs.
 pub(crate) fn indirect_blocks(runs: &[LogicalRun], block: BlockSize) -> u64 {
-    indirect_nodes(runs, block).len() as u64
+    indirect_nodes(runs, block).len().to_u64()
 }
 
 /// The indirect blocks of a file, parents before their children.
 fn indirect_nodes(runs: &[LogicalRun], block: BlockSize) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     for (n, top) in tops(block).into_iter().enumerate() {
-        let levels = n as u8 + 1;
+        let levels = n.fit_u8() + 1;
         let end = top + reach(levels, block);
         for run in runs {
             let (from, to) = (u64::from(run.start.0).max(top), run.end().min(end));

@@ -1,7 +1,7 @@
 //! Derives a volume's features and sizes from the user's options.
 
 use crate::{BuildError, FsType, JournalSize, SizePolicy, VolumeOptions};
-use extant_format::{BlockSize, Compat, Incompat, RoCompat, Timestamp};
+use extant_format::{BlockSize, Compat, Incompat, RoCompat, Timestamp, UintExt};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -143,7 +143,7 @@ impl Params {
     pub(crate) fn orphan_blocks(&self, volume_blocks: u64) -> Option<u32> {
         let wanted =
             self.compat.contains(Compat::ORPHAN_FILE) && self.journal_blocks(volume_blocks).is_some();
-        wanted.then_some((volume_blocks / 4096).clamp(32, 512) as u32)
+        wanted.then_some((volume_blocks / 4096).clamp(32, 512).fit_u32())
     }
 }
 

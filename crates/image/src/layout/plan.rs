@@ -7,7 +7,7 @@ use super::own::Own;
 use super::params::Params;
 use super::space::{Run, Short};
 use crate::tree::Kind;
-use extant_format::{FileBlock, Group, InodeNumber, VolumeBlock};
+use extant_format::{FileBlock, Group, InodeNumber, UintExt, VolumeBlock};
 
 /// A complete plan.
 pub(crate) struct Plan {
@@ -74,7 +74,7 @@ impl Plan {
         let mut plan = Self {
             geometry,
             end_inode: InodeNumber(contents.orphan_inode.0 + u32::from(has_orphan_file)),
-            places: vec![0; contents.orphan_inode.0 as usize],
+            places: vec![0; contents.orphan_inode.0.to_usize()],
             maps: Vec::new(),
             own: Own::default(),
             attr_blocks: Vec::new(),
@@ -94,26 +94,26 @@ impl Plan {
     fn place_names(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
         for inode in contents.inodes.all() {
             let kind = contents.inodes.tree.node(contents.inodes.node_of(inode)).kind;
-            let blocks = contents.blocks[inode.0 as usize];
+            let blocks = contents.blocks[inode.0.to_usize()];
             if matches!(kind, Kind::Directory | Kind::Symlink) && blocks > 0 {
                 self.place_runs(inode, &[LogicalRun::written(FileBlock(0), blocks)], params)?;
             }
         }
-        self.attr_blocks = self.geometry.space.take_runs(contents.attrs.blocks.len() as u64)?;
+        self.attr_blocks = self.geometry.space.take_runs(contents.attrs.blocks.len().to_u64())?;
         Ok(())
     }
 
     fn place_data(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
         for inode in contents.inodes.all() {
             let id = contents.inodes.node_of(inode);
-            let blocks = contents.blocks[inode.0 as usize];
+            let blocks = contents.blocks[inode.0.to_usize()];
             if contents.inodes.tree.node(id).kind != Kind::File || blocks == 0 {
                 continue;
             }
             self.place_runs(inode, &contents.logical_runs_of(params, inode, blocks), params)?;
         }
         for (n, value) in (0..).zip(&contents.attrs.values) {
-            let blocks = params.block.blocks_for(value.bytes.len() as u64) as u32;
+            let blocks = params.block.blocks_for(value.bytes.len().to_u64()).fit_u32();
             let runs = [LogicalRun::written(FileBlock(0), blocks)];
             self.place_runs(contents.value_inode(n), &runs, params)?;
         }
@@ -127,18 +127,18 @@ impl Plan {
             ([run], true) if run.logical == FileBlock(0) => run.physical.0,
             _ => {
                 self.maps.push(map);
-                MAPPED | (self.maps.len() as u64 - 1)
+                MAPPED | (self.maps.len().to_u64() - 1)
             }
         };
-        self.places[inode.0 as usize] = place;
+        self.places[inode.0.to_usize()] = place;
         Ok(())
     }
 
     /// The map of an inode.
     pub(crate) fn map_of(&self, contents: &Contents, params: &Params, inode: InodeNumber) -> FileMap {
-        match self.places[inode.0 as usize] {
+        match self.places[inode.0.to_usize()] {
             0 => FileMap::default(),
-            place if place & MAPPED != 0 => self.maps[(place & !MAPPED) as usize].clone(),
+            place if place & MAPPED != 0 => self.maps[(place & !MAPPED).to_usize()].clone(),
             place => FileMap::single(VolumeBlock(place), contents.data_blocks(params, inode)),
         }
     }
@@ -160,7 +160,7 @@ impl Plan {
         let mut pieces = Vec::with_capacity(self.places.len() + 64);
         let mut push = |start: VolumeBlock, blocks: u64, what: What| {
             if blocks > 0 {
-                pieces.push(Piece { start, blocks: blocks as u32, what });
+                pieces.push(Piece { start, blocks: blocks.fit_u32(), what });
             }
         };
         let geometry = &self.geometry;
@@ -191,7 +191,7 @@ impl Plan {
             let mut index = 0;
             for run in &map.meta {
                 push(run.start, run.blocks, What::Map(inode, index));
-                index += run.blocks as u32;
+                index += run.blocks.fit_u32();
             }
         };
         if let Some(map) = &self.own.journal {
@@ -202,7 +202,7 @@ impl Plan {
         }
         for (inode, place) in (0..).map(InodeNumber).zip(&self.places) {
             if place & MAPPED != 0 {
-                push_map(&self.maps[(place & !MAPPED) as usize], inode);
+                push_map(&self.maps[(place & !MAPPED).to_usize()], inode);
             }
         }
         if let Some(map) = &self.own.journal {
@@ -214,11 +214,11 @@ impl Plan {
         let mut index = 0;
         for run in &self.attr_blocks {
             push(run.start, run.blocks, What::Attrs(index));
-            index += run.blocks as u32;
+            index += run.blocks.fit_u32();
         }
         for (inode, &place) in (0..).map(InodeNumber).zip(&self.places) {
             if place & MAPPED != 0 {
-                for run in &self.maps[(place & !MAPPED) as usize].data {
+                for run in &self.maps[(place & !MAPPED).to_usize()].data {
                     push(run.physical, run.blocks.into(), What::Data(inode, run.logical));
                 }
             } else if place != 0 {

@@ -5,7 +5,7 @@ use super::geometry::{Geometry, GeometryError, Misfit, first_data_block, group_c
 use super::params::Params;
 use super::plan::Plan;
 use crate::{BuildError, SizePolicy};
-use extant_format::{BlockSize, Group, Incompat};
+use extant_format::{BlockSize, Group, Incompat, UintExt};
 
 /// Bytes that `--size exact` leaves free: enough to mount for writing. Linux reserves a fiftieth of
 /// the blocks, so nothing that needs a block can be added.
@@ -193,7 +193,7 @@ fn smallest(contents: &Contents, params: &Params, headroom: Headroom) -> Result<
     for _ in 0..16 {
         let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
         let wanted = used + headroom.blocks(used, params.block);
-        let group_blocks = (wanted / groups) as u32 & !7;
+        let group_blocks = (wanted / groups).fit_u32() & !7;
         if groups < 2 || group_blocks >= best.geometry.sb.blocks_per_group() {
             break;
         }

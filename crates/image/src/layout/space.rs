@@ -1,6 +1,6 @@
 //! Free runs of a volume under construction.
 
-use extant_format::VolumeBlock;
+use extant_format::{UintExt, VolumeBlock};
 
 /// A run of volume blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Space {
     /// Takes the first run that fits `blocks` blocks; `None` if there is none.
     pub(crate) fn take_run(&mut self, blocks: u64) -> Option<VolumeBlock> {
         debug_assert!(blocks > 0);
-        let class = blocks.ilog2() as usize;
+        let class = blocks.ilog2().to_usize();
         let mut at = self.first_fit[class];
         while self.runs.get(at).is_some_and(|run| run.blocks < 1 << class) {
             at += 1;

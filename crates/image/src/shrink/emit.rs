@@ -8,8 +8,9 @@ use crate::BuildError;
 use crate::layout::{FileMap, MapBlocks, Params, Piece};
 use crate::write::{Emit, GroupInodes, Heads, Pieces, block_bitmap, count_usage, descriptors};
 use extant_format::{
-    Compat, Corrupt, FileBlock, Group, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
-    XATTR_BLOCK_HEADER_BYTES, XATTR_MAGIC, Xattrs, finish_orphan_block, set_bits, write_xattr_checksum,
+    Compat, Corrupt, FileBlock, Group, Inode, InodeFlags, InodeNumber, Place, Superblock, UintExt,
+    VolumeBlock, XATTR_BLOCK_HEADER_BYTES, XATTR_MAGIC, Xattrs, finish_orphan_block, set_bits,
+    write_xattr_checksum,
 };
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
@@ -87,13 +88,13 @@ impl Shrunk {
         let pairs = self.survey.inodes.iter().enumerate();
         let renumbered = pairs.filter(|(at, found)| self.arrangement.number_of(*at) != found.number);
         let own = &self.arrangement.own;
-        let journal = own.journal.as_ref().map_or(0, |map| (map.blocks() - map.meta_blocks()) as u32);
+        let journal = own.journal.as_ref().map_or(0, |map| (map.blocks() - map.meta_blocks()).fit_u32());
         ShrinkReport {
             before_bytes,
             after_bytes: self.sb.blocks_count() << log,
             free_bytes: self.sb.free_blocks() << log,
             journal_blocks: [self.survey.journal.as_ref().map_or(0, |journal| journal.blocks()), journal],
-            renumbered_inodes: renumbered.count() as u32,
+            renumbered_inodes: renumbered.count().fit_u32(),
             is_written: true,
         }
     }
@@ -113,7 +114,7 @@ impl Shrunk {
         let mut pieces = Vec::with_capacity(self.survey.inodes.len() + 64);
         let mut push = |start: VolumeBlock, blocks: u64, what: What| {
             if blocks > 0 {
-                pieces.push(Piece { start, blocks: blocks as u32, what });
+                pieces.push(Piece { start, blocks: blocks.fit_u32(), what });
             }
         };
         let (geometry, own) = (&self.arrangement.geometry, &self.arrangement.own);
@@ -143,15 +144,15 @@ impl Shrunk {
         let mut first = 0;
         for run in &self.arrangement.attrs {
             push(run.start, run.blocks, What::Attrs(first));
-            first += run.blocks as u32;
+            first += run.blocks.fit_u32();
         }
         for (index, found) in self.survey.inodes.iter().enumerate() {
             let (map, _) = self.map_of(index);
-            let index = index as u32;
+            let index = index.fit_u32();
             let mut first = 0;
             for run in &map.meta {
                 push(run.start, run.blocks, What::Map(index, first));
-                first += run.blocks as u32;
+                first += run.blocks.fit_u32();
             }
             match found.role {
                 Role::Journal => push(map.data[0].physical, 1, What::Journal),
@@ -204,7 +205,7 @@ impl Shrunk {
         let mut other_blocks = 0;
         if let Some(at) = inode.xattr_block() {
             let attr = self.survey.attr_index(at).expect("the survey has the attribute blocks of all inodes");
-            inode.set_xattr_block(self.attr_block(attr as u32));
+            inode.set_xattr_block(self.attr_block(attr.fit_u32()));
             other_blocks += 1 + self.survey.attrs[attr].value_blocks;
         }
         other_blocks += self.renumber_attributes(&mut inode)?;
@@ -218,7 +219,7 @@ impl Shrunk {
                 let (blocks, size) = self.arrangement.geometry.resize_inode();
                 inode.raw.i_block = [0; 60];
                 if let Some(map) = self.arrangement.own.resize_map {
-                    inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map.0 as u32).to_le_bytes());
+                    inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&map.0.fit_u32().to_le_bytes());
                     inode.set_size(size);
                     other_blocks += blocks;
                 }
@@ -274,7 +275,7 @@ impl Shrunk {
     }
 
     fn write_attr_block(&self, index: u32, to: &mut [u8]) -> Result<(), BuildError> {
-        let old = self.survey.attrs[index as usize].number;
+        let old = self.survey.attrs[index.to_usize()].number;
         to.copy_from_slice(&self.read(old, 1)?);
         let place = Place::XattrBlock(InodeNumber(0), old);
         renumber::values(to, XATTR_BLOCK_HEADER_BYTES, place, &self.numbers())
@@ -287,7 +288,7 @@ impl Shrunk {
 
     fn write_inodes(&self, group: Group, skip: u32, to: &mut [u8]) -> Result<(), BuildError> {
         let size = usize::from(self.sb.inode_size());
-        let per_block = (self.sb.block_size().byte_len() / size) as u32;
+        let per_block = (self.sb.block_size().byte_len() / size).fit_u32();
         let first = group.0 * self.sb.inodes_per_group() + skip * per_block + 1;
         for (number, record) in (first..).map(InodeNumber).zip(to.chunks_exact_mut(size)) {
             if let Some(index) = self.arrangement.index_of(number) {
@@ -307,8 +308,9 @@ impl Shrunk {
             let after = runs.partition_point(|run| u64::from(run.logical.0) <= at);
             let run = &runs[after.checked_sub(1).expect("blocks were taken for the runs that were found")];
             let skip = at - u64::from(run.logical.0);
-            let blocks = (u64::from(run.blocks) - skip).min(rest.len() as u64 >> log).min(READ_BYTES >> log);
-            let (here, behind) = rest.split_at_mut((blocks << log) as usize);
+            let blocks =
+                (u64::from(run.blocks) - skip).min(rest.len().to_u64() >> log).min(READ_BYTES >> log);
+            let (here, behind) = rest.split_at_mut((blocks << log).to_usize());
             here.copy_from_slice(&self.read(VolumeBlock(run.physical.0 + skip), blocks)?);
             (at, rest) = (at + blocks, behind);
         }
@@ -360,7 +362,7 @@ impl Emit<What> for Emitter<'_> {
         let of = self.of;
         let start = piece.start.0 + u64::from(skip);
         if let What::Data(index, logical) = piece.what {
-            return of.write_data(index as usize, FileBlock(logical.0 + skip), to);
+            return of.write_data(index.to_usize(), FileBlock(logical.0 + skip), to);
         }
         to.fill(0);
         let numbered = (start..).map(VolumeBlock).zip(to.chunks_exact_mut(of.sb.block_size().byte_len()));
@@ -382,7 +384,7 @@ impl Emit<What> for Emitter<'_> {
             What::Journal => {
                 let journal = of.survey.journal.as_ref().expect("the survey found the journal's inode");
                 let map = of.arrangement.own.journal.as_ref().expect("placed with its inode");
-                let blocks = (map.blocks() - map.meta_blocks()) as u32;
+                let blocks = (map.blocks() - map.meta_blocks()).fit_u32();
                 journal.resized(blocks).map_err(|corrupt| of.damaged(corrupt))?.write_to(to);
             }
             What::OrphanFile => {
@@ -398,14 +400,14 @@ impl Emit<What> for Emitter<'_> {
                 }
             }
             What::Map(index, first) => {
-                let found = &of.survey.inodes[index as usize];
-                let (map, params) = of.map_of(index as usize);
+                let found = &of.survey.inodes[index.to_usize()];
+                let (map, params) = of.map_of(index.to_usize());
                 if self.map.as_ref().is_none_or(|(of, _)| *of != index) {
                     self.map = Some((index, MapBlocks::new(map, params)));
                 }
                 let (_, map) = self.map.as_ref().expect("set above");
                 let mut inode = of.read_inode(found.number)?;
-                inode.number = of.arrangement.number_of(index as usize);
+                inode.number = of.arrangement.number_of(index.to_usize());
                 let seed = of.sb.checksum_seed().map(|seed| inode.checksum_seed(seed));
                 for (n, (_, block)) in (first + skip..).zip(numbered) {
                     map.write(n.into(), block, params, seed);
@@ -438,7 +440,7 @@ fn inode_bitmap(arrangement: &Arrangement, group: Group, to: &mut [u8]) {
             set_bits(to, n, n + 1);
         }
     }
-    set_bits(to, per_group, to.len() as u32 * 8);
+    set_bits(to, per_group, to.len().fit_u32() * 8);
 }
 
 /// The old superblock with the smaller volume's sizes, counts and locations.
@@ -460,7 +462,7 @@ fn superblock(old: &Superblock, survey: &Survey, arrangement: &Arrangement) -> R
     // Keep the share of reserved blocks.
     let (before, after) = (u128::from(old.blocks_count()), u128::from(sb.blocks_count()));
     let reserved = (u128::from(old.reserved_blocks()) * after / before) as u64;
-    let used = survey.inodes.len() as u32;
+    let used = survey.inodes.len().fit_u32();
     let free_inodes = sb.inodes_count() - used;
     let moved = |number: u32| {
         let index = survey.index_of(InodeNumber(number));
@@ -468,7 +470,7 @@ fn superblock(old: &Superblock, survey: &Survey, arrangement: &Arrangement) -> R
     };
     let raw = sb.raw_mut();
     (raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi) =
-        ((reserved as u32).into(), ((reserved >> 32) as u32).into());
+        (reserved.low_u32().into(), (reserved >> 32).fit_u32().into());
     raw.s_lpf_ino = moved(raw.s_lpf_ino.get());
     raw.s_orphan_file_inum = moved(raw.s_orphan_file_inum.get());
     count_usage(&mut sb, geometry, own, params, free_inodes);

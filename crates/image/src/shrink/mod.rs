@@ -17,7 +17,7 @@ use crate::write::{Output, Progress, Replaced, pump};
 use crate::{BuildError, quoted, quoted_path};
 use emit::Shrunk;
 use extant_block::{Claim, ForeignLocks};
-use extant_format::InodeNumber;
+use extant_format::{InodeNumber, UintExt};
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
 use plan::Arrangement;
@@ -167,7 +167,7 @@ fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> 
             n if piece[..n].iter().any(|&byte| byte != 0) => {
                 return refuse("has data behind its volume, which would be lost");
             }
-            n => at += n as u64,
+            n => at += n.to_u64(),
         }
     }
 }

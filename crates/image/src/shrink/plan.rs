@@ -6,7 +6,7 @@ use crate::layout::{
     FileMap, Geometry, Headroom, LogicalRun, Misfit, Own, Params, Planned, Run, Short, Space, smallest_for,
 };
 use crate::{BuildError, JournalSize, SizePolicy};
-use extant_format::{Compat, FileBlock, Incompat, InodeNumber, Superblock, Timestamp, VolumeBlock};
+use extant_format::{Compat, FileBlock, Incompat, InodeNumber, Superblock, Timestamp, UintExt, VolumeBlock};
 
 /// Smallest log that jbd2 accepts, in blocks.
 const JOURNAL_BLOCKS_MIN: u32 = 1024;
@@ -52,7 +52,7 @@ impl Arrangement {
         indirect.incompat -= Incompat::EXTENTS;
         let first = sb.first_inode();
         let own = first.0 - 1;
-        let needed = own + survey.inodes.iter().filter(|found| found.number >= first).count() as u32;
+        let needed = own + survey.inodes.iter().filter(|found| found.number >= first).count().fit_u32();
         // A few more, as in a newly built volume.
         let wanted = (u64::from(needed) + u64::from(needed) / 32 + 16).min(sb.inodes_count().into());
         let lay_out = |blocks| Self::lay_out(&params, &indirect, survey, blocks, wanted);
@@ -87,7 +87,7 @@ impl Arrangement {
         };
         // Directories, attributes and symbolic links together, as in a newly built volume.
         place(&mut geometry.space, |found| found.role.is_name())?;
-        let attrs = geometry.space.take_runs(survey.attrs.len() as u64)?;
+        let attrs = geometry.space.take_runs(survey.attrs.len().to_u64())?;
         place(&mut geometry.space, |found| !found.role.is_name())?;
         Ok(Self {
             params: params.clone(),
@@ -105,10 +105,10 @@ impl Arrangement {
     /// order.
     fn number(&mut self, survey: &Survey, first: InodeNumber) {
         let count = self.geometry.sb.inodes_count();
-        let mut inodes = vec![0; count as usize + 1];
+        let mut inodes = vec![0; count.to_usize() + 1];
         for (index, found) in (1..).zip(&survey.inodes) {
             if found.number.0 <= count {
-                inodes[found.number.0 as usize] = index;
+                inodes[found.number.0.to_usize()] = index;
             }
         }
         let mut free = first.0;
@@ -116,10 +116,10 @@ impl Arrangement {
             if found.number.0 <= count {
                 return found.number;
             }
-            while inodes[free as usize] != 0 {
+            while inodes[free.to_usize()] != 0 {
                 free += 1;
             }
-            inodes[free as usize] = index;
+            inodes[free.to_usize()] = index;
             InodeNumber(free)
         });
         self.numbers = numbers.collect();
@@ -133,7 +133,10 @@ impl Arrangement {
 
     /// The survey's inode with this new number; `None` for a free one.
     pub(super) fn index_of(&self, number: InodeNumber) -> Option<usize> {
-        self.inodes.get(number.0 as usize).and_then(|index| index.checked_sub(1)).map(|index| index as usize)
+        self.inodes
+            .get(number.0.to_usize())
+            .and_then(|index| index.checked_sub(1))
+            .map(|index| index.to_usize())
     }
 
     /// The map of an inode of the survey.

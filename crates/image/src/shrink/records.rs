@@ -5,7 +5,7 @@ use super::renumber::value_inodes;
 use super::survey::{Found, Role, Survey, read_blocks};
 use extant_format::{
     CharSign, Corrupt, ExtentContext, ExtentNode, FileKind, Inode, InodeFlags, InodeNumber, Place, Problem,
-    Superblock, ValueInode, VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrValue, Xattrs,
+    Superblock, UintExt, ValueInode, VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrValue, Xattrs,
 };
 use extant_fs::{Error, Volume};
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ async fn check_tree(volume: &Volume, inode: &Inode) -> Result<(), Error> {
 async fn check_target(volume: &Volume, survey: &Survey, found: &Found, inode: &Inode) -> Result<(), Error> {
     let place = Place::Symlink(inode.number);
     let size = inode.size();
-    let target = volume.read_link(inode).await?.len() as u64;
+    let target = volume.read_link(inode).await?.len().to_u64();
     if target != size {
         return bad(place, "position of the first NUL in the target", target, "i_size, behind the target");
     }
@@ -157,12 +157,12 @@ async fn check_target(volume: &Volume, survey: &Survey, found: &Found, inode: &I
                 [run] if run.logical.0 == 0 && run.blocks == 1 => {
                     read_blocks(volume, run.physical, 1).await?
                 }
-                runs => return bad(place, "runs of blocks", runs.len() as u64, "one block"),
+                runs => return bad(place, "runs of blocks", runs.len().to_u64(), "one block"),
             };
-            block.get(size as usize).copied()
+            block.get(size.to_usize()).copied()
         }
         _ if inode.flags().contains(InodeFlags::INLINE_DATA) => Some(0),
-        _ => inode.map().get(size as usize).copied(),
+        _ => inode.map().get(size.to_usize()).copied(),
     };
     match end {
         Some(0) => Ok(()),
@@ -198,7 +198,7 @@ async fn check_attributes(volume: &Volume, inode: &Inode, references: &mut Refer
         true => Ok(()),
         false => {
             let rule = "that of an encryption context, for the inode is encrypted";
-            bad(Place::Inode(inode.number), "length of the context", length as u64, rule)
+            bad(Place::Inode(inode.number), "length of the context", length.to_u64(), rule)
         }
     }
 }
@@ -226,7 +226,7 @@ async fn check_entries(
         let stored = match xattr.value {
             XattrValue::Inode { inode, .. } => Some(value_of(&volume.inode(inode).await?).hash),
             XattrValue::Bytes(value) => {
-                let start = value.as_ptr() as usize;
+                let start = value.as_ptr().addr();
                 values.push(start..start + value.len().next_multiple_of(4));
                 None
             }
@@ -286,7 +286,7 @@ pub(super) async fn check_encrypted(
     // Names are listed with `%` and two digits for one byte.
     let length = name.len() - 2 * name.iter().filter(|&&byte| byte == b'%').count();
     if length < ENCRYPTED_NAME_MIN {
-        return bad(place, "length of an encrypted name", length as u64, "at least 16");
+        return bad(place, "length of an encrypted name", length.to_u64(), "at least 16");
     }
     let child = volume.inode(child).await?;
     let is_encrypted = child.flags().contains(InodeFlags::ENCRYPT);

@@ -4,8 +4,8 @@ use super::records;
 use super::survey::{Found, Role, Survey, read_blocks};
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DirEntries, FileBlock, FileKind, Group, GroupDescriptor, GroupFlags,
-    Incompat, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, VolumeBlock, bit, count_free,
-    inode_table_blocks, verify_block_bitmap, verify_inode_bitmap,
+    Incompat, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, UintExt, VolumeBlock, bit,
+    count_free, inode_table_blocks, verify_block_bitmap, verify_inode_bitmap,
 };
 use extant_fs::{Error, Volume};
 use std::ops::Range;
@@ -132,7 +132,7 @@ async fn check_types(volume: &Volume, survey: &Survey, found: &Found) -> Result<
                 let first = VolumeBlock(run.physical.0 + u64::from(n));
                 some = read_blocks(volume, first, count.into()).await?;
             }
-            let block = &some[nth as usize * block_bytes..][..block_bytes];
+            let block = &some[nth.to_usize() * block_bytes..][..block_bytes];
             let at = FileBlock(run.logical.0 + n);
             let place = Place::DirectoryBlock(found.number, at);
             for entry in DirEntries::new(block, filetype, sb.inodes_count(), found.number, at) {
@@ -267,26 +267,26 @@ async fn check_blocks(
     let (first, blocks) = (sb.group_first_block(group), sb.group_blocks(group));
     let end = VolumeBlock(first.0 + u64::from(blocks));
     let next = owned.partition_point(|range| range.end <= first);
-    let mut in_use = vec![false; blocks as usize];
+    let mut in_use = vec![false; blocks.to_usize()];
     for range in owned[next..].iter().take_while(|range| range.start < end) {
         let (from, to) = (range.start.max(first).0 - first.0, range.end.min(end).0 - first.0);
-        in_use[from as usize..to as usize].fill(true);
+        in_use[from.to_usize()..to.to_usize()].fill(true);
     }
     let place = Place::BlockBitmap(group);
     let is_unwritten = sb.has_group_csum() && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
     if !is_unwritten {
         let bitmap = read_blocks(volume, descriptor.block_bitmap, 1).await?;
         verify_block_bitmap(&bitmap, sb, group, descriptor)?;
-        let wrong = (0..blocks).find(|&n| bit(&bitmap, n) != in_use[n as usize]);
+        let wrong = (0..blocks).find(|&n| bit(&bitmap, n) != in_use[n.to_usize()]);
         if let Some(n) = wrong {
-            let rule = match in_use[n as usize] {
+            let rule = match in_use[n.to_usize()] {
                 true => "marked as in use",
                 false => "marked as free, for nothing has it",
             };
             return Err(bad(place, "block", first.0 + u64::from(n), rule));
         }
     }
-    let free = in_use.iter().filter(|used| !**used).count() as u64;
+    let free = in_use.iter().filter(|used| !**used).count().to_u64();
     match u64::from(descriptor.free_blocks) == free {
         true => Ok(()),
         false => {
@@ -321,18 +321,18 @@ async fn check_inodes(
     let start = survey.inodes.partition_point(|found| found.number.0 < first);
     let here = survey.inodes[start..].iter().take_while(|found| found.number.0 - first < per_group);
     let dirs = here.filter(|found| found.role.is_directory()).count();
-    if dirs as u64 != u64::from(descriptor.used_dirs) {
+    if dirs.to_u64() != u64::from(descriptor.used_dirs) {
         let rule = "the number of directories";
         return Err(bad(place, "bg_used_dirs_count", descriptor.used_dirs.into(), rule));
     }
     let unused = if sb.has_group_csum() { descriptor.unused_inodes.min(per_group) } else { 0 };
     let (used, size) = (per_group - unused, usize::from(sb.inode_size()));
     let per_block = sb.block_size().byte_len() / size;
-    let blocks = u64::from(used).div_ceil(per_block as u64).min(inode_table_blocks(sb).into());
-    for from in (0..blocks).step_by(TABLE_BLOCKS as usize) {
+    let blocks = u64::from(used).div_ceil(per_block.to_u64()).min(inode_table_blocks(sb).into());
+    for from in (0..blocks).step_by(TABLE_BLOCKS.to_usize()) {
         let count = TABLE_BLOCKS.min(blocks - from);
         let table = read_blocks(volume, VolumeBlock(descriptor.inode_table.0 + from), count).await?;
-        let index = from as u32 * per_block as u32;
+        let index = from.fit_u32() * per_block.fit_u32();
         for (index, record) in (index..used).zip(table.chunks_exact(size)) {
             let links = u16::from_le_bytes([record[LINKS_AT], record[LINKS_AT + 1]]);
             if links > 0 && !bit(&bitmap, index) {

@@ -5,7 +5,7 @@ use extant_block::Sector;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
     Compat, Corrupt, FileBlock, FileKind, Group, GroupFlags, Inode, InodeFlags, InodeNumber, Place,
-    Superblock, VolumeBlock, XattrBlock, bit, verify_inode_bitmap, verify_xattr_block,
+    Superblock, UintExt, VolumeBlock, XattrBlock, bit, verify_inode_bitmap, verify_xattr_block,
 };
 use extant_fs::{Error, RunState, Volume};
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ impl Survey {
                 survey.add(volume, &inode, &mut attrs).await?;
             }
         }
-        survey.blocks += attrs.len() as u64;
+        survey.blocks += attrs.len().to_u64();
         survey.attrs = attrs.into_values().collect();
         Ok(survey)
     }
@@ -129,7 +129,7 @@ impl Survey {
             number: inode.number,
             role,
             has_extents: inode.flags().contains(InodeFlags::EXTENTS),
-            first_run: self.runs.len() as u32,
+            first_run: self.runs.len().fit_u32(),
             runs: 0,
         };
         match role {
@@ -152,7 +152,7 @@ impl Survey {
                         RunState::Written(at) => (at, false),
                         RunState::Unwritten(at) => (at, true),
                     };
-                    let (logical, blocks) = (FileBlock(run.logical as u32), run.blocks as u32);
+                    let (logical, blocks) = (FileBlock(run.logical.fit_u32()), run.blocks.fit_u32());
                     self.runs.push(SourceRun { logical, physical, blocks, unwritten });
                     self.blocks += run.blocks;
                     if self.blocks > sb.blocks_count() {
@@ -161,7 +161,7 @@ impl Survey {
                         return Err(Corrupt::field(place, "mapped blocks", self.blocks, rule).into());
                     }
                 }
-                found.runs = self.runs.len() as u32 - found.first_run;
+                found.runs = self.runs.len().fit_u32() - found.first_run;
             }
             _ => {}
         }
@@ -176,7 +176,7 @@ impl Survey {
 
     /// An inode's runs.
     pub(super) fn runs_of(&self, found: &Found) -> &[SourceRun] {
-        &self.runs[found.first_run as usize..][..found.runs as usize]
+        &self.runs[found.first_run.to_usize()..][..found.runs.to_usize()]
     }
 
     /// Index of an inode in use.
@@ -203,8 +203,9 @@ pub(super) async fn read_blocks(
     let aligned = from / UNIT * UNIT;
     let end = to.next_multiple_of(UNIT).min(volume.device().limits().capacity_bytes).max(to);
     let bytes =
-        extant_block::read(&**volume.device(), Sector::containing(aligned), (end - aligned) as usize).await?;
-    Ok(bytes[(from - aligned) as usize..][..(to - from) as usize].into())
+        extant_block::read(&**volume.device(), Sector::containing(aligned), (end - aligned).to_usize())
+            .await?;
+    Ok(bytes[(from - aligned).to_usize()..][..(to - from).to_usize()].into())
 }
 
 /// Inodes marked in use by the bitmaps, except reserved ones that were never written.

@@ -1,5 +1,6 @@
 //! Compressed streams, detected by their magic bytes.
 
+use extant_format::UintExt;
 use flate2::bufread::GzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -74,7 +75,7 @@ impl<R: BufRead> Read for Gzip<R> {
 /// Decompresses `input`, detecting its format; concatenated members form one stream.
 pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Stream> {
     let mut start = Vec::with_capacity(MAGIC_BYTES);
-    input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;
+    input.by_ref().take(MAGIC_BYTES.to_u64()).read_to_end(&mut start)?;
     let compression = Compression::of(&start)?;
     let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(input));
     Ok(match compression {

@@ -5,6 +5,7 @@ use super::lost::Lost;
 use super::place;
 use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
 use crate::{BuildError, Note};
+use extant_format::UintExt;
 use extant_fs::SYMLINKS_MAX;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +16,7 @@ pub(super) fn lay(
     source: &str,
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
-    let below = (0..upper.node_slots() as u32).filter_map(|id| match upper.node(NodeId(id)).payload {
+    let below = (0..upper.node_slots().fit_u32()).filter_map(|id| match upper.node(NodeId(id)).payload {
         Payload::Below { node } => Some(node),
         _ => None,
     });
@@ -103,7 +104,7 @@ fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
 /// two paths may be the same.
 fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
     // Nodes from here on come from `upper`.
-    let first_own = NodeId(tree.node_slots() as u32);
+    let first_own = NodeId(tree.node_slots().fit_u32());
     let mut lost = Lost::default();
     let sets: Vec<_> = upper.xattr_sets().map(|set| tree.intern_xattrs(set.to_vec())).collect();
     let meta = |node: &Node| Meta {
@@ -111,7 +112,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
         uid: node.uid,
         gid: node.gid,
         mtime: node.mtime,
-        xattrs: sets[node.xattrs.0 as usize],
+        xattrs: sets[node.xattrs.0.to_usize()],
     };
     let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
     // Directories of `upper`, where they go, and whether that is another path: behind a link.

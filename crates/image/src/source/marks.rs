@@ -8,6 +8,7 @@
 use super::place;
 use crate::BuildError;
 use crate::tree::{Hidden, Kind, NodeId, Payload, Step, Tree, Xattr};
+use extant_format::UintExt;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -93,7 +94,7 @@ pub(super) fn take_marks(tree: &mut Tree, source: &str) -> Result<(), BuildError
 /// Whether a layer's tree has overlayfs marks.
 pub(super) fn has_overlay_marks(tree: &Tree) -> bool {
     tree.xattr_sets().any(|set| set.iter().any(|xattr| overlay_name(&xattr.name).is_some()))
-        || (0..tree.node_slots() as u32).any(|id| is_whiteout(tree, NodeId(id)))
+        || (0..tree.node_slots().fit_u32()).any(|id| is_whiteout(tree, NodeId(id)))
 }
 
 /// Whether a character device with these numbers is an overlayfs mark.

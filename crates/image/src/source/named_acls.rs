@@ -9,6 +9,7 @@ use super::owners::Owners;
 use super::{Origin, Reader, Stores, place};
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, Note, quoted};
+use extant_format::UintExt;
 use extant_fs::quote;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +34,7 @@ pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note
     stores.finish()?;
     let mut known = Known::of(tree, stores)?;
     let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
+    for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let (old, names) = (tree.node(id).xattrs, tree.node(id).names);
         if id != NodeId::ROOT && names == 0 || !is_text(tree.xattrs(old)) {
             continue;
@@ -133,7 +134,7 @@ fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, Bui
     if node.kind != Kind::File {
         return Ok(Vec::new());
     }
-    let mut bytes = vec![0; node.size.min(MOST_BYTES) as usize];
+    let mut bytes = vec![0; node.size.min(MOST_BYTES).to_usize()];
     let from = Origin { tree, stores, clamp: None, time_range: (i64::MIN, i64::MAX) };
     Reader::default().read(from, entry, 0, &mut bytes)?;
     Ok(bytes)

@@ -7,7 +7,7 @@
 use super::named_acls::{ACCESS_TEXT, DEFAULT_TEXT};
 use crate::base64::base64_decoded;
 use crate::tree::Xattr;
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 
 /// Values from extended headers for the next entry; `None` or empty if not given.
 #[derive(Clone, Debug, Default)]
@@ -172,7 +172,7 @@ fn percent_decoded(name: &[u8]) -> Vec<u8> {
         if let [b'%', a, b, ..] = name[at..]
             && let (Some(a), Some(b)) = (hex(a), hex(b))
         {
-            out.push((a * 16 + b) as u8);
+            out.push((a * 16 + b).fit_u8());
             at += 3;
         } else {
             out.push(name[at]);

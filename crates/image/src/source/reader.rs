@@ -3,7 +3,7 @@
 use super::Stores;
 use crate::tree::{DataRange, EntryId, NodeId, Payload, Tree};
 use crate::{BuildError, quoted};
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -39,7 +39,7 @@ impl Reader {
     ) -> Result<(), BuildError> {
         let id = from.tree.entry_node(entry);
         let node = from.tree.node(id);
-        let len = (node.size.saturating_sub(offset)).min(to.len() as u64) as usize;
+        let len = (node.size.saturating_sub(offset)).min(to.len().to_u64()).to_usize();
         let (data, padding) = to.split_at_mut(len);
         padding.fill(0);
         match node.payload {
@@ -92,7 +92,7 @@ impl Reader {
         };
         let mut done = 0;
         while done < to.len() {
-            match rustix::io::pread(&fd, &mut to[done..], offset + done as u64) {
+            match rustix::io::pread(&fd, &mut to[done..], offset + done.to_u64()) {
                 Ok(0) => return Err(changed(path(), "it shrank")),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -106,12 +106,12 @@ impl Reader {
         let seconds = seconds.clamp(first, last);
         let change = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             "it is no longer a regular file"
-        } else if stat.st_size as u64 > node.size {
+        } else if stat.st_size.cast_unsigned() > node.size {
             "it grew"
-        } else if (stat.st_size as u64) < node.size {
+        } else if stat.st_size.cast_unsigned() < node.size {
             "it shrank"
         } else if seconds != node.mtime.seconds
-            || (from.clamp.is_none() && stat.st_mtime_nsec as u32 != node.mtime.nanos)
+            || (from.clamp.is_none() && u32::try_from(stat.st_mtime_nsec) != Ok(node.mtime.nanos))
         {
             "it was written to"
         } else {
@@ -188,13 +188,13 @@ fn read_sparse(
     to: &mut [u8],
     read: impl Fn(&mut [u8], u64) -> Result<(), BuildError>,
 ) -> Result<(), BuildError> {
-    let end = offset + to.len() as u64;
+    let end = offset + to.len().to_u64();
     to.fill(0);
     let first = map.partition_point(|range| range.offset + range.len <= offset);
     for range in map[first..].iter().take_while(|range| range.offset < end) {
         let from = range.offset.max(offset);
         let until = (range.offset + range.len).min(end);
-        let into = &mut to[(from - offset) as usize..(until - offset) as usize];
+        let into = &mut to[(from - offset).to_usize()..(until - offset).to_usize()];
         read(into, range.stored + (from - range.offset))?;
     }
     Ok(())

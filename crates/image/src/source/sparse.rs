@@ -1,6 +1,7 @@
 //! Maps of sparse files in archives: unifies GNU's old format and its three pax formats.
 
 use crate::tree::DataRange;
+use extant_format::UintExt;
 
 /// More ranges are refused, because each costs memory.
 const MAX_RANGES: usize = 4 << 20;
@@ -72,13 +73,13 @@ impl TextMap {
                 b'\n' => {
                     let number = self.digits.take().ok_or("a sparse map has an empty line")?;
                     match self.expected {
-                        None if number > MAX_RANGES as u64 => {
+                        None if number > MAX_RANGES.to_u64() => {
                             return Err(format!("a sparse file has more than {MAX_RANGES} ranges"));
                         }
                         None => self.expected = Some(number * 2),
                         Some(_) => self.numbers.push(number),
                     }
-                    if self.expected == Some(self.numbers.len() as u64) {
+                    if self.expected == Some(self.numbers.len().to_u64()) {
                         return Ok(true);
                     }
                 }

@@ -4,6 +4,7 @@ use super::layer_name::may_be_layer;
 use super::owners::Owners;
 use crate::tree::{NodeId, Payload, Tree};
 use crate::{BuildError, quoted, quoted_path};
+use extant_format::UintExt;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -77,7 +78,7 @@ struct SpoolFile {
 impl Write for SpoolFile {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let n = self.file.write_at(bytes, self.at)?;
-        self.at += n as u64;
+        self.at += n.to_u64();
         Ok(n)
     }
     fn flush(&mut self) -> std::io::Result<()> {
@@ -177,9 +178,9 @@ impl Stores {
         let spool = self.spool.as_mut().expect("made above");
         let offset = spool.len;
         let mut done = 0;
-        let mut buf = vec![0; (64 << 10).min(len as usize)];
+        let mut buf = vec![0; (64 << 10).min(len.to_usize())];
         while done < len {
-            let want = buf.len().min((len - done) as usize);
+            let want = buf.len().min((len - done).to_usize());
             let n = match from.read(&mut buf[..want]) {
                 Ok(0) => break,
                 Ok(n) => n,
@@ -189,8 +190,8 @@ impl Stores {
             spool.out.write_all(&buf[..n]).map_err(|e| {
                 SpoolError::Write(BuildError::output("write a spool file in", &self.spool_dir, e))
             })?;
-            done += n as u64;
-            spool.len += n as u64;
+            done += n.to_u64();
+            spool.len += n.to_u64();
         }
         Ok((spool.archive, offset, done))
     }
@@ -217,7 +218,7 @@ fn stored_bytes(tree: &Tree) -> u64 {
         let len = || tree.sparse_map(id).map_or(node.size, |map| map.iter().map(|range| range.len).sum());
         if is_stored { len() } else { 0 }
     };
-    (0..tree.node_slots() as u32).map(NodeId).map(stored).sum()
+    (0..tree.node_slots().fit_u32()).map(NodeId).map(stored).sum()
 }
 
 /// Which side of the copy failed.

@@ -9,7 +9,7 @@ use crate::source::Reader;
 use crate::tree::Kind;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{
-    FileBlock, Group, InodeNumber, Superblock, VolumeBlock, finish_orphan_block, write_xattr_block,
+    FileBlock, Group, InodeNumber, Superblock, UintExt, VolumeBlock, finish_orphan_block, write_xattr_block,
 };
 
 /// State that one writer keeps between runs: the last directory and map it wrote, and an open
@@ -67,7 +67,7 @@ impl Emit<What> for Emitter<'_> {
             What::InodeTable(group) => self.inode_table(group, skip, to),
             What::Journal => {
                 let map = image.plan.own.journal.as_ref().expect("planned");
-                let len = (map.blocks() - map.meta_blocks()) as u32;
+                let len = (map.blocks() - map.meta_blocks()).fit_u32();
                 let none = JournalIncompat::empty();
                 // The UUID of an internal journal is unused, as in mke2fs.
                 JournalSuperblock::new(image.params.block, len, 0, none, [0; 16], 1).write_to(to);
@@ -80,7 +80,7 @@ impl Emit<What> for Emitter<'_> {
             }
             What::Attrs(first) => {
                 for (n, block) in (0u32..).zip(blocks) {
-                    let attrs = &image.contents.attrs.blocks[(first + skip + n) as usize];
+                    let attrs = &image.contents.attrs.blocks[(first + skip + n).to_usize()];
                     let number = VolumeBlock(start + u64::from(n));
                     let seed = image.superblock().checksum_seed();
                     write_xattr_block(block, &image.block_attrs(attrs.set), attrs.references, number, seed)
@@ -106,7 +106,7 @@ impl Emitter<'_> {
     fn inode_table(&self, group: Group, skip: u32, to: &mut [u8]) {
         let image = self.image;
         let size = usize::from(image.params.inode_size);
-        let per_block = (image.params.block.byte_len() / size) as u32;
+        let per_block = (image.params.block.byte_len() / size).fit_u32();
         let first = group.0 * image.superblock().inodes_per_group() + skip * per_block + 1;
         let numbers = (first..image.plan.end_inode.0).map(InodeNumber);
         for (number, record) in numbers.zip(to.chunks_exact_mut(size)) {
@@ -119,7 +119,7 @@ impl Emitter<'_> {
         let contents = &image.contents;
         let offset = u64::from(logical.0) << image.params.block.log2();
         if let Some(value) = contents.value_of(inode) {
-            copy_padded(&value.bytes[offset as usize..], to);
+            copy_padded(&value.bytes[offset.to_usize()..], to);
             return Ok(());
         }
         let id = contents.inodes.node_of(inode);

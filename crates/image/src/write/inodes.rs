@@ -4,8 +4,8 @@ use super::Image;
 use crate::layout::{FileMap, Shape, Value, ValueRef, file_kind};
 use crate::tree::{Kind, Payload, XattrSetId};
 use extant_format::{
-    ChecksumSeed, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode, Xattr,
-    write_inode_xattrs,
+    ChecksumSeed, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp, UintExt, ValueInode,
+    Xattr, write_inode_xattrs,
 };
 
 impl Image {
@@ -83,7 +83,7 @@ impl Image {
                 let map = self.plan.map_of(contents, &self.params, number);
                 inode.set_size(node.size);
                 if node.kind == Kind::Directory {
-                    let blocks = contents.blocks[number.0 as usize];
+                    let blocks = contents.blocks[number.0.to_usize()];
                     inode.set_size(u64::from(blocks) << self.params.block.log2());
                     if Shape::is_indexed(&contents.inodes, &self.params, number, blocks) {
                         inode.raw.i_flags = InodeFlags::INDEX.bits().into();
@@ -94,7 +94,7 @@ impl Image {
             (Kind::Symlink, _) => {
                 inode.set_size(node.size);
                 let target = contents.inodes.tree.symlink_target(id);
-                if contents.blocks[number.0 as usize] == 0 {
+                if contents.blocks[number.0.to_usize()] == 0 {
                     inode.raw.i_block[..target.len()].copy_from_slice(target);
                     self.set_blocks(&mut inode, other_blocks);
                 } else {
@@ -125,7 +125,7 @@ impl Image {
         let (blocks, size) = self.plan.geometry.resize_inode();
         inode.set_size(size);
         let map = self.plan.own.resize_map.expect("asked for volumes that have it only");
-        inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map.0 as u32).to_le_bytes());
+        inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&map.0.fit_u32().to_le_bytes());
         self.set_blocks(&mut inode, blocks);
         inode
     }
@@ -133,7 +133,7 @@ impl Image {
     fn value_inode(&self, number: InodeNumber, value: &Value) -> Inode {
         let mut inode = self.new_inode(number, FileKind::Regular, 0o600, Timestamp::default());
         inode.raw.i_flags = InodeFlags::EA_INODE.bits().into();
-        inode.set_size(value.bytes.len() as u64);
+        inode.set_size(value.bytes.len().to_u64());
         self.set_map(&mut inode, &self.plan.map_of(&self.contents, &self.params, number), 0);
         let of = ValueInode { hash: self.value_hash(&value.bytes), references: value.references };
         let (atime, ctime, version) = of.to_fields();
@@ -151,10 +151,10 @@ impl Image {
 
     /// Reference of an attribute entry to value `index`.
     pub(super) fn value_ref(&self, index: u32) -> ValueRef {
-        let value = &self.contents.attrs.values[index as usize];
+        let value = &self.contents.attrs.values[index.to_usize()];
         ValueRef {
             inode: self.contents.value_inode(index),
-            size: value.bytes.len() as u32,
+            size: value.bytes.len().fit_u32(),
             hash: self.value_hash(&value.bytes),
         }
     }

@@ -4,7 +4,7 @@
 use crate::layout::Piece;
 use crate::{BuildError, workers};
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, Segment, execute};
-use extant_format::Superblock;
+use extant_format::{Superblock, UintExt};
 use extant_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -139,7 +139,7 @@ impl<I: Pieces> Pump<I> {
                 ..BUFFERS => Arc::new(Buf::zeroed(BUFFER)),
                 _ => self.finish(in_flight.pop_front().expect("there are some"))?,
             };
-            let len = (job.end_bytes - job.start_bytes) as usize;
+            let len = (job.end_bytes - job.start_bytes).to_usize();
             let bytes = Arc::get_mut(&mut buf).expect("its write has ended");
             self.fill(&mut emitter, &job, &mut bytes[..len])?;
             let start = Sector(job.start_bytes / Sector::BYTES);
@@ -147,7 +147,7 @@ impl<I: Pieces> Pump<I> {
             in_flight.push_back(InFlight { buf, write: Box::pin(execute(&*self.device, bio)) });
             let written = {
                 let mut state = self.state.lock();
-                state.written += len as u64;
+                state.written += len.to_u64();
                 state.written
             };
             (self.progress)(written.min(self.total), self.total);
@@ -183,13 +183,13 @@ impl<I: Pieces> Pump<I> {
                 break;
             }
             let until = ((piece.start.0 + u64::from(piece.blocks)) << log).min(job.end_bytes);
-            let place = |bytes: u64| (bytes - job.start_bytes) as usize;
+            let place = |bytes: u64| (bytes - job.start_bytes).to_usize();
             buf[place(at)..place(from)].fill(0);
             emitter.emit(piece, cursor.skip, &mut buf[place(from)..place(until)])?;
             at = until;
             cursor = Cursor { piece: cursor.piece + 1, skip: 0 };
         }
-        buf[(at - job.start_bytes) as usize..].fill(0);
+        buf[(at - job.start_bytes).to_usize()..].fill(0);
         Ok(())
     }
 }
@@ -201,7 +201,7 @@ fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u6
     let align_up = |bytes: u64| bytes.next_multiple_of(ALIGN).min(volume_bytes);
     let first = pieces.get(at.piece)?;
     let start_bytes = begin(first, at.skip) / ALIGN * ALIGN;
-    let most = start_bytes + BUFFER as u64;
+    let most = start_bytes + BUFFER.to_u64();
     let mut end_bytes = align_up(end(first)).min(most);
     let mut next = at.piece;
     // Also include pieces that begin before the aligned end: no two jobs may share an aligned unit.
@@ -216,7 +216,7 @@ fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u6
     let mut cursor = Cursor { piece: next, skip: 0 };
     if end(&pieces[next]) > end_bytes {
         let block = end_bytes >> block_log;
-        cursor.skip = (block - pieces[next].start.0) as u32;
+        cursor.skip = (block - pieces[next].start.0).fit_u32();
     } else {
         cursor.piece += 1;
     }

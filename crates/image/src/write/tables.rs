@@ -3,7 +3,7 @@
 use crate::layout::{Contents, Geometry, Own, Params, Plan, ROOT_BYTES};
 use crate::tree::Kind;
 use extant_format::{
-    Compat, Group, GroupDescriptor, GroupFlags, InodeNumber, Superblock, block_bitmap_checksum,
+    Compat, Group, GroupDescriptor, GroupFlags, InodeNumber, Superblock, UintExt, block_bitmap_checksum,
     inode_bitmap_checksum, set_bits,
 };
 
@@ -17,16 +17,16 @@ pub(crate) struct Tables {
 impl Tables {
     pub(crate) fn new(contents: &Contents, params: &Params, plan: &Plan) -> Self {
         let sb = finished(contents, params, plan);
-        let mut dirs = vec![0u32; plan.geometry.groups() as usize];
+        let mut dirs = vec![0u32; plan.geometry.groups().to_usize()];
         for inode in contents.inodes.all() {
             if contents.inodes.tree.node(contents.inodes.node_of(inode)).kind == Kind::Directory {
                 let (group, _) = sb.locate_inode(inode).expect("inodes are numbered within the volume");
-                dirs[group.0 as usize] += 1;
+                dirs[group.0.to_usize()] += 1;
             }
         }
         let inodes = |group| {
             let used = used_inodes(plan, group);
-            GroupInodes { used, end: used, directories: dirs[group.0 as usize] }
+            GroupInodes { used, end: used, directories: dirs[group.0.to_usize()] }
         };
         let bitmap = |group, to: &mut [u8]| inode_bitmap(plan, group, to);
         let descriptors = descriptors(&plan.geometry, &sb, inodes, bitmap);
@@ -37,17 +37,17 @@ impl Tables {
 fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     let mut sb = plan.geometry.sb.clone();
     let (blocks, inodes) = (sb.blocks_count(), sb.inodes_count());
-    let created = params.created.seconds as u64;
+    let created = params.created.seconds.cast_unsigned();
     let raw = sb.raw_mut();
     let reserved = (u128::from(blocks) * u128::from(params.reserved_milli_percent) / 100_000) as u64;
     (raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi) =
-        ((reserved as u32).into(), ((reserved >> 32) as u32).into());
+        (reserved.low_u32().into(), (reserved >> 32).fit_u32().into());
     for (lo, hi) in [
         (&mut raw.s_mkfs_time, &mut raw.s_mkfs_time_hi),
         (&mut raw.s_wtime, &mut raw.s_wtime_hi),
         (&mut raw.s_lastcheck, &mut raw.s_lastcheck_hi),
     ] {
-        (*lo, *hi) = ((created as u32).into(), (created >> 32) as u8);
+        (*lo, *hi) = (created.low_u32().into(), (created >> 32).low_u8());
     }
     if plan.own.journal.is_some() {
         raw.s_journal_inum = InodeNumber::JOURNAL.0.into();
@@ -78,7 +78,7 @@ pub(crate) fn count_usage(
         + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
     let raw = sb.raw_mut();
     (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) =
-        ((free as u32).into(), ((free >> 32) as u32).into());
+        (free.low_u32().into(), (free >> 32).fit_u32().into());
     raw.s_free_inodes_count = free_inodes.into();
     raw.s_overhead_clusters = u32::try_from(overhead).unwrap_or(0).into();
     if let Some(map) = journal {
@@ -90,8 +90,8 @@ pub(crate) fn count_usage(
             *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
         }
         let size = (map.blocks() - map.meta_blocks()) << params.block.log2();
-        raw.s_jnl_blocks[15] = ((size >> 32) as u32).into();
-        raw.s_jnl_blocks[16] = (size as u32).into();
+        raw.s_jnl_blocks[15] = (size >> 32).fit_u32().into();
+        raw.s_jnl_blocks[16] = size.low_u32().into();
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn descriptors(
     inode_bitmap: impl Fn(Group, &mut [u8]),
 ) -> Vec<u8> {
     let size = sb.descriptor_size();
-    let mut descriptors = vec![0; sb.descriptor_blocks() as usize * sb.block_size().byte_len()];
+    let mut descriptors = vec![0; sb.descriptor_blocks().to_usize() * sb.block_size().byte_len()];
     for (group, to) in geometry.all_groups().zip(descriptors.chunks_exact_mut(size)) {
         descriptor(geometry, sb, group, inodes(group), &inode_bitmap).write_to(to, sb, group);
     }
@@ -126,7 +126,7 @@ fn descriptor(
     inodes: GroupInodes,
     inode_bitmap: impl Fn(Group, &mut [u8]),
 ) -> GroupDescriptor {
-    let tables = &geometry.tables[group.0 as usize];
+    let tables = &geometry.tables[group.0.to_usize()];
     let per_group = sb.inodes_per_group();
     let GroupInodes { used, end, directories } = inodes;
     let mut flags = GroupFlags::empty();
@@ -154,7 +154,7 @@ fn descriptor(
         block_bitmap: tables.block_bitmap,
         inode_bitmap: tables.inode_bitmap,
         inode_table: tables.inode_table,
-        free_blocks: geometry.free_in(group) as u32,
+        free_blocks: geometry.free_in(group).fit_u32(),
         free_inodes: per_group - used,
         used_dirs: directories,
         unused_inodes,
@@ -168,7 +168,7 @@ fn descriptor(
 fn used_inodes(plan: &Plan, group: Group) -> u32 {
     let per_group = u64::from(plan.geometry.sb.inodes_per_group());
     let in_use = u64::from(plan.used_inodes());
-    in_use.saturating_sub(u64::from(group.0) * per_group).min(per_group) as u32
+    in_use.saturating_sub(u64::from(group.0) * per_group).min(per_group).fit_u32()
 }
 
 /// Fills a zeroed block with a group's block bitmap; bits past the group's end are set.
@@ -176,14 +176,14 @@ pub(crate) fn block_bitmap(geometry: &Geometry, group: Group, to: &mut [u8]) {
     let start = geometry.first_block(group).0;
     let mut at = 0;
     for run in geometry.free_runs_in(group) {
-        set_bits(to, at, (run.start.0 - start) as u32);
-        at = (run.end().0 - start) as u32;
+        set_bits(to, at, (run.start.0 - start).fit_u32());
+        at = (run.end().0 - start).fit_u32();
     }
-    set_bits(to, at, to.len() as u32 * 8);
+    set_bits(to, at, to.len().fit_u32() * 8);
 }
 
 /// Fills a zeroed block with a group's inode bitmap; bits past the group's last inode are set.
 pub(crate) fn inode_bitmap(plan: &Plan, group: Group, to: &mut [u8]) {
     set_bits(to, 0, used_inodes(plan, group));
-    set_bits(to, plan.geometry.sb.inodes_per_group(), to.len() as u32 * 8);
+    set_bits(to, plan.geometry.sb.inodes_per_group(), to.len().fit_u32() * 8);
 }

@@ -3,6 +3,7 @@
 use super::super::{Stores, place};
 use crate::tree::{Kind, NodeId, Payload, Tree};
 use crate::{BuildError, quoted_path};
+use extant_format::UintExt;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -148,9 +149,9 @@ pub(super) struct BlobReader {
 
 impl Read for BlobReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let want = (self.end - self.at).min(buf.len() as u64) as usize;
+        let want = (self.end - self.at).min(buf.len().to_u64()).to_usize();
         let n = self.file.read_at(&mut buf[..want], self.at)?;
-        self.at += n as u64;
+        self.at += n.to_u64();
         Ok(n)
     }
 }

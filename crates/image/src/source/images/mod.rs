@@ -15,6 +15,7 @@ use super::{LoadOptions, Stores};
 use crate::tree::Tree;
 use crate::{BuildError, Note, quoted_path};
 use digest::{Hash, Hashing};
+use extant_format::UintExt;
 use files::{Blob, Files};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -139,7 +140,7 @@ fn add_layer(
     let unreadable = |error| BuildError::Source { action: "read", path: name.clone(), error };
     let bad = |problem| BuildError::Oci { layout: image.to_owned(), problem };
     let mut start = [0; 16];
-    let n = blob.file.read_at(&mut start, blob.start).map_err(unreadable)?.min(blob.len as usize);
+    let n = blob.file.read_at(&mut start, blob.start).map_err(unreadable)?.min(blob.len.to_usize());
     let mut upper = Tree::new();
     if Compression::of(&start[..n]).map_err(unreadable)? == Compression::Plain {
         digest::verify(&blob, digest.text()).map_err(bad)?;

@@ -19,7 +19,7 @@ impl<'a> Header<'a> {
         let Some(stored) = self.number(148, 8) else { return false };
         let byte = |(i, b): (usize, &u8)| if (148..156).contains(&i) { b' ' } else { *b };
         let unsigned: i64 = self.0.iter().enumerate().map(|b| i64::from(byte(b))).sum();
-        let signed: i64 = self.0.iter().enumerate().map(|b| i64::from(byte(b) as i8)).sum();
+        let signed: i64 = self.0.iter().enumerate().map(|b| i64::from(byte(b).cast_signed())).sum();
         stored == unsigned || stored == signed
     }
 

@@ -8,6 +8,7 @@ use super::behind::{Behind, is_zero};
 use super::header::{BLOCK, Header};
 use crate::tree::{Kind, NodeId, Tree};
 use crate::{BuildError, Note, quoted};
+use extant_format::UintExt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -92,7 +93,7 @@ impl Input {
         let at = self.at;
         let got = self.fill(&mut block)?;
         if got == BLOCK && self.entry.is_some() && Header(&block).checksum_holds() && !is_zero(&block) {
-            self.lone_zeros.get_or_insert((at - BLOCK as u64, 0)).1 += 1;
+            self.lone_zeros.get_or_insert((at - BLOCK.to_u64(), 0)).1 += 1;
             return Ok(Some(block));
         }
         self.behind.look(at, &block[..got]);
@@ -152,7 +153,7 @@ impl Input {
 
     /// An error for a block that should be a header.
     pub(super) fn bad_header(&self) -> BuildError {
-        if self.at == BLOCK as u64 {
+        if self.at == BLOCK.to_u64() {
             self.bad("this is no tar archive, neither plain nor in gzip, zstd or xz")
         } else {
             self.bad("this is not a tar header")
@@ -191,10 +192,10 @@ impl Input {
 
     /// Skips the padding after `bytes` of contents.
     pub(super) fn skip_padding(&mut self, bytes: u64) -> Result<(), BuildError> {
-        let padding = bytes.next_multiple_of(BLOCK as u64) - bytes;
+        let padding = bytes.next_multiple_of(BLOCK.to_u64()) - bytes;
         let mut block = [0; BLOCK];
         // The archive's last entry may lack its padding.
-        self.fill(&mut block[..padding as usize]).map(drop)
+        self.fill(&mut block[..padding.to_usize()]).map(drop)
     }
 
     /// Skips contents.
@@ -202,8 +203,8 @@ impl Input {
         let mut left = bytes;
         let mut buf = [0; 8 * BLOCK];
         while left > 0 {
-            let want = left.min(buf.len() as u64);
-            self.read_exact(&mut buf[..want as usize])?;
+            let want = left.min(buf.len().to_u64());
+            self.read_exact(&mut buf[..want.to_usize()])?;
             left -= want;
         }
         self.skip_padding(bytes)
@@ -286,7 +287,7 @@ impl Input {
     fn skip_hole(&mut self) {
         let Bytes::File { file, start, len, .. } = &self.bytes else { return };
         let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(*start + self.at)) {
-            Ok(data) => data.saturating_sub(*start) / BLOCK as u64 * BLOCK as u64,
+            Ok(data) => data.saturating_sub(*start) / BLOCK.to_u64() * BLOCK.to_u64(),
             Err(rustix::io::Errno::NXIO) => *len,
             // If the file system does not support the call, assume no holes.
             Err(_) => return,
@@ -300,7 +301,7 @@ impl Input {
         while done < buf.len() {
             let result = match &mut self.bytes {
                 Bytes::File { file, start, len, .. } => {
-                    let want = ((buf.len() - done) as u64).min(len.saturating_sub(self.at)) as usize;
+                    let want = (buf.len() - done).to_u64().min(len.saturating_sub(self.at)).to_usize();
                     file.read_at(&mut buf[done..done + want], *start + self.at)
                 }
                 Bytes::Stream(stream) => stream.read(&mut buf[done..]),
@@ -309,7 +310,7 @@ impl Input {
                 Ok(0) => break,
                 Ok(n) => {
                     done += n;
-                    self.at += n as u64;
+                    self.at += n.to_u64();
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(self.unreadable(&e)),

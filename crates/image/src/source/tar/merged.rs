@@ -6,6 +6,7 @@
 use crate::BuildError;
 use crate::source::place::{self, too_many_links};
 use crate::tree::{Kind, NodeId, Payload, Tree};
+use extant_format::UintExt;
 use extant_fs::SYMLINKS_MAX;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +31,7 @@ pub(super) enum Found {
 impl Aliases {
     /// Adds those of the directories that an entry has implied: the nodes from `first` on.
     pub(super) fn add(&mut self, upper: &Tree, below: &Tree, first: usize) {
-        for dir in (first as u32..upper.node_slots() as u32).map(NodeId) {
+        for dir in (first.fit_u32()..upper.node_slots().fit_u32()).map(NodeId) {
             let path = upper.path(dir);
             let is_link = |node| below.node(node).kind == Kind::Symlink;
             // Links in circles matter only if something leads through them.

@@ -17,7 +17,7 @@ use super::sparse::{SparseMap, TextMap};
 use super::{Stores, place};
 use crate::tree::{DataRange, Kind, Meta, Node, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, quoted};
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 use header::{BLOCK, Header};
 use merged::{Aliases, Found};
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ fn read_entries(
 fn extended(input: &mut Input, size: Option<u64>) -> Result<Vec<u8>, BuildError> {
     let size =
         size.filter(|&n| n <= MAX_EXTENDED).ok_or_else(|| input.bad("an extended header is too long"))?;
-    let mut bytes = vec![0; size as usize];
+    let mut bytes = vec![0; size.to_usize()];
     input.read_exact(&mut bytes)?;
     input.skip_padding(size)?;
     Ok(bytes)
@@ -214,7 +214,9 @@ impl Entry<'_> {
             }
         };
         Ok(Meta {
-            mode: (self.header.mode().ok_or_else(|| input.bad("malformed mode"))? & 0o7777) as u16,
+            mode: (self.header.mode().ok_or_else(|| input.bad("malformed mode"))? & 0o7777)
+                .cast_unsigned()
+                .fit_u16(),
             uid: id(self.pax.uid, self.header.uid(), "user")?,
             gid: id(self.pax.gid, self.header.gid(), "group")?,
             mtime,
@@ -224,13 +226,14 @@ impl Entry<'_> {
 
     fn size(&self, input: &Input) -> Result<u64, BuildError> {
         let size = self.pax.size.or(self.header.size().and_then(|n| u64::try_from(n).ok()));
-        size.filter(|&n| n <= i64::MAX as u64).ok_or_else(|| input.bad("malformed size"))
+        size.filter(|&n| i64::try_from(n).is_ok()).ok_or_else(|| input.bad("malformed size"))
     }
 
     fn device(&self, input: &Input) -> Result<Payload, BuildError> {
         let (major, minor) = self.header.device().ok_or_else(|| input.bad("malformed device number"))?;
         let fit = |pax: Option<u64>, header: i64| {
-            u32::try_from(pax.unwrap_or(header as u64)).map_err(|_| input.bad("malformed device number"))
+            u32::try_from(pax.unwrap_or(header.cast_unsigned()))
+                .map_err(|_| input.bad("malformed device number"))
         };
         Ok(Payload::Device { major: fit(self.pax.dev_major, major)?, minor: fit(self.pax.dev_minor, minor)? })
     }
@@ -347,12 +350,12 @@ fn text_map(input: &mut Input, stored: u64) -> Result<(SparseMap, u64), BuildErr
     let mut text = TextMap::default();
     let mut used = 0;
     loop {
-        if used + BLOCK as u64 > stored {
+        if used + BLOCK.to_u64() > stored {
             return Err(input.bad("the map of a sparse file does not end"));
         }
         let mut block = [0; BLOCK];
         input.read_exact(&mut block)?;
-        used += BLOCK as u64;
+        used += BLOCK.to_u64();
         if text.feed(&block).map_err(|problem| input.bad(problem))? {
             break;
         }
