@@ -40,11 +40,12 @@ mod tree;
 
 pub use ace::{Ace, Workload};
 pub use check::{Filesystem, Recovered, Run};
+pub use extant::{RenameMode, Special, XattrMode};
 pub use host::Host;
 pub use image::{Image, ImageDevice};
 pub use meddle::{Meddler, Meddling};
 pub use model::{Model, Violation};
-pub use op::{Durability, Fallocate, Op, RenameMode, Special, Time, XattrMode};
+pub use op::{Durability, Fallocate, Op, Time};
 pub use ours::{OurVolume, Ours, SlowDevice};
 pub use pattern::pattern;
 pub use subject::{Errno, Kind, Outcome, Stat, Subject, apply};

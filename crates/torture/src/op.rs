@@ -1,6 +1,7 @@
 //! Operations on a volume as values: to generate, record, replay and print.
 
 use crate::pattern;
+use extant::{RenameMode, Special, XattrMode};
 use std::fmt;
 
 /// When a write becomes durable.
@@ -42,46 +43,6 @@ pub enum Fallocate {
     Collapse,
     /// `FALLOC_FL_INSERT_RANGE`.
     Insert,
-}
-
-/// What a rename does about an existing target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RenameMode {
-    /// Replaces it.
-    #[default]
-    Replace,
-    /// Fails (`RENAME_NOREPLACE`).
-    NoReplace,
-    /// Swaps source and target (`RENAME_EXCHANGE`).
-    Exchange,
-    /// Replaces it, and leaves a whiteout, a character device 0:0, at the source's name
-    /// (`RENAME_WHITEOUT`).
-    Whiteout,
-}
-
-/// What `setxattr` does about an existing attribute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XattrMode {
-    /// Sets the attribute either way.
-    #[default]
-    Any,
-    /// Fails if it exists (`XATTR_CREATE`).
-    Create,
-    /// Fails if it does not exist (`XATTR_REPLACE`).
-    Replace,
-}
-
-/// A device node, FIFO or socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// Named pipe.
-    Fifo,
-    /// Socket.
-    Socket,
-    /// Character device with major and minor number.
-    Char(u32, u32),
-    /// Block device with major and minor number.
-    Block(u32, u32),
 }
 
 /// A point in time as stored by files.

@@ -162,12 +162,6 @@ impl Subject for OurVolume {
     }
 
     fn mknod(&mut self, path: &str, special: Special, mode: u32) -> Outcome<()> {
-        let special = match special {
-            Special::Fifo => extant::Special::Fifo,
-            Special::Socket => extant::Special::Socket,
-            Special::Char(major, minor) => extant::Special::Char(major, minor),
-            Special::Block(major, minor) => extant::Special::Block(major, minor),
-        };
         self.root.create_special(at(path), special, mode).map_err(errno)
     }
 
@@ -184,12 +178,6 @@ impl Subject for OurVolume {
     }
 
     fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Outcome<()> {
-        let mode = match mode {
-            RenameMode::Replace => extant::RenameMode::Replace,
-            RenameMode::NoReplace => extant::RenameMode::NoReplace,
-            RenameMode::Exchange => extant::RenameMode::Exchange,
-            RenameMode::Whiteout => extant::RenameMode::Whiteout,
-        };
         self.root.rename_with(at(from), at(to), mode).map_err(errno)
     }
 
@@ -206,11 +194,6 @@ impl Subject for OurVolume {
     }
 
     fn set_xattr(&mut self, path: &str, name: &str, value: &[u8], mode: XattrMode) -> Outcome<()> {
-        let mode = match mode {
-            XattrMode::Any => extant::XattrMode::Any,
-            XattrMode::Create => extant::XattrMode::Create,
-            XattrMode::Replace => extant::XattrMode::Replace,
-        };
         self.root.set_xattr(at(path), name, value, mode).map_err(errno)
     }
 

@@ -13,8 +13,8 @@ use crate::ours::{SHORT_STEP, at, errno, mode_of, online};
 use crate::states::{self, Options};
 use crate::subject::FLAGS;
 use crate::{
-    Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, RenameMode,
-    SlowDevice, Subject, Tree, XattrMode, apply,
+    Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice,
+    Subject, Tree, apply,
 };
 use extant::{Buf, Error, FileOptions, InodeFlags, asynch};
 use extant_block::{Log, Record};
@@ -431,25 +431,10 @@ impl Task {
             Op::Link { from, to } => dir.hard_link(at(from), at(to)).await,
             Op::Unlink { path } => dir.remove_file(at(path)).await,
             Op::Rmdir { path } => dir.remove_dir(at(path)).await,
-            Op::Rename { from, to, mode } => {
-                let mode = match mode {
-                    RenameMode::Replace => extant::RenameMode::Replace,
-                    RenameMode::NoReplace => extant::RenameMode::NoReplace,
-                    RenameMode::Exchange => extant::RenameMode::Exchange,
-                    RenameMode::Whiteout => extant::RenameMode::Whiteout,
-                };
-                dir.rename_with(at(from), at(to), mode).await
-            }
+            Op::Rename { from, to, mode } => dir.rename_with(at(from), at(to), *mode).await,
             Op::Chmod { path, mode } => dir.set_mode(at(path), *mode).await,
             Op::Chown { path, uid, gid } => dir.set_owner(at(path), Some(*uid), Some(*gid)).await,
-            Op::SetXattr { path, name, value, mode } => {
-                let mode = match mode {
-                    XattrMode::Any => extant::XattrMode::Any,
-                    XattrMode::Create => extant::XattrMode::Create,
-                    XattrMode::Replace => extant::XattrMode::Replace,
-                };
-                dir.set_xattr(at(path), name, value, mode).await
-            }
+            Op::SetXattr { path, name, value, mode } => dir.set_xattr(at(path), name, value, *mode).await,
             Op::RemoveXattr { path, name } => dir.remove_xattr(at(path), name).await,
             Op::SetFlags { path, flags } => {
                 let old = dir.metadata(at(path)).await?.flags().bits();
