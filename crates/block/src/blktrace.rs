@@ -155,6 +155,9 @@ struct State {
 
 impl Blktrace {
     /// Writes `BASE.blktrace.0`, for `blkparse -i BASE`. The device is shown by its numbers.
+    ///
+    /// # Errors
+    /// The file cannot be created.
     pub fn create(base: &Path, major: u32, minor: u32) -> io::Result<Self> {
         let mut path = base.as_os_str().to_owned();
         path.push(".blktrace.0");
@@ -224,6 +227,9 @@ impl Blktrace {
     }
 
     /// Writes out buffered data; returns the first error of any write.
+    ///
+    /// # Errors
+    /// A record was not written, now or earlier.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.state.lock();
         match state.error.take() {

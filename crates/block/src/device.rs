@@ -49,6 +49,10 @@ impl Limits {
     }
 
     /// Byte offsets of the bio's start and end (exclusive), if the device may try it at all.
+    ///
+    /// # Errors
+    /// [`IoErrorKind::OutOfRange`], [`IoErrorKind::Misaligned`], or [`IoErrorKind::ReadOnly`] for a
+    /// change.
     pub fn admit(&self, bio: &Bio) -> Result<(u64, u64), IoErrorKind> {
         let start = bio.start.byte_offset().ok_or(IoErrorKind::OutOfRange)?;
         let end = start.checked_add(bio.bytes).ok_or(IoErrorKind::OutOfRange)?;

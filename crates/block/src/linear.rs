@@ -42,6 +42,9 @@ struct Layout {
 
 impl Linear {
     /// Concatenates the parts in this order.
+    ///
+    /// # Errors
+    /// No parts, or one that does not lie on its device.
     pub fn new(name: &str, parts: Vec<Part>) -> Result<Self, LayoutError> {
         if parts.is_empty() {
             return Err(LayoutError::NoDevices);

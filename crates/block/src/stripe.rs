@@ -62,6 +62,9 @@ impl Chunks {
 impl Stripe {
     /// Stripes over `devices` in chunks of `chunk_sectors`; the smallest device determines the
     /// size.
+    ///
+    /// # Errors
+    /// No devices, or chunks that are not whole blocks of each.
     pub fn new(name: &str, chunk_sectors: u64, devices: Vec<Arc<dyn Device>>) -> Result<Self, LayoutError> {
         let smallest =
             devices.iter().map(|d| d.limits().capacity_bytes).min().ok_or(LayoutError::NoDevices)?;

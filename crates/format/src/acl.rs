@@ -115,6 +115,9 @@ pub struct Acl {
 
 impl Acl {
     /// Parses the value stored on a volume.
+    ///
+    /// # Errors
+    /// An unknown version or tag, bytes left over, or a list that breaks the rules of [`Acl`].
     pub fn parse_stored(bytes: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Acl(inode);
         let mut rest = version(bytes, STORED_VERSION, place)?;
@@ -136,6 +139,9 @@ impl Acl {
 
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default` as passed by
     /// programs.
+    ///
+    /// # Errors
+    /// As [`Self::parse_stored`].
     pub fn parse_xattr(bytes: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Acl(inode);
         let mut rest = version(bytes, XATTR_VERSION, place)?;

@@ -63,6 +63,9 @@ fn checksum(seed: ChecksumSeed, bitmap: &[u8], bits: u32, sb: &Superblock) -> u3
 }
 
 /// Checks a group's block bitmap against the checksum in its descriptor.
+///
+/// # Errors
+/// Another checksum, on a volume with `metadata_csum`.
 pub fn verify_block_bitmap(
     bitmap: &[u8],
     sb: &Superblock,
@@ -74,6 +77,9 @@ pub fn verify_block_bitmap(
 }
 
 /// Checks a group's inode bitmap against the checksum in its descriptor.
+///
+/// # Errors
+/// Another checksum, on a volume with `metadata_csum`.
 pub fn verify_inode_bitmap(
     bitmap: &[u8],
     sb: &Superblock,

@@ -139,6 +139,9 @@ pub fn has_dirent_tail(block: &[u8]) -> bool {
 }
 
 /// Checks the checksum at the end of a linear directory block; `seed` is the directory's.
+///
+/// # Errors
+/// Another checksum, or no entry that holds it.
 pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) -> Result<(), Corrupt> {
     if !has_dirent_tail(block) {
         let found = block.last_chunk::<5>().map_or(0, |tail| tail[0]);

@@ -144,6 +144,9 @@ impl ExtentNode {
     ///
     /// The entries of an accepted node are in order, do not overlap, and lie within the parent's
     /// range and the volume.
+    ///
+    /// # Errors
+    /// A bad header, or the first entry that breaks one of these rules.
     pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
         let place = cx.place();
         let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
@@ -435,6 +438,9 @@ fn checksum_at(block: &[u8]) -> Option<usize> {
 }
 
 /// Checks the checksum that follows the entries in a node's block; `seed` is the inode's.
+///
+/// # Errors
+/// Another checksum, or entries that leave no room for one.
 pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) -> Result<(), Corrupt> {
     let Some(at) = checksum_at(block) else {
         let max = block.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));

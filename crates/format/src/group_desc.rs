@@ -82,6 +82,9 @@ pub struct GroupDescriptor {
 impl GroupDescriptor {
     /// Parses a descriptor, and checks that everything it points to lies in the volume. Also checks
     /// its checksum, if the volume has them.
+    ///
+    /// # Errors
+    /// Too few bytes, a location outside the volume, or another checksum.
     pub fn parse(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let parsed = Self::parse_unchecked(bytes, sb, group)?;
         Self::verify_checksum(bytes, sb, group)?;
@@ -89,6 +92,9 @@ impl GroupDescriptor {
     }
 
     /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
+    ///
+    /// # Errors
+    /// Too few bytes, or a location outside the volume.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let parsed = Self::decode(bytes, sb, group)?;
@@ -105,6 +111,9 @@ impl GroupDescriptor {
 
     /// Like [`Self::parse`], but checks nothing: what it points to may lie outside the volume. For
     /// tools that judge each field.
+    ///
+    /// # Errors
+    /// Too few bytes.
     pub fn decode(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let size = sb.descriptor_size();
@@ -131,6 +140,9 @@ impl GroupDescriptor {
     }
 
     /// Checks the checksum of the descriptor at the start of `bytes`, if the volume has them.
+    ///
+    /// # Errors
+    /// Too few bytes, or another checksum.
     pub fn verify_checksum(bytes: &[u8], sb: &Superblock, group: Group) -> Result<(), Corrupt> {
         let size = sb.descriptor_size();
         let Some(bytes) = bytes.get(..size) else {
@@ -146,6 +158,9 @@ impl GroupDescriptor {
 
     /// Start of the inode table, regardless of the descriptor's other fields. It is all that
     /// reading a damaged volume requires.
+    ///
+    /// # Errors
+    /// Too few bytes, or a table outside the volume.
     pub fn parse_inode_table(bytes: &[u8], sb: &Superblock, group: Group) -> Result<VolumeBlock, Corrupt> {
         let place = Place::GroupDescriptor(group);
         let size = sb.descriptor_size();

@@ -261,6 +261,9 @@ pub struct DxRoot<'a> {
 
 impl<'a> DxRoot<'a> {
     /// Parses block 0 of an indexed directory.
+    ///
+    /// # Errors
+    /// As [`Self::open`], or entries out of order.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let root = Self::open(block, context)?;
         root.entries.check_order(context)?;
@@ -269,6 +272,9 @@ impl<'a> DxRoot<'a> {
 
     /// Like [`Self::parse`], but in constant time: does not check the order of the entries, which
     /// an earlier parse has.
+    ///
+    /// # Errors
+    /// A field of the root that Linux does not accept, or a wrong limit or count.
     pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Ok((raw, _)) = RawDxRoot::ref_from_prefix(block) else {
@@ -333,6 +339,9 @@ pub struct DxNode<'a> {
 
 impl<'a> DxNode<'a> {
     /// Parses the block of an inner node.
+    ///
+    /// # Errors
+    /// As [`Self::open`], or entries out of order.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let node = Self::open(block, context)?;
         node.entries.check_order(context)?;
@@ -341,6 +350,9 @@ impl<'a> DxNode<'a> {
 
     /// Like [`Self::parse`], but in constant time: does not check the order of the entries, which
     /// an earlier parse has.
+    ///
+    /// # Errors
+    /// A head that is not an unused entry, or a wrong limit or count.
     pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Some(fake) = block.first_chunk::<NODE_ENTRIES>() else {
@@ -498,6 +510,9 @@ fn checksum(block: &[u8], tail: Range<usize>, used: usize, seed: ChecksumSeed) -
 
 /// Checks the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the
 /// directory's.
+///
+/// # Errors
+/// Another checksum, or a wrong limit or count.
 pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSeed) -> Result<(), Corrupt> {
     let at = entries_at(block);
     let entries = DxEntries::open_at(block, at, &HtreeContext { checksums: true, ..*context })?;

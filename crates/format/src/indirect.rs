@@ -63,6 +63,9 @@ pub fn parse_indirect<'a>(
 }
 
 /// Accepts 0 and blocks of the volume.
+///
+/// # Errors
+/// Any other block.
 pub fn check_pointer(block: VolumeBlock, sb: &Superblock, place: Place) -> Result<VolumeBlock, Corrupt> {
     if block.0 == 0 || sb.is_valid_block(block) {
         Ok(block)

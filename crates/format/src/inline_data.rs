@@ -67,6 +67,9 @@ impl<'a> InlineData<'a> {
     }
 
     /// Interprets the data as a directory.
+    ///
+    /// # Errors
+    /// Fewer than the 4 bytes that name the parent.
     pub fn as_directory(&self) -> Result<InlineDirectory<'a>, Corrupt> {
         match self.head.split_first_chunk::<INLINE_PARENT_BYTES>() {
             Some((parent, entries)) => {

@@ -240,6 +240,9 @@ impl Inode {
     /// Parses the inode at the start of `bytes`, and checks its checksum if the volume has them.
     ///
     /// Does not check the contents (mode, sizes, maps): a free inode also parses.
+    ///
+    /// # Errors
+    /// As [`Self::parse_unchecked`], or another checksum, unless the inode is all zeros.
     pub fn parse(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
         let inode = Self::parse_unchecked(bytes, sb, number)?;
         let Some(seed) = sb.checksum_seed() else { return Ok(inode) };
@@ -253,6 +256,9 @@ impl Inode {
     }
 
     /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
+    ///
+    /// # Errors
+    /// Fewer bytes than an inode has, or an `i_extra_isize` that does not fit it.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Inode(number);
         let size = usize::from(sb.inode_size());

@@ -71,6 +71,9 @@ impl Mmp {
     }
 
     /// Parses block `number`.
+    ///
+    /// # Errors
+    /// Too few bytes, another magic number, or an unknown sequence number.
     pub fn parse(block: &[u8], number: VolumeBlock) -> Result<Self, Corrupt> {
         let place = Place::Mmp(number);
         let Ok((raw, _)) = RawMmp::read_from_prefix(block) else {
@@ -92,6 +95,9 @@ impl Mmp {
     }
 
     /// Checks the checksum on a volume with `metadata_csum`.
+    ///
+    /// # Errors
+    /// Another checksum.
     pub fn verify_checksum(&self, seed: ChecksumSeed) -> Result<(), Corrupt> {
         let (stored, computed) = (self.raw.mmp_checksum.get(), self.checksum(seed));
         if stored == computed { Ok(()) } else { Err(Corrupt::checksum(self.place, stored, computed)) }

@@ -40,6 +40,9 @@ pub struct OrphanBlock<'a> {
 
 impl<'a> OrphanBlock<'a> {
     /// Parses a block; `index` is its number within the orphan file.
+    ///
+    /// # Errors
+    /// Too few bytes, or another magic number.
     pub fn parse(block: &'a [u8], index: FileBlock) -> Result<Self, Corrupt> {
         let place = Place::OrphanFile(index);
         let truncated = Corrupt::truncated(place, TAIL_LEN, block.len());
@@ -55,6 +58,9 @@ impl<'a> OrphanBlock<'a> {
 
     /// Checks the checksum on a volume with `metadata_csum`. `number` is the block's number on the
     /// volume, `seed` the orphan file's.
+    ///
+    /// # Errors
+    /// Another checksum.
     pub fn verify_checksum(&self, number: VolumeBlock, seed: ChecksumSeed) -> Result<(), Corrupt> {
         let computed = checksum(self.array, number, seed);
         if self.checksum == computed {

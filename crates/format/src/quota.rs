@@ -144,6 +144,9 @@ pub struct QuotaHeader {
 
 impl QuotaHeader {
     /// Parses block 0 of the quota file `inode`.
+    ///
+    /// # Errors
+    /// Too few bytes, an unknown kind or version, or a list that begins outside the file.
     pub fn parse(block: &[u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::Quota(inode, FileBlock(0));
         let Ok((raw, _)) = RawQuotaHeader::ref_from_prefix(block) else {
@@ -218,6 +221,9 @@ pub struct QuotaTreeNode<'a> {
 
 impl<'a> QuotaTreeNode<'a> {
     /// Parses block `index` of the quota file `inode`, which has `blocks` blocks.
+    ///
+    /// # Errors
+    /// Too few bytes, or a child outside the file.
     pub fn parse(
         block: &'a [u8],
         inode: InodeNumber,
@@ -324,6 +330,9 @@ pub struct QuotaLeaf<'a> {
 
 impl<'a> QuotaLeaf<'a> {
     /// Parses block `index` of the quota file `inode`, which has `blocks` blocks.
+    ///
+    /// # Errors
+    /// Too few bytes, a wrong count of entries, or a neighbour outside the file.
     pub fn parse(
         block: &'a [u8],
         inode: InodeNumber,
@@ -362,6 +371,9 @@ impl<'a> QuotaLeaf<'a> {
 ///
 /// Nothing else in a free block may be used: Linux leaves the last entry of a former leaf in it
 /// (`free_dqentry`).
+///
+/// # Errors
+/// Too few bytes, or a block outside the file.
 pub fn next_free_quota_block(
     block: &[u8],
     inode: InodeNumber,

@@ -157,6 +157,9 @@ impl Superblock {
     ///
     /// Does not check the checksum ([`Self::verify_checksum`]) or whether the features are
     /// supported.
+    ///
+    /// # Errors
+    /// The first field that is out of its range or contradicts another one.
     pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
         let (raw, _) = RawSuperblock::read_from_prefix(bytes)
             .map_err(|_| Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, bytes.len()))?;
@@ -173,6 +176,9 @@ impl Superblock {
     }
 
     /// Like [`Self::parse`], for a layout filled in by the caller.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
     pub fn from_raw(raw: RawSuperblock) -> Result<Self, Corrupt> {
         let bad = |field, value, rule| Corrupt::field(Place::Superblock, field, value, rule);
         if raw.s_magic.get() != SUPERBLOCK_MAGIC {
@@ -270,6 +276,9 @@ impl Superblock {
     }
 
     /// Checks `s_checksum`; volumes without `metadata_csum` always pass.
+    ///
+    /// # Errors
+    /// Another checksum, or an unknown kind of checksum.
     pub fn verify_checksum(&self) -> Result<(), Corrupt> {
         if !self.has_metadata_csum() {
             return Ok(());

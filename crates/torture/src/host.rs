@@ -25,6 +25,9 @@ const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK);
 
 impl Host {
     /// A subject with this directory as its root.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is no directory.
     pub fn new(path: &Path) -> std::io::Result<Self> {
         let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { root, path: path.to_owned(), held: BTreeMap::new() })

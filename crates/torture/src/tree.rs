@@ -54,6 +54,9 @@ pub fn split(path: &str) -> (&str, &str) {
 
 impl Tree {
     /// Reads everything on a subject.
+    ///
+    /// # Errors
+    /// The first call that fails, with its path.
     pub fn of(subject: &mut dyn Subject) -> Result<Self, Unreadable> {
         let mut tree = Self::default();
         let mut todo = vec![String::new()];

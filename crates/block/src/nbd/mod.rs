@@ -149,6 +149,10 @@ const DEFAULT_MAX_BYTES: u32 = 32 << 20;
 
 impl NbdDevice {
     /// Connects to an export.
+    ///
+    /// # Errors
+    /// The server cannot be reached in time, speaks another protocol, or refuses the export; its
+    /// connections disagree ([`NbdError::Changed`]); or the world is virtual.
     pub async fn connect(rt: &Rt, target: &NbdTarget, options: NbdOptions) -> Result<Self, NbdError> {
         if rt.is_virtual() {
             return Err(NbdError::Virtual);

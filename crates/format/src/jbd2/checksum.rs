@@ -64,6 +64,9 @@ impl JournalLayout {
     }
 
     /// Checks the tail of a descriptor or revoke block, if the journal has tails.
+    ///
+    /// # Errors
+    /// Another checksum.
     pub fn verify_tail(&self, block: &[u8], number: u32) -> Result<(), Corrupt> {
         let place = Place::JournalBlock(number);
         if !self.checksums.in_every_block() {

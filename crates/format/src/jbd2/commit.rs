@@ -49,6 +49,9 @@ pub struct JournalCommit {
 impl JournalCommit {
     /// Parses a commit block, block `number` of the journal. [`Self::verify_block`] and
     /// [`Self::verify_transaction`] check the checksums.
+    ///
+    /// # Errors
+    /// A block of another kind, too few bytes, or an unknown kind of transaction checksum.
     pub fn parse(block: &[u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Commit, place)?;
@@ -78,6 +81,9 @@ impl JournalCommit {
     }
 
     /// Checks the block's own checksum, if the journal has them.
+    ///
+    /// # Errors
+    /// Another checksum.
     pub fn verify_block(block: &[u8], layout: &JournalLayout, number: u32) -> Result<(), Corrupt> {
         let place = Place::JournalBlock(number);
         if !layout.checksums.in_every_block() {
@@ -91,6 +97,9 @@ impl JournalCommit {
 
     /// Under [`JournalChecksums::Commit`], checks the computed checksum of a transaction against
     /// its commit block, block `number` of the journal.
+    ///
+    /// # Errors
+    /// Another checksum; a commit block without one always passes.
     pub fn verify_transaction(&self, computed: u32, number: u32) -> Result<(), Corrupt> {
         match self.transaction_crc {
             Some(stored) if stored != computed => {

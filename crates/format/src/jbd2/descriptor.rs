@@ -70,6 +70,9 @@ pub struct JournalTag {
 impl JournalTag {
     /// Checks a data block, as stored in block `number` of the journal, if the journal has block
     /// checksums.
+    ///
+    /// # Errors
+    /// Another checksum.
     pub fn verify_data(
         &self,
         layout: &JournalLayout,
@@ -112,6 +115,9 @@ impl<'a> JournalTags<'a> {
     /// checks its checksum.
     ///
     /// Like Linux, accepts a block whose tags run to its end without [`TagFlags::LAST`].
+    ///
+    /// # Errors
+    /// A block of another kind, or too few bytes.
     pub fn parse(block: &'a [u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Descriptor, place)?;

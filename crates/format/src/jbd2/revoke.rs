@@ -22,6 +22,9 @@ pub struct JournalRevokes<'a> {
 impl<'a> JournalRevokes<'a> {
     /// Parses a revoke block, block `number` of the journal. [`JournalLayout::verify_tail`] checks
     /// its checksum.
+    ///
+    /// # Errors
+    /// A block of another kind, too few bytes, or an `r_count` that the block has no room for.
     pub fn parse(block: &'a [u8], layout: &JournalLayout, number: u32) -> Result<Self, Corrupt> {
         let place = Place::JournalBlock(number);
         let sequence = JournalBlockHeader::expect(block, JournalBlockKind::Revoke, place)?;

@@ -156,6 +156,9 @@ impl JournalSuperblock {
 
     /// Parses the first 1024 bytes of the journal's first block. [`Self::verify_checksum`] checks
     /// its checksum.
+    ///
+    /// # Errors
+    /// Another magic number or kind of block, or fields that contradict each other.
     pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
         let place = Place::JournalSuperblock;
         let Ok((raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
@@ -229,6 +232,9 @@ impl JournalSuperblock {
     }
 
     /// Checks the checksum, if the journal's blocks have them.
+    ///
+    /// # Errors
+    /// Another checksum, or an unknown kind of checksum.
     pub fn verify_checksum(&self) -> Result<(), Corrupt> {
         if !self.layout().checksums.in_every_block() {
             return Ok(());

@@ -45,6 +45,9 @@ pub struct XattrBlock<'a> {
 
 impl<'a> XattrBlock<'a> {
     /// Parses `block`, which `inode` refers to by `number`.
+    ///
+    /// # Errors
+    /// Another magic number, more than one block, or entries as in [`Xattrs::parse_inode`].
     pub fn parse(block: &'a [u8], inode: InodeNumber, number: VolumeBlock) -> Result<Self, Corrupt> {
         let place = Place::XattrBlock(inode, number);
         let Ok((raw, _)) = RawXattrBlockHeader::ref_from_prefix(block) else {
@@ -81,6 +84,9 @@ pub(super) fn hash_entries(hashes: impl IntoIterator<Item = u32>) -> u32 {
 }
 
 /// Checks the checksum of a block on a volume with `metadata_csum`.
+///
+/// # Errors
+/// Another checksum, or too few bytes.
 pub fn verify_xattr_block(
     block: &[u8],
     inode: InodeNumber,

@@ -137,6 +137,9 @@ impl<'a> Xattrs<'a> {
 
     /// Parses the bytes after an inode's fixed part, from 128 + `i_extra_isize` to the inode's end.
     /// All zeros, or too little space, mean no attributes.
+    ///
+    /// # Errors
+    /// Another magic number, a NUL in a name, or an entry or value that leaves the area.
     pub fn parse_inode(area: &'a [u8], inode: InodeNumber) -> Result<Self, Corrupt> {
         let place = Place::InodeXattrs(inode);
         let Some((magic, base)) = area.split_first_chunk::<4>() else { return Ok(Self::EMPTY) };
@@ -235,6 +238,9 @@ impl<'a> Xattrs<'a> {
 
 /// Replaces the inodes that hold values of an area, whose entries begin at byte `first`, with those
 /// chosen by `number`. Hashes stay: they depend on the values, not on the inode numbers.
+///
+/// # Errors
+/// The first error of `number`; the entries before it are changed.
 pub fn set_value_inodes<E>(
     area: &mut [u8],
     first: usize,

@@ -39,6 +39,9 @@ pub fn xattr_space<'a>(xattrs: impl IntoIterator<Item = &'a Xattr<'a>>) -> usize
 
 /// Fills the bytes after an inode's fixed part, from 128 + `i_extra_isize` to the inode's end, in
 /// the given order. Without attributes the area is zeroed.
+///
+/// # Errors
+/// An invalid name, or too little space; the area is unchanged.
 pub fn write_inode_xattrs(area: &mut [u8], xattrs: &[Xattr<'_>]) -> Result<(), XattrWriteError> {
     if xattrs.is_empty() {
         area.fill(0);
@@ -56,6 +59,9 @@ pub fn write_inode_xattrs(area: &mut [u8], xattrs: &[Xattr<'_>]) -> Result<(), X
 
 /// Fills a block, shared by `references` inodes, with attributes in ascending order of names.
 /// `seed` is given on a volume with `metadata_csum`.
+///
+/// # Errors
+/// An invalid name, names out of order, or too little space; the block is unchanged.
 pub fn write_xattr_block(
     block: &mut [u8],
     xattrs: &[Xattr<'_>],

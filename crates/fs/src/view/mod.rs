@@ -390,6 +390,9 @@ pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::
 
 /// Reads and checks the superblock at byte `offset` of a device, regardless of its features. The
 /// primary one is at 1,024.
+///
+/// # Errors
+/// It cannot be read, is corrupt, or lies behind the device's end.
 pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
     let limits = device.limits();
     if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {

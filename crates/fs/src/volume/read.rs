@@ -33,6 +33,9 @@ impl Volume {
 
     /// Reads an inode. On a volume open for writing, an inode in use is returned with its latest
     /// changes. For a free inode, decodes the bytes on disk.
+    ///
+    /// # Errors
+    /// A number that the volume does not have, or an inode that is corrupt or cannot be read.
     pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
         self.view.inode(number).await
     }
@@ -107,11 +110,17 @@ impl Volume {
     }
 
     /// Returns all names of a directory except `.` and `..`, in storage order.
+    ///
+    /// # Errors
+    /// Not a directory, or one that is corrupt or cannot be read.
     pub async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
         self.view.list(dir).await
     }
 
     /// Looks up a name in a directory, including `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Self::list`]. A name that does not exist is `None`.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
         let Some(stored) = &self.stored else { return self.view.lookup(dir, name).await };
         if let Some(known) = stored.names.get(dir.number, name) {
@@ -127,6 +136,11 @@ impl Volume {
     /// Resolves an absolute path as `path_resolution(7)` describes. `..` never goes above the root.
     /// Every component but the last must be a directory, and so must the last before a trailing
     /// slash.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`](crate::Error::NotFound),
+    /// [`Error::NotADirectory`](crate::Error::NotADirectory), [`Error::Loop`](crate::Error::Loop),
+    /// or a directory that is corrupt or cannot be read.
     pub async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         self.view.resolve(path, follow).await
     }
@@ -141,6 +155,9 @@ impl Volume {
 
     /// Returns all attributes of an inode, sorted by name, except those that Linux keeps to itself
     /// (inline data, encryption).
+    ///
+    /// # Errors
+    /// Attributes that are corrupt or cannot be read.
     pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         self.view.xattrs(inode).await
     }
@@ -175,6 +192,10 @@ impl Volume {
     /// Reads a regular file from start to end with several reads in flight, reporting sparse ranges
     /// as such. On a volume open for writing, the stream ends at the file's current size, and each
     /// chunk has the contents at the time it is read.
+    ///
+    /// # Errors
+    /// [`Error::Encrypted`](crate::Error::Encrypted), a size that no file can have, or, on a volume
+    /// open for writing, an inode that is corrupt or cannot be read.
     pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
         let (number, kind) = (inode.number, inode.kind());
         let stream = FileStream::stored(&self.view, inode)?;
@@ -187,6 +208,9 @@ impl Volume {
     }
 
     /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// Not a symbolic link, or a target that is encrypted, corrupt or cannot be read.
     pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         self.view.read_link(inode).await
     }

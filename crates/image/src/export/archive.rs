@@ -54,6 +54,9 @@ enum Encoder {
 impl Archive {
     /// Starts an archive that will appear at `path`, or where a symbolic link there leads, with the
     /// permissions of a file that it replaces. An existing pipe or device is written in place.
+    ///
+    /// # Errors
+    /// The file or its folder cannot be written, or links lead in a circle.
     pub fn create(path: &Path, compression: Compression) -> io::Result<Self> {
         let in_place = path.metadata().is_ok_and(|there| !there.is_file());
         let (file, pending): (File, _) = if in_place {
@@ -73,6 +76,9 @@ impl Archive {
     }
 
     /// Completes the archive and gives it its name.
+    ///
+    /// # Errors
+    /// The rest cannot be written, or the name not be given; a file under the name stays as it was.
     pub fn finish(self) -> io::Result<()> {
         let file = match self.encoder {
             Encoder::None(file) => file,

@@ -30,6 +30,9 @@ impl<W: Write + Send> TraceFile<W> {
     }
 
     /// Flushes the output, or returns the first error of an earlier write.
+    ///
+    /// # Errors
+    /// The output cannot be written, now or earlier.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         match state.error.take() {

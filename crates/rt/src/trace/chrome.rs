@@ -25,6 +25,9 @@ impl<W: Write + Send> ChromeSink<W> {
     }
 
     /// Ends the array and flushes. Returns the first error met while writing.
+    ///
+    /// # Errors
+    /// An event was not written, now or earlier.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         let open = if state.started { "" } else { "[" };

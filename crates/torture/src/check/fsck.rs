@@ -40,6 +40,9 @@ impl Fsck {
 
     /// Runs `e2fsck -fn`, which must print nothing except its five passes and the summary: exit
     /// code 0 hides a lot.
+    ///
+    /// # Errors
+    /// The image cannot be written, or e2fsck not be run.
     pub fn check(&self, image: &Image) -> io::Result<Verdict> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
@@ -48,6 +51,9 @@ impl Fsck {
 
     /// Runs `e2fsck -fy`. Returns the repaired disk, and a complaint if e2fsck gave up or repaired
     /// anything beyond replaying the journal and finishing orphans.
+    ///
+    /// # Errors
+    /// As [`Fsck::check`], or the repaired image cannot be read.
     pub fn repair(&self, image: &Image) -> io::Result<(Image, Verdict)> {
         self.repair_with(image, is_expected, false)
     }
@@ -89,6 +95,9 @@ impl Fsck {
     /// removes something, and checks the result with `-fn`.
     ///
     /// A crash may leave unused space, wrong counts, and inodes without a name.
+    ///
+    /// # Errors
+    /// As [`Fsck::repair`].
     pub fn repair_unlogged(&self, image: &Image) -> io::Result<(Image, Verdict)> {
         self.repair_with(image, is_harmless, true)
     }

@@ -18,6 +18,9 @@ pub struct LoopMount {
 
 impl LoopMount {
     /// Creates a directory for images and mounts, in memory if possible.
+    ///
+    /// # Errors
+    /// The directory cannot be created.
     pub fn new() -> io::Result<Self> {
         let scratch = Scratch::new()?;
         let mount = scratch.folder().join("mount");
