@@ -1,6 +1,7 @@
 //! Tests of the tree's rules.
 
 mod arrows;
+mod casts;
 mod circles;
 mod gate;
 mod licences;
