@@ -165,6 +165,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The first run of bytes at or after `from_bytes` that may contain anything but zeros, or
     /// `None` if only holes follow. Lets a reader skip holes. Devices that do not know return
     /// everything that follows.
+    ///
+    /// # Errors
+    /// The device cannot be asked.
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
         let capacity = self.limits().capacity_bytes;
         Ok((from_bytes < capacity).then_some(from_bytes..capacity))
@@ -221,6 +224,9 @@ impl Future for Ended {
 }
 
 /// Reads `len` bytes at `start` into new memory. Submits immediately, before the first poll.
+///
+/// # Errors
+/// The device's error for the read.
 pub fn read(
     device: &dyn Device,
     start: Sector,
@@ -248,6 +254,9 @@ pub fn write(
 }
 
 /// Writes several pieces of memory to consecutive sectors.
+///
+/// # Errors
+/// The device's error for the write, which may have been made in part.
 pub fn write_segments(
     device: &dyn Device,
     start: Sector,
@@ -258,6 +267,9 @@ pub fn write_segments(
 }
 
 /// Makes all writes that completed earlier durable.
+///
+/// # Errors
+/// The device's error for the flush; any of those writes may be lost.
 pub fn flush(device: &dyn Device) -> impl Future<Output = Result<(), IoError>> + use<> {
     let ended = execute(device, Bio::range(Op::Flush, Sector(0), 0));
     async move { ended.await.1 }
@@ -265,6 +277,9 @@ pub fn flush(device: &dyn Device) -> impl Future<Output = Result<(), IoError>> +
 
 /// Tells the device that a range is no longer needed. What it reads as afterwards is up to the
 /// device.
+///
+/// # Errors
+/// The device's error for the discard.
 pub fn discard(
     device: &dyn Device,
     start: Sector,

@@ -33,6 +33,9 @@ pub struct InlineData<'a> {
 impl<'a> InlineData<'a> {
     /// From an inode's block map, its in-inode attributes, and its size in bytes, which must not
     /// exceed the stored data.
+    ///
+    /// # Errors
+    /// A larger size, or an attribute whose value is in an inode of its own.
     pub fn parse(
         i_block: &'a [u8; INLINE_HEAD_BYTES],
         xattrs: &Xattrs<'a>,

@@ -121,6 +121,9 @@ pub trait World: Send + Sync {
     /// Takes over a task.
     fn spawn(&self, name: &str, class: Class, future: TaskFuture);
     /// Runs the world until `main` completes.
+    ///
+    /// # Errors
+    /// In a virtual world: a call from within it, a deadlock, or a charge without a price.
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError>;
     /// Charges the running task.
     fn charge(&self, charge: Charge);
