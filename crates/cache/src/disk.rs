@@ -105,6 +105,9 @@ impl Disk {
 
     /// Flushes the device's cache, which makes completed writes durable. For a file system's own
     /// writes. A failure is reported by every file written since the last successful flush.
+    ///
+    /// # Errors
+    /// The device's error.
     pub async fn flush(&self) -> Result<()> {
         self.state.flushes.flush().await
     }

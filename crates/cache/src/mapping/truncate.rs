@@ -44,6 +44,9 @@ impl Mapping {
     ///
     /// Call it before freeing the range's blocks, with the [exclusion](Mapping::exclude) of the
     /// range held. When it returns, no write to the blocks is in flight.
+    ///
+    /// # Errors
+    /// A page at an edge of the range cannot be loaded.
     pub async fn punch(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let bytes = bytes.into();
         let end = bytes.end.min(self.size());

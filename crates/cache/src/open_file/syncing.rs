@@ -22,6 +22,9 @@ impl CachedOpenFile {
 
     /// Writes back a range and waits, without flushing the device (`sync_file_range(2)`). Not
     /// durable yet.
+    ///
+    /// # Errors
+    /// As [`OpenFile::sync`].
     pub async fn sync_range(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let bytes = bytes.into();
         let unit = PAGE.max(self.file.backing.block_bytes().into());
