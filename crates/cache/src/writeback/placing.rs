@@ -65,9 +65,9 @@ impl Drop for Submission<'_> {
 impl WriteRun {
     /// Starts the write: places the pages and submits bios for them. If the backing must wait for
     /// that, a task goes on. Errors go to the file's log.
-    pub(super) fn start(self) {
+    pub(super) fn start(self: Arc<Self>) {
         let rt = self.file.core.rt.clone();
-        let mut work = Box::pin(Arc::new(self).submit());
+        let mut work = Box::pin(self.submit());
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             drop(rt.spawn("write-back", Class::Normal, work));
         }

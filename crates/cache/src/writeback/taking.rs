@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(super) enum Taken {
     /// A run, now under write-back.
-    Run(WriteRun),
+    Run(Arc<WriteRun>),
     /// This page is dirty, but its previous contents are in flight.
     InFlight(u64),
     /// This page is dirty, but a task is changing it.
@@ -105,15 +105,18 @@ impl CachedFile {
         let step = visiting.visit.step(DirtyAhead { run_pages, left_pages: left, most_pages });
         // Take nothing before the last yield: the caller may go away there.
         visiting.before_taking(step).await;
-        let mut taken = self.take_dirty(range, step.take_pages, window);
-        if let (Taken::Run(run), Some(bio_pages)) = (&mut taken, step.bio_pages) {
-            (run.bio_pages, run.is_whole_bios) = (bio_pages.max(1), true);
-        }
-        taken
+        self.take_dirty(range, step.take_pages, step.bio_pages, window)
     }
 
-    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` pages.
-    pub(super) fn take_dirty(self: &Arc<Self>, range: PageRange, max_pages: u64, window: &Window) -> Taken {
+    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` pages. With
+    /// `bio_pages`, its bios have this length and are not merged with others.
+    pub(super) fn take_dirty(
+        self: &Arc<Self>,
+        range: PageRange,
+        max_pages: u64,
+        bio_pages: Option<u64>,
+        window: &Window,
+    ) -> Taken {
         let mut pages = self.lock_pages();
         let size = self.size();
         let retries = self.disk.retries.load(Ordering::SeqCst);
@@ -140,15 +143,15 @@ impl CachedFile {
         let started = self.core.rt.now();
         let flush_failures = self.disk.flushes.failures();
         self.core.rt.charge(Cost::PageDirty(count));
-        Taken::Run(WriteRun {
+        Taken::Run(Arc::new(WriteRun {
             file: self.clone(),
             first,
             frames,
             quarters,
             size_bytes,
             end_bytes: in_blocks.min(self.backing.end_bytes().max(size_bytes)),
-            bio_pages: self.core.settings.bio_pages,
-            is_whole_bios: false,
+            bio_pages: bio_pages.map_or(self.core.settings.bio_pages, |pages| pages.max(1)),
+            is_whole_bios: bio_pages.is_some(),
             flags: window.flags,
             batch: window.batch.clone(),
             in_flight: window.in_flight.clone(),
@@ -159,7 +162,7 @@ impl CachedFile {
             charge: Mutex::new(Some(charge)),
             bios_left: AtomicUsize::new(1),
             progress: Mutex::default(),
-        })
+        }))
     }
 }
 
@@ -228,7 +231,7 @@ mod tests {
         let hook = move || appender.try_write(3000, &[2; 10]).expect("the page is there and dirty");
         BEFORE_TAKING.set(Some(Box::new(hook)));
         let mut window = Window::new(&mapping.0.core, &mapping.0.disk, BioFlags::SYNC);
-        let Taken::Run(run) = mapping.0.take_dirty(PageRange::ALL, 16, &window) else {
+        let Taken::Run(run) = mapping.0.take_dirty(PageRange::ALL, 16, None, &window) else {
             panic!("a page is dirty")
         };
         assert_eq!(mapping.dirty_pages(), 0, "no later run has the bytes");
@@ -277,7 +280,7 @@ mod tests {
         let mapping = disk.mapping(Arc::new(Places::default()), 1, 0);
         rt.block_on(mapping.open().write(0, &[1; PAGE_BYTES])).expect("no panic").expect("room");
         let mut window = Window::new(&mapping.0.core, &mapping.0.disk, BioFlags::SYNC);
-        let take = |window: &Window| match mapping.0.take_dirty(PageRange::ALL, 1, window) {
+        let take = |window: &Window| match mapping.0.take_dirty(PageRange::ALL, 1, None, window) {
             Taken::Run(run) => run,
             other => panic!("a page is dirty, and nobody has it: {other:?}"),
         };

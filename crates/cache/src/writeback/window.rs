@@ -32,7 +32,7 @@ impl Window {
     }
 
     /// Starts a run that was taken for this window.
-    pub(super) fn push(&mut self, run: WriteRun) {
+    pub(super) fn push(&mut self, run: Arc<WriteRun>) {
         self.in_flight.lock().pages += run.frames.len() as u64;
         self.batch.hold(|| run.start());
     }

@@ -93,7 +93,7 @@ fn a_cache_that_is_dropped_flushes_what_it_writes_back() {
     let gate = Gate::volatile(1 << 20);
     let disk = cache.attach(gate.clone());
     let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), MIB)), 1, 0);
-    run(&rt, mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
+    run(rt, mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
     gate.fail_flushes.store(1, Ordering::SeqCst);
     drop((cache, disk, mapping));
     sleep(rt, 60_000);

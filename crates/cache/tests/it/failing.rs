@@ -63,7 +63,7 @@ fn unflushed(rt: &Rt) -> (PageCache, Disk, Arc<Gate>, Mapping) {
     let disk = cache.attach(gate.clone());
     let mapping = file(&disk, 0, 0);
     let opened = mapping.open();
-    run(&rt, opened.write(0, b"data")).unwrap();
+    run(rt, opened.write(0, b"data")).unwrap();
     run(rt, opened.sync_range(..)).unwrap();
     (cache, disk, gate, mapping)
 }
@@ -208,8 +208,8 @@ fn filled(rt: &Rt, frames: u64) -> (PageCache, [Disk; 2], [Arc<Gate>; 2], Mappin
     // share.
     let proven = mapping.open();
     for _ in 0..8 {
-        run(&rt, proven.write(0, &[1; 16 * PAGE_BYTES])).unwrap();
-        run(&rt, proven.sync()).unwrap();
+        run(rt, proven.write(0, &[1; 16 * PAGE_BYTES])).unwrap();
+        run(rt, proven.sync()).unwrap();
     }
     drop(proven);
     gates[0].fail_writes.store(true, Ordering::SeqCst);
@@ -436,7 +436,7 @@ fn a_cache_is_gone_with_its_last_handle_whatever_is_dirty() {
         gate.fail_writes.store(fails, Ordering::SeqCst);
         let disk = cache.attach(gate.clone());
         for n in 0..3 {
-            run(&rt, file(&disk, n, 0).open().write(0, &[1; 8 * PAGE_BYTES])).unwrap();
+            run(rt, file(&disk, n, 0).open().write(0, &[1; 8 * PAGE_BYTES])).unwrap();
         }
         Arc::downgrade(&gate)
     };
