@@ -13,7 +13,7 @@ const MOST: [(&str, usize); 17] = [
     ("cli", 3),
     ("extant", 1),
     ("format", 3),
-    ("fs", 14),
+    ("fs", 8),
     ("fuse", 10),
     ("history", 13),
     ("image", 1),

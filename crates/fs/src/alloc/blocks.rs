@@ -7,7 +7,9 @@ use crate::journal::Handle;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::{Error, Result};
 use extant_cache::accounts::Shrink;
-use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, set_bits};
+use extant_format::{
+    Corrupt, Group, GroupFlags, InodeNumber, Place, UintExt, VolumeBlock, clear_bits, set_bits,
+};
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 
@@ -33,7 +35,7 @@ impl Allocated {
     /// The first block of each cluster, since each metadata block gets a cluster of its own.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = VolumeBlock> + use<> {
         let blocks = self.shared.sb().cluster_size().blocks();
-        (self.run.start.0..self.run.end().0).step_by(blocks as usize).map(VolumeBlock)
+        (self.run.start.0..self.run.end().0).step_by(blocks.to_usize()).map(VolumeBlock)
     }
 
     /// Splits off the first `blocks`, fewer than all, as a separate allocation. For volumes without
@@ -312,7 +314,7 @@ impl Shared {
         let free = match &bitmap {
             Bitmap::Logged(block) => {
                 let bytes = block.bytes();
-                let used = clusters.div_ceil(8) as usize;
+                let used = clusters.div_ceil(8).to_usize();
                 let mut own = own;
                 self.layout.mark_private(&mut own, sb, group);
                 if own[..used].iter().zip(&*bytes).any(|(own, read)| own & !read != 0) {
@@ -435,7 +437,7 @@ fn count_free_within(bitmap: &[u8], start: u32, end: u32) -> u32 {
     let last = (end - 1) / 8;
     (start / 8..=last)
         .map(|n| {
-            let mut byte = bitmap[n as usize];
+            let mut byte = bitmap[n.to_usize()];
             if n == start / 8 {
                 byte |= (1 << (start % 8)) - 1;
             }

@@ -9,7 +9,7 @@
 
 use super::runs::{FreeRuns, Span};
 use crate::meta::PhysicalRun;
-use extant_format::{BlockRange, ClusterSize, Group, InodeNumber, Superblock, VolumeBlock};
+use extant_format::{BlockRange, ClusterSize, Group, InodeNumber, Superblock, UintExt, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many blocks are wanted, and where.
@@ -118,7 +118,7 @@ impl Groups {
 
     /// Allocatable clusters of a group: from its index if loaded, else from the descriptor.
     pub(crate) fn free(&self, group: Group) -> u32 {
-        match &self.groups[group.0 as usize] {
+        match &self.groups[group.0.to_usize()] {
             State::Unloaded { free, .. } => *free,
             State::Loaded { runs, .. } => runs.free(),
             State::Bad => 0,
@@ -126,16 +126,16 @@ impl Groups {
     }
 
     pub(crate) fn is_loaded(&self, group: Group) -> bool {
-        !matches!(self.groups[group.0 as usize], State::Unloaded { .. })
+        !matches!(self.groups[group.0.to_usize()], State::Unloaded { .. })
     }
 
     pub(crate) fn is_bad(&self, group: Group) -> bool {
-        matches!(self.groups[group.0 as usize], State::Bad)
+        matches!(self.groups[group.0.to_usize()], State::Bad)
     }
 
     /// Builds a group's index from its bitmap, unless it already has one.
     pub(crate) fn load(&mut self, group: Group, bitmap: &[u8], clusters: u32) {
-        let state = &mut self.groups[group.0 as usize];
+        let state = &mut self.groups[group.0.to_usize()];
         if matches!(state, State::Unloaded { .. }) {
             *state = State::Loaded { runs: FreeRuns::from_bitmap(bitmap, clusters), users: 0 };
             self.loaded.insert(group.0);
@@ -148,7 +148,7 @@ impl Groups {
             self.windows.values().filter(|(at, _)| *at == group).map(|(_, span)| span.len).sum();
         self.windows.retain(|_, (at, _)| *at != group);
         let lost = self.free(group) + windowed;
-        self.groups[group.0 as usize] = State::Bad;
+        self.groups[group.0.to_usize()] = State::Bad;
         self.loaded.remove(&group.0);
         lost
     }
@@ -156,7 +156,7 @@ impl Groups {
     /// Forgets the index of a group whose bitmap contradicts its descriptor, which counts `free`
     /// clusters.
     pub(crate) fn reject(&mut self, group: Group, free: u32) {
-        self.groups[group.0 as usize] = State::Unloaded { free, longest: free };
+        self.groups[group.0.to_usize()] = State::Unloaded { free, longest: free };
         self.loaded.remove(&group.0);
     }
 
@@ -197,8 +197,8 @@ impl Groups {
 
     fn find(&mut self, request: Request) -> Step {
         let (goal_group, at) = self.locate(request.goal);
-        let goal_group = if (goal_group.0 as usize) < self.groups.len() { goal_group } else { Group(0) };
-        match &self.groups[goal_group.0 as usize] {
+        let goal_group = if goal_group.0.to_usize() < self.groups.len() { goal_group } else { Group(0) };
+        match &self.groups[goal_group.0.to_usize()] {
             State::Unloaded { free, .. } if *free > 0 => return Step::Load(goal_group),
             State::Loaded { runs, .. } => {
                 if let Some(span) = runs.exact(at, self.widened(request)) {
@@ -213,7 +213,7 @@ impl Groups {
             [(enough, LOADS_FOR_WHOLE), (enough.div_ceil(8), LOADS_FOR_PART), (1, u32::MAX)]
         {
             for n in 0..self.groups.len() {
-                let group = (goal_group.0 as usize + n) % self.groups.len();
+                let group = (goal_group.0.to_usize() + n) % self.groups.len();
                 match &self.groups[group] {
                     State::Unloaded { longest, .. } if *longest >= min && request.loads < loads_max => {
                         return Step::Load(Group(group as u32));
@@ -244,7 +244,7 @@ impl Groups {
 
     /// Takes a span for a request. Whatever exceeds the request becomes the file's window.
     fn take(&mut self, group: Group, span: Span, request: Request) -> Step {
-        if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
+        if let State::Loaded { runs, users } = &mut self.groups[group.0.to_usize()] {
             runs.take(span);
             *users += 1;
         }
@@ -273,14 +273,14 @@ impl Groups {
     /// are allocated but not logged, freed by a transaction that is not durable, or about to be
     /// freed.
     pub(crate) fn pin(&mut self, group: Group) {
-        if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
+        if let State::Loaded { users, .. } = &mut self.groups[group.0.to_usize()] {
             *users += 1;
         }
     }
 
     /// Ends a [`Self::pin`] once the allocation is logged, so that the bitmap has all of it.
     pub(crate) fn release(&mut self, group: Group) {
-        if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
+        if let State::Loaded { users, .. } = &mut self.groups[group.0.to_usize()] {
             *users -= 1;
         }
     }
@@ -288,7 +288,7 @@ impl Groups {
     /// The first allocatable clusters of a loaded group at or after its cluster `at`, in a run of
     /// at least `min`, up to `most` of them.
     pub(crate) fn next_free(&self, group: Group, at: u32, min: u32, most: u32) -> Option<PhysicalRun> {
-        let State::Loaded { runs, .. } = &self.groups[group.0 as usize] else { return None };
+        let State::Loaded { runs, .. } = &self.groups[group.0.to_usize()] else { return None };
         let span = runs.next(at, min)?;
         Some(self.run(group, Span::new(span.start, span.len.min(most))))
     }
@@ -296,7 +296,7 @@ impl Groups {
     /// Takes a run within one group, all of which is allocatable.
     pub(crate) fn take_run(&mut self, run: PhysicalRun) {
         let (group, start) = self.locate(run.start);
-        if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
+        if let State::Loaded { runs, users } = &mut self.groups[group.0.to_usize()] {
             runs.take(Span::new(start, (run.blocks >> self.cluster.log2()) as u32));
             *users += 1;
         }
@@ -304,7 +304,7 @@ impl Groups {
 
     /// Makes a span allocatable again. Returns `false` in a damaged group, where it is lost.
     pub(crate) fn give(&mut self, group: Group, span: Span) -> bool {
-        match &mut self.groups[group.0 as usize] {
+        match &mut self.groups[group.0.to_usize()] {
             State::Loaded { runs, users } => {
                 runs.give(span);
                 *users -= 1;
@@ -317,12 +317,12 @@ impl Groups {
 
     /// Approximate memory of all indexes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.runs() as u64 * RUN_BYTES
+        self.runs().to_u64() * RUN_BYTES
     }
 
     /// Forgets unused indexes until about `bytes` bytes are freed. Returns their groups.
     pub(crate) fn give_back(&mut self, bytes: u64) -> Vec<Group> {
-        let most = self.runs().saturating_sub(bytes.div_ceil(RUN_BYTES) as usize);
+        let most = self.runs().saturating_sub(bytes.div_ceil(RUN_BYTES).to_usize());
         self.shrink(usize::MAX, most, None)
     }
 
@@ -350,7 +350,7 @@ impl Groups {
     }
 
     fn runs_of(&self, group: Group) -> usize {
-        if let State::Loaded { runs, .. } = &self.groups[group.0 as usize] { runs.runs() } else { 0 }
+        if let State::Loaded { runs, .. } = &self.groups[group.0.to_usize()] { runs.runs() } else { 0 }
     }
 
     /// Number of runs in all indexes.
@@ -360,7 +360,7 @@ impl Groups {
 
     /// Forgets a group's index. Returns `false` if it is in use or not loaded.
     pub(crate) fn unload(&mut self, group: Group) -> bool {
-        let state = &mut self.groups[group.0 as usize];
+        let state = &mut self.groups[group.0.to_usize()];
         let State::Loaded { runs, users: 0 } = state else { return false };
         *state = State::Unloaded { free: runs.free(), longest: runs.longest() };
         self.loaded.remove(&group.0);

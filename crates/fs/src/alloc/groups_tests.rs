@@ -1,4 +1,5 @@
 use super::*;
+use extant_format::UintExt;
 use proptest::prelude::*;
 
 /// A volume with one bit per block, and the groups under test.
@@ -11,7 +12,7 @@ struct Model {
 impl Model {
     fn new(per_group: u32, used: Vec<bool>) -> Self {
         let free =
-            used.chunks(per_group as usize).map(|group| group.iter().filter(|used| !**used).count() as u32);
+            used.chunks(per_group.to_usize()).map(|group| group.iter().filter(|used| !**used).count() as u32);
         let groups = free.map(|free| State::Unloaded { free, longest: free }).collect();
         let groups = Groups {
             groups,
@@ -25,7 +26,7 @@ impl Model {
     }
 
     fn bitmap(&self, group: Group) -> (Vec<u8>, u32) {
-        let bits = self.used.chunks(self.per_group as usize).nth(group.0 as usize).unwrap();
+        let bits = self.used.chunks(self.per_group.to_usize()).nth(group.0.to_usize()).unwrap();
         let mut bitmap = vec![0u8; bits.len().div_ceil(8)];
         for (n, _) in bits.iter().enumerate().filter(|(_, used)| **used) {
             bitmap[n / 8] |= 1 << (n % 8);
@@ -45,7 +46,7 @@ impl Model {
                 }
                 Step::Run(run) => {
                     for block in run.start.0..run.end().0 {
-                        let used = &mut self.used[block as usize - 1];
+                        let used = &mut self.used[block.to_usize() - 1];
                         assert!(!*used, "block {block} has two owners");
                         *used = true;
                     }
@@ -62,7 +63,7 @@ impl Model {
     }
 
     fn give(&mut self, run: PhysicalRun) {
-        self.used[run.start.0 as usize - 1..run.end().0 as usize - 1].fill(false);
+        self.used[run.start.0.to_usize() - 1..run.end().0.to_usize() - 1].fill(false);
         let parts: Vec<_> = self.groups.split(run).collect();
         parts.into_iter().for_each(|(group, span)| assert!(self.groups.give(group, span)));
     }
@@ -87,7 +88,7 @@ fn extents(runs: &[PhysicalRun]) -> usize {
             _ => merged.push(*run),
         }
     }
-    merged.iter().map(|run| run.blocks.div_ceil(32768) as usize).sum()
+    merged.iter().map(|run| run.blocks.div_ceil(32768).to_usize()).sum()
 }
 
 fn write_file(model: &mut Model, file: u32, goal: u64, blocks: u32, chunk: u32) -> Vec<PhysicalRun> {
@@ -128,7 +129,7 @@ fn files_that_grow_side_by_side_do_not_interleave_block_by_block() {
         runs[file].push(run);
     }
     let extents = runs.each_ref().map(|runs| extents(runs));
-    assert!(extents.iter().all(|&n| n <= 1000 / WINDOW_MIN as usize + 1), "{extents:?}");
+    assert!(extents.iter().all(|&n| n <= 1000 / WINDOW_MIN.to_usize() + 1), "{extents:?}");
 }
 
 #[test]

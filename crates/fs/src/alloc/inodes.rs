@@ -3,7 +3,7 @@
 //! This code is pure, like [`super::groups`]. Numbers taken in memory but not yet logged are set
 //! here and not on the volume.
 
-use extant_format::{Group, bit, set_bits};
+use extant_format::{Group, UintExt, bit, set_bits};
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -69,12 +69,12 @@ impl InodeGroups {
 
     /// Free inodes of a group.
     pub(crate) fn free(&self, group: Group) -> u32 {
-        self.counts[group.0 as usize].free
+        self.counts[group.0.to_usize()].free
     }
 
     /// Directories of a group.
     pub(crate) fn dirs(&self, group: Group) -> u32 {
-        self.counts[group.0 as usize].dirs
+        self.counts[group.0.to_usize()].dirs
     }
 
     /// Free inodes and directories of all groups.
@@ -92,14 +92,14 @@ impl InodeGroups {
     }
 
     pub(crate) fn is_bad(&self, group: Group) -> bool {
-        self.counts[group.0 as usize].bad
+        self.counts[group.0.to_usize()].bad
     }
 
     /// Loads a group's bitmap, unless it is already loaded.
     pub(crate) fn load(&mut self, group: Group, bitmap: &[u8]) {
         let first = self.first.saturating_sub(group.0.saturating_mul(self.per_group)).min(self.per_group);
         self.loaded.entry(group.0).or_insert_with(|| {
-            let mut taken = bitmap[..(self.per_group as usize).div_ceil(8)].to_vec();
+            let mut taken = bitmap[..self.per_group.to_usize().div_ceil(8)].to_vec();
             set_bits(&mut taken, 0, first);
             Loaded { taken, from: first, users: 0 }
         });
@@ -107,7 +107,7 @@ impl InodeGroups {
 
     /// Stops allocating inodes from a group.
     pub(crate) fn set_bad(&mut self, group: Group) {
-        let counts = &mut self.counts[group.0 as usize];
+        let counts = &mut self.counts[group.0.to_usize()];
         let lost = u64::from(std::mem::take(&mut counts.free));
         (self.free, self.lost) = (self.free - lost, self.lost + lost);
         counts.bad = true;
@@ -116,18 +116,18 @@ impl InodeGroups {
     /// Takes the first free inode of a group.
     pub(crate) fn take(&mut self, group: Group) -> Take {
         let Some(loaded) = self.loaded.get_mut(&group.0) else { return Take::NotLoaded };
-        let counts = &mut self.counts[group.0 as usize];
+        let counts = &mut self.counts[group.0.to_usize()];
         if counts.free == 0 {
             return Take::Full;
         }
         let byte =
-            loaded.taken.iter().enumerate().skip(loaded.from as usize / 8).find(|(_, byte)| **byte != 0xff);
+            loaded.taken.iter().enumerate().skip(loaded.from.to_usize() / 8).find(|(_, byte)| **byte != 0xff);
         let Some((at, byte)) = byte.map(|(at, byte)| (at as u32, *byte)) else { return Take::Damaged };
         let index = at * 8 + byte.trailing_ones();
         if index >= self.per_group {
             return Take::Damaged;
         }
-        loaded.taken[at as usize] |= 1 << (index % 8);
+        loaded.taken[at.to_usize()] |= 1 << (index % 8);
         loaded.from = index + 1;
         loaded.users += 1;
         counts.free -= 1;
@@ -138,14 +138,14 @@ impl InodeGroups {
     /// Records that a taken inode has been logged.
     pub(crate) fn logged(&mut self, group: Group, is_dir: bool) {
         self.unpin(group);
-        self.counts[group.0 as usize].dirs += u32::from(is_dir);
+        self.counts[group.0.to_usize()].dirs += u32::from(is_dir);
         self.dirs += u64::from(is_dir);
     }
 
     /// Records that an inode was freed in the bitmap. [`Self::give`] makes its number available.
     pub(crate) fn freed(&mut self, group: Group, was_dir: bool) {
         self.pin(group);
-        let counts = &mut self.counts[group.0 as usize];
+        let counts = &mut self.counts[group.0.to_usize()];
         let was_dir = was_dir && counts.dirs > 0;
         counts.dirs -= u32::from(was_dir);
         self.dirs -= u64::from(was_dir);
@@ -156,10 +156,10 @@ impl InodeGroups {
         self.unpin(group);
         let Some(loaded) = self.loaded.get_mut(&group.0) else { return };
         debug_assert!(bit(&loaded.taken, index), "inode {index} of group {group} is free");
-        loaded.taken[index as usize / 8] &= !(1 << (index % 8));
+        loaded.taken[index.to_usize() / 8] &= !(1 << (index % 8));
         loaded.from = loaded.from.min(index);
-        if !self.counts[group.0 as usize].bad {
-            self.counts[group.0 as usize].free += 1;
+        if !self.counts[group.0.to_usize()].bad {
+            self.counts[group.0.to_usize()].free += 1;
             self.free += 1;
         }
     }

@@ -41,7 +41,8 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Charge, Shrink};
 use extant_format::{
-    Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, VolumeBlock,
+    Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, UintExt,
+    VolumeBlock,
 };
 use groups::{Groups, RUN_BYTES};
 use inodes::InodeGroups;
@@ -167,7 +168,7 @@ impl Allocator {
     /// Charges the memory of the free-extent indexes to an account of the cache of `disk`. The
     /// cache may have unused indexes forgotten.
     pub(crate) fn charge_to(&self, disk: &Disk) {
-        let limit_bytes = RUNS_KEPT as u64 * RUN_BYTES;
+        let limit_bytes = RUNS_KEPT.to_u64() * RUN_BYTES;
         let config = AccountConfig { name: "free extents", limit_bytes, pinned_bytes: limit_bytes };
         let account = disk.account(config);
         account.set_shrinker(Arc::downgrade(&self.shared) as Weak<dyn Shrink>);
@@ -211,7 +212,7 @@ impl Allocator {
         let sb = self.shared.store.shape();
         let counts = self.shared.space.counts();
         let free = counts.unpromised() << sb.cluster_size().log2();
-        let pending_inodes = self.shared.freed_inodes.lock().len() as u64;
+        let pending_inodes = self.shared.freed_inodes.lock().len().to_u64();
         Statfs {
             blocks: sb.blocks_count() - overhead_blocks(sb),
             free,

@@ -8,7 +8,7 @@ use crate::journal::{Handle, Tid};
 use crate::meta::{MetaBlock, MetaKind};
 use crate::{Error, Result};
 use extant_format::{
-    ChecksumSeed, Corrupt, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, VolumeBlock, bit,
+    ChecksumSeed, Corrupt, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, UintExt, VolumeBlock, bit,
     clear_bits, count_free, set_bits,
 };
 use std::sync::Arc;
@@ -316,7 +316,7 @@ impl Taken {
         let (size, block) = (u32::from(sb.inode_size()), sb.block_size().bytes());
         let per_block = block / size;
         let home = VolumeBlock(shared.descriptor(group).inode_table.0 + u64::from(index / per_block));
-        let at = (index % per_block * size) as usize;
+        let at = (index % per_block * size).to_usize();
         let homes = shared.join_fresh_tables(group, index, per_block);
         let fresh = FreshBlocks { shared: shared.clone(), homes };
         let table = match fresh.homes.is_empty() {

@@ -11,7 +11,7 @@ use super::tree::{HashRange, Path};
 use crate::xattr::in_inode;
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DxNode, FileBlock, HashVersion, INLINE_HEAD_BYTES, Inode, InodeNumber,
-    NameHash, Place, Superblock, XattrName, decode_record_bytes, dirent_bytes,
+    NameHash, Place, Superblock, UintExt, XattrName, decode_record_bytes, dirent_bytes,
 };
 use std::collections::BTreeMap;
 
@@ -156,7 +156,7 @@ pub(crate) fn first_entries(block: &[u8], dir: InodeNumber, max_inode: u32) -> R
 /// Like [`first_entries`], for an inline directory. Also checks its size.
 pub(crate) fn inline_parent(dir: &Inode, sb: &Superblock) -> Result<InodeNumber, Corrupt> {
     let value = in_inode(dir)?.value_range_in_inode(XattrName::INLINE_DATA).map_or(0, |range| range.len());
-    let room = (INLINE_HEAD_BYTES + value) as u64;
+    let room = (INLINE_HEAD_BYTES + value).to_u64();
     if dir.size() != room {
         let rule = "that of the room for names in the inode";
         return Err(Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule));

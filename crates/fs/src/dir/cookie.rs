@@ -9,7 +9,9 @@ use super::edit::names;
 use super::inline;
 use super::shape::{Blocks, Shape, Stop};
 use super::tree::Path;
-use extant_format::{DxRoot, FileBlock, FileKind, HashVersion, Inode, InodeNumber, NameHash, dirent_bytes};
+use extant_format::{
+    DxRoot, FileBlock, FileKind, HashVersion, Inode, InodeNumber, NameHash, UintExt, dirent_bytes,
+};
 
 /// A position in a directory; 0 is the start. Stays valid when the volume is closed and reopened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,7 +110,7 @@ pub(crate) fn list_inline(
             let all = [(dot, &b"."[..], kind), (dotdot, b"..", kind)];
             for (inode, name, kind) in all.into_iter().chain(inline::names(shape.leaf, dir)?) {
                 list.push((Cookie(at), name, inode, kind));
-                at += dirent_bytes(name.len()) as u64;
+                at += dirent_bytes(name.len()).to_u64();
             }
         }
     }
@@ -191,7 +193,7 @@ fn list_linear(
     from: Cookie,
     emit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<Cookie, Stop> {
-    let block_bytes = shape.block_bytes as u64;
+    let block_bytes = shape.block_bytes.to_u64();
     let Some(at) = u32::try_from(from.0 / block_bytes).ok().filter(|at| *at < shape.blocks) else {
         return Ok(Cookie::END);
     };
@@ -199,11 +201,11 @@ fn list_linear(
     let at = FileBlock(at);
     let bytes = blocks.get(at)?;
     for entry in names(shape, at, &bytes)? {
-        if start + (entry.offset as u64) < from.0 {
+        if start + entry.offset.to_u64() < from.0 {
             continue;
         }
         // Not the end of its record, because a name may be added in the free space after it.
-        let next = Cookie(start + entry.offset as u64 + 1);
+        let next = Cookie(start + entry.offset.to_u64() + 1);
         let kind = shape.leaf.kind(&entry);
         if !emit(Listed { name: entry.name, inode: InodeNumber(entry.inode), kind, next }) {
             return Ok(next);

@@ -7,7 +7,7 @@
 use super::leaf::Damaged;
 use super::shape::{Blocks, Shape, Stop};
 use extant_cache::accounts::{Account, Charge};
-use extant_format::FileBlock;
+use extant_format::{FileBlock, UintExt};
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 use std::hash::BuildHasher;
@@ -50,7 +50,7 @@ impl NameIndex {
     }
 
     fn memory_bytes(&self) -> u64 {
-        (self.names.allocation_size() + self.room.most.capacity() * size_of::<u32>()) as u64
+        (self.names.allocation_size() + self.room.most.capacity() * size_of::<u32>()).to_u64()
     }
 
     fn add(&mut self, at: FileBlock, name: &[u8]) {
@@ -107,7 +107,7 @@ struct RoomTree {
 
 impl RoomTree {
     fn set(&mut self, at: FileBlock, room: u32) {
-        let at = at.0 as usize;
+        let at = at.0.to_usize();
         let half = self.most.len() / 2;
         if at >= half {
             let wider = (at + 1).next_power_of_two();

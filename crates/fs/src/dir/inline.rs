@@ -7,7 +7,7 @@
 use super::leaf::{Damaged, Entry, LeafFormat};
 use crate::xattr::in_inode;
 use extant_format::{
-    Corrupt, FileBlock, FileKind, INLINE_HEAD_BYTES, INLINE_PARENT_BYTES, Inode, InodeNumber, Place,
+    Corrupt, FileBlock, FileKind, INLINE_HEAD_BYTES, INLINE_PARENT_BYTES, Inode, InodeNumber, Place, UintExt,
     XattrName, dirent_bytes,
 };
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) enum InlineLooked {
 /// The range of `system.data`'s value in the inode's tail, up to the directory's size.
 fn attribute(inode: &Inode) -> Result<Range<usize>, Corrupt> {
     let range = in_inode(inode)?.value_range_in_inode(XattrName::INLINE_DATA).unwrap_or(0..0);
-    let used = (inode.size().saturating_sub(INLINE_HEAD_BYTES as u64) as usize).min(range.len());
+    let used = (inode.size().saturating_sub(INLINE_HEAD_BYTES.to_u64()).to_usize()).min(range.len());
     Ok(range.start..range.start + used)
 }
 

@@ -4,8 +4,8 @@
 
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, FileBlock, FileKind, Incompat, InodeNumber,
-    NameHash, Place, Superblock, decode_record_bytes, dirent_bytes, encode_record_bytes, init_dirent_tail,
-    write_dirent,
+    NameHash, Place, Superblock, UintExt, decode_record_bytes, dirent_bytes, encode_record_bytes,
+    init_dirent_tail, write_dirent,
 };
 
 /// The format of directory entries on this volume.
@@ -208,7 +208,7 @@ impl LeafFormat {
         name: &[u8],
         kind: Option<FileKind>,
     ) -> u32 {
-        let at = room as usize;
+        let at = room.to_usize();
         let host = self.entry(block, at, self.end(block)).expect("a record that a scan has passed");
         let (used, end) = (host.used(), host.end());
         if used > 0 {
@@ -223,16 +223,16 @@ impl LeafFormat {
 
     /// Removes an entry that a scan found, and zeroes it.
     pub(crate) fn remove(&self, block: &mut [u8], entry: &Entry) {
-        let at = entry.offset as usize;
+        let at = entry.offset.to_usize();
         let gone = self.entry(block, at, self.end(block)).expect("an entry that a scan has found");
         let (record, used) = (gone.record, gone.used());
         match entry.previous {
             Some(previous) => {
                 let before = self
-                    .entry(block, previous as usize, self.end(block))
+                    .entry(block, previous.to_usize(), self.end(block))
                     .expect("a record that a scan has passed")
                     .record;
-                set_record(block, previous as usize, before + record);
+                set_record(block, previous.to_usize(), before + record);
                 block[at..at + used].fill(0);
             }
             None => {
@@ -244,7 +244,7 @@ impl LeafFormat {
 
     /// Makes an entry refer to another inode.
     pub(crate) fn set(&self, block: &mut [u8], offset: u32, inode: InodeNumber, kind: FileKind) {
-        let at = offset as usize;
+        let at = offset.to_usize();
         block[at..at + 4].copy_from_slice(&inode.0.to_le_bytes());
         if self.filetype {
             block[at + 7] = kind.dirent_code();

@@ -10,7 +10,7 @@
 use super::cache_errors::refusal;
 use super::contents::Contents;
 use extant_cache::{Answer, Backing, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom, WrittenRun};
-use extant_format::BlockRange;
+use extant_format::{BlockRange, UintExt};
 
 impl Backing for Contents {
     fn block_bytes(&self) -> u32 {
@@ -23,7 +23,7 @@ impl Backing for Contents {
 
     fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         if let Some(bytes) = self.inline_bytes() {
-            let bytes = bytes.get(range.start as usize..).unwrap_or_default();
+            let bytes = bytes.get(range.start.to_usize()..).unwrap_or_default();
             return Answer::ok(ReadExtent { from: ReadFrom::Inline(bytes.into()), bytes: range.len() });
         }
         match self.read_extent(range) {

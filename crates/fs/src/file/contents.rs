@@ -67,7 +67,7 @@ pub(super) struct FileState {
 pub(super) enum Unlogged {
     Idle,
     /// Only its times: it was overwritten in place.
-    TimesUnlogged,
+    Times,
     /// Blocks that are dirty, in flight, or beyond the recorded size.
     Busy,
 }
@@ -158,7 +158,7 @@ impl Contents {
         let is_recorded = !live.is_ahead && live.map.recordable_bytes(recorded) <= recorded;
         match live.map.pending.is_clean() && !self.is_emptied() && is_recorded {
             false => Unlogged::Busy,
-            true if live.times_unlogged => Unlogged::TimesUnlogged,
+            true if live.times_unlogged => Unlogged::Times,
             true => Unlogged::Idle,
         }
     }

@@ -5,6 +5,7 @@ use super::fallocate::Fallocate;
 use super::open_file::OpenFile;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
+use extant_format::UintExt;
 use std::sync::Arc;
 
 /// Bytes read and written in one step.
@@ -38,7 +39,7 @@ impl OpenFile {
         if same && to_at < at + len && at < to_at + len {
             return Err(Error::Invalid(format!("inode {}: a copy over a part of itself", to.inode())));
         }
-        let mut piece = vec![0; len.min(PIECE_BYTES) as usize];
+        let mut piece = vec![0; len.min(PIECE_BYTES).to_usize()];
         let mut done = 0;
         while done < len {
             match self.copy_piece(at + done, to, to_at + done, len - done, &mut piece).await {
@@ -62,9 +63,9 @@ impl OpenFile {
             return Ok(data - at);
         }
         let hole = self.seek_hole(at).await?.unwrap_or(end).min(end);
-        let piece = &mut piece[..(hole - at).min(PIECE_BYTES) as usize];
+        let piece = &mut piece[..(hole - at).min(PIECE_BYTES).to_usize()];
         let read = self.read(at, piece).await?;
-        Ok(to.write(to_at, &piece[..read]).await? as u64)
+        Ok(to.write(to_at, &piece[..read]).await?.to_u64())
     }
 
     /// Makes a range read as zeroes, extending the file to cover it.

@@ -24,7 +24,7 @@ use crate::view::journals_data;
 use crate::{Error, Result};
 use extant_block::Sector;
 use extant_cache::{ByteRange, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent};
-use extant_format::{BlockRange, VolumeBlock};
+use extant_format::{BlockRange, UintExt, VolumeBlock};
 
 /// Most data blocks logged by one handle. With the metadata of their runs they stay below a
 /// journal's largest operation.
@@ -75,12 +75,12 @@ impl Contents {
     /// at `at`.
     pub(super) fn newest(&self, at: VolumeBlock, range: ByteRange) -> ReadExtent {
         let blocks = self.blocks_of(range);
-        let skip = (range.start - self.bytes_at(blocks.start)) as usize;
+        let skip = (range.start - self.bytes_at(blocks.start)).to_usize();
         let changed = |block: u64| self.writer.store.changed(VolumeBlock(at.0 + (block - blocks.start)));
         let Some(first) = changed(blocks.start) else {
             let behind = (blocks.start + 1..blocks.end).find(|&block| changed(block).is_some());
             let bytes = self.bytes_at(behind.unwrap_or(blocks.end)) - range.start;
-            return ReadExtent { from: ReadFrom::Device(self.sector(at, skip as u64)), bytes };
+            return ReadExtent { from: ReadFrom::Device(self.sector(at, skip.to_u64())), bytes };
         };
         let mut bytes = first[skip..].to_vec();
         for block in blocks.start + 1..blocks.end {
@@ -89,7 +89,7 @@ impl Contents {
                 None => break,
             }
         }
-        ReadExtent { bytes: bytes.len() as u64, from: ReadFrom::Inline(bytes.into()) }
+        ReadExtent { bytes: bytes.len().to_u64(), from: ReadFrom::Inline(bytes.into()) }
     }
 
     /// Logs data together with their mapping; gives up what fails.
@@ -136,14 +136,14 @@ impl Contents {
             for block in blocks.blocks() {
                 let start = self.bytes_at(block);
                 let (from, until) = (range.start.max(start), range.end.min(self.bytes_at(block + 1)));
-                let bytes = &bytes[(from - range.start) as usize..(until - range.start) as usize];
+                let bytes = &bytes[(from - range.start).to_usize()..(until - range.start).to_usize()];
                 let to = VolumeBlock(written.extent.note + (block - blocks.start));
                 let held = match is_fresh(block) {
                     true => None,
                     false if bytes.len() == self.block.byte_len() => store.get(to, MetaKind::Raw)?,
                     false => Some(store.read(to, MetaKind::Raw).await?),
                 };
-                data.push(DataBlock { to, at: (from - start) as usize, bytes, held });
+                data.push(DataBlock { to, at: (from - start).to_usize(), bytes, held });
             }
         }
         let Some(near) = data.first().map(|block| block.to) else { return Ok(()) };

@@ -24,7 +24,7 @@ use crate::map::block_state::{OnDisk, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
 use extant_cache::{ByteRange, WriteTo, WrittenExtent, WrittenRun};
-use extant_format::BlockRange;
+use extant_format::{BlockRange, UintExt};
 use futures_util::future::{Either, join_all, select};
 use std::pin::pin;
 
@@ -51,7 +51,7 @@ impl OpenFile {
     async fn read_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<usize> {
         let contents = &*self.contents;
         let buf = held.as_mut().expect("a caller's buffer");
-        let asked = ByteRange::at(at, buf.len() as u64);
+        let asked = ByteRange::at(at, buf.len().to_u64());
         if contents.inline_bytes().is_some() || !contents.is_of_sectors(asked) {
             return self.pages.read(at, buf).await.map_err(cache_error);
         }
@@ -70,7 +70,7 @@ impl OpenFile {
         let (buf, result) = contents.read_mapped(bio, asked, end).await;
         *held = buf;
         match (result, held) {
-            (Ok(()), _) => Ok((end - at) as usize),
+            (Ok(()), _) => Ok((end - at).to_usize()),
             // Read the pages before the unreadable one.
             (Err(_), Some(buf)) => {
                 drop(inode);
@@ -108,7 +108,7 @@ impl OpenFile {
             if !written.is_empty() && (sync || self.options.datasync) {
                 self.sync_boxed(written, !sync).await?;
             }
-            Ok(written.len() as usize)
+            Ok(written.len().to_usize())
         };
         (buf, writer.guarded(synced).await)
     }
@@ -116,7 +116,7 @@ impl OpenFile {
     /// Returns the range written.
     async fn write_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<ByteRange> {
         let contents = &*self.contents;
-        let len = held.as_ref().map_or(0, |buf| buf.len() as u64);
+        let len = held.as_ref().map_or(0, |buf| buf.len().to_u64());
         if len == 0 {
             return Ok(ByteRange::default());
         }
@@ -152,8 +152,8 @@ impl OpenFile {
             return Ok(ByteRange::new(at, end));
         }
         let buf = held.as_ref().expect("a caller's buffer");
-        let done = self.write_steps(at, &buf[..(end - at) as usize]).await?;
-        let written = ByteRange::at(at, done as u64);
+        let done = self.write_steps(at, &buf[..(end - at).to_usize()]).await?;
+        let written = ByteRange::at(at, done.to_u64());
         self.write_out(written).await?;
         Ok(written)
     }
@@ -301,7 +301,7 @@ impl OpenFile {
         let mut rest = Vec::new();
         if let Some(&(Some(sector), bytes)) = runs.last().filter(|_| zeroes > 0) {
             let behind = Sector(sector.0 + bytes / Sector::BYTES);
-            let segment = Segment::zeroes(zeroes as usize);
+            let segment = Segment::zeroes(zeroes.to_usize());
             rest.push(extant_block::write_segments(&**contents.device(), behind, vec![segment]));
         }
         let mut bio = Bio::new(Op::Write, Sector(0), held.take().map(Segment::from).into_iter().collect());

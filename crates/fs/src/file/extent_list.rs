@@ -14,7 +14,7 @@ use crate::map::{RunWalker, Unmapped};
 use crate::view::View;
 use bitflags::bitflags;
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, BlockSize, Inode, InodeFlags, VolumeBlock};
+use extant_format::{BlockRange, BlockSize, Inode, InodeFlags, UintExt, VolumeBlock};
 
 /// Offset within the inode record of `i_block`, where inline contents begin.
 const I_BLOCK: u64 = 0x28;
@@ -282,7 +282,7 @@ impl OpenFile {
         let _inode = contents.cell.read_lock().await;
         if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
             let (table, at) = contents.cell.home();
-            let record = (table.number().0 << contents.block.log2()) + at as u64;
+            let record = (table.number().0 << contents.block.log2()) + at.to_u64();
             return Ok(contents.cell.read(|inode| inline_extent(inode, record, range)));
         }
         let form = Form { block: contents.block, has_tree: contents.uses_extents() };
@@ -336,7 +336,7 @@ impl File {
         let block = self.view.superblock().block_size();
         if self.inline.is_some() {
             let (table, at) = self.view.locate(self.inode.number).await?;
-            return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at as u64, range));
+            return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at.to_u64(), range));
         }
         let blocks = blocks_of(block, range);
         let form = Form { block, has_tree: self.inode.flags().contains(InodeFlags::EXTENTS) };

@@ -19,7 +19,7 @@ use crate::map::growth::{split_growth, tree_growth};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, Extent, VolumeBlock};
+use extant_format::{BlockRange, Extent, UintExt, VolumeBlock};
 use futures_util::future::BoxFuture;
 
 /// Bytes of a cache page.
@@ -164,7 +164,7 @@ impl OpenFile {
         let mut at = blocks.start;
         while at < blocks.end {
             let runs = contents.next_runs(&mut at, blocks.end, implied).await?;
-            let count = runs.len() as u64;
+            let count = runs.len().to_u64();
             let mut nodes =
                 self.reserve_nodes(tree_growth(contents.tree_shape(), count, count, contents.block)).await?;
             contents.map_unwritten(&runs, nodes.as_mut(), None).await?;
@@ -275,7 +275,7 @@ impl OpenFile {
         }
         let reserved =
             contents.reserve_for_copy(BlockRange::one(block), bytes.start, self.privilege()).await?;
-        let zeroes = vec![0; bytes.len() as usize];
+        let zeroes = vec![0; bytes.len().to_usize()];
         self.pages.write_counted(bytes.start, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
 

@@ -11,7 +11,7 @@ use crate::xattr::inline_data;
 use crate::{Error, Result};
 use extant_cache::accounts::{Account, AccountConfig, Shrink};
 use extant_cache::{ByteRange, CacheError, Disk, Mapping};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Place};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Place, UintExt};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ impl FilesInMemory {
             limit_bytes: LIMIT_BYTES,
             pinned_bytes: LIMIT_BYTES,
         });
-        let kept = ((disk.budget_bytes() / SHARE / MEMORY_BYTES) as usize).max(KEPT_MIN);
+        let kept = ((disk.budget_bytes() / SHARE / MEMORY_BYTES).to_usize()).max(KEPT_MIN);
         let (writer, disk, table) = (writer.clone(), disk.clone(), Mutex::default());
         let files = Arc::new(Self { writer, disk, account, kept, table });
         files.account.set_shrinker(Arc::downgrade(&files) as Weak<dyn Shrink>);
@@ -291,7 +291,7 @@ impl Table {
         for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
             match entry.contents.unlogged() {
                 Unlogged::Idle => idle.push((entry.used, number)),
-                Unlogged::TimesUnlogged => unlogged.push(entry.contents.clone()),
+                Unlogged::Times => unlogged.push(entry.contents.clone()),
                 Unlogged::Busy => {}
             }
         }

@@ -13,7 +13,7 @@ use crate::meta::InodeCell;
 use crate::xattr::{in_inode, inline_data};
 use extant_cache::{ByteRange, CachedOpenFile, Mapping};
 use extant_format::{
-    ExtentNode, Incompat, Inode, InodeFlags, Superblock, Xattr, XattrName, write_inode_xattrs,
+    ExtentNode, Incompat, Inode, InodeFlags, Superblock, UintExt, Xattr, XattrName, write_inode_xattrs,
 };
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Contents {
     ) -> Result<()> {
         let Some(bytes) = self.inline_bytes().filter(|bytes| !bytes.is_empty()) else { return Ok(()) };
         let leave = async {
-            let range = ByteRange::new(0, bytes.len() as u64);
+            let range = ByteRange::new(0, bytes.len().to_u64());
             {
                 let reserved = self.reserve_for_copy(self.blocks_of(range), 0, privilege).await?;
                 pages.write_counted(0, &bytes, &reserved.copied_bytes).await.map_err(cache_error)?;

@@ -17,7 +17,7 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_block::Sector;
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, Extent, VolumeBlock};
+use extant_format::{BlockRange, Extent, UintExt, VolumeBlock};
 use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 
@@ -63,7 +63,7 @@ impl MovedPiece {
 /// Counts the runs adjacent on the volume; `pieces` are in file order.
 fn runs(pieces: &[MovedPiece]) -> u64 {
     let breaks = pieces.windows(2).filter(|pair| pair[0].end() != pair[1].at).count();
-    breaks as u64 + u64::from(!pieces.is_empty())
+    breaks.to_u64() + u64::from(!pieces.is_empty())
 }
 
 impl OpenFile {
@@ -136,7 +136,7 @@ impl OpenFile {
                         let end = places.last().map_or(near, |place| place.run().end());
                         self.move_stretch(&stretch, places).await?;
                         done.moved_bytes += blocks << contents.block.log2();
-                        (after as u64, end)
+                        (after.to_u64(), end)
                     }
                 },
             };
@@ -245,7 +245,7 @@ impl Contents {
             })
             .collect();
         let Writer { alloc, journal, .. } = &*self.writer;
-        let count = tree_growth(self.tree_shape(), 2 * extents.len() as u64 + 2, 1, self.block);
+        let count = tree_growth(self.tree_shape(), 2 * extents.len().to_u64() + 2, 1, self.block);
         let mut nodes = alloc.reserve_waiting(journal, 0, count.max(1), Privilege::Reserved).await?;
         let change = MapChange {
             change: Change::Move(&extents),
@@ -278,9 +278,9 @@ impl Contents {
         let bytes = piece.blocks.len() << log2;
         let mut at = 0;
         while at < bytes {
-            let copies = (0..COPIES as u64).map(|n| at + n * COPY_BYTES).take_while(|&at| at < bytes).map(
+            let copies = (0..COPIES.to_u64()).map(|n| at + n * COPY_BYTES).take_while(|&at| at < bytes).map(
                 |at| async move {
-                    let len = COPY_BYTES.min(bytes - at) as usize;
+                    let len = COPY_BYTES.min(bytes - at).to_usize();
                     let buf = extant_block::read(&**device, Sector(from + (at >> 9)), len).await?;
                     extant_block::write(&**device, Sector(to + (at >> 9)), buf).await
                 },
@@ -288,7 +288,7 @@ impl Contents {
             // Wait for all of them even if one fails: a write left in flight would hit blocks
             // reused by others.
             join_all(copies).await.into_iter().collect::<std::result::Result<(), _>>()?;
-            at += COPIES as u64 * COPY_BYTES;
+            at += COPIES.to_u64() * COPY_BYTES;
         }
         Ok(())
     }

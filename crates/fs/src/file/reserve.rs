@@ -4,7 +4,7 @@ use crate::alloc::Reservation;
 use crate::map::block_state::Need;
 use crate::map::file_map::FileMap;
 use crate::map::growth::{TreeShape, pointer_growth, tree_growth};
-use extant_format::{BlockRange, BlockSize};
+use extant_format::{BlockRange, BlockSize, UintExt};
 
 /// Typical length in blocks of an extent allocated ahead of writes.
 const EXTENT_EXPECTED_BLOCKS: u64 = 512;
@@ -62,7 +62,7 @@ impl FileReserve {
         if let MapForm::Tree(shape) = form {
             let (blocks, runs) = map.pending.reserved();
             let blocks = blocks + need.delayed_blocks + need.converted_blocks;
-            let runs = runs + need.delayed.len() as u64 + u64::from(need.converted_blocks > 0);
+            let runs = runs + need.delayed.len().to_u64() + u64::from(need.converted_blocks > 0);
             return tree_growth(shape, blocks, runs, block).saturating_sub(self.for_nodes);
         }
         let growth = |range| pointer_growth(range, block);
@@ -83,6 +83,6 @@ pub(super) fn nodes_for_holes(need: &Need, shape: TreeShape, block: BlockSize) -
     if need.delayed_blocks == 0 {
         return 0;
     }
-    let runs = need.delayed.len() as u64;
+    let runs = need.delayed.len().to_u64();
     tree_growth(shape, runs + need.delayed_blocks / EXTENT_EXPECTED_BLOCKS, runs, block)
 }

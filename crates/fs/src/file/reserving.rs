@@ -7,7 +7,7 @@ use crate::alloc::{Privilege, Reservation};
 use crate::map::growth::TreeShape;
 use crate::writer::Writer;
 use crate::{Error, Result};
-use extant_format::{BlockRange, InodeFlags};
+use extant_format::{BlockRange, InodeFlags, UintExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What reserved blocks are for.
@@ -161,7 +161,7 @@ impl Drop for ReservedWrite<'_> {
     fn drop(&mut self) {
         let from = match self.copied() {
             0 => 0,
-            copied => self.contents.block.blocks_for(self.at + copied as u64),
+            copied => self.contents.block.blocks_for(self.at + copied.to_u64()),
         };
         self.contents.unreserve_all(&self.pending, from);
     }

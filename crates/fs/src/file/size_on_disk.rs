@@ -6,7 +6,9 @@ use super::inline_contents;
 use crate::Result;
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
-use extant_format::{Compat, ExtentNode, Incompat, Inode, RoCompat, indirect_capacity, pointers_per_block};
+use extant_format::{
+    Compat, ExtentNode, Incompat, Inode, RoCompat, UintExt, indirect_capacity, pointers_per_block,
+};
 use std::sync::atomic::Ordering;
 
 /// Size from which the volume must have the feature `RO_COMPAT_LARGE_FILE`.
@@ -118,7 +120,7 @@ impl Contents {
             }
             // Assumes nodes at least half full; each node except the root has one entry in its
             // parent.
-            let half = (ExtentNode::capacity(self.block.byte_len(), false) / 2) as u64;
+            let half = (ExtentNode::capacity(self.block.byte_len(), false) / 2).to_u64();
             return addressed.min(countable - countable / (half - 1) - 1) << bits;
         }
         let per_block = u64::from(pointers_per_block(self.block));

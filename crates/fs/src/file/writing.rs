@@ -8,6 +8,7 @@ use super::cache_errors::cache_error;
 use super::open_file::OpenFile;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
+use extant_format::UintExt;
 
 /// Bytes reserved and copied in one step.
 const STEP_BYTES: u64 = 1 << 20;
@@ -35,18 +36,18 @@ impl OpenFile {
             let _inode = contents.cell.write_lock().await;
             let at = if self.options.append { self.size() } else { at };
             self.check_may_write(at)?;
-            let end = contents.max_bytes().min(at.saturating_add(bytes.len() as u64));
+            let end = contents.max_bytes().min(at.saturating_add(bytes.len().to_u64()));
             if at >= end {
                 return Err(Error::TooBig(format!("inode {}", self.inode())));
             }
             self.drop_privileges().await?;
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             contents.touch();
-            (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
+            (at, self.write_steps(at, &bytes[..(end - at).to_usize()]).await?)
         };
         let sync = self.options.sync || self.is_synchronous();
         if sync || self.options.datasync {
-            let range = ByteRange::at(at, done as u64);
+            let range = ByteRange::at(at, done.to_u64());
             self.sync_boxed(range, !sync).await?;
         }
         Ok(done)
@@ -56,10 +57,10 @@ impl OpenFile {
         let mut done = 0;
         let mut step = STEP_BYTES;
         while done < bytes.len() {
-            let start = at + done as u64;
+            let start = at + done.to_u64();
             // Steps end at multiples of their length, so no block is split between two.
-            let end = ((start / step + 1) * step).min(at + bytes.len() as u64);
-            let part = &bytes[done..done + (end - start) as usize];
+            let end = ((start / step + 1) * step).min(at + bytes.len().to_u64());
+            let part = &bytes[done..done + (end - start).to_usize()];
             match self.write_step(start, part).await {
                 Ok(()) => done += part.len(),
                 // A smaller step may still fit.
@@ -78,7 +79,7 @@ impl OpenFile {
     /// Writes bytes whose blocks are reserved together. An error carries the number of bytes
     /// written before it.
     async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
-        let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
+        let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len().to_u64()));
         let reserved = self.contents.reserve_for_copy(blocks, at, self.privilege()).await;
         let reserved = reserved.map_err(|error| (0, error))?;
         // After space for the new data is reserved: the file must not grow to the end of its block
@@ -105,7 +106,7 @@ impl OpenFile {
         let reserved =
             contents.reserve_for_copy(contents.blocks_of(ByteRange::new(size, end)), size, self.privilege());
         let reserved = reserved.await?;
-        let zeroes = vec![0; (end - size) as usize];
+        let zeroes = vec![0; (end - size).to_usize()];
         self.pages.write_counted(size, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
 

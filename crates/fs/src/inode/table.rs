@@ -5,7 +5,9 @@ use crate::alloc::{Allocator, LoggedInode, NewInode, Parent, Wanted};
 use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaKind, MetaStore, Tid};
 use extant_cache::accounts::{Account, Shrink};
-use extant_format::{Corrupt, GroupFlags, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, inode_offset};
+use extant_format::{
+    Corrupt, GroupFlags, Inode, InodeFlags, InodeNumber, Place, UintExt, VolumeBlock, inode_offset,
+};
 use extant_rt::RwLock;
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
@@ -270,13 +272,13 @@ impl Inodes {
             return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
         };
         let block = self.store().groups().get(group).inode_table.0 + (offset >> sb.block_size().log2());
-        Ok((VolumeBlock(block), (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+        Ok((VolumeBlock(block), (offset & u64::from(sb.block_size().bytes() - 1)).to_usize()))
     }
 }
 
 impl Table {
     fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
-        &self.shards[(number.0 / NEIGHBOURS) as usize % SHARDS]
+        &self.shards[(number.0 / NEIGHBOURS).to_usize() % SHARDS]
     }
 
     fn insert(&self, shard: &mut Shard, cell: InodeCell) -> Arc<InodeCell> {

@@ -6,7 +6,7 @@ use super::{Inner, LatchOnPanic, Tid};
 use crate::meta::{MetaBlock, MetaStore};
 use crate::{Cost, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Superblock};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Superblock, UintExt};
 use extant_rt::{Nanos, Rt};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
@@ -251,7 +251,7 @@ async fn encode(
             Some(version) => version,
             None => store.take(block, tid),
         };
-        rt.charge(Cost::ChecksumKib((store.blocks().block_bytes() >> 10) as u64));
+        rt.charge(Cost::ChecksumKib((store.blocks().block_bytes() >> 10).to_u64()));
         blocks.push((block.clone(), version));
         budget.resched().await;
     }

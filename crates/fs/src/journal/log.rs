@@ -11,7 +11,7 @@ use extant_format::jbd2::{
     DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
     crc32_be, needs_escape,
 };
-use extant_format::{Corrupt, Place, VolumeBlock};
+use extant_format::{Corrupt, Place, UintExt, VolumeBlock};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -268,7 +268,7 @@ fn escape(version: &Arc<Buf>) -> (Arc<Buf>, bool) {
 
 /// The first sector of block `n`.
 pub(super) fn sector(n: u64, block_bytes: usize) -> Sector {
-    Sector(n * (block_bytes as u64 / Sector::BYTES))
+    Sector(n * (block_bytes.to_u64() / Sector::BYTES))
 }
 
 /// Like [`write_segments`], for whole buffers.
@@ -294,8 +294,8 @@ pub(crate) async fn write_segments(
     blocks: impl Iterator<Item = (u64, Segment)>,
 ) -> Result<()> {
     let limits = device.limits();
-    let bytes_max = BIO_BYTES.min(limits.max_bytes).max(block_bytes as u64) as usize;
-    let longest = (bytes_max / block_bytes).min(limits.max_segments as usize).max(1);
+    let bytes_max = BIO_BYTES.min(limits.max_bytes).max(block_bytes.to_u64()).to_usize();
+    let longest = (bytes_max / block_bytes).min(limits.max_segments.to_usize()).max(1);
     let mut pending = Vec::new();
     let mut submit = |first: u64, segments: Vec<Segment>| {
         let mut bio = Bio::new(Op::Write, sector(first, block_bytes), segments);
@@ -305,7 +305,7 @@ pub(crate) async fn write_segments(
     let mut run: Option<(u64, Vec<Segment>)> = None;
     for (n, segment) in blocks {
         match &mut run {
-            Some((first, segments)) if *first + segments.len() as u64 == n && segments.len() < longest => {
+            Some((first, segments)) if *first + segments.len().to_u64() == n && segments.len() < longest => {
                 segments.push(segment);
             }
             _ => {

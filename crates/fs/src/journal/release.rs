@@ -4,6 +4,7 @@ use super::{Inner, Tid};
 use crate::meta::PhysicalRun;
 use crate::{Error, Result};
 use extant_block::{Bio, Device, IoError, IoErrorKind, Op, Sector, until_end};
+use extant_format::UintExt;
 use extant_rt::Class;
 use std::future::Future;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Inner {
         if !self.discards.load(Ordering::Relaxed) || self.lock().failure.is_some() {
             return;
         }
-        let block_bytes = self.store.blocks().block_bytes() as u64;
+        let block_bytes = self.store.blocks().block_bytes().to_u64();
         let start = Sector(run.start.0 * (block_bytes / Sector::BYTES));
         let device = &**self.store.blocks().device();
         let discarded = discard_held(device, start, run.blocks * block_bytes, freed);

@@ -8,8 +8,8 @@ use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
 use extant_block::Buf;
 use extant_cache::blocks::{BlockBytes, Committed};
-use extant_format::Group;
 use extant_format::jbd2::JournalLayout;
+use extant_format::{Group, UintExt};
 use extant_rt::Nanos;
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -235,8 +235,8 @@ impl State {
             closing: false,
             told_large: false,
             transaction_max: by_log.min((budget_blocks / 8).max(OPERATION_BLOCKS_MAX + SLACK_BLOCKS)),
-            homes_soft: budget_blocks as usize / 4,
-            homes_hard: budget_blocks as usize / 2,
+            homes_soft: budget_blocks.to_usize() / 4,
+            homes_hard: budget_blocks.to_usize() / 2,
         }
     }
 

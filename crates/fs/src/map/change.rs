@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
     BlockRange, ClusterSize, Compat, Corrupt, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode,
-    InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
+    InodeFlags, InodeNumber, Place, Superblock, UintExt, VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -485,7 +485,7 @@ impl Planned {
     /// nodes.
     pub(crate) fn revoke_blocks(&self, metadata: bool, sb: &Superblock) -> u32 {
         let removed: u64 = if metadata { self.removed.iter().map(|run| run.blocks).sum() } else { 0 };
-        let blocks = removed + self.freed_nodes.len() as u64;
+        let blocks = removed + self.freed_nodes.len().to_u64();
         // A record has up to eight bytes; a block of records has a head and a tail of 20 bytes in
         // total.
         (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
@@ -504,7 +504,7 @@ impl Planned {
     /// Blocks of the volume that become free.
     pub(crate) fn freed_blocks(&self) -> u64 {
         let data: u64 = self.freed_data().iter().map(|run| run.blocks).sum();
-        data + self.freed_nodes.len() as u64 * self.cluster.blocks()
+        data + self.freed_nodes.len().to_u64() * self.cluster.blocks()
     }
 
     /// Frees what the change leaves unmapped. Its groups are pinned. The journal may hold copies of
@@ -528,7 +528,7 @@ impl Planned {
         data_blocks: u64,
         sb: &Superblock,
     ) {
-        debug_assert_eq!(news.len(), self.new_nodes as usize);
+        debug_assert_eq!(news.len(), self.new_nodes.to_usize());
         debug_assert!(self.is_for(handle.tid()));
         if self.reshapes {
             cell.reshape(handle.tid());
@@ -561,7 +561,7 @@ fn write<T>(
             NodeAt::Root => change(&node.change, &mut handle.inode(cell).raw.i_block, news),
             NodeAt::Block(at) => change(&node.change, &mut handle.edit(&nodes.nodes[&at]), news),
             NodeAt::New(n) => {
-                let block = handle.create(news[n as usize], nodes.kind);
+                let block = handle.create(news[n.to_usize()], nodes.kind);
                 change(&node.change, &mut handle.edit(&block), news);
             }
         }

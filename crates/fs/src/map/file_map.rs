@@ -11,7 +11,7 @@ use super::recorded_size::SizeOnDisk;
 use super::run_map::RunMap;
 use super::shared_clusters::RestOfClusters;
 use extant_cache::accounts::{Account, Charge};
-use extant_format::{BlockRange, BlockSize, ClusterSize, VolumeBlock};
+use extant_format::{BlockRange, BlockSize, ClusterSize, UintExt, VolumeBlock};
 
 /// Memory of one run, with its share of a tree node.
 const RUN_BYTES: u64 = 64;
@@ -60,7 +60,7 @@ impl FileMap {
     /// Approximate memory of the runs. It grows in steps, so that most changes leave the charge
     /// alone.
     fn memory_bytes(&self) -> u64 {
-        ((self.pending.len() + self.known.len()) as u64 * RUN_BYTES).next_multiple_of(CHARGE_STEP_BYTES)
+        ((self.pending.len() + self.known.len()).to_u64() * RUN_BYTES).next_multiple_of(CHARGE_STEP_BYTES)
     }
 
     fn recharge(&mut self) {

@@ -2,7 +2,7 @@
 //! data before it is acknowledged, so write-back never gets ENOSPC.
 
 use extant_format::{
-    BlockRange, BlockSize, DIRECT_POINTERS, EXTENT_MAX_DEPTH, ExtentNode, pointers_per_block,
+    BlockRange, BlockSize, DIRECT_POINTERS, EXTENT_MAX_DEPTH, ExtentNode, UintExt, pointers_per_block,
 };
 
 /// Extents that fit in an inode.
@@ -27,7 +27,7 @@ pub(crate) fn tree_growth(shape: TreeShape, blocks: u64, runs: u64, block: Block
     if blocks == 0 {
         return 0;
     }
-    let half = (ExtentNode::capacity(block.byte_len(), false) / 2) as u64;
+    let half = (ExtentNode::capacity(block.byte_len(), false) / 2).to_u64();
     let mut added = blocks + 2 * runs;
     let mut nodes = 0;
     for _ in 0..shape.depth {

@@ -4,7 +4,7 @@
 //! [`Edit::new_nodes`] blocks are allocated and every node that it names is pinned, nothing has
 //! changed. After that, nothing can fail.
 
-use extant_format::{BlockRange, Corrupt, Extent, VolumeBlock};
+use extant_format::{BlockRange, Corrupt, Extent, UintExt, VolumeBlock};
 use std::ops::Deref;
 
 /// A node of a file's map.
@@ -32,7 +32,7 @@ impl NodeAt {
         match self {
             Self::Root => None,
             Self::Block(at) => Some(at),
-            Self::New(n) => Some(news[n as usize]),
+            Self::New(n) => Some(news[n.to_usize()]),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::block_state::{Pending, WasBefore, WriteStep};
 use super::run_map::RunMap;
 use super::shared_clusters::{PendingClusters, RestOfClusters};
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, BlockSize, ClusterSize, VolumeBlock};
+use extant_format::{BlockRange, BlockSize, ClusterSize, UintExt, VolumeBlock};
 
 /// The pending blocks of one file.
 #[derive(Debug)]
@@ -262,7 +262,7 @@ impl PendingBlocks {
     /// Most blocks that the tree may have to map anew, and most runs they can be in. The
     /// reservation for nodes is based on these.
     pub(crate) fn reserved(&self) -> (u64, u64) {
-        (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.runs.len() as u64 })
+        (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.runs.len().to_u64() })
     }
 
     /// Blocks that the file gains once everything pending is written.

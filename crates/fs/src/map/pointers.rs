@@ -7,7 +7,7 @@ use super::block_state::OnDisk;
 use super::node_edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, RemainingRange, Stop};
 use super::run_map::RunValue;
 use extant_format::{
-    BlockRange, DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock,
+    BlockRange, DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, UintExt, VolumeBlock,
     check_pointer, indirect_capacity, indirect_path, pointers_per_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ impl PointerWrites {
                 Pointer::Node(at) => at.resolve(news).map_or(0, |at| at.0),
             };
             let at = u32::try_from(at).expect("a mapped block of a volume without extents is below 2^32");
-            to[index as usize * 4..][..4].copy_from_slice(&at.to_le_bytes());
+            to[index.to_usize() * 4..][..4].copy_from_slice(&at.to_le_bytes());
         }
     }
 }
@@ -280,7 +280,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             NodeAt::New(_) => return Pointer::Hole,
             NodeAt::Block(block) => &self.loaded[&block],
         };
-        let at = index as usize * 4;
+        let at = index.to_usize() * 4;
         match u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) {
             0 => Pointer::Hole,
             block => Pointer::Block(VolumeBlock(block.into())),

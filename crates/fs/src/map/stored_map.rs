@@ -5,7 +5,7 @@ use crate::view::{OwnStructures, View, maps_structure};
 use crate::{BlockRef, Error, Lost, Result};
 use extant_format::{
     BlockRange, Corrupt, DamagedRange, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber,
-    Place, Superblock, VolumeBlock, check_pointer, indirect_path, verify_extent_checksum,
+    Place, Superblock, UintExt, VolumeBlock, check_pointer, indirect_path, verify_extent_checksum,
 };
 use std::future::Future;
 
@@ -158,7 +158,7 @@ impl Mapper {
     ) -> Result<()> {
         let mut done = 0;
         while done < to.len() {
-            done += self.read_some(view, inode, offset + done as u64, &mut to[done..]).await?;
+            done += self.read_some(view, inode, offset + done.to_u64(), &mut to[done..]).await?;
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Mapper {
     ) -> Result<usize> {
         let mut done = 0;
         while done < to.len() {
-            match self.read_piece(view, inode, offset + done as u64, &mut to[done..]).await {
+            match self.read_piece(view, inode, offset + done.to_u64(), &mut to[done..]).await {
                 Ok(bytes) => done += bytes,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
@@ -189,14 +189,14 @@ impl Mapper {
     async fn read_piece(&mut self, view: &View, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
         let block_bytes = u64::from(view.superblock().block_size().bytes());
         let run = self.map(view, inode, offset / block_bytes).await?;
-        let skip = (offset % block_bytes) as usize;
-        let left = run.blocks.saturating_mul(block_bytes) - skip as u64;
-        let n = left.min(to.len() as u64) as usize;
+        let skip = (offset % block_bytes).to_usize();
+        let left = run.blocks.saturating_mul(block_bytes) - skip.to_u64();
+        let n = left.min(to.len().to_u64()).to_usize();
         let RunState::Written(first) = run.state else {
             to[..n].fill(0);
             return Ok(n);
         };
-        let n = n.min(block_bytes as usize - skip);
+        let n = n.min(block_bytes.to_usize() - skip);
         let error = match view.buffers().block(first).await {
             Ok(block) => {
                 to[..n].copy_from_slice(&block[skip..skip + n]);
@@ -274,7 +274,7 @@ impl Mapper {
         let sb = from.superblock();
         let size = sb.block_size();
         if let Some(Last::Pointers { first, at, block }) = &self.last {
-            let per_block = (block.len() / 4) as u64;
+            let per_block = (block.len() / 4).to_u64();
             if BlockRange::at(*first, per_block).contains(logical) {
                 return pointer_run(sb, inode, Some(*at), block, *first, logical);
             }
@@ -311,7 +311,7 @@ impl Mapper {
                 self.last = Some(Last::Pointers { first, at, block });
                 return run;
             }
-            let n = path.indices[level] as usize * 4;
+            let n = path.indices[level].to_usize() * 4;
             let pointer = u32::from_le_bytes([block[n], block[n + 1], block[n + 2], block[n + 3]]);
             (next, place) = (VolumeBlock(pointer.into()), Place::IndirectBlock(inode.number, at));
         }
@@ -374,7 +374,7 @@ fn pointer_run(
 ) -> Mapped<Run> {
     let place = at.map_or(Place::Inode(inode.number), |at| Place::IndirectBlock(inode.number, at));
     let pointer = |n: u64| -> Option<std::result::Result<VolumeBlock, Corrupt>> {
-        let bytes = pointers.get(n as usize * 4..n as usize * 4 + 4)?;
+        let bytes = pointers.get(n.to_usize() * 4..n.to_usize() * 4 + 4)?;
         let block = VolumeBlock(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into());
         Some(check_pointer(block, sb, place))
     };

@@ -1,7 +1,7 @@
 //! Fixtures for tests of map edits: a superblock and a store of nodes.
 
 use super::node_edit::{Edit, NodeAt, Nodes};
-use extant_format::{InodeNumber, RoCompat, Superblock, VolumeBlock};
+use extant_format::{InodeNumber, RoCompat, Superblock, UintExt, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const INODE: InodeNumber = InodeNumber(12);
@@ -73,7 +73,7 @@ impl Store {
     /// Writes an edit, as a transaction would.
     pub(crate) fn apply<T>(&mut self, edit: &Edit<T>, write: impl Fn(&T, &mut [u8], &[VolumeBlock])) {
         let news: Vec<_> = (0..u64::from(edit.new_nodes)).map(|n| VolumeBlock(self.next + n)).collect();
-        self.next += news.len() as u64;
+        self.next += news.len().to_u64();
         for at in &news {
             self.nodes.insert(at.0, vec![0; self.block_bytes]);
             self.fresh.insert(at.0);

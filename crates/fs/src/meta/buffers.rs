@@ -5,7 +5,7 @@ use extant_block::{Buf, Device};
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::{BlockBytes, Blocks};
-use extant_format::{BlockSize, VolumeBlock};
+use extant_format::{BlockSize, UintExt, VolumeBlock};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// For a volume opened read-only.
     pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize) -> Self {
-        let chunks = Blocks::new(device.clone(), CHUNK_BYTES as usize, CHUNKS_BYTES);
+        let chunks = Blocks::new(device.clone(), CHUNK_BYTES.to_usize(), CHUNKS_BYTES);
         let blocks = Blocks::new(device, block.byte_len(), METADATA_BYTES);
         Self { chunks: Some(chunks), ..Self::over(blocks) }
     }
@@ -64,8 +64,8 @@ impl Buffers {
         ];
         for (name, blocks, most_bytes, share) in parts {
             let Some(blocks) = blocks else { continue };
-            let limit_bytes = (disk.budget_bytes() / share).clamp(CHARGED_MIN_BYTES, most_bytes as u64);
-            blocks.set_budget(limit_bytes as usize);
+            let limit_bytes = (disk.budget_bytes() / share).clamp(CHARGED_MIN_BYTES, most_bytes.to_u64());
+            blocks.set_budget(limit_bytes.to_usize());
             blocks.charge_to(&disk.account(AccountConfig { name, limit_bytes, pinned_bytes: 0 }));
         }
     }
@@ -91,7 +91,7 @@ impl Buffers {
     /// [`Self::contents`]; 0 on a volume open for writing.
     pub(crate) fn chunk_run(&self, start: VolumeBlock, blocks: u64) -> u64 {
         let Some(_) = &self.chunks else { return 0 };
-        let per_chunk = CHUNK_BYTES / self.blocks.block_bytes() as u64;
+        let per_chunk = CHUNK_BYTES / self.blocks.block_bytes().to_u64();
         blocks.min(per_chunk - start.0 % per_chunk)
     }
 
@@ -100,10 +100,10 @@ impl Buffers {
     pub(crate) async fn contents(&self, at: VolumeBlock, blocks: u64) -> Result<BlockBytes> {
         let Some(chunks) = &self.chunks else { return self.raw_block(at).await };
         let block_bytes = self.blocks.block_bytes();
-        let per_chunk = CHUNK_BYTES / block_bytes as u64;
+        let per_chunk = CHUNK_BYTES / block_bytes.to_u64();
         let chunk = chunks.read(at.0 / per_chunk).await?;
-        let start = (at.0 % per_chunk) as usize * block_bytes;
-        Ok(chunk.bytes().part(start..start + blocks as usize * block_bytes))
+        let start = (at.0 % per_chunk).to_usize() * block_bytes;
+        Ok(chunk.bytes().part(start..start + blocks.to_usize() * block_bytes))
     }
 
     /// Returns one block as the journal leaves it.
@@ -132,7 +132,7 @@ impl Buffers {
     /// ask for next.
     pub(crate) async fn prefetch(&self, blocks: impl Iterator<Item = VolumeBlock>) {
         let blocks: Vec<u64> = blocks.map(|at| at.0).collect();
-        let is_few = blocks.len() * self.blocks.block_bytes() <= CHUNK_BYTES as usize;
+        let is_few = blocks.len() * self.blocks.block_bytes() <= CHUNK_BYTES.to_usize();
         if is_few && self.chunks.is_some() {
             let _ = join_all(blocks.into_iter().map(|n| self.blocks.read(n))).await;
         } else {

@@ -5,7 +5,7 @@ use super::kind::BitmapSum;
 use super::{MetaBlock, MetaKind, Versioned};
 use crate::Result;
 use extant_cache::blocks::Blocks;
-use extant_format::{Corrupt, Group, GroupDescriptor, Place, Superblock, VolumeBlock};
+use extant_format::{Corrupt, Group, GroupDescriptor, Place, Superblock, UintExt, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
@@ -43,8 +43,8 @@ impl Groups {
             blocks.prefetch(batch.iter().map(|at| at.0)).await;
         }
         let (per_block, bytes) = (sb.descriptors_per_block(), sb.descriptor_size());
-        let mut list = Vec::with_capacity(sb.group_count() as usize);
-        let mut table = Vec::with_capacity(count as usize);
+        let mut list = Vec::with_capacity(sb.group_count().to_usize());
+        let mut table = Vec::with_capacity(count.to_usize());
         for (n, home) in homes.into_iter().enumerate() {
             let block = blocks.read(home.0).await?;
             let contents = block.bytes();
@@ -53,7 +53,7 @@ impl Groups {
                 if group.0 >= sb.group_count() {
                     break;
                 }
-                let descriptor = GroupDescriptor::parse(&contents[slot as usize * bytes..], sb, group)?;
+                let descriptor = GroupDescriptor::parse(&contents[slot.to_usize() * bytes..], sb, group)?;
                 list.push(Mutex::new(Entry {
                     block_bitmap_csum: descriptor.block_bitmap_csum,
                     inode_bitmap_csum: descriptor.inode_bitmap_csum,
@@ -90,7 +90,7 @@ impl Groups {
     }
 
     fn entry(&self, group: Group) -> MutexGuard<'_, Entry> {
-        self.list[group.0 as usize].lock()
+        self.list[group.0.to_usize()].lock()
     }
 
     /// Begins an edit of a group's descriptor by `tid`. Also returns whether it is the
@@ -112,8 +112,8 @@ impl Groups {
 
     /// The table block that holds a group's descriptor, and the descriptor's offset in it.
     pub(crate) fn home(&self, group: Group) -> (&MetaBlock, usize) {
-        let block = &self.table[(group.0 / self.per_block) as usize];
-        (block, (group.0 % self.per_block) as usize * self.bytes)
+        let block = &self.table[(group.0 / self.per_block).to_usize()];
+        (block, (group.0 % self.per_block).to_usize() * self.bytes)
     }
 
     /// Length of a descriptor, in bytes.

@@ -4,7 +4,7 @@ use super::Tid;
 use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
 use crate::Result;
 use extant_cache::blocks::{BlockBytes, Blocks, Frozen};
-use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, UintExt, VolumeBlock};
 use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
@@ -47,7 +47,7 @@ impl MetaStore {
     /// Loads the descriptors and the superblock.
     pub(crate) async fn load(rt: &Rt, blocks: Blocks, sb: &Superblock) -> Result<Self> {
         let groups = Groups::load(&blocks, sb).await?;
-        let home = blocks.read(1024 / blocks.block_bytes() as u64).await?;
+        let home = blocks.read(1024 / blocks.block_bytes().to_u64()).await?;
         Ok(Self {
             groups,
             shape: sb.clone(),

@@ -18,7 +18,7 @@ use crate::xattr::{acl, edit};
 use crate::{Cost, Error, Result, quote};
 use extant_format::{
     Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
-    Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
+    Inode, InodeFlags, InodeNumber, RoCompat, UintExt, VolumeBlock, XattrIndex, XattrName, hash_name,
 };
 use std::sync::Arc;
 
@@ -469,7 +469,7 @@ impl<'a> Draft<'a> {
             match what {
                 What::Directory => inode.set_size(sb.block_size().bytes().into()),
                 What::Symlink(target) => {
-                    inode.set_size(target.len() as u64);
+                    inode.set_size(target.len().to_u64());
                     if place.is_none() {
                         inode.raw.i_block[..target.len()].copy_from_slice(target);
                     }

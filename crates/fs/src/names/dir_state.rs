@@ -3,7 +3,7 @@
 use crate::dir::index::NameIndex;
 use crate::dir::shape::Form;
 use crate::inode::InodeCell;
-use extant_format::{FileBlock, Group, InodeNumber, VolumeBlock};
+use extant_format::{FileBlock, Group, InodeNumber, UintExt, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
@@ -42,11 +42,11 @@ struct BlockSet(Vec<u64>);
 
 impl BlockSet {
     fn contains(&self, at: FileBlock) -> bool {
-        self.0.get(at.0 as usize / 64).is_some_and(|word| word >> (at.0 % 64) & 1 == 1)
+        self.0.get(at.0.to_usize() / 64).is_some_and(|word| word >> (at.0 % 64) & 1 == 1)
     }
 
     fn insert(&mut self, at: FileBlock) {
-        let word = at.0 as usize / 64;
+        let word = at.0.to_usize() / 64;
         if self.0.len() <= word {
             self.0.resize(word + 1, 0);
         }

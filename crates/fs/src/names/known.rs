@@ -5,7 +5,7 @@
 //! the same set replace each other in turn, and long names are not cached.
 
 use extant_cache::accounts::{Account, Charge, Shrink};
-use extant_format::InodeNumber;
+use extant_format::{InodeNumber, UintExt};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::fmt;
@@ -68,7 +68,7 @@ impl KnownNames {
     fn place(&self, dir: InodeNumber, name: &[u8]) -> (&Mutex<Shard>, usize) {
         // Only the low bits depend on the whole name: `rustc_hash` ends with a rotation that moves
         // them there.
-        let hash = FxBuildHasher.hash_one((dir.0, name)) as usize;
+        let hash = FxBuildHasher.hash_one((dir.0, name)).to_usize();
         (&self.shards[hash % SHARDS], hash / SHARDS % (ENTRIES / WAYS) * WAYS)
     }
 

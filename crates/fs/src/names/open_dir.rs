@@ -20,7 +20,7 @@ use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
     BlockRange, Corrupt, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
-    VolumeBlock,
+    UintExt, VolumeBlock,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ impl<'w> OpenDir<'w> {
             None => self.find(at).await?,
         };
         if self.scanning {
-            let ahead = (at.0..self.shape.blocks).take(READ_AHEAD as usize);
+            let ahead = (at.0..self.shape.blocks).take(READ_AHEAD.to_usize());
             let places: Vec<_> = {
                 let state = state(&self.cell);
                 ahead.map_while(|at| state.place(FileBlock(at))).collect()
@@ -393,11 +393,11 @@ impl<'w> OpenDir<'w> {
         let mut extents = Vec::new();
         if let Some(last) = last.filter(|_| !implied.is_empty()) {
             extents.push(change::written(implied, VolumeBlock(last.0 + 1)));
-            growth.places.extend((last.0 + 1..).take(implied.len() as usize).map(VolumeBlock));
+            growth.places.extend((last.0 + 1..).take(implied.len().to_usize()).map(VolumeBlock));
         }
         while (growth.places.len() as u32) < new {
             let at = growth.places.last().map_or(goal, |last| VolumeBlock(last.0 + 1));
-            let missing = BlockRange::new(added.start + growth.places.len() as u64, added.end);
+            let missing = BlockRange::new(added.start + growth.places.len().to_u64(), added.end);
             let want = cluster.count(missing) as u32;
             let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
             growth.data_blocks += allocated.run().blocks;
@@ -458,7 +458,7 @@ impl<'w> OpenDir<'w> {
                     let flags = (dir.flags() - InodeFlags::INLINE_DATA)
                         | if tree { InodeFlags::EXTENTS } else { InodeFlags::empty() };
                     dir.raw.i_flags = flags.bits().into();
-                    dir.set_size(self.shape.block_bytes as u64);
+                    dir.set_size(self.shape.block_bytes.to_u64());
                 }
                 self.pins.get_mut().push((FileBlock(0), block));
                 self.is_inline = false;
@@ -478,7 +478,7 @@ impl<'w> OpenDir<'w> {
         let planted = planted?;
         if !growth.places.is_empty() {
             self.shape.blocks += growth.places.len() as u32;
-            let size = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
+            let size = u64::from(self.shape.blocks) * self.shape.block_bytes.to_u64();
             growth.apply_map(self.writer, handle, &cell);
             let mut dir = handle.inode(&cell);
             dir.set_size(size);
@@ -669,7 +669,7 @@ impl BlocksMut for DirEdit<'_, '_> {
     }
 
     fn create(&mut self, at: FileBlock, _: Form, change: impl FnOnce(&mut [u8])) {
-        let place = self.growth.places[(at.0 - self.growth.first) as usize];
+        let place = self.growth.places[(at.0 - self.growth.first).to_usize()];
         let block = self.handle.create(place, self.dir.kind(at));
         change(&mut self.handle.edit(&block));
         self.dir.pins.get_mut().push((at, block));

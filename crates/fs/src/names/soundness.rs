@@ -15,7 +15,7 @@ use crate::map::block_state::OnDisk;
 use crate::map::change;
 use crate::meta::PhysicalRun;
 use crate::{Error, Result};
-use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
+use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place, UintExt};
 use extant_rt::Nanos;
 use std::sync::Arc;
 
@@ -191,7 +191,7 @@ impl<'w> OpenDir<'w> {
 
     /// Whether the tree must be checked before a lookup says that a name is absent.
     pub(super) fn may_hide_names(&self) -> bool {
-        let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
+        let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes.to_u64();
         bytes <= LOOKED_THROUGH_BYTES && self.is_tree_unchecked()
     }
 

@@ -2,7 +2,7 @@
 
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Charge};
-use extant_format::InodeNumber;
+use extant_format::{InodeNumber, UintExt};
 use parking_lot::RwLock;
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl StoredNames {
     }
 
     pub(crate) fn add(&self, dir: InodeNumber, name: &[u8], inode: InodeNumber) {
-        let bytes = NAME_BYTES + name.len() as u64;
+        let bytes = NAME_BYTES + name.len().to_u64();
         let mut table = self.table.write();
         if table.charge.bytes() + bytes > self.most_bytes {
             table.names = HashMap::default();
@@ -65,7 +65,7 @@ impl StoredNames {
         }
         let known = Known { dir, name: name.into(), inode };
         let before = table.names.insert(hash(dir, name), known);
-        let before = before.map_or(0, |before| NAME_BYTES + before.name.len() as u64);
+        let before = before.map_or(0, |before| NAME_BYTES + before.name.len().to_u64());
         let charged = table.charge.bytes() + bytes - before;
         table.charge.resize(charged);
     }

@@ -7,7 +7,7 @@
 use crate::dir::check::elsewhere;
 use crate::view::View;
 use crate::{DirItem, DirReader, Error, Result};
-use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
+use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place, UintExt};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Deepest directory that a walk enters, counted from where it began.
@@ -118,7 +118,7 @@ impl Names {
     }
 
     fn name(&self, item: &NameItem) -> &[u8] {
-        &self.bytes[item.at as usize..item.at as usize + usize::from(item.len)]
+        &self.bytes[item.at.to_usize()..item.at.to_usize() + usize::from(item.len)]
     }
 
     fn memory(&self) -> usize {

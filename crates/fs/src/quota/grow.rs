@@ -8,7 +8,7 @@ use crate::map::growth::{TreeShape, pointer_growth, tree_growth};
 use crate::meta::MetaKind;
 use crate::writer::Writer;
 use crate::{Error, Result};
-use extant_format::{BlockRange, InodeFlags, VolumeBlock};
+use extant_format::{BlockRange, InodeFlags, UintExt, VolumeBlock};
 
 /// Least growth of a quota file, in bytes.
 const STEP_BYTES: usize = 16 << 10;
@@ -36,12 +36,12 @@ impl QuotaFile {
             (state.blocks.len(), missing, state.blocks.last().map(|last| VolumeBlock(last.number().0 + 1)))
         };
         // A longer file would be refused when the volume is next opened.
-        let room = FILE_BYTES_MAX.saturating_sub((first * block_bytes) as u64) as usize / block_bytes;
+        let room = FILE_BYTES_MAX.saturating_sub((first * block_bytes).to_u64()).to_usize() / block_bytes;
         if missing.div_ceil(block_bytes) > room {
             return Err(Error::Quota(format!("{} {id}: the list of owners is full", self.kind)));
         }
-        let new = missing.max(STEP_BYTES).div_ceil(block_bytes).min(room) as u64;
-        let range = BlockRange::at(first as u64, new);
+        let new = missing.max(STEP_BYTES).div_ceil(block_bytes).min(room).to_u64();
+        let range = BlockRange::at(first.to_u64(), new);
         let nodes = cell.read(|inode| match inode.flags().contains(InodeFlags::EXTENTS) {
             true => {
                 let [_, _, entries_lo, entries_hi, _, _, depth_lo, depth_hi, ..] = *inode.map();
@@ -66,9 +66,9 @@ impl QuotaFile {
         }
         let goal = goal.unwrap_or_else(|| writer.alloc.data_goal(cell.number(), None));
         let mut data_blocks = 0;
-        while (places.len() as u64) < new {
+        while (places.len().to_u64()) < new {
             let at = places.last().map_or(goal, |last: &VolumeBlock| VolumeBlock(last.0 + 1));
-            let missing = BlockRange::new(range.start + places.len() as u64, range.end);
+            let missing = BlockRange::new(range.start + places.len().to_u64(), range.end);
             let piece = writer.alloc.blocks(at, cluster.count(missing) as u32, &mut reservation).await?;
             let run = piece.run();
             let got = missing.until(missing.start + run.blocks);
@@ -95,12 +95,12 @@ impl QuotaFile {
         }
         let blocks: Vec<_> = places.iter().map(|&at| handle.create(at, MetaKind::Raw)).collect();
         planned.apply(&mut handle, cell, &pinned, &news, data_blocks, sb);
-        handle.inode(cell).set_size(range.end * block_bytes as u64);
+        handle.inode(cell).set_size(range.end * block_bytes.to_u64());
         // While the handle is open: a commit that expects room for an owner needs that room in its
         // own transaction or an earlier one.
         let mut state = self.state.lock();
         state.blocks.extend(blocks);
-        state.tree.extend_to(range.end as usize * block_bytes);
+        state.tree.extend_to(range.end.to_usize() * block_bytes);
         Ok(())
     }
 }

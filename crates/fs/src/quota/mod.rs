@@ -19,7 +19,8 @@ use crate::view::View;
 use crate::writer::Writer;
 use crate::{Result, RunState};
 use extant_format::{
-    Corrupt, FileBlock, Inode, InodeNumber, Place, QUOTA_BLOCK_BYTES, QuotaKind, RoCompat, VolumeBlock,
+    Corrupt, FileBlock, Inode, InodeNumber, Place, QUOTA_BLOCK_BYTES, QuotaKind, RoCompat, UintExt,
+    VolumeBlock,
 };
 use extant_rt::RwLock;
 use parking_lot::Mutex;
@@ -187,7 +188,7 @@ impl QuotaFile {
         let inode = cell.read(Inode::clone);
         let size = inode.size();
         let place = Place::Quota(number, FileBlock(0));
-        if size > FILE_BYTES_MAX || !size.is_multiple_of(QUOTA_BLOCK_BYTES as u64) {
+        if size > FILE_BYTES_MAX || !size.is_multiple_of(QUOTA_BLOCK_BYTES.to_u64()) {
             return Err(Corrupt::field(place, "i_size", size, "whole blocks of 1 KiB, at most 64 MiB").into());
         }
         let mut blocks = Vec::new();
@@ -204,7 +205,7 @@ impl QuotaFile {
                 blocks.push(block);
             }
         }
-        image.truncate(size as usize);
+        image.truncate(size.to_usize());
         let tree = QuotaTree::parse(image, kind, number)?;
         let growing = RwLock::new(writer.store.locks());
         let state = Mutex::new(FileState { tree, blocks, expected: BTreeMap::new() });

@@ -4,8 +4,8 @@
 use crate::journal::Charge;
 use extant_format::{
     Corrupt, FileBlock, InodeNumber, Place, QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH,
-    QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, next_free_quota_block,
-    write_quota_leaf,
+    QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, UintExt,
+    next_free_quota_block, write_quota_leaf,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ impl QuotaTree {
         if header.kind != kind {
             return Err(Corrupt::field(place, "dqh_magic", header.kind.magic().into(), "that of its kind"));
         }
-        if header.blocks as usize > image.len() / QUOTA_BLOCK_BYTES {
+        if header.blocks.to_usize() > image.len() / QUOTA_BLOCK_BYTES {
             return Err(Corrupt::field(place, "dqi_blocks", header.blocks.into(), "blocks of the file"));
         }
         let (leaves, changed) = Default::default();
@@ -94,12 +94,12 @@ impl QuotaTree {
     }
 
     fn bytes(&self, at: FileBlock) -> &[u8] {
-        &self.image[at.0 as usize * QUOTA_BLOCK_BYTES..][..QUOTA_BLOCK_BYTES]
+        &self.image[at.0.to_usize() * QUOTA_BLOCK_BYTES..][..QUOTA_BLOCK_BYTES]
     }
 
     fn bytes_mut(&mut self, at: FileBlock) -> &mut [u8] {
         self.changed.insert(at.0);
-        &mut self.image[at.0 as usize * QUOTA_BLOCK_BYTES..][..QUOTA_BLOCK_BYTES]
+        &mut self.image[at.0.to_usize() * QUOTA_BLOCK_BYTES..][..QUOTA_BLOCK_BYTES]
     }
 
     fn node(&self, at: FileBlock) -> Result<QuotaTreeNode<'_>, Corrupt> {
@@ -117,7 +117,7 @@ impl QuotaTree {
 
     /// Whether this many new entries fit in the file as it is, whatever their ids.
     pub(super) fn has_room_for(&self, entries: usize) -> bool {
-        self.image.len() / QUOTA_BLOCK_BYTES - self.header.blocks as usize >= entries * ENTRY_BLOCKS
+        self.image.len() / QUOTA_BLOCK_BYTES - self.header.blocks.to_usize() >= entries * ENTRY_BLOCKS
     }
 
     /// Records that the file was extended with zeros.
@@ -127,7 +127,7 @@ impl QuotaTree {
 
     /// Bytes by which the file must grow for this many new entries.
     pub(super) fn missing_bytes(&self, entries: usize) -> usize {
-        let needed = (self.header.blocks as usize + entries * ENTRY_BLOCKS) * QUOTA_BLOCK_BYTES;
+        let needed = (self.header.blocks.to_usize() + entries * ENTRY_BLOCKS) * QUOTA_BLOCK_BYTES;
         needed.saturating_sub(self.image.len())
     }
 
@@ -181,7 +181,7 @@ impl QuotaTree {
             return Err(Corrupt::field(
                 place,
                 "dqdh_entries",
-                count as u64,
+                count.to_u64(),
                 "fewer than a leaf has room for",
             ));
         }
@@ -240,7 +240,7 @@ impl QuotaTree {
             }
             None => {
                 let block = FileBlock(self.header.blocks);
-                if (block.0 as usize + 1) * QUOTA_BLOCK_BYTES > self.image.len() {
+                if (block.0.to_usize() + 1) * QUOTA_BLOCK_BYTES > self.image.len() {
                     let place = Place::Quota(self.inode, FileBlock(0));
                     return Err(Corrupt::field(
                         place,
@@ -267,7 +267,7 @@ impl QuotaTree {
     pub(super) fn take_changed(&mut self, block_bytes: usize) -> Vec<(usize, Box<[u8]>)> {
         let changed = std::mem::take(&mut self.changed);
         let blocks: BTreeSet<usize> =
-            changed.into_iter().map(|at| at as usize * QUOTA_BLOCK_BYTES / block_bytes).collect();
+            changed.into_iter().map(|at| at.to_usize() * QUOTA_BLOCK_BYTES / block_bytes).collect();
         let bytes = |at: usize| {
             let there = &self.image[at * block_bytes..];
             // The file may end within its last volume block.

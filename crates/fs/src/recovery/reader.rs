@@ -3,7 +3,7 @@
 use super::log::Log;
 use crate::Result;
 use extant_block::{Buf, IoError};
-use extant_format::VolumeBlock;
+use extant_format::{UintExt, VolumeBlock};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::ops::{Deref, Range};
@@ -56,7 +56,7 @@ impl Kept {
     /// The piece that contains a block of the volume, and the block's byte offset within it.
     pub(super) fn find(&self, at: VolumeBlock, block_bytes: usize) -> Option<(&Arc<Buf>, usize)> {
         let (first, piece) = self.pieces.range(..=at.0).next_back()?;
-        let offset = (at.0 - first) as usize * block_bytes;
+        let offset = (at.0 - first).to_usize() * block_bytes;
         (offset < piece.len()).then_some((piece, offset))
     }
 }
@@ -106,7 +106,7 @@ impl<'l> Reader<'l> {
             if let Some(piece) = &self.current
                 && (piece.first..piece.first + piece.blocks).contains(&n)
             {
-                let at = (n - piece.first) as usize * self.block_bytes;
+                let at = (n - piece.first).to_usize() * self.block_bytes;
                 return Ok(Block { piece: piece.bytes.clone(), range: at..at + self.block_bytes });
             }
             self.read_ahead()?;
@@ -178,7 +178,7 @@ impl<'l> Reader<'l> {
     fn read(&self, piece: &Piece<()>) -> Result<Pending> {
         let view = &self.log.view;
         let start = super::sector(view, piece.place);
-        let len = piece.blocks as usize * self.block_bytes;
+        let len = piece.blocks.to_usize() * self.block_bytes;
         Ok(Box::pin(extant_block::read(&**view.device(), start, len)))
     }
 }

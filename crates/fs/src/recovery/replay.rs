@@ -8,7 +8,7 @@ use crate::meta::Journaled;
 use crate::view::{OpenOptions, View};
 use crate::{Error, Result};
 use extant_block::{Buf, Device, Segment};
-use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, UintExt, VolumeBlock};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ async fn replay_log(device: Arc<dyn Device>, options: OpenOptions) -> Result<Rec
     let journal_at = sector(&raw, log.map.home(0)?);
 
     // Read the superblock again, as the replay left it.
-    let home = VolumeBlock(1024 / block_bytes as u64);
+    let home = VolumeBlock(1024 / block_bytes.to_u64());
     let at = 1024 % block_bytes;
     let mut bytes = extant_block::read(&*device, sector(&raw, home), block_bytes).await?;
     let mut sb = Superblock::parse(&bytes[at..])?;
@@ -112,7 +112,7 @@ async fn replay_log(device: Arc<dyn Device>, options: OpenOptions) -> Result<Rec
     Ok(Recovery {
         was_clean: false,
         transactions: found.transactions,
-        blocks: found.copies.len() as u64,
+        blocks: found.copies.len().to_u64(),
         revoked: found.revoked,
         has_orphans: has_orphans(&sb),
         ..Recovery::default()

@@ -7,8 +7,8 @@ use super::{OpenOptions, Problems, View, read_superblock};
 use crate::{Error, Result};
 use extant_block::{Device, Sector};
 use extant_format::{
-    Corrupt, Group, GroupDescriptor, Incompat, Place, Problem, Superblock, VolumeBlock, backup_offsets,
-    inode_table_blocks,
+    Corrupt, Group, GroupDescriptor, Incompat, Place, Problem, Superblock, UintExt, VolumeBlock,
+    backup_offsets, inode_table_blocks,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(super) struct Backups {
 /// Opens a volume whose primary superblock is unusable, from the first valid backup.
 pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage: Error) -> Result<View> {
     let capacity = device.limits().capacity_bytes;
-    let len = capacity.min(4096) as usize / Sector::BYTES as usize * Sector::BYTES as usize;
+    let len = capacity.min(4096).to_usize() / Sector::BYTES.to_usize() * Sector::BYTES.to_usize();
     let front = extant_block::read(&**device, Sector(0), len).await;
     let primary = front.as_deref().ok().and_then(|front| front.get(1024..)).unwrap_or_default();
     for offset in backup_offsets(primary, capacity) {

@@ -3,7 +3,7 @@
 use super::View;
 use crate::Error;
 use extant_format::{
-    Corrupt, DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, Place, VolumeBlock,
+    Corrupt, DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, Place, UintExt, VolumeBlock,
     check_pointer, parse_indirect,
 };
 use std::ops::Range;
@@ -110,14 +110,14 @@ async fn in_pointers(view: &View, inode: &Inode, skip_damage: bool) -> Result<Ve
         let pointer = check_pointer(inode.block_pointer(n), sb, Place::Inode(inode.number));
         or_skip(pointer, skip_damage).map(Option::unwrap_or_default)
     };
-    for n in 0..DIRECT_POINTERS as usize {
+    for n in 0..DIRECT_POINTERS.to_usize() {
         let at = pointer(n)?;
         if at.0 > 0 {
             add(at);
         }
     }
     let mut todo = Vec::new();
-    for (n, levels) in (DIRECT_POINTERS as usize..).zip(LEVELS) {
+    for (n, levels) in (DIRECT_POINTERS.to_usize()..).zip(LEVELS) {
         todo.push((pointer(n)?, levels));
     }
     let mut nodes = 0;

@@ -17,7 +17,7 @@ use backups::Backups;
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
-    VolumeBlock, inode_offset,
+    UintExt, VolumeBlock, inode_offset,
 };
 pub(crate) use features::{check_readable, check_writable, journals_data};
 pub(crate) use own_structures::{OwnStructures, maps_structure};
@@ -172,7 +172,7 @@ impl View {
             return Ok(Self { inner: Arc::new(inner) });
         }
         let block = inner.buffers.block(home).await?;
-        let at = PRIMARY_OFFSET as usize % inner.sb.block_size().byte_len();
+        let at = PRIMARY_OFFSET.to_usize() % inner.sb.block_size().byte_len();
         let newer = Superblock::parse(&block[at..])?;
         let same = newer.block_size() == inner.sb.block_size() && newer.inode_size() == inner.sb.inode_size();
         if !same {
@@ -297,7 +297,7 @@ impl View {
     async fn descriptor(&self, at: VolumeBlock, group: Group) -> Result<(BlockRef, usize)> {
         let sb = self.superblock();
         let block = self.buffers().block(at).await?;
-        Ok((block, (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size()))
+        Ok((block, (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size()))
     }
 
     /// The block that contains an inode, and the inode's offset in it.
@@ -318,7 +318,7 @@ impl View {
             Err(other) => return Err(other),
         };
         let block = VolumeBlock(table.0 + (offset >> sb.block_size().log2()));
-        Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+        Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)).to_usize()))
     }
 
     /// Reads an inode. On a volume open for writing, an inode in use is returned as last changed. A
@@ -395,16 +395,16 @@ pub(crate) fn check_whole(device: &dyn Device, sb: &Superblock) -> std::result::
 /// It cannot be read, is corrupt, or lies behind the device's end.
 pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
     let limits = device.limits();
-    if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {
-        let have = limits.capacity_bytes.saturating_sub(offset) as usize;
+    if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES.to_u64()) {
+        let have = limits.capacity_bytes.saturating_sub(offset).to_usize();
         return Err(Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, have).into());
     }
     // Read whole aligned blocks, so that it also works on a device that bypasses the host's cache.
     let start = offset / 4096 * 4096;
-    let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
+    let len = (offset + SUPERBLOCK_BYTES.to_u64() - start).next_multiple_of(4096);
     let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
-    let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
-    let bytes = &bytes[(offset - start) as usize..];
+    let bytes = extant_block::read(device, Sector::containing(start), len.to_usize()).await?;
+    let bytes = &bytes[(offset - start).to_usize()..];
     if Superblock::is_journal_device(bytes) {
         return Err(features::journal_device());
     }

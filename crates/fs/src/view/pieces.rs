@@ -3,7 +3,7 @@
 use super::View;
 use crate::{BlockRef, Error};
 use extant_block::Sector;
-use extant_format::VolumeBlock;
+use extant_format::{UintExt, VolumeBlock};
 use std::ops::Range;
 
 /// Length in bytes of the pieces in which a block is read again; no disk has larger sectors.
@@ -20,7 +20,7 @@ impl View {
         let block = self.superblock().block_size();
         let (len, start) = (block.byte_len(), at.0 << block.log2());
         let capacity = self.device().limits().capacity_bytes;
-        let end = capacity.saturating_sub(start).min(len as u64) as usize;
+        let end = capacity.saturating_sub(start).min(len.to_u64()).to_usize();
         // The journal's copy is elsewhere.
         let is_home = self.buffers().clean_run(at, 1) == 1;
         if !is_home || (end == len && len <= PIECE_BYTES) {
@@ -30,7 +30,7 @@ impl View {
         let mut from = 0;
         while from < end {
             let to = (from + PIECE_BYTES).min(end);
-            let sector = Sector::containing(start + from as u64);
+            let sector = Sector::containing(start + from.to_u64());
             let read = extant_block::read(&**self.device(), sector, to - from).await;
             pieces.push((from..to, read.map(BlockRef::from).map_err(Error::from)));
             from = to;

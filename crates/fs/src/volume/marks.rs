@@ -6,7 +6,7 @@ use crate::meta::MetaStore;
 use crate::writer::Writer;
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
 use extant_cache::Disk;
-use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID};
+use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, UintExt};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,7 @@ fn superblock(store: &MetaStore) -> (Sector, Buf) {
     let mut sb = store.superblock_unlogged();
     sb.update_checksum();
     block[range].copy_from_slice(sb.as_bytes());
-    (Sector(home.number().0 * (block.len() as u64 / Sector::BYTES)), block)
+    (Sector(home.number().0 * (block.len().to_u64() / Sector::BYTES)), block)
 }
 
 /// A write of the superblock outside any transaction.

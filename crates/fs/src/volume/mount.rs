@@ -22,7 +22,7 @@ use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use extant_format::{
     Compat, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, RoCompat, STATE_ERROR,
-    Superblock,
+    Superblock, UintExt,
 };
 use extant_rt::{Nanos, Rt};
 use futures_util::future::BoxFuture;
@@ -199,7 +199,7 @@ impl Volume {
         // A journal keeps the error that made Linux abort it until the volume's superblock has it.
         let state = sb.raw().s_state.get() | if failed { STATE_ERROR } else { 0 };
         let block_bytes = sb.block_size().byte_len();
-        let blocks = Blocks::new(device, block_bytes, options.metadata_bytes as usize);
+        let blocks = Blocks::new(device, block_bytes, options.metadata_bytes.to_usize());
         blocks.charge_to(&disk.account(AccountConfig {
             name: "metadata blocks",
             limit_bytes: options.metadata_bytes,
@@ -445,7 +445,7 @@ async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
     set_features(&mut journal, sb);
     let failed = journal.errno() != 0;
     journal.set_errno(0);
-    if journal.log().len() < LOG_BLOCKS_MIN as usize {
+    if journal.log().len() < LOG_BLOCKS_MIN.to_usize() {
         let feature =
             format!("a log of {} blocks, less than the {LOG_BLOCKS_MIN} of Linux", journal.log().len());
         let hint = "; it can be opened for reading only, or made anew with `tune2fs -O ^has_journal` and `tune2fs -j`";

@@ -14,7 +14,7 @@ use crate::meta::{BlockRef, MetaStore};
 use crate::view::View;
 use extant_format::{
     BlockRange, Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, Inode, InodeNumber, Place, Superblock,
-    VolumeBlock, XattrBlock, bit, count_free, inode_table_blocks,
+    UintExt, VolumeBlock, XattrBlock, bit, count_free, inode_table_blocks,
 };
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -102,7 +102,7 @@ async fn add_files(
             few.add(numbers);
         }
     }
-    let room = (INODES_MAX as usize).saturating_sub(few.used.len());
+    let room = INODES_MAX.to_usize().saturating_sub(few.used.len());
     few.near.truncate(room);
     few.far.truncate(room - few.near.len());
     add_inodes(view, claims, &few, unmarked_inodes).await
@@ -130,7 +130,7 @@ async fn add_inodes(
             let is_named =
                 |inode: &Inode| inode.links() > 0 && inode.raw.i_dtime.get() == 0 && inode.kind().is_some();
             if let Some(inode) = inode.ok().filter(is_named) {
-                if unmarked_inodes.len() < INODES_MAX as usize {
+                if unmarked_inodes.len() < INODES_MAX.to_usize() {
                     unmarked_inodes.push(unmarked(number, inode.links()));
                 }
                 add_file(view, claims, &inode).await?;
@@ -201,7 +201,7 @@ struct Numbers {
 impl Numbers {
     /// Adds those of another group, up to a limit.
     fn add(&mut self, more: Self) {
-        let most = INODES_MAX as usize;
+        let most = INODES_MAX.to_usize();
         // A bitmap that contradicts its descriptor may contain anything.
         for (all, more, most) in [
             (&mut self.used, more.used, 2 * most),
@@ -224,7 +224,7 @@ async fn numbers(view: &View, store: &MetaStore, group: Group) -> Numbers {
     let first = group.0 * per_group + 1;
     let unused = if sb.has_group_csum() { descriptor.unused_inodes } else { 0 };
     let written = per_group.saturating_sub(unused);
-    for start in (0..per_group).step_by(per_block as usize) {
+    for start in (0..per_group).step_by(per_block.to_usize()) {
         let block = start..(start + per_block).min(per_group);
         let is_near = block.clone().any(|n| bit(&bitmap, n));
         for n in block {
@@ -293,7 +293,7 @@ async fn add_attribute_blocks(view: &View, claims: &mut Claims<'_>) -> Result<()
 /// Structures and own files that the volume writes wherever they are said to be, in order.
 async fn structures(view: &View, store: &MetaStore, own: &[Owned]) -> Vec<(Range<VolumeBlock>, Place)> {
     let sb = view.superblock();
-    let mut all = Vec::with_capacity(3 * sb.group_count() as usize + own.len());
+    let mut all = Vec::with_capacity(3 * sb.group_count().to_usize() + own.len());
     let table = u64::from(inode_table_blocks(sb));
     for group in (0..sb.group_count()).map(Group) {
         let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = store.groups().get(group);
@@ -342,7 +342,7 @@ async fn add_distrusted(view: &View, claims: &Claims<'_>, found: &mut Vec<(Group
             let n = ((block - first) >> cluster.log2()) as u32;
             bitmap.as_ref().is_none_or(|bitmap| !bit(bitmap, n))
         };
-        let step = cluster.blocks() as usize;
+        let step = cluster.blocks().to_usize();
         let mut ranges = claims.claimed_in(blocks);
         let free = ranges.find_map(|range| range.blocks().step_by(step).find(|&block| is_free(block)));
         if let Some(block) = free {

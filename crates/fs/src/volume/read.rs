@@ -8,7 +8,7 @@ use crate::{
     WalkOptions,
 };
 use extant_block::Device;
-use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock, VolumeBlock};
+use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock, UintExt, VolumeBlock};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl Volume {
     /// A damaged descriptor; bitmaps or tables that share blocks.
     pub async fn own_structures(&self) -> Result<Vec<Range<VolumeBlock>>> {
         let sb = self.superblock();
-        let mut descriptors = Vec::with_capacity(sb.group_count() as usize);
+        let mut descriptors = Vec::with_capacity(sb.group_count().to_usize());
         for group in (0..sb.group_count()).map(Group) {
             descriptors.push(self.view.group(group).await?);
         }

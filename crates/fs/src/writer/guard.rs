@@ -9,7 +9,7 @@ use super::errors::{ErrorPolicy, Errors};
 use crate::journal::Credits;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Op, Sector, Segment};
-use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock};
+use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock, UintExt};
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -120,7 +120,7 @@ impl Writer {
         let (home, range) = self.store.superblock_home();
         let blocks = self.store.blocks();
         let (device, block_bytes) = (&**blocks.device(), blocks.block_bytes());
-        let start = Sector(home.number().0 * (block_bytes as u64 / Sector::BYTES));
+        let start = Sector(home.number().0 * (block_bytes.to_u64() / Sector::BYTES));
         let mut block = extant_block::read(device, start, block_bytes).await?;
         let mut sb = Superblock::parse(&block[range.clone()])?;
         sb.record_error(&record(cause, &place(cause), self));

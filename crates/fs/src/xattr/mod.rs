@@ -11,8 +11,8 @@ use crate::map::Mapper;
 use crate::view::View;
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Corrupt, FileKind, INLINE_HEAD_BYTES, InlineData, Inode, InodeFlags, Place, Problem, ValueInode,
-    Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
+    Acl, Corrupt, FileKind, INLINE_HEAD_BYTES, InlineData, Inode, InodeFlags, Place, Problem, UintExt,
+    ValueInode, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
 };
 
 /// Largest value in an inode of its own that is read, as on Linux.
@@ -122,7 +122,7 @@ impl View {
             holder.raw.i_ctime.get(),
             holder.raw.i_version_lo.get(),
         );
-        let mut value = vec![0; size as usize];
+        let mut value = vec![0; size.to_usize()];
         // Inline data would be in the value inode's own attributes, and lead back here.
         if holder.flags().contains(InodeFlags::INLINE_DATA) {
             return Err(Corrupt::field(
@@ -173,7 +173,7 @@ pub(crate) fn inline_data(inode: &Inode) -> std::result::Result<InlineData<'_>, 
 pub(crate) fn inline_names(dir: &Inode) -> std::result::Result<InlineData<'_>, Corrupt> {
     let attributes = in_inode(dir)?;
     let value = attributes.value_range_in_inode(XattrName::INLINE_DATA).map_or(0, |range| range.len());
-    InlineData::parse(dir.map(), &attributes, (INLINE_HEAD_BYTES + value) as u64, dir.number)
+    InlineData::parse(dir.map(), &attributes, (INLINE_HEAD_BYTES + value).to_u64(), dir.number)
 }
 
 /// The inode's tail without the attribute that holds inline data.

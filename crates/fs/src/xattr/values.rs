@@ -20,8 +20,8 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_format::{
     BlockRange, ChecksumSeed, Corrupt, Extent, ExtentIndex, ExtentNode, FileBlock, FileKind, Incompat, Inode,
-    InodeFlags, InodeNumber, Place, Superblock, ValueInode, VolumeBlock, Xattr, XattrIndex, XattrName,
-    XattrValue,
+    InodeFlags, InodeNumber, Place, Superblock, UintExt, ValueInode, VolumeBlock, Xattr, XattrIndex,
+    XattrName, XattrValue,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
         Err(error) => return Err(error),
     };
     let place = Place::XattrInode(held.inode);
-    let mut value = Vec::with_capacity(held.size as usize);
+    let mut value = Vec::with_capacity(held.size.to_usize());
     for logical in 0..sb.block_size().blocks_for(held.size.into()) {
         let runs = change::look_up(&writer.store, &writer.alloc, &cell, logical).await?;
         let found = runs.into_iter().find(|(range, _)| range.contains(logical));
@@ -175,7 +175,7 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
         writer.alloc.check_claim(PhysicalRun::new(at, 1), place)?;
         value.extend_from_slice(&writer.store.read(at, MetaKind::Raw).await?.bytes());
     }
-    value.truncate(held.size as usize);
+    value.truncate(held.size.to_usize());
     if let Some(of) = of {
         let computed = hash_of(&value, sb);
         if of.hash != computed {
@@ -211,7 +211,7 @@ impl Spare {
         privilege: Privilege,
     ) -> Result<Self> {
         let sb = writer.store.shape();
-        let blocks = sb.block_size().blocks_for(value.len() as u64);
+        let blocks = sb.block_size().blocks_for(value.len().to_u64());
         let clusters = sb.cluster_size().count(BlockRange::new(0, blocks));
         let mut reservation = writer.alloc.reserve_waiting(&writer.journal, clusters, 1, privilege).await?;
         let group = sb.locate_inode(owner.number()).map_or_else(Default::default, |(group, _)| group);
@@ -221,13 +221,13 @@ impl Spare {
         let (mut pieces, mut left) = (Vec::<Allocated>::new(), clusters);
         while left > 0 {
             let piece = writer.alloc.blocks(goal, left as u32, &mut reservation).await?;
-            left -= piece.firsts().count() as u64;
+            left -= piece.firsts().count().to_u64();
             goal = piece.run().end();
             pieces.push(piece);
         }
         let fits = match sb.incompat().contains(Incompat::EXTENTS) {
             true => pieces.len() <= ROOT_EXTENTS,
-            false => blocks as usize <= DIRECT,
+            false => blocks.to_usize() <= DIRECT,
         };
         let node = match fits {
             true => None,
@@ -254,10 +254,10 @@ impl Spare {
         let Self { inode: new, blocks: _, pieces, node, value, hash } = self;
         let (number, generation) = (new.number(), writer.inodes.generation(&new));
         let (mut extents, mut places, mut allocated) = (Vec::<Extent>::new(), Vec::new(), 0);
-        let all = BlockRange::new(0, sb.block_size().blocks_for(value.len() as u64));
+        let all = BlockRange::new(0, sb.block_size().blocks_for(value.len().to_u64()));
         for piece in pieces {
             let run = piece.run();
-            let range = BlockRange::at(places.len() as u64, run.blocks).until(all.end);
+            let range = BlockRange::at(places.len().to_u64(), run.blocks).until(all.end);
             extents.push(written(range, run.start));
             places.extend((run.start.0..run.start.0 + range.len()).map(VolumeBlock));
             allocated += run.blocks;
@@ -304,7 +304,7 @@ impl Spare {
             let tree = if has_extents { InodeFlags::EXTENTS } else { InodeFlags::empty() };
             inode.raw.i_flags = (InodeFlags::EA_INODE | tree).bits().into();
             inode.raw.i_block = root;
-            inode.set_size(value.len() as u64);
+            inode.set_size(value.len().to_u64());
             inode.set_blocks_512(blocks << (sb.block_size().log2() - 9), sb);
         });
         let mut record = handle.inode(&made);

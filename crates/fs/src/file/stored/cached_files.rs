@@ -11,7 +11,7 @@ use extant_cache::{
     Answer, Backing, ByteRange, CachedOpenFile, DirtyRun, Disk, MAX_FILE_BYTES, Mapping, Placed, ReadExtent,
     ReadFrom, WrittenRun,
 };
-use extant_format::{Inode, InodeNumber, VolumeBlock};
+use extant_format::{Inode, InodeNumber, UintExt, VolumeBlock};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl StoredFiles {
     pub(crate) fn new(disk: &Disk) -> Self {
         let limit_bytes = disk.budget_bytes() / SHARE;
         let account = disk.account(AccountConfig { name: "files", limit_bytes, pinned_bytes: 0 });
-        let kept = (limit_bytes / MEMORY_BYTES) as usize;
+        let kept = (limit_bytes / MEMORY_BYTES).to_usize();
         Self { disk: disk.clone(), account, kept: kept.max(KEPT_MIN), table: Mutex::default() }
     }
 
@@ -132,7 +132,7 @@ impl StoredContents {
         if clean == 0 {
             // The journal has a newer copy.
             let block = buffers.block(first).await?;
-            return Ok(inline_extent(&block[skip as usize..]));
+            return Ok(inline_extent(&block[skip.to_usize()..]));
         }
         if self.with_neighbours {
             // After an error read block by block: a neighbour may be the bad one.
@@ -140,7 +140,7 @@ impl StoredContents {
             if blocks > 0
                 && let Ok(contents) = buffers.contents(first, blocks).await
             {
-                return Ok(inline_extent(&contents[skip as usize..]));
+                return Ok(inline_extent(&contents[skip.to_usize()..]));
             }
         }
         let from = ReadFrom::Device(sector(first, bits, skip));
@@ -153,7 +153,7 @@ fn sector(block: VolumeBlock, bits: u32, skip_bytes: u64) -> Sector {
 }
 
 fn inline_extent(bytes: &[u8]) -> ReadExtent {
-    ReadExtent { from: ReadFrom::Inline(bytes.into()), bytes: bytes.len() as u64 }
+    ReadExtent { from: ReadFrom::Inline(bytes.into()), bytes: bytes.len().to_u64() }
 }
 
 impl Backing for StoredContents {

@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
 use extant_cache::{CachedOpenFile, WouldWait};
-use extant_format::{BlockRange, Corrupt, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock};
+use extant_format::{BlockRange, Corrupt, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock, UintExt};
 use parking_lot::Mutex;
 
 /// A file open for reading at any offset.
@@ -39,7 +39,7 @@ impl Inline {
             Ok(data) => Self { bytes: data.to_vec(), damage: None },
             // The first bytes are in the inode's own fields, so they can be read regardless.
             Err(corrupt) => {
-                let bytes = inode.size().min(INLINE_HEAD_BYTES as u64) as usize;
+                let bytes = inode.size().min(INLINE_HEAD_BYTES.to_u64()).to_usize();
                 Self { bytes: inode.map()[..bytes].to_vec(), damage: Some(corrupt) }
             }
         }
@@ -47,7 +47,7 @@ impl Inline {
 
     /// Fills the front of `to` with the bytes at `offset`.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let from = self.bytes.get(offset as usize..).unwrap_or_default();
+        let from = self.bytes.get(offset.to_usize()..).unwrap_or_default();
         let n = from.len().min(to.len());
         to[..n].copy_from_slice(&from[..n]);
         match &self.damage {
@@ -106,7 +106,7 @@ impl File {
             return live.read(offset, to).await;
         }
         let size = self.inode.size();
-        let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
+        let len = size.saturating_sub(offset).min(to.len().to_u64()).to_usize();
         let to = &mut to[..len];
         if let Some(inline) = &self.inline {
             return inline.read_at(offset, to);
@@ -122,7 +122,7 @@ impl File {
         // unreadable byte. A concurrent reader walks the map on its own, so neither waits for the
         // other.
         let mut mapper = self.mapper.lock().take().unwrap_or_default();
-        let read = mapper.read_some(&self.view, &self.inode, offset + done as u64, &mut to[done..]).await;
+        let read = mapper.read_some(&self.view, &self.inode, offset + done.to_u64(), &mut to[done..]).await;
         *self.mapper.lock() = Some(mapper);
         match read {
             Ok(more) => Ok(done + more),

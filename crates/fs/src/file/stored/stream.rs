@@ -7,7 +7,7 @@ use crate::meta::CHUNK_BYTES;
 use crate::view::View;
 use crate::{BlockRef, Error, Lost, Result, Run, RunState};
 use extant_block::{Buf, IoError, IoErrorKind, Op, Sector};
-use extant_format::{BlockRange, Inode, VolumeBlock};
+use extant_format::{BlockRange, Inode, UintExt, VolumeBlock};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -94,7 +94,7 @@ impl View {
         blocks: u64,
     ) -> impl Future<Output = std::result::Result<Buf, IoError>> + use<> {
         let log2 = self.superblock().block_size().log2();
-        extant_block::read(&**self.device(), Sector(at.0 << (log2 - 9)), (blocks << log2) as usize)
+        extant_block::read(&**self.device(), Sector(at.0 << (log2 - 9)), (blocks << log2).to_usize())
     }
 
     /// The error for volume blocks beyond the end of the device.
@@ -167,7 +167,7 @@ impl FileStream {
             return file.next_piece(at, self.size).await;
         }
         if let Some(Inline { bytes, damage }) = self.inline.take() {
-            let held = bytes.len() as u64;
+            let held = bytes.len().to_u64();
             if let Some(corrupt) = damage.filter(|_| held < self.size) {
                 self.ahead.push_back(Ahead::Lost(Lost {
                     directory: None,
@@ -186,7 +186,7 @@ impl FileStream {
         let size = self.size;
         let in_file = |offset: u64, bytes: u64| bytes.min(size.saturating_sub(offset));
         let data = |offset: u64, bytes: BlockRef| {
-            let len = in_file(offset, bytes.len() as u64) as usize;
+            let len = in_file(offset, bytes.len().to_u64()).to_usize();
             Ok(Some(Chunk::Data { offset, bytes: bytes.truncated(len) }))
         };
         loop {
@@ -245,7 +245,7 @@ impl FileStream {
     /// Reads a block in smaller pieces after reading it whole failed with `error`.
     async fn in_pieces(&mut self, offset: u64, at: VolumeBlock, error: Error) {
         for (range, piece) in self.view.pieces(at, error).await.into_iter().rev() {
-            let (offset, bytes) = (offset + range.start as u64, range.len() as u64);
+            let (offset, bytes) = (offset + range.start.to_u64(), range.len().to_u64());
             self.ahead.push_front(match piece {
                 Ok(bytes) => Ahead::Part { offset, bytes },
                 Err(error) => Ahead::Lost(Lost { directory: None, offset, bytes, error }),
@@ -354,11 +354,11 @@ impl OpenFile {
                 }
             }
         };
-        let mut buf = Buf::zeroed(bytes as usize);
+        let mut buf = Buf::zeroed(bytes.to_usize());
         match self.read(offset, &mut buf).await {
             // The read stopped before an unreadable byte.
-            Ok(read) if read > 0 && (read as u64) < bytes && offset + (read as u64) < self.size() => {
-                *at = offset + read as u64;
+            Ok(read) if read > 0 && read.to_u64() < bytes && offset + read.to_u64() < self.size() => {
+                *at = offset + read.to_u64();
                 Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(buf).truncated(read) }))
             }
             // Bytes cut off meanwhile read as zeroes.

@@ -4,7 +4,7 @@ use super::stored_file::Inline;
 use crate::map::Mapper;
 use crate::view::View;
 use crate::{Error, Result, RunState};
-use extant_format::{Corrupt, EXTENT_MAGIC, FileKind, Inode, InodeFlags, Place};
+use extant_format::{Corrupt, EXTENT_MAGIC, FileKind, Inode, InodeFlags, Place, UintExt};
 
 /// Longest symbolic link target in bytes: Linux's limit for a path.
 const SYMLINK_MAX: u64 = 4096;
@@ -79,9 +79,9 @@ impl View {
         };
         let block = self.buffers().block(at).await?;
         let most = block.len() - 1;
-        if size > most as u64 {
+        if size > most.to_u64() {
             self.note(Err(Corrupt::field(place, "i_size", size, "below the size of a block")))?;
         }
-        Ok(block[..most.min(size as usize)].to_vec())
+        Ok(block[..most.min(size.to_usize())].to_vec())
     }
 }
