@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Keeps changes in memory, where reads find them, until [`Deferred::apply`] makes them on the
@@ -144,6 +145,18 @@ impl Deferred {
         self.kept.lock().is_full
     }
 
+    /// Ranges of bytes that were changed, in order and without overlap.
+    pub fn changed(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (&start, newest) in &self.kept.lock().newest {
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = newest.end,
+                _ => ranges.push(start..newest.end),
+            }
+        }
+        ranges
+    }
+
     /// Makes the changes on the device below, each after the one before it has ended. A crash
     /// meanwhile leaves what a crash of the original writer could have left.
     ///
@@ -258,6 +271,11 @@ mod tests {
                 change(&device, op, start, sectors, byte).unwrap();
                 model[range].fill(if op == Op::Write { byte } else { 0 });
                 now(flush(&device)).unwrap();
+                let covered = |n: u64| device.changed().iter().any(|range| range.contains(&(n * 512)));
+                assert!(
+                    (0..64).all(|n| covered(n)
+                        || model[n as usize * 512..][..512] == before[n as usize * 512..][..512])
+                );
                 let start = rng.below(64);
                 let sectors = 1 + rng.below(64 - start);
                 let bytes = now(read(&device, Sector(start), sectors as usize * 512)).unwrap();
