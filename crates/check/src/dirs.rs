@@ -197,6 +197,7 @@ impl Block<'_> {
             path: None,
             found: found.into(),
             expected: expected.into(),
+            value: None,
             suspected: false,
         });
     }
@@ -427,6 +428,7 @@ impl Block<'_> {
                 path: None,
                 found: "the name occurs twice".into(),
                 expected: "each name once".into(),
+                value: None,
                 suspected: false,
             });
         }
@@ -518,6 +520,7 @@ pub(crate) async fn duplicates_across(
                     path: None,
                     found: format!("also in block {first} of the directory"),
                     expected: "each name once".into(),
+                    value: None,
                     suspected: false,
                 });
             }

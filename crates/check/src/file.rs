@@ -45,6 +45,8 @@ pub(crate) struct File {
     /// cluster may lie in several nodes.
     pub(crate) cluster_runs: Vec<(u64, u64, u64)>,
     pub(crate) is_symlink: bool,
+    /// A symbolic link whose target is in a block.
+    pub(crate) has_target: bool,
     /// Parts of the map are missing.
     pub(crate) damaged: bool,
     /// Owners, if the file counts for quota.
@@ -72,6 +74,7 @@ impl File {
             written_end: 0,
             cluster_runs: Vec::new(),
             is_symlink: inode.kind() == Some(FileKind::Symlink),
+            has_target: false,
             damaged: false,
             owners: None,
             pending: 0,
@@ -160,11 +163,12 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
     } else if counted != file.stored_512 && !matches!(file.role, Role::BadBlocks) {
         let expected =
             format!("{counted}{}", if file.damaged { ", as far as the map can be read" } else { "" });
-        found.report.add(
+        found.report.add_with(
             Code::InodeBlocks,
             spot.clone(),
             format!("i_blocks is {}", file.stored_512),
             expected,
+            Some(counted),
         );
     }
     if let Some(owners) = file.owners {
@@ -181,6 +185,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
             path: None,
             found: text,
             expected,
+            value: None,
             suspected: false,
         });
     };
@@ -221,6 +226,9 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
             } else if file.size > most {
                 wrong_size(format!("at most {most}"));
             }
+        }
+        Role::Symlink if file.has_target && file.end == 0 && !file.damaged => {
+            found.report.add(Code::Symlink, spot, "its target has no block", "one");
         }
         Role::Symlink | Role::Own | Role::BadBlocks | Role::Resize => {}
     }

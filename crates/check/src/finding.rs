@@ -72,6 +72,8 @@ pub struct Finding {
     pub found: String,
     /// What was expected.
     pub expected: String,
+    /// The right value, where what is wrong is a single number and the check knows it.
+    pub value: Option<u64>,
     /// The volume was in use, and may have changed between two reads.
     pub suspected: bool,
 }
@@ -204,6 +206,23 @@ impl Report {
     }
 
     pub(crate) fn add(&self, code: Code, spot: Spot, found: impl Into<String>, expected: impl Into<String>) {
+        self.add_with(code, spot, found, expected, None);
+    }
+
+    /// Adds a finding about a number, whose right value is known.
+    pub(crate) fn add_value(&self, code: Code, spot: Spot, found: impl Into<String>, value: u64) {
+        self.add_with(code, spot, found, value.to_string(), Some(value));
+    }
+
+    /// The same, with words for what was expected.
+    pub(crate) fn add_with(
+        &self,
+        code: Code,
+        spot: Spot,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        value: Option<u64>,
+    ) {
         // Most findings of a badly damaged volume are only counted.
         if self.limits.stopped() || !self.kept.lock().wants(code, &spot) {
             return;
@@ -215,6 +234,7 @@ impl Report {
             path: None,
             found: found.into(),
             expected: expected.into(),
+            value,
             suspected: false,
         });
     }

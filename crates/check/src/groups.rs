@@ -72,6 +72,11 @@ fn counts(ctx: &Context, group: u32, free: u32, totals: &GroupTotals, report: &m
 
 /// A group whose block bitmap was never written must hold nothing but the volume's own blocks.
 fn uninit(ctx: &Context, group: u32, report: &mut Report) {
+    differences(ctx, group, &implied(ctx, group), report);
+}
+
+/// What a block bitmap that was never written stands for, without the bits beyond the group.
+pub(crate) fn implied(ctx: &Context, group: u32) -> Vec<u8> {
     let bits = ctx.sb.group_clusters(Group(group));
     let mut bitmap = vec![0; ctx.source.block_bytes()];
     let first = ctx.sb.group_first_block(Group(group));
@@ -82,7 +87,7 @@ fn uninit(ctx: &Context, group: u32, report: &mut Report) {
         let to = ctx.claims.cluster(VolumeBlock(to - 1)) - start + 1;
         extant_format::set_bits(&mut bitmap, from.fit_u32().min(bits), to.fit_u32().min(bits));
     }
-    differences(ctx, group, &bitmap, report);
+    bitmap
 }
 
 fn compare(ctx: &Context, group: u32, at: u64, bitmap: &[u8], report: &mut Report) {

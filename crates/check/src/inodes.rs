@@ -413,6 +413,7 @@ fn file(
                 fast_symlink(ctx, inode, found);
                 files.add(ctx, found, record, &without_map(inode.clone()));
             } else {
+                record.has_target = true;
                 files.add(ctx, found, record, inode);
             }
         }

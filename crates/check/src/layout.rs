@@ -18,10 +18,15 @@ pub(crate) struct GroupInfo {
     pub(crate) table: bool,
     /// The table lies within the volume, whether or not it is read.
     is_placed: bool,
-    from_copy: bool,
+    is_copy: bool,
 }
 
 impl GroupInfo {
+    /// The descriptor is that of a backup.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+
     pub(crate) fn has(&self, sb: &Superblock, flag: GroupFlags) -> bool {
         sb.has_group_csum() && self.gd.flags.contains(flag)
     }
@@ -161,10 +166,10 @@ fn take_copy(copy: &Piece, sb: &Superblock, group: Group, info: &mut GroupInfo) 
     let slot = (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size();
     let Ok(found) = GroupDescriptor::parse(&copy.bytes()[slot..], sb, group) else { return };
     let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
-    if found.block_bitmap.0 != 0 && places(&found) != places(&info.gd) && !info.from_copy {
+    if found.block_bitmap.0 != 0 && places(&found) != places(&info.gd) && !info.is_copy {
         // Its counts and flags are old.
         let gd = GroupDescriptor { flags: GroupFlags::empty(), unused_inodes: 0, ..found };
-        *info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, from_copy: true };
+        *info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, is_copy: true };
     }
 }
 
@@ -192,7 +197,7 @@ fn judge(bytes: &[u8], opened: &Opened, group: Group, report: &Report) -> GroupI
         // Linux reads it wherever it is, as long as the volume has such blocks.
         sb.is_valid_block(block) && block.0.saturating_add(blocks) <= sb.blocks_count() && block.0 != 0
     };
-    let mut info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, from_copy: false };
+    let mut info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, is_copy: false };
     info.bitmaps = place("block bitmap", gd.block_bitmap, 1) & place("inode bitmap", gd.inode_bitmap, 1);
     info.table = place("inode table", gd.inode_table, table);
     info.is_placed = info.table;

@@ -1,4 +1,5 @@
-//! Finds what is wrong with an ext2, ext3 or ext4 volume. Nothing is written.
+//! Finds what is wrong with an ext2, ext3 or ext4 volume, and repairs it ([`repair`]). A check
+//! writes nothing.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
 //! keeps one bit for each cluster and four bytes for each inode, both only where something is in
@@ -39,6 +40,7 @@ mod open;
 mod own_files;
 mod owners;
 mod paths;
+pub mod repair;
 mod shared;
 mod source;
 mod state;
@@ -138,6 +140,10 @@ pub struct Checked {
     pub directories: u64,
     /// Blocks in use.
     pub blocks: u64,
+    /// Files that were deleted or truncated while open, for the next mount to finish.
+    pub orphans: u64,
+    /// The journal holds changes that could not be read, though it is not damaged.
+    pub is_stale: bool,
 }
 
 impl Checked {
@@ -163,6 +169,9 @@ pub enum CheckError {
     /// A volume that is open for writing could not be written out.
     #[error("before the check: {0}")]
     Sync(extant_fs::Error),
+    /// The device failed while a repair was planned.
+    #[error(transparent)]
+    Device(extant_block::IoError),
     /// A task failed.
     #[error(transparent)]
     World(#[from] extant_rt::RtError),

@@ -26,6 +26,8 @@ pub(crate) struct Opened {
     pub(crate) replayed: bool,
     /// The journal could not be applied, so that structures may contradict each other.
     pub(crate) stale: bool,
+    /// The reason is nothing that is damaged, such as fast commits.
+    pub(crate) pending: bool,
 }
 
 async fn read_at(
@@ -68,7 +70,7 @@ pub(crate) async fn open(
     };
     let source = Source::new(device.clone(), sb.block_size(), limits.clone()).with_depth(options.depth);
     refuse_unknown(&sb)?;
-    let mut opened = Opened { sb, source, from_backup, replayed: false, stale: false };
+    let mut opened = Opened { sb, source, from_backup, replayed: false, stale: false, pending: false };
     let dirty = opened.sb.incompat().contains(Incompat::RECOVER);
     let internal = opened.sb.compat().contains(Compat::HAS_JOURNAL) && opened.sb.journal_inode().is_some();
     if options.ignore_journal {
@@ -98,7 +100,10 @@ async fn overlay(
                 extant_fs::Error::Corrupt(Corrupt { place: Place::JournalBlock(_), .. }) => Code::JournalLog,
                 extant_fs::Error::Corrupt(_) | extant_fs::Error::Io(_) => Code::JournalInode,
                 // Fast commits: nothing is damaged.
-                _ => return Ok(()),
+                _ => {
+                    opened.pending = true;
+                    return Ok(());
+                }
             };
             report.add(code, Spot::default(), error.to_string(), "a journal that can be replayed");
             return Ok(());
@@ -185,7 +190,14 @@ async fn find_backup(
     for offset in backup_offsets(primary.unwrap_or(&empty), device.limits().capacity_bytes) {
         let Some(bytes) = read_at(device, limits, offset).await else { continue };
         let Ok(sb) = Superblock::parse(&bytes) else { continue };
-        if !sb.is_backup_at(offset) || sb.verify_checksum().is_err() {
+        // Old versions of mke2fs left the number of the group 0.
+        let mut numbered = sb.clone();
+        if numbered.raw().s_block_group_nr.get() == 0 {
+            let block = (offset >> sb.block_size().log2()).saturating_sub(sb.first_data_block().0);
+            let group = u16::try_from(block / u64::from(sb.blocks_per_group())).unwrap_or(0);
+            numbered.raw_mut().s_block_group_nr = group.into();
+        }
+        if !numbered.is_backup_at(offset) || sb.verify_checksum().is_err() {
             continue;
         }
         // It may be left over from an earlier volume on the device.

@@ -380,7 +380,8 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
         (QuotaKind::Group, raw.s_grp_quota_inum.get()),
         (QuotaKind::Project, raw.s_prj_quota_inum.get()),
     ] {
-        if number == 0 || kind == QuotaKind::Project && !sb.ro_compat().contains(RoCompat::PROJECT) {
+        let is_unused = kind == QuotaKind::Project && !sb.ro_compat().contains(RoCompat::PROJECT);
+        if number == 0 || is_unused && number <= sb.inodes_count() {
             continue;
         }
         let spot = Spot::inode(number);
@@ -405,7 +406,7 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
 }
 
 /// The blocks of a quota file that are mapped, by their place in the file.
-async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
+pub(crate) async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
     let block_bytes = ctx.source.block_bytes();
     let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes.to_u64());
     let mut blocks = BTreeMap::new();
@@ -422,7 +423,7 @@ async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
     blocks
 }
 
-fn entries(
+pub(crate) fn entries(
     blocks: &BTreeMap<u64, Vec<u8>>,
     block_bytes: usize,
     kind: QuotaKind,

@@ -26,7 +26,24 @@ pub(crate) struct Owners {
     more: u64,
 }
 
+/// A run of blocks with several owners.
+#[derive(Clone, Debug)]
+pub(crate) struct Contested {
+    /// First block, and one past the last.
+    pub(crate) blocks: (u64, u64),
+    /// Inodes, in order.
+    pub(crate) owners: BTreeSet<u32>,
+}
+
 impl Owners {
+    /// The runs with their owners.
+    pub(crate) fn into_contested(mut self) -> Vec<Contested> {
+        let owners =
+            |n: usize, owners: &mut BTreeMap<usize, BTreeSet<u32>>| owners.remove(&n).unwrap_or_default();
+        let runs = self.ranges.into_iter().enumerate();
+        runs.map(|(n, blocks)| Contested { blocks, owners: owners(n, &mut self.owners) }).collect()
+    }
+
     /// All runs that are damage.
     pub(crate) fn new(ctx: &Context) -> Self {
         let mut new = Self::default();

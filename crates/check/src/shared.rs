@@ -4,14 +4,14 @@ use crate::context::Context;
 use crate::file::{File, Role};
 use crate::found::{Found, XattrUse};
 use crate::map::Files;
-use crate::owners::Owners;
+use crate::owners::{Contested, Owners};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, UintExt};
 
 /// Reads all maps again and reports who claims blocks that have several owners.
-pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) {
+pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<Contested> {
     let mut owners = Owners::new(ctx);
     if owners.is_empty() {
-        return;
+        return Vec::new();
     }
     ctx.limits.next_pass();
     for one in xattr_uses {
@@ -48,9 +48,10 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) {
         }
     }
     files.drain(ctx, &mut found).await;
-    if let Some(owners) = &found.owners {
+    found.owners.map_or_else(Vec::new, |owners| {
         owners.report(ctx, &ctx.report);
-    }
+        owners.into_contested()
+    })
 }
 
 /// An inode in use that has a map.

@@ -154,6 +154,24 @@ impl Claims {
         twice
     }
 
+    /// The first cluster from this one on that nothing claims.
+    pub(crate) fn first_free(&self, from: u64) -> Option<u64> {
+        let mut at = from;
+        while at < self.clusters {
+            let (group, bit) = (at / self.per_group, at % self.per_group);
+            let page = usize::try_from(group).ok().and_then(|group| self.pages.get(group)?.get()?.as_ref());
+            let Some(page) = page else { return Some(at) };
+            let word =
+                page.claimed.get(usize::try_from(bit / 64).ok()?)?.load(Ordering::Relaxed) >> (bit % 64);
+            let run = u64::from(word.trailing_ones()).min(64 - bit % 64);
+            if run < 64 - bit % 64 && bit + run < self.per_group {
+                return Some(at + run).filter(|&free| free < self.clusters);
+            }
+            at = (at + run.max(1)).min((group + 1) * self.per_group);
+        }
+        None
+    }
+
     /// The claimed bits of a group, in words; `None` if there are none.
     pub(crate) fn words(&self, group: u32) -> Option<impl Iterator<Item = u64> + '_> {
         let page = self.pages.get(group.to_usize())?.get()?.as_ref()?;

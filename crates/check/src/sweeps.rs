@@ -8,7 +8,9 @@ use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
 use crate::open::{self, Opened};
+use crate::owners::Contested;
 use crate::state::{Claims, Inodes};
+use crate::usage::Usage;
 use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths, shared};
 use crate::{tree, xattrs};
 use extant_block::Device;
@@ -29,10 +31,32 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub async fn check(rt: &Rt, device: Arc<dyn Device>, options: Options) -> Result<Checked, CheckError> {
     let listener = options.on_finding.clone().map(|tell| Arc::new(Listener::new(tell)));
     let first = attempt(rt, device.clone(), &options, listener.clone()).await?;
-    if first.incomplete.is_none() || options.tasks <= 1 {
-        return Ok(first);
+    if first.0.incomplete.is_none() || options.tasks <= 1 {
+        return Ok(first.0);
     }
-    attempt(rt, device, &Options { tasks: 1, ..options }, listener).await
+    Ok(attempt(rt, device, &Options { tasks: 1, ..options }, listener).await?.0)
+}
+
+/// What a check knows at its end. Repairs are made from it.
+pub(crate) struct Survey {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) all: Directories,
+    pub(crate) totals: Vec<GroupTotals>,
+    pub(crate) usage: Usage,
+    pub(crate) contested: Vec<Contested>,
+    /// The superblock is a backup.
+    pub(crate) from_backup: bool,
+    /// Newer blocks come from the journal.
+    pub(crate) replayed: bool,
+}
+
+/// Checks a volume for repairs. Without a survey it was not seen completely.
+pub(crate) async fn survey(
+    rt: &Rt,
+    device: Arc<dyn Device>,
+    options: &Options,
+) -> Result<(Checked, Option<Survey>), CheckError> {
+    attempt(rt, device, options, None).await
 }
 
 async fn attempt(
@@ -40,7 +64,7 @@ async fn attempt(
     device: Arc<dyn Device>,
     options: &Options,
     listener: Option<Arc<Listener>>,
-) -> Result<Checked, CheckError> {
+) -> Result<(Checked, Option<Survey>), CheckError> {
     let limits = Arc::new(Limits::new(options.memory_bytes, options.cancel.clone()));
     let mut report = Report::new(options, limits.clone(), listener);
     let opened = open::open(device, options, &limits, &mut report).await?;
@@ -59,7 +83,8 @@ async fn attempt(
     if limits.is_cancelled() {
         return Err(CheckError::Cancelled);
     }
-    Ok(conclude(&opened, options, &limits, &report, totals))
+    let survey = totals.survey.take();
+    Ok((conclude(&opened, options, &limits, &report, totals), survey))
 }
 
 /// What a check has counted.
@@ -72,6 +97,7 @@ struct Totals {
     /// With paths; if the check ended early, the report has them.
     findings: Option<Vec<Finding>>,
     counts: BTreeMap<Code, u64>,
+    survey: Option<Survey>,
 }
 
 /// All sweeps. Ends early when a limit is reached.
@@ -110,7 +136,7 @@ async fn sweeps(
     tree::reachability(&ctx, &all, &mut in_dirs.report);
     drop(in_dirs);
     tree::links(&ctx, report).await;
-    shared::name_owners(&ctx, &found.xattr_uses).await;
+    let contested = shared::name_owners(&ctx, &found.xattr_uses).await;
     if ctx.limits.stopped() {
         return Ok(totals);
     }
@@ -128,6 +154,15 @@ async fn sweeps(
         let (counts, mut findings) = report.take();
         paths::add(&ctx, &all, &mut findings).await;
         (totals.counts, totals.findings) = (counts, Some(findings));
+        totals.survey = Some(Survey {
+            ctx,
+            all,
+            totals: found.totals,
+            usage: found.usage,
+            contested,
+            from_backup: opened.from_backup,
+            replayed: opened.replayed,
+        });
     }
     Ok(totals)
 }
@@ -363,5 +398,7 @@ fn conclude(opened: &Opened, options: &Options, limits: &Limits, report: &Report
         inodes: totals.inodes,
         directories: totals.directories,
         blocks: totals.blocks,
+        orphans: totals.orphans as u64,
+        is_stale: opened.pending,
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
         let parent = if is_root { dir.number } else { dir.parent };
         if dir.dotdot != 0 && parent != 0 && dir.dotdot != parent {
             let text = format!("inode {}", dir.dotdot);
-            found.report.add(Code::DirectoryDotDot, spot.clone(), text, parent.to_string());
+            found.report.add_value(Code::DirectoryDotDot, spot.clone(), text, parent.into());
         }
         // A link of the parent, whatever `..` says: a wrong one is to be put right.
         let counted = if parent != 0 { parent } else { dir.dotdot };
@@ -152,5 +152,5 @@ fn link_count(ctx: &Context, inode: &Inode, balance: u16, report: &Report) {
         let text = format!("in use, {} links, {} bytes", links, inode.size());
         return report.add(Code::InodeUnattached, spot, text, "a name");
     }
-    report.add(Code::LinkCount, spot, format!("i_links_count is {links}"), names.to_string());
+    report.add_value(Code::LinkCount, spot, format!("i_links_count is {links}"), names.into());
 }

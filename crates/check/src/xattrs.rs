@@ -195,7 +195,7 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
     };
     if u64::from(block.references) != uses.len().to_u64() {
         let text = format!("h_refcount is {}", block.references);
-        found.report.add(Code::XattrReferences, spot.clone(), text, uses.len().to_string());
+        found.report.add_value(Code::XattrReferences, spot.clone(), text, uses.len() as u64);
     }
     let before = found.value_uses.len();
     each(ctx, &block.xattrs, (number, uses[0].generation), &spot, found);
@@ -275,15 +275,14 @@ pub(crate) async fn values(ctx: &Context, found: &mut Found) {
         if count != holder.references && !is_uncounted {
             let text = format!("{} references", holder.references);
             let code = if count == 0 { Code::InodeUnattached } else { Code::XattrInodeReferences };
-            found.report.add(code, Spot::inode(holder.number), text, count.to_string());
+            found.report.add_value(code, Spot::inode(holder.number), text, count);
         }
     }
     for file in std::mem::take(&mut found.uncharged) {
         let is_lustre = uncharged.contains(&file.number) && !charged.contains(&file.number);
         if !is_lustre && file.stored_512 != file.counted_512 {
             let text = format!("i_blocks is {}", file.stored_512);
-            let expected = file.counted_512.to_string();
-            found.report.add(Code::InodeBlocks, Spot::inode(file.number), text, expected);
+            found.report.add_value(Code::InodeBlocks, Spot::inode(file.number), text, file.counted_512);
         }
         if let Some(owners) = file.owners {
             let blocks_512 = if is_lustre { file.stored_512 } else { file.counted_512 };

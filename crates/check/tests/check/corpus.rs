@@ -19,7 +19,7 @@ const DIFFERENCES: [(&str, &str); 9] = [
     ("j_recover_csum2_32bit", "e2fsck -n ignores the log; it agrees once that is replayed"),
 ];
 
-fn unpack(file: &Path) -> Option<Vec<u8>> {
+pub(crate) fn unpack(file: &Path) -> Option<Vec<u8>> {
     let name = file.file_name()?.to_str()?;
     let mut bytes = Vec::new();
     if name.contains(".tar") || file.is_dir() {

@@ -4,11 +4,11 @@ use crate::testbed::{codes, complains, debugfs, e2fsck, examine, is_known_to_e2f
 use extant_check::Code;
 use std::fs;
 
-const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"];
-const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
+pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"];
+pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
 /// Changes with debugfs, and the code that each must be found as.
-const WITH_DEBUGFS: [(&[&str], &[&str], Code); 33] = [
+pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 33] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
     (EXT4, &["sif /file size 1"], Code::InodeSize),

@@ -1,8 +1,11 @@
-//! Checks against e2fsck: healthy volumes have no findings, damaged ones have the right ones.
+//! Checks and repairs against e2fsck: healthy volumes have no findings, damaged ones have the right
+//! ones, and repaired ones have none again.
 
 mod corpus;
 mod damage;
+mod flips;
 mod healthy;
 mod hostile;
 mod random;
+mod repairs;
 mod testbed;

@@ -1,0 +1,248 @@
+//! Reads and changes a volume's blocks in the overlay.
+
+use super::plan::{Policy, Step};
+use crate::context::Context;
+use crate::finding::Finding;
+use crate::sweeps::Survey;
+use extant_block::{Buf, Claim, Deferred, Device, IoError, Limits, Sector, read, write};
+use extant_format::{
+    ChecksumSeed, Group, GroupDescriptor, Inode, InodeNumber, SUPERBLOCK_BYTES, Superblock, VolumeBlock,
+};
+use extant_rt::Rt;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Grants every claim: the caller of a repair holds that of the device itself.
+#[derive(Debug)]
+pub(super) struct Granting(pub(super) Arc<dyn Device>);
+
+impl Device for Granting {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+
+    fn submit(&self, bio: extant_block::Bio) {
+        self.0.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        Ok(Claim::default())
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.0.next_data(from_bytes)
+    }
+}
+
+/// A round of repairs: makes changes that the findings of one check ask for.
+pub(super) struct Editor<'a> {
+    pub(super) rt: &'a Rt,
+    pub(super) survey: &'a Survey,
+    pub(super) ctx: &'a Context,
+    /// As changed so far.
+    pub(super) sb: Superblock,
+    pub(super) device: &'a Arc<Deferred>,
+    pub(super) policy: Policy,
+    pub(super) now: Option<i64>,
+    pub(super) steps: &'a mut Vec<Step>,
+    /// Blocks that the current repair has changed.
+    touched: BTreeSet<u64>,
+    /// What the current repair does and loses, if not what its code says.
+    action: Option<String>,
+    lost: Option<String>,
+    /// The first write that failed.
+    pub(super) failed: Option<IoError>,
+}
+
+impl<'a> Editor<'a> {
+    pub(super) fn new(
+        rt: &'a Rt,
+        survey: &'a Survey,
+        device: &'a Arc<Deferred>,
+        policy: Policy,
+        now: Option<i64>,
+        steps: &'a mut Vec<Step>,
+    ) -> Self {
+        Self {
+            rt,
+            survey,
+            ctx: &survey.ctx,
+            sb: survey.ctx.sb.clone(),
+            device,
+            policy,
+            now,
+            steps,
+            touched: BTreeSet::new(),
+            action: None,
+            lost: None,
+            failed: None,
+        }
+    }
+
+    pub(super) fn block_bytes(&self) -> usize {
+        self.ctx.source.block_bytes()
+    }
+
+    pub(super) fn block_len(&self) -> u64 {
+        self.sb.block_size().bytes().into()
+    }
+
+    pub(super) fn seed(&self) -> Option<ChecksumSeed> {
+        self.sb.checksum_seed()
+    }
+
+    /// Says what the current repair does, and what that loses.
+    pub(super) fn say(&mut self, action: impl Into<String>, lost: impl Into<String>) {
+        self.action = Some(action.into());
+        self.lost = Some(lost.into());
+    }
+
+    /// Ends the repair for a finding; returns whether it changed anything.
+    pub(super) fn end_step(&mut self, finding: &Finding) -> bool {
+        let blocks = std::mem::take(&mut self.touched);
+        let action = self.action.take().unwrap_or_else(|| finding.code.repair().to_owned());
+        let lost = self.lost.take().unwrap_or_else(|| finding.code.lost().to_owned());
+        if blocks.is_empty() {
+            return false;
+        }
+        self.steps.push(Step { blocks, ..Step::new(finding, action, &lost) });
+        true
+    }
+
+    /// Records a finding whose repair was part of the one before, if that changed anything.
+    pub(super) fn also(&mut self, finding: &Finding) {
+        let Some(last) = self.steps.last() else { return };
+        if last.spot.inode == finding.spot.inode && last.spot.file_block == finding.spot.file_block {
+            let step = Step { blocks: last.blocks.clone(), ..Step::new(finding, finding.code.repair(), "") };
+            self.steps.push(step);
+        }
+    }
+
+    /// A block as changed so far; `None` if it cannot be read.
+    pub(super) async fn block(&self, at: u64) -> Option<Vec<u8>> {
+        let start = at.checked_mul(self.block_len())?;
+        let end = start.checked_add(self.block_len())?;
+        if end > self.device.limits().capacity_bytes {
+            return None;
+        }
+        let bytes = read(&**self.device, Sector::containing(start), self.block_bytes()).await;
+        bytes.ok().map(|bytes| bytes.to_vec())
+    }
+
+    /// Changes a block.
+    pub(super) async fn set_block(&mut self, at: u64, bytes: &[u8]) {
+        if self.block(at).await.as_deref() == Some(bytes) {
+            return;
+        }
+        self.touched.insert(at);
+        let start = Sector::containing(at * self.block_len());
+        if let Err(error) = write(&**self.device, start, Buf::from_slice(bytes)).await {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Records that a block was changed by other means.
+    pub(super) fn mark(&mut self, at: u64) {
+        self.touched.insert(at);
+    }
+
+    pub(super) async fn superblock_bytes(&self) -> Option<[u8; SUPERBLOCK_BYTES]> {
+        let bytes = read(&**self.device, Sector(2), SUPERBLOCK_BYTES).await.ok()?;
+        bytes[..].try_into().ok()
+    }
+
+    /// Writes the superblock as it is in memory.
+    pub(super) async fn write_superblock(&mut self) {
+        self.sb.raw_mut().s_block_group_nr = 0.into();
+        self.sb.update_checksum();
+        let bytes: Vec<u8> = self.sb.as_bytes().to_vec();
+        self.write_superblock_bytes(&bytes).await;
+    }
+
+    pub(super) async fn write_superblock_bytes(&mut self, bytes: &[u8]) {
+        if self.superblock_bytes().await.is_some_and(|now| now == bytes) {
+            return;
+        }
+        self.touched.insert(1024 / self.block_len());
+        if let Err(error) = write(&**self.device, Sector(2), Buf::from_slice(bytes)).await {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// An inode's bytes.
+    pub(super) async fn inode_bytes(&self, number: InodeNumber) -> Option<Vec<u8>> {
+        let (block, at) = self.ctx.inode_place(number)?;
+        let bytes = self.block(block).await?;
+        Some(bytes[at..at + usize::from(self.sb.inode_size())].to_vec())
+    }
+
+    /// An inode, whatever its checksum; one whose extra fields make no sense has none.
+    pub(super) async fn inode(&self, number: InodeNumber) -> Option<Inode> {
+        let mut bytes = self.inode_bytes(number).await?;
+        if let Ok(inode) = Inode::parse_unchecked(&bytes, &self.sb, number) {
+            return Some(inode);
+        }
+        bytes.get_mut(128..130)?.fill(0);
+        let inode = Inode::parse_unchecked(&bytes, &self.sb, number).ok()?;
+        Some(Inode { tail: Box::default(), ..inode })
+    }
+
+    pub(super) async fn set_inode_bytes(&mut self, number: InodeNumber, bytes: &[u8]) {
+        let Some((block, at)) = self.ctx.inode_place(number) else { return };
+        let Some(mut all) = self.block(block).await else { return };
+        all[at..at + bytes.len()].copy_from_slice(bytes);
+        self.set_block(block, &all).await;
+    }
+
+    /// Writes an inode with its checksum.
+    pub(super) async fn set_inode(&mut self, inode: &Inode) {
+        let mut bytes = vec![0; usize::from(self.sb.inode_size())];
+        inode.write_to(&mut bytes, &self.sb);
+        self.set_inode_bytes(inode.number, &bytes).await;
+    }
+
+    /// Changes an inode.
+    pub(super) async fn with_inode(
+        &mut self,
+        number: InodeNumber,
+        change: impl FnOnce(&mut Inode, &Superblock),
+    ) {
+        if let Some(mut inode) = self.inode(number).await {
+            change(&mut inode, &self.sb);
+            self.set_inode(&inode).await;
+        }
+    }
+
+    /// The primary descriptor of a group.
+    pub(super) async fn set_descriptor(&mut self, group: Group, gd: &GroupDescriptor) {
+        let per_block = self.sb.descriptors_per_block();
+        let at = self.sb.descriptor_block(group.0 / per_block).0;
+        let Some(mut block) = self.block(at).await else { return };
+        let size = self.sb.descriptor_size();
+        let slot = usize::try_from(group.0 % per_block).unwrap_or(0) * size;
+        gd.write_to(&mut block[slot..slot + size], &self.sb, group);
+        self.set_block(at, &block).await;
+    }
+
+    pub(super) async fn descriptor(&self, group: Group) -> Option<GroupDescriptor> {
+        let per_block = self.sb.descriptors_per_block();
+        let block = self.block(self.sb.descriptor_block(group.0 / per_block).0).await?;
+        let slot = usize::try_from(group.0 % per_block).unwrap_or(0) * self.sb.descriptor_size();
+        GroupDescriptor::decode(&block[slot..], &self.sb, group).ok()
+    }
+
+    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster.
+    pub(super) fn allocate(&mut self, goal: u64) -> Option<u64> {
+        let claims = &self.ctx.claims;
+        let end = self.ctx.source.device_blocks().min(self.sb.blocks_count());
+        let from = claims.cluster(VolumeBlock(goal));
+        let free = claims.first_free(from).or_else(|| claims.first_free(0))?;
+        let block = claims.block(free);
+        if block + u64::from(self.sb.blocks_per_cluster()) > end {
+            return None;
+        }
+        claims.claim(free, 1);
+        Some(block)
+    }
+}

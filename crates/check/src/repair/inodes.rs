@@ -1,0 +1,510 @@
+//! Inodes: their own fields, maps, sizes and counts.
+
+use super::editor::Editor;
+use super::{maps, own, volume, xattrs};
+use crate::Code;
+use crate::finding::Finding;
+use crate::state::Kind;
+use extant_format::{
+    Compat, DirEntries, EXTENT_MAGIC, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode,
+    InodeFlags, InodeNumber, RoCompat, Superblock, XattrName, XattrValue, Xattrs,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Repairs what a finding about an inode asks for.
+pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
+    match finding.code {
+        Code::SuperblockFeatures | Code::FeatureMissing | Code::SuperblockUuid | Code::SuperblockHint => {
+            volume::features(editor, finding).await;
+        }
+        Code::OrphanList => own::orphan_list(editor, finding).await,
+        Code::OrphanFile => own::orphan_file(editor).await,
+        Code::Mmp => own::mmp(editor).await,
+        Code::QuotaInode => own::quota(editor, finding).await,
+        Code::JournalErrno => volume::journal(editor, finding).await,
+        Code::ResizeInode => own::resize_inode(editor).await,
+        Code::BadBlocks => own::bad_blocks(editor).await,
+        Code::XattrBlock
+        | Code::XattrPointer
+        | Code::XattrChecksum
+        | Code::XattrReferences
+        | Code::XattrEntry
+        | Code::XattrName
+        | Code::XattrHash
+        | Code::XattrBlockHash
+        | Code::XattrOrder
+        | Code::XattrDuplicate
+        | Code::XattrIndex
+        | Code::XattrAcl
+        | Code::XattrCapability
+        | Code::XattrInode
+        | Code::XattrInodeReferences => xattrs::repair(editor, finding).await,
+        _ => {
+            let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
+            let Some(mut inode) = editor.inode(number).await else { return };
+            if finding.code == Code::InodeMode {
+                mode(editor, &mut inode).await;
+            } else {
+                field(editor, finding, &mut inode).await;
+            }
+            editor.set_inode(&inode).await;
+        }
+    }
+}
+
+/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, and so are the mode
+/// or several other fields.
+pub(super) fn garbage(findings: &[&Finding]) -> BTreeSet<u32> {
+    let mut codes: BTreeMap<u32, BTreeSet<Code>> = BTreeMap::new();
+    for finding in findings {
+        if let Some(number) = finding.spot.inode {
+            codes.entry(number).or_default().insert(finding.code);
+        }
+    }
+    let is_garbage = |codes: &BTreeSet<Code>| {
+        let is_unsealed = codes.contains(&Code::InodeChecksum) || codes.contains(&Code::InodeExtraSize);
+        is_unsealed && (codes.contains(&Code::InodeMode) || codes.len() > 4)
+    };
+    codes.into_iter().filter(|(_, codes)| is_garbage(codes)).map(|(number, _)| number).collect()
+}
+
+/// What Linux or e2fsprogs give no meaning.
+fn unknown_flags(sb: &Superblock, finding: &Finding, flags: u32) -> u32 {
+    // The check names the bits.
+    let named = finding.found.rsplit("0x").next().and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let mut unknown = named.unwrap_or(0);
+    if !sb.incompat().contains(Incompat::ENCRYPT) {
+        unknown |= InodeFlags::ENCRYPT.bits();
+    }
+    flags & !unknown
+}
+
+async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
+    let sb = editor.sb.clone();
+    match finding.code {
+        // Sealed when it is written; single flips were put right before.
+        Code::InodeChecksum => editor.say("reseal it; its other fields agree with the rest", ""),
+        Code::InodeSpecial => {
+            inode.set_size(0);
+            let flags = inode.flags() - (InodeFlags::INDEX | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+            inode.raw.i_flags = flags.bits().into();
+        }
+        Code::InodeDtime => {
+            let is_used = inode.links() > 0;
+            inode.raw.i_dtime = if is_used { 0 } else { deletion_time(editor) }.into();
+        }
+        Code::InodeObsolete => obsolete(&sb, inode),
+        Code::InodeFlags => flags(&sb, inode),
+        Code::InodeUnknownFlags => {
+            inode.raw.i_flags = unknown_flags(&sb, finding, inode.raw.i_flags.get()).into();
+        }
+        Code::InodeExtraSize => extra_size(editor, inode).await,
+        Code::InodeTime | Code::InodeTimeRange => times(inode),
+        Code::InodeReserved => {
+            let number = inode.number;
+            *inode = Inode::new(number, &sb);
+        }
+        Code::MapForm => form(editor, inode).await,
+        Code::InlineData | Code::InlineSize => inline(editor, inode),
+        Code::Symlink => symlink(editor, inode).await,
+        Code::MapCluster => {}
+        _ => {
+            if finding.code == Code::ExtentHeader && finding.spot.block.is_none() {
+                root(editor, inode).await;
+            }
+            maps::mend(editor, inode).await;
+        }
+    }
+}
+
+/// A time of deletion that does not look like a link of the orphan list.
+fn deletion_time(editor: &Editor<'_>) -> u32 {
+    let now = editor.now.and_then(|now| u32::try_from(now).ok());
+    now.unwrap_or_else(|| editor.sb.raw().s_wtime.get()).max(editor.sb.inodes_count())
+}
+
+fn obsolete(sb: &Superblock, inode: &mut Inode) {
+    let raw = &mut inode.raw;
+    raw.i_obso_faddr = 0.into();
+    if !sb.incompat().contains(Incompat::BIT64) {
+        raw.i_file_acl_high = 0.into();
+    }
+    if !sb.ro_compat().contains(RoCompat::HUGE_FILE) {
+        raw.i_blocks_hi = 0.into();
+    }
+    let is_directory = FileKind::from_mode(raw.i_mode.get()) == Some(FileKind::Directory);
+    if is_directory && !sb.incompat().contains(Incompat::LARGEDIR) {
+        raw.i_size_high = 0.into();
+    }
+}
+
+fn flags(sb: &Superblock, inode: &mut Inode) {
+    let mut flags = inode.flags();
+    let kind = inode.kind();
+    let is_directory = kind == Some(FileKind::Directory);
+    let is_file = matches!(kind, Some(FileKind::Regular | FileKind::Directory));
+    if kind != Some(FileKind::Regular) {
+        flags -= InodeFlags::EA_INODE;
+    }
+    if !sb.compat().contains(Compat::IMAGIC_INODES) {
+        flags -= InodeFlags::IMAGIC;
+    }
+    if !is_directory || !sb.compat().contains(Compat::DIR_INDEX) {
+        flags -= InodeFlags::INDEX;
+    }
+    if !is_directory || !sb.incompat().contains(Incompat::CASEFOLD) {
+        flags -= InodeFlags::CASEFOLD;
+    }
+    if !is_file {
+        flags -= InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    }
+    inode.raw.i_flags = flags.bits().into();
+}
+
+/// Sets the usual size of the extra fields where attributes begin behind it, or the one that does.
+async fn extra_size(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let Some(bytes) = editor.inode_bytes(inode.number).await else { return };
+    let rest = &bytes[128..];
+    let magic = extant_format::XATTR_MAGIC.to_le_bytes();
+    let usual = usize::from(editor.sb.raw().s_want_extra_isize.get()).clamp(32, rest.len()) & !3;
+    let begins = |size: usize| rest.get(size..size + 4) == Some(&magic[..]);
+    let found = (4..rest.len()).step_by(4).find(|&size| begins(size));
+    let size = if begins(usual) { usual } else { found.unwrap_or(usual) };
+    let mut bytes = bytes.clone();
+    if found.is_none() {
+        bytes[128 + 32.min(size)..].fill(0);
+    }
+    bytes[128..130].copy_from_slice(&u16::try_from(size).unwrap_or(32).to_le_bytes());
+    if let Ok(read) = Inode::parse_unchecked(&bytes, &editor.sb, inode.number) {
+        *inode = read;
+    }
+}
+
+fn times(inode: &mut Inode) {
+    let (raw, extra) = (&mut inode.raw, &mut inode.extra);
+    let size = extra.i_extra_isize.get();
+    for (base, more, end) in [
+        (raw.i_ctime, &mut extra.i_ctime_extra, 8),
+        (raw.i_mtime, &mut extra.i_mtime_extra, 12),
+        (raw.i_atime, &mut extra.i_atime_extra, 16),
+        (extra.i_crtime, &mut extra.i_crtime_extra, 24),
+    ] {
+        if size < end {
+            continue;
+        }
+        let (nanos, mut epoch) = (more.get() >> 2, more.get() & 3);
+        if epoch == 3 && base.get() >> 31 == 1 {
+            epoch = 0;
+        }
+        *more = (nanos.min(999_999_999) << 2 | epoch).into();
+    }
+}
+
+/// Finds the kind of an inode whose mode has none, or one that its place does not allow.
+async fn mode(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let number = inode.number;
+    if editor.sb.is_own_inode(number) || number < editor.sb.first_inode() && number != InodeNumber::ROOT {
+        let mode = match number {
+            InodeNumber::RESIZE => FileKind::Regular.mode_bits() | 0o600,
+            InodeNumber(5) => FileKind::Regular.mode_bits(),
+            _ => 0,
+        };
+        inode.raw.i_mode = mode.into();
+        return editor.say("set the mode that its number asks for", "");
+    }
+    let named = entry_kind(editor, number).await;
+    let by_contents = || async {
+        let map = maps::read(editor, inode).await;
+        let first = map.place(0)?;
+        let block = editor.block(first).await?;
+        let is_directory = block[..4] == number.0.to_le_bytes() && block[6] == 1 && block[8] == b'.';
+        Some(if is_directory { FileKind::Directory } else { FileKind::Regular })
+    };
+    let kind = match named {
+        Some(kind) => kind,
+        None => by_contents().await.unwrap_or(FileKind::Regular),
+    };
+    let mode = inode.mode() & 0o7777 | kind.mode_bits();
+    inode.raw.i_mode = mode.into();
+    let by =
+        if named.is_some() { "the kind in its directory entry" } else { "the kind that its contents have" };
+    editor.say(format!("take {by}"), "");
+}
+
+/// The kind in the first entry that names an inode.
+async fn entry_kind(editor: &Editor<'_>, number: InodeNumber) -> Option<FileKind> {
+    let all = &editor.survey.all;
+    for item in &all.items {
+        let dir = all.dirs.get(usize::try_from(item.dir).ok()?)?;
+        if dir.inline {
+            continue;
+        }
+        let Some(block) = editor.block(item.block).await else { continue };
+        let entries =
+            DirEntries::new(&block, true, u32::MAX, InodeNumber(dir.number), FileBlock(item.logical));
+        let mut named = entries.map_while(Result::ok).filter(|entry| entry.inode == number);
+        if let Some(entry) = named.find(|entry| entry.name != b"." && entry.name != b"..") {
+            return entry.kind;
+        }
+    }
+    None
+}
+
+/// Sets the flags that the contents of the map prove.
+async fn form(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let flags = inode.flags();
+    let cx_sb = editor.sb.clone();
+    let cx = ExtentContext::root(&cx_sb, inode.number);
+    let is_tree = ExtentNode::parse(inode.map(), &cx).is_ok();
+    let has = |flag| flags.contains(flag);
+    let new = if has(InodeFlags::EXTENTS) && has(InodeFlags::INLINE_DATA) {
+        let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+        match xattrs.get(XattrName::INLINE_DATA) {
+            Some(_) if !is_tree => flags - InodeFlags::EXTENTS,
+            _ => flags - InodeFlags::INLINE_DATA,
+        }
+    } else if has(InodeFlags::EXTENTS) && inode.kind() == Some(FileKind::Symlink) {
+        match is_tree {
+            // Its target is in a block, and longer than the size says.
+            true => {
+                let map = maps::read(editor, inode).await;
+                if let Some(first) = map.place(0)
+                    && let Some(block) = editor.block(first).await
+                {
+                    let end = block.iter().position(|&byte| byte == 0).unwrap_or(block.len() - 1);
+                    if end >= 60 {
+                        inode.set_size(u64::try_from(end).unwrap_or(0));
+                    } else if end > 0 {
+                        inode.raw.i_block = [0; 60];
+                        inode.raw.i_block[..end].copy_from_slice(&block[..end]);
+                        inode.set_size(u64::try_from(end).unwrap_or(0));
+                        inode.raw.i_flags = (flags - InodeFlags::EXTENTS).bits().into();
+                    }
+                }
+                return;
+            }
+            false => flags - InodeFlags::EXTENTS,
+        }
+    } else if is_tree {
+        flags | InodeFlags::EXTENTS
+    } else {
+        flags
+    };
+    inode.raw.i_flags = new.bits().into();
+}
+
+/// An extent root that cannot be parsed: a header that lost a field, block pointers, or nothing.
+async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let sb = editor.sb.clone();
+    let cx = ExtentContext::root(&sb, inode.number);
+    if ExtentNode::salvage(inode.map(), &cx).is_ok() {
+        return;
+    }
+    let map = *inode.map();
+    let extents = maps::gather(editor, inode).await;
+    if !extents.is_empty() {
+        let whole = maps::Map { extents, nodes: Vec::new() };
+        if maps::write(editor, inode, &whole).await {
+            return editor.say("write the tree anew, which was too deep", "");
+        }
+    }
+    // The header with its constants restored; entries tell how many there are.
+    for depth in [u16::from_le_bytes([map[6], map[7]]), 0, 1] {
+        for count in (1..=4_u8).rev() {
+            let mut tried = map;
+            tried[..2].copy_from_slice(&EXTENT_MAGIC.to_le_bytes());
+            tried[2..4].copy_from_slice(&[count, 0]);
+            tried[4..6].copy_from_slice(&[4, 0]);
+            tried[6..8].copy_from_slice(&depth.to_le_bytes());
+            if ExtentNode::parse(&tried, &cx).is_ok() && is_plausible(editor, &tried, &cx).await {
+                inode.raw.i_block = tried;
+                return editor.say("rebuild the header, for the entries make sense", "");
+            }
+        }
+    }
+    let pointers = || (0..15).map(|n| inode.block_pointer(n));
+    let is_map = pointers().all(|at| at.0 == 0 || sb.is_valid_block(at) && !editor.ctx.own.contains(at.0));
+    if is_map && pointers().any(|at| at.0 != 0) && map[..2] != EXTENT_MAGIC.to_le_bytes() {
+        inode.raw.i_flags = (inode.flags() - InodeFlags::EXTENTS).bits().into();
+        return editor.say("clear the flag, for these are block pointers", "");
+    }
+    let mut empty = [0; 60];
+    ExtentNode::Leaf(Vec::new()).write_to(&mut empty);
+    inode.raw.i_block = empty;
+}
+
+/// Whether the nodes or blocks that a root leads to can be its own.
+async fn is_plausible(editor: &Editor<'_>, map: &[u8; 60], cx: &ExtentContext<'_>) -> bool {
+    match ExtentNode::parse(map, cx) {
+        Ok(ExtentNode::Leaf(extents)) => extents.iter().all(|extent| {
+            let (start, end) = (extent.physical.0, extent.physical.0 + u64::from(extent.blocks));
+            editor.ctx.own.within(start, end).next().is_none() && start != 0
+        }),
+        Ok(ExtentNode::Index { depth, entries }) => {
+            for n in 0..entries.len() {
+                let Some(block) = editor.block(entries[n].child.0).await else { return false };
+                if ExtentNode::parse(&block, &cx.child(depth, &entries, n)).is_err() {
+                    return false;
+                }
+            }
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Cuts a file with its data in the inode to what is there.
+fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+    let is_directory = inode.kind() == Some(FileKind::Directory);
+    let beyond = match xattrs.get(XattrName::INLINE_DATA).map(|xattr| xattr.value) {
+        Some(XattrValue::Bytes(value)) => Some(u64::try_from(value.len()).unwrap_or(0)),
+        Some(XattrValue::Inode { .. }) => None,
+        None => {
+            // An empty one says that all of the data is in the map.
+            let mut all: Vec<_> = xattrs.iter().collect();
+            all.push(extant_format::Xattr::new(XattrName::INLINE_DATA, b""));
+            let mut tail = vec![0; inode.tail.len()];
+            if extant_format::write_inode_xattrs(&mut tail, &all).is_ok() {
+                inode.tail = tail.into();
+            }
+            Some(0)
+        }
+    };
+    let Some(beyond) = beyond else { return };
+    let size = match is_directory {
+        true => 60 + beyond,
+        false => inode.size().min(60 + beyond),
+    };
+    let size = if !is_directory && beyond > 0 { 60 + beyond } else { size };
+    inode.set_size(size);
+    editor.say("keep what is in the inode", "what is not there");
+}
+
+/// Cuts a symbolic link to what is readable.
+async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let flags = inode.flags();
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return;
+    }
+    let is_short = inode.size() < 60 && !flags.contains(InodeFlags::EXTENTS);
+    let map = maps::read(editor, inode).await;
+    let (bytes, at) = match is_short {
+        true => (inode.map().to_vec(), None),
+        false => {
+            // Without a block nothing is left of it.
+            let block = match map.place(0) {
+                Some(at) => editor.block(at).await.map(|block| (block, Some(at))),
+                None => None,
+            };
+            block.unwrap_or((vec![0; 60], None))
+        }
+    };
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len() - 1);
+    let end = end.min(bytes.len() - 1);
+    if end == 0 {
+        // A link to nowhere still has its name.
+        inode.raw.i_block = [0; 60];
+        inode.raw.i_block[0] = b'?';
+        inode.raw.i_flags = (flags - InodeFlags::EXTENTS).bits().into();
+        inode.set_size(1);
+        return editor.say("make it lead to ?, for nothing of its target is left", "the target");
+    }
+    inode.set_size(u64::try_from(end).unwrap_or(0));
+    if let Some(at) = at {
+        if end >= 60 && map.end() > 1 {
+            let mut first = maps::Map { nodes: map.nodes, ..maps::Map::default() };
+            first.replace(0, at);
+            inode.raw.i_block = [0; 60];
+            if !maps::write(editor, inode, &first).await {
+                return;
+            }
+            editor.say("cut it to its first block", "the rest of the target");
+        }
+        if end < 60 {
+            inode.raw.i_block = [0; 60];
+            inode.raw.i_block[..end].copy_from_slice(&bytes[..end]);
+            inode.raw.i_flags = (flags - InodeFlags::EXTENTS).bits().into();
+        } else if bytes[end] != 0 {
+            let mut bytes = bytes;
+            bytes[end] = 0;
+            editor.set_block(at, &bytes).await;
+        }
+    }
+}
+
+/// Repairs a size or a count of blocks.
+pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
+    let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
+    let Some(mut inode) = editor.inode(number).await else { return };
+    if finding.code == Code::InodeBlocks {
+        let Some(count) = finding.value else { return };
+        inode.set_blocks_512(count, &editor.sb);
+        return editor.set_inode(&inode).await;
+    }
+    let map = maps::read(editor, &inode).await;
+    let block = editor.block_len();
+    match inode.kind() {
+        Some(FileKind::Directory) => {
+            let mut map = map;
+            if map.end() == 0 {
+                // One without blocks gets an empty one.
+                let Some(at) = editor.allocate(0) else { return };
+                let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
+                let parent = super::tree::parent_of(editor, number);
+                let dir = super::dir_blocks::empty(editor, Some((number, parent)), seed);
+                editor.set_block(at, &dir).await;
+                map.replace(0, at);
+                if !maps::write(editor, &mut inode, &map).await {
+                    return;
+                }
+                inode.set_size(block);
+            } else {
+                inode.set_size(map.end() * block);
+            }
+        }
+        _ => {
+            let written = map.written_end() * block;
+            let now = inode.size();
+            let is_too_long = now > extant_format::BlockRange::MAP_END * block - 1;
+            match is_too_long
+                || !inode.flags().contains(InodeFlags::EXTENTS) && now > written && is_beyond(editor, now)
+            {
+                true => inode.set_size(map.end() * block),
+                false => inode.set_size(written.max(now)),
+            }
+        }
+    }
+    editor.set_inode(&inode).await;
+}
+
+/// Whether a size is more than block pointers can map.
+fn is_beyond(editor: &Editor<'_>, size: u64) -> bool {
+    let most = extant_format::indirect_capacity(editor.sb.block_size());
+    size > most.saturating_mul(editor.block_len())
+}
+
+/// Sets a count of links.
+pub(super) async fn links(editor: &mut Editor<'_>, finding: &Finding) {
+    let (Some(number), Some(count)) = (finding.spot.inode.map(InodeNumber), finding.value) else { return };
+    let is_directory = editor.ctx.inodes.kind(number) == Kind::File(2);
+    /// `EXT4_LINK_MAX`.
+    const MOST: u64 = 65_000;
+    let links = match u16::try_from(count) {
+        Ok(links) if count < MOST => links,
+        _ if is_directory => 1,
+        _ => return,
+    };
+    if links == 0 {
+        return;
+    }
+    editor.with_inode(number, |inode, _| inode.raw.i_links_count = links.into()).await;
+}
+
+/// Frees an inode that makes no sense.
+pub(super) async fn discard(editor: &mut Editor<'_>, finding: &Finding) {
+    let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
+    let empty = Inode::new(number, &editor.sb);
+    editor.set_inode(&empty).await;
+    editor.say("free the inode, of which nothing makes sense", "the file");
+}

@@ -1,0 +1,289 @@
+//! Repairs: e2fsck finds nothing afterwards, nor does a second check; they can be undone, and be
+//! interrupted at every write.
+
+use crate::corpus::unpack;
+use crate::damage::{EXT2, WITH_DEBUGFS};
+use crate::testbed::{complains, debugfs, e2fsck, examine, list, run, volume};
+use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, MemDevice, Op};
+use extant_check::Options;
+use extant_check::repair::{Plan, Policy, UndoError, UndoFile, UndoState, plan};
+use extant_rt::Rt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+fn rt() -> &'static Rt {
+    static RT: OnceLock<Rt> = OnceLock::new();
+    RT.get_or_init(|| Rt::real(Default::default()))
+}
+
+/// Some day in 2096, so that no time is in the future.
+const NOW: i64 = 4_000_000_000;
+
+/// Plans the repair of a volume in memory.
+pub(crate) fn planned(bytes: &[u8], policy: Policy) -> Result<Plan, String> {
+    let device = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
+    let options = Options { now: Some(NOW), ..Options::default() };
+    rt().block_on(plan(rt(), device, options, policy)).unwrap().map_err(|error| error.to_string())
+}
+
+/// Carries out a plan; the volume, and the undo file.
+pub(crate) fn applied(bytes: &[u8], plan: &Plan) -> (Vec<u8>, MemDevice) {
+    let device = MemDevice::from_bytes(bytes.to_vec());
+    let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
+    rt().block_on(plan.apply(&device, &undo)).unwrap().unwrap();
+    (device.to_bytes(), undo)
+}
+
+pub(crate) fn steps(plan: &Plan) -> String {
+    let lines = plan.steps.iter().map(|step| {
+        format!("  {} {:?}: {}: {}; loses {:?}", step.code, step.spot, step.found, step.action, step.lost)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What is wrong with the repair of a volume, if anything.
+fn judge(name: &str, bytes: &[u8], image: &std::path::Path) -> Option<String> {
+    let plan = match planned(bytes, Policy::All) {
+        Ok(plan) => plan,
+        Err(error) => return Some(format!("{name}: {error}")),
+    };
+    if !plan.is_complete() {
+        let left = list(&plan.after);
+        return Some(format!("{name}: left after {} checks:\n{left}\nsteps:\n{}", plan.checks, steps(&plan)));
+    }
+    let (after, undo) = applied(bytes, &plan);
+    fs::write(image, &after).unwrap();
+    let theirs = e2fsck(image);
+    if complains(&theirs) {
+        let (exit, said) = theirs;
+        return Some(format!("{name}: e2fsck ends with {exit}: {said}\nsteps:\n{}", steps(&plan)));
+    }
+    let again = examine(after.clone()).unwrap();
+    if again.findings.iter().any(|finding| {
+        plan.left().all(|left| left.code != finding.code) && !plan.after.findings.contains(finding)
+    }) {
+        return Some(format!("{name}: a second check finds\n{}", list(&again)));
+    }
+    let device = MemDevice::from_bytes(after);
+    let mut file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
+    assert_eq!(file.state(), UndoState::Done);
+    rt().block_on(file.undo(&device, &undo)).unwrap().unwrap();
+    (device.to_bytes() != bytes).then(|| format!("{name}: undone, it differs from what it was"))
+}
+
+#[test]
+fn each_damage_is_repaired_and_can_be_undone() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ext4 = fs::read(volume(folder.path(), "ext4", 6 << 10, crate::damage::EXT4)).unwrap();
+    let ext2 = fs::read(volume(folder.path(), "ext2", 6 << 10, EXT2)).unwrap();
+    let image = folder.path().join("image");
+    let mut wrong = Vec::new();
+    for (options, commands, _) in WITH_DEBUGFS {
+        fs::write(&image, if options == EXT2 { &ext2 } else { &ext4 }).unwrap();
+        debugfs(&image, commands);
+        let bytes = fs::read(&image).unwrap();
+        wrong.extend(judge(&format!("{commands:?}"), &bytes, &image));
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// Damage of many kinds at once, in 6 MiB.
+fn wreck(folder: &std::path::Path) -> Vec<u8> {
+    let image = volume(folder, "wreck", 6 << 10, crate::damage::EXT4);
+    debugfs(
+        &image,
+        &[
+            "sif /file links_count 5",
+            "clri /dir/inner",
+            "unlink /short",
+            "freeb 5 300",
+            "sif /large blocks 77",
+            "unlink /many",
+            "set_bg 0 free_blocks_count 3",
+            "set_bg 1 checksum 1",
+        ],
+    );
+    fs::read(image).unwrap()
+}
+
+#[test]
+fn what_loses_nothing_is_safe_and_the_rest_is_not_begun() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = wreck(folder.path());
+    let safe = planned(&bytes, Policy::Safe).unwrap();
+    assert!(!safe.is_complete());
+    assert_eq!(safe.left().map(|left| left.code.as_str()).collect::<Vec<_>>(), ["entry-unused-inode"]);
+    let all = planned(&bytes, Policy::All).unwrap();
+    assert!(all.is_complete(), "{}", list(&all.after));
+    let lost: Vec<_> = all.steps.iter().filter(|step| !step.lost.is_empty()).collect();
+    assert_eq!(lost.len(), 1, "{}", steps(&all));
+    assert!(lost[0].lost.contains("inner"), "{}", lost[0].lost);
+}
+
+/// A device that takes so many more writes and flushes; several share the count.
+#[derive(Debug)]
+struct Dying {
+    inner: Arc<MemDevice>,
+    left: Arc<AtomicI64>,
+}
+
+impl Device for Dying {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if bio.op != Op::Read && self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return bio.end_as("memory", Err(IoErrorKind::Gone("the power failed".into())));
+        }
+        self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.inner.claim()
+    }
+}
+
+#[test]
+fn a_repair_can_be_interrupted_at_every_write() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let before = wreck(folder.path());
+    let plan = planned(&before, Policy::All).unwrap();
+    let (after, _) = applied(&before, &plan);
+    let undo_bytes = usize::try_from(plan.undo_bytes()).unwrap();
+    let mut states = Vec::new();
+    for cut in 0.. {
+        let left = Arc::new(AtomicI64::new(cut));
+        let (volume, undo) =
+            (Arc::new(MemDevice::from_bytes(before.clone())), Arc::new(MemDevice::new(undo_bytes)));
+        let dying = |inner: &Arc<MemDevice>| Dying { inner: inner.clone(), left: left.clone() };
+        let done = rt().block_on(plan.apply(&dying(&volume), &dying(&undo))).unwrap();
+        if done.is_ok() {
+            assert_eq!(volume.to_bytes(), after);
+            break;
+        }
+        let read = rt().block_on(UndoFile::read(&*undo)).unwrap();
+        let mut file = match read {
+            Ok(file) => file,
+            Err(error) => {
+                assert!(matches!(error, UndoError::Empty), "{error}");
+                assert!(volume.to_bytes() == before, "cut {cut}: written before the undo file was there");
+                continue;
+            }
+        };
+        states.push(file.state());
+        // Undoing is interrupted, too.
+        left.store(cut % 7, Ordering::Relaxed);
+        let _ = rt().block_on(file.undo(&dying(&volume), &dying(&undo))).unwrap();
+        let mut file = rt().block_on(UndoFile::read(&*undo)).unwrap().unwrap();
+        rt().block_on(file.undo(&*volume, &*undo)).unwrap().unwrap();
+        assert!(volume.to_bytes() == before, "cut {cut}: not as before the repair");
+        assert_eq!(file.state(), UndoState::Undone);
+    }
+    assert!(states.contains(&UndoState::Open));
+    // What changed after the repair is not mixed with what was before.
+    let (mut changed, undo) = applied(&before, &plan);
+    changed[1024 + 0x78] ^= 1;
+    let device = MemDevice::from_bytes(changed.clone());
+    let mut file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
+    let refused = rt().block_on(file.undo(&device, &undo)).unwrap().unwrap_err();
+    assert!(matches!(refused, UndoError::Changed(1)), "{refused}");
+    assert!(device.to_bytes() == changed);
+}
+
+/// Volumes of the corpus that this crate does not repair, and why.
+const NOT_REPAIRED: [(&str, &str); 14] = [
+    ("f_bad_encryption", "e2fsck clears what is encrypted without a key; the ciphertext is kept"),
+    ("f_badcluster", "clusters that break the rules of bigalloc are not moved"),
+    ("f_boundscheck", "no copy tells where an inode table is; e2fsck gives up, too"),
+    ("f_crashdisk", "no superblock; e2fsck gives up, too"),
+    ("f_desc_size_zero", "no superblock; e2fsck gives up, too"),
+    ("f_detect_junk", "no volume"),
+    ("f_detect_xfs", "no volume of this family"),
+    ("f_ea_inode_fast_symlink", "e2fsck is wrong: it takes the target of a short link for block numbers"),
+    ("f_ea_inode_self_ref", "data in an inode without room for attributes"),
+    ("f_ext_journal", "journals on other devices are not looked at"),
+    ("f_jnl_etb_alloc_fail", "no space for copies of blocks with two owners"),
+    ("f_resize_inode_meta_bg", "a block that e2fsck does not count as a backup"),
+    ("f_write_ea_no_extra_isize", "data in an inode without extra fields"),
+    ("j_recover_fast_commit", "fast commits are replayed by Linux only, and not given up"),
+];
+
+#[test]
+fn the_corpus_is_repaired() {
+    let Some(corpus) = std::env::var_os("EXTANT_CORPUS") else {
+        println!("skipped: EXTANT_CORPUS names no folder of damaged volumes");
+        return;
+    };
+    if !extant_testbed::have(&["e2fsck", "bzip2"]) {
+        return;
+    }
+    let only = std::env::var("EXTANT_CORPUS_ONLY").unwrap_or_default();
+    let mut folders: Vec<PathBuf> =
+        fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    let scratch = tempfile::tempdir().unwrap();
+    let image = scratch.path().join("image");
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        for file in files {
+            let Some(bytes) = unpack(&file) else { continue };
+            if NOT_REPAIRED.iter().any(|(known, _)| *known == name) || !name.contains(&only) {
+                continue;
+            }
+            count += 1;
+            fs::write(&image, &bytes).unwrap();
+            let found = judge(&name, &bytes, &image);
+            // For comparing trees with those that e2fsck leaves.
+            if let Some(out) = std::env::var_os("EXTANT_CORPUS_OUT") {
+                let file = file.file_name().unwrap().to_str().unwrap();
+                fs::copy(&image, PathBuf::from(out).join(format!("{name}.{file}"))).unwrap();
+            }
+            println!("{name}: {}", if found.is_none() { "repaired" } else { "NOT" });
+            wrong.extend(found);
+        }
+    }
+    println!("{count} volumes");
+    assert!(wrong.is_empty(), "{} of {count} volumes\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// e2fsck and this crate agree about what is left of a tree.
+#[test]
+fn nothing_is_lost_that_e2fsck_keeps() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = wreck(folder.path());
+    let plan = planned(&bytes, Policy::All).unwrap();
+    let (after, _) = applied(&bytes, &plan);
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    fs::write(&ours, after).unwrap();
+    fs::write(&theirs, &bytes).unwrap();
+    let _ = extant_testbed::command("e2fsck").arg("-fy").arg(&theirs).output().unwrap();
+    let listed = |image: &std::path::Path| {
+        let list = |path: &str| run("debugfs", &["-R", &format!("ls -p {path}"), image.to_str().unwrap()]);
+        ["/", "/lost+found", "/dir", "/lost+found/#17"].map(|path| {
+            let mut lines: Vec<String> = list(path).lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        })
+    };
+    assert_eq!(listed(&ours), listed(&theirs));
+}
