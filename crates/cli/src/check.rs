@@ -1,6 +1,6 @@
 //! `extant check`, and `fsck.extant`.
 
-use crate::args::CheckArgs;
+use crate::check_args::CheckArgs;
 use crate::failure::{EXIT_CANCELLED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
@@ -34,15 +34,13 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     if args.memory.is_some_and(|bytes| bytes < MEMORY_MIN) {
         return Err(Failure::Usage(format!("--memory must be at least {}M", MEMORY_MIN >> 20)));
     }
-    if args.repairs() {
-        session.summary("repairs are not there yet; the volume is only checked, as with -n");
-    }
     // Once this has succeeded, the claim is given back at once: readers lock nothing.
-    let in_use = FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
-    let device = session.device(&place, Access::Metadata)?;
+    let writes = args.policy().is_some() && !args.dry_run;
+    let in_use = !writes
+        && FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
     let progress = Progress::of_steps(session.quiet || args.json);
-    // Nothing is written, so an interrupted check need not be tidied up.
+    // An interrupted check need not be tidied up, and a repair is by the next one.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let always = Arc::new(AtomicBool::new(true));
         register_conditional_shutdown(signal, EXIT_CANCELLED.into(), always)
@@ -59,6 +57,12 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress: Some(progress.to_callback()),
         ..Options::default()
     };
+    if let Some(policy) = args.policy() {
+        let done = crate::repair::run(session, args, policy, options);
+        progress.finish();
+        return done;
+    }
+    let device = session.device(&place, Access::Metadata)?;
     let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
     progress.finish();
     let checked = checked.map_err(|error| failure(session, args, error))?;
@@ -93,7 +97,7 @@ fn words(why: Incomplete) -> String {
     }
 }
 
-fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
+pub(crate) fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
     match error {
         CheckError::NoVolume(corrupt) => {
             session.not_opened(&args.image, args.open.superblock, corrupt.into())
@@ -143,7 +147,7 @@ fn print(session: &mut Session, image: &str, checked: &Checked) -> Result<(), Fa
 }
 
 /// One finding, on one line.
-fn line(finding: &Finding) -> String {
+pub(crate) fn line(finding: &Finding) -> String {
     let mut text = format!("{}: ", finding.code);
     let place = place(&finding.spot);
     text.push_str(&place);
@@ -164,7 +168,7 @@ fn line(finding: &Finding) -> String {
     extant_fs::printable(&text).into_owned()
 }
 
-fn place(spot: &Spot) -> String {
+pub(crate) fn place(spot: &Spot) -> String {
     let mut parts = Vec::new();
     let mut add = |what: &str, number: Option<u64>| {
         if let Some(number) = number {
@@ -193,7 +197,7 @@ struct JsonChecked<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonFinding<'a> {
+pub(crate) struct JsonFinding<'a> {
     code: &'static str,
     structure: &'static str,
     severity: String,
@@ -235,7 +239,7 @@ impl<'a> JsonChecked<'a> {
 }
 
 impl<'a> JsonFinding<'a> {
-    fn new(finding: &'a Finding) -> Self {
+    pub(crate) fn new(finding: &'a Finding) -> Self {
         let (code, spot): (Code, &Spot) = (finding.code, &finding.spot);
         Self {
             code: code.as_str(),
