@@ -244,8 +244,8 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// waits for this file's write-back; never a reader that reaps a bio. Runs of a file may be
     /// finished concurrently and in any order.
     ///
-    /// Writing to cached files from here needs [`crate::CachedOpenFile::exempt`]: the run's own room is
-    /// returned only after this call.
+    /// Writing to cached files from here needs [`crate::CachedOpenFile::exempt`]: the run's own
+    /// room is returned only after this call.
     fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()>;
 
     /// Dirty bytes were dropped and will not be written back: truncated, punched, or lost to an

@@ -41,8 +41,8 @@ pub struct CacheConfig {
     pub pass: Box<dyn WriteBackPass>,
     /// The table in which tasks wait for pages; the lab substitutes older ones.
     pub page_waits: WaitConfig,
-    /// The eviction policy, sized for the frames of the budget plus [`SPARE_FRAMES`]; [`S3Fifo`](crate::evict::S3Fifo) if
-    /// `None`.
+    /// The eviction policy, sized for the frames of the budget plus [`SPARE_FRAMES`];
+    /// [`S3Fifo`](crate::evict::S3Fifo) if `None`.
     pub eviction: Option<Box<dyn Eviction>>,
 }
 

@@ -373,7 +373,8 @@ fn run(
         Role::BadBlocks => return bad_blocks(ctx, found, file, at, count),
         _ => {}
     }
-    // With blocks of more than 4 KiB, pointers reach further than 32 bits, but no reader goes there.
+    // With blocks of more than 4 KiB, pointers reach further than 32 bits, but no reader goes
+    // there.
     let this =
         u32::try_from(logical).map(|logical| Run { number: file.number.0, logical, block: at.0, blocks });
     match (file.role, this) {

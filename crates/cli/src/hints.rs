@@ -66,7 +66,8 @@ pub(crate) fn as_extant(words: Vec<OsString>) -> Vec<OsString> {
     ours
 }
 
-/// What mount(8) says to a helper: `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// What mount(8) says to a helper: `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t
+/// TYPE]`.
 fn as_mount(words: &[OsString]) -> Vec<OsString> {
     let mut ours = vec!["mount".into()];
     let mut words = words.iter();

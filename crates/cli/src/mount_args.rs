@@ -15,8 +15,8 @@ use std::path::PathBuf;
 /// umount DIRECTORY`. What programs have synced survives even a kill of the server, after which the
 /// next mount recovers the volume.
 ///
-/// Linked as /sbin/mount.fuse.extant and /sbin/umount.fuse.extant, the command also serves mount(8),
-/// umount(8) and lines of /etc/fstab of type fuse.extant.
+/// Linked as /sbin/mount.fuse.extant and /sbin/umount.fuse.extant, the command also serves
+/// mount(8), umount(8) and lines of /etc/fstab of type fuse.extant.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
     /// The image or disk

@@ -1,8 +1,9 @@
 //! Charges for dirty memory: values that move pages between the counters of the
 //! [ledger](crate::dirty::ledger).
 //!
-//! [`Room::take`] creates a charge, it moves as its pages change state, and dropping it returns what
-//! it counts. So no page can become dirty without room, and none stays counted after it is gone:
+//! [`Room::take`] creates a charge, it moves as its pages change state, and dropping it returns
+//! what it counts. So no page can become dirty without room, and none stays counted after it is
+//! gone:
 //!
 //! - [`Room`]: its pages are counted as charged. It becomes part of [`DirtyPages`] when they become
 //!   dirty.
@@ -73,8 +74,8 @@ impl Drop for Room {
 /// The dirty pages of one file that are not under write-back, with their charge: a [`PageSet`] that
 /// changes only together with the ledger.
 ///
-/// The pages of an [unplaceable](crate::file::unplaceable) file have no charge: they lower everyone's limit
-/// instead.
+/// The pages of an [unplaceable](crate::file::unplaceable) file have no charge: they lower
+/// everyone's limit instead.
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
     device: Arc<DeviceLedger>,

@@ -219,8 +219,8 @@ impl DeviceLedger {
         ledger.failing_count.store(failing.len() as u32, SeqCst);
     }
 
-    /// Charges up to `n` more dirty pages, at most `frames_allow` in all. Returns how many, at least
-    /// one, or why none.
+    /// Charges up to `n` more dirty pages, at most `frames_allow` in all. Returns how many, at
+    /// least one, or why none.
     pub(super) fn charge_within_limits(&self, n: u64, frames_allow: u64) -> Result<u64, NoRoom> {
         let ledger = &*self.ledger;
         let mut limit = ledger.limit_pages.load(SeqCst);

@@ -1,5 +1,5 @@
-//! A file's pages, and the only places where a page becomes dirty, goes under write-back, leaves it,
-//! or is removed.
+//! A file's pages, and the only places where a page becomes dirty, goes under write-back, leaves
+//! it, or is removed.
 
 use crate::PageRange;
 use crate::caught::shielded;
@@ -56,8 +56,8 @@ impl PageTable {
 }
 
 /// A file's pages, locked. The lock is held only for bookkeeping: never across an await, and never
-/// while waiting for a frame. A task that holds it may only *try* to claim frames; a task that holds
-/// a claim may take the lock.
+/// while waiting for a frame. A task that holds it may only *try* to claim frames; a task that
+/// holds a claim may take the lock.
 #[derive(Debug)]
 pub(crate) struct LockedPages<'a> {
     table: MutexGuard<'a, PageTable>,
@@ -264,8 +264,8 @@ impl<'a> LockedPages<'a> {
         }
     }
 
-    /// Puts another frame in the place of `old`, which is left to its current users, and marks parts
-    /// of the page dirty. `room` is for a page that was clean. Returns whether it was.
+    /// Puts another frame in the place of `old`, which is left to its current users, and marks
+    /// parts of the page dirty. `room` is for a page that was clean. Returns whether it was.
     pub(crate) fn replace(&mut self, old: FrameNo, new: Fresh<'_>, quarters: u8, room: Room) -> bool {
         let seen = self.core().pool.frames.state(old).snapshot();
         let index = self.core().pool.frames.key(old).index();
@@ -375,8 +375,8 @@ impl<'a> LockedPages<'a> {
     }
 
     /// Takes pages out of write-back: page `first` and the following, with these frames. They are
-    /// clean, or dirty again with `put_back`, the charge of the run and the quarters of each page to
-    /// write. The run goes on until [`Self::end_run`].
+    /// clean, or dirty again with `put_back`, the charge of the run and the quarters of each page
+    /// to write. The run goes on until [`Self::end_run`].
     pub(crate) fn leave_writeback(
         &mut self,
         first: u64,

@@ -145,7 +145,8 @@ impl Mapping {
     /// Writes back the dirty pages of a range, and waits for them and for earlier writes still in
     /// flight.
     ///
-    /// Does not flush the device. Errors stay in the record that [`CachedOpenFile::sync`] reports from.
+    /// Does not flush the device. Errors stay in the record that [`CachedOpenFile::sync`] reports
+    /// from.
     ///
     /// # Errors
     /// A write-back of this file failed while this waited.

@@ -66,8 +66,8 @@ impl CachedOpenFile {
         self.read_on(at, buf).await
     }
 
-    /// Like [`CachedOpenFile::read`], for callers that must not wait: reads everything from memory, or
-    /// returns how much of it was there.
+    /// Like [`CachedOpenFile::read`], for callers that must not wait: reads everything from memory,
+    /// or returns how much of it was there.
     ///
     /// # Errors
     /// The rest would have to be loaded. No I/O is started.

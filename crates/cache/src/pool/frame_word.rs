@@ -1,10 +1,10 @@
 //! A frame's state word: who may touch its bytes, and what they contain.
 //!
 //! Everything else rests on this protocol:
-//! - *CacheCore use*: [`FrameWord::pin`] counts a reader in if the frame is up to date, attached and not
-//!   being changed. While there is a pin, bytes and identity do not change.
-//! - *Exclusive use*: [`FrameWord::claim`] needs a frame without pins; its holder may change bytes and
-//!   identity. It is held at most for a copy, never across an await.
+//! - *Shared use*: [`FrameWord::pin`] counts a reader in if the frame is up to date, attached and
+//!   not being changed. While there is a pin, bytes and identity do not change.
+//! - *Exclusive use*: [`FrameWord::claim`] needs a frame without pins; its holder may change bytes
+//!   and identity. It is held at most for a copy, never across an await.
 //! - *Loading*: the device owns the bytes; no one else touches them until [`FrameWord::loaded`].
 //! - *Write-back*: a pin held by the device, with a flag.
 //! - A frame removed from its mapping is *detached*; its last user frees it. Freeing is one

@@ -1,5 +1,5 @@
-//! The way from a run's last bio to its backing: on the spot, by the device's completion task, or by
-//! a caller that waits for the file.
+//! The way from a run's last bio to its backing: on the spot, by the device's completion task, or
+//! by a caller that waits for the file.
 
 use crate::PageRange;
 use crate::backing::WrittenRun;
@@ -104,9 +104,9 @@ impl Drop for Finishing {
 
 /// The completion task's hold on its device, created before the task's first step.
 ///
-/// A run that waits for the task holds its file, the file holds its device, and the device holds the
-/// run. If the world ends before the task does, or accepts no more tasks, nothing else would break
-/// this cycle: dropping this ends the runs with an error.
+/// A run that waits for the task holds its file, the file holds its device, and the device holds
+/// the run. If the world ends before the task does, or accepts no more tasks, nothing else would
+/// break this cycle: dropping this ends the runs with an error.
 struct Completing {
     disk: Arc<CachedDevice>,
     is_over: bool,

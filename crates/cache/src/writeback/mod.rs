@@ -1,7 +1,7 @@
 //! Write-back: dirty pages go to the device, and their backing learns that they have arrived.
 //!
-//! A run of pages is [taken](taking), [placed](placing) by its backing and submitted, [lands](landing)
-//! when its last bio ends, and is [settled](settling).
+//! A run of pages is [taken](taking), [placed](placing) by its backing and submitted,
+//! [lands](landing) when its last bio ends, and is [settled](settling).
 
 pub(crate) mod flusher;
 mod landing;

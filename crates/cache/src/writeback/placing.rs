@@ -139,8 +139,8 @@ impl WriteRun {
         for (frame, count, skip, len) in
             neighbours(&self.frames, range.start - self.first * PAGE, range.len())
         {
-            // SAFETY: the frames are pinned for write-back until `WriteRun::settle`, which comes after
-            // every bio has ended and been dropped.
+            // SAFETY: the frames are pinned for write-back until `WriteRun::settle`, which comes
+            // after every bio has ended and been dropped.
             segments.push(unsafe { core.pool.frames.to_write(frame, count, skip, len, owner.clone()) });
         }
         segments

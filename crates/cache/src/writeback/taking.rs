@@ -108,8 +108,8 @@ impl CachedFile {
         self.take_dirty(range, step.take_pages, step.bio_pages, window)
     }
 
-    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` pages. With
-    /// `bio_pages`, its bios have this length and are not merged with others.
+    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` pages.
+    /// With `bio_pages`, its bios have this length and are not merged with others.
     pub(super) fn take_dirty(
         self: &Arc<Self>,
         range: PageRange,

@@ -136,8 +136,8 @@ pub(crate) async fn write_back_all(core: &Arc<CacheCore>, disk: &CachedDevice) {
     }
 }
 
-/// Like [`CachedFile::write_back`], for several files of one device. Their runs are placed file by file,
-/// in order. Returns each file's result.
+/// Like [`CachedFile::write_back`], for several files of one device. Their runs are placed file by
+/// file, in order. Returns each file's result.
 pub(crate) async fn write_back_files(
     core: &Arc<CacheCore>,
     disk: &CachedDevice,

@@ -83,8 +83,8 @@ async fn keep_value(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     true
 }
 
-/// If an entry names an inode that lies in the part of its table that is marked as unused, though it
-/// is in use, marks that part as used.
+/// If an entry names an inode that lies in the part of its table that is marked as unused, though
+/// it is in use, marks that part as used.
 async fn widen(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     let number = finding.found.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
     let Some(number) = number.map(InodeNumber) else { return false };

@@ -177,8 +177,8 @@ pub(super) async fn mend(editor: &mut Editor<'_>, inode: &mut Inode) {
 
 type Mended<'a> = Pin<Box<dyn Future<Output = Option<(ExtentNode, bool)>> + Send + 'a>>;
 
-/// Puts a node and those below it right. Returns it, and whether it changed; `None` if nothing in it
-/// makes sense.
+/// Puts a node and those below it right. Returns it, and whether it changed; `None` if nothing in
+/// it makes sense.
 fn mend_node<'a>(
     editor: &'a mut Editor<'_>,
     inode: &'a Inode,

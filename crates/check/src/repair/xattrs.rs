@@ -181,8 +181,8 @@ async fn block(editor: &mut Editor<'_>, finding: &Finding, number: InodeNumber, 
     }
 }
 
-/// An attribute that is in the inode and in its block: the block's copy may be shared, so the one in
-/// the inode goes unless it is the only one that can.
+/// An attribute that is in the inode and in its block: the block's copy may be shared, so the one
+/// in the inode goes unless it is the only one that can.
 async fn drop_from_inode(editor: &mut Editor<'_>, mut inode: Inode, bytes: &[u8]) {
     let number = inode.number;
     let tail = inode.tail.clone();

@@ -50,7 +50,8 @@ fn mount_and_umount_find_it_under_the_names_that_they_look_for() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
         command.arg0(name).args(args).stdin(Stdio::null()).output().unwrap().into()
     };
-    // As in a line of /etc/fstab with the options "noauto,user,x-systemd.idle-timeout=60,offset=1M".
+    // As in a line of /etc/fstab with the options
+    // "noauto,user,x-systemd.idle-timeout=60,offset=1M".
     let options = "rw,noauto,user,x-systemd.idle-timeout=60,offset=1M";
     for name in ["/sbin/mount.fuse.extant", "/sbin/mount.extant"] {
         let ran = under(name, &[&image, &at, "-f", "-o", options]);
