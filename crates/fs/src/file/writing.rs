@@ -14,7 +14,8 @@ use extant_format::UintExt;
 const STEP_BYTES: u64 = 1 << 20;
 
 impl OpenFile {
-    /// Writes from byte `at` on, or at the end of the file with [`FileOptions::append`]. Returns
+    /// Writes from byte `at` on, or at the end of the file with
+    /// [`append`](crate::FileOptions::append). Returns
     /// the number of bytes written, which is smaller than asked for if space runs out. The data are
     /// in memory when this returns, unless the options say otherwise, and durable after
     /// [`OpenFile::sync`].
