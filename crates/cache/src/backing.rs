@@ -215,7 +215,7 @@ pub struct WrittenRun {
 /// last block the device holds zeros, as every writer of ext leaves it; the cache keeps it so.
 ///
 /// The cache holds none of its locks while it calls a method. A panic in a method counts as a
-/// [`BackingErrorKind::Panicked`] failure of this file.
+/// [`BackingErrorKind::Panicked`](crate::BackingErrorKind::Panicked) failure of this file.
 pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// The unit in which the file is mapped, in bytes: a power of two, at least 1,024.
     fn block_bytes(&self) -> u32;

@@ -70,6 +70,8 @@ pub(crate) struct LockedPages<'a> {
 #[must_use]
 pub(crate) struct AfterUnlock<'a> {
     file: &'a CachedFile,
+    /// The thread was unwinding when it took the lock, from a panic of something else.
+    was_panicking: bool,
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<CachedFile>>,
     /// Room of dirty pages that are gone, or that was not needed.
@@ -101,8 +103,9 @@ pub(crate) struct LeftWriteback {
 impl CachedFile {
     /// Locks the file's pages.
     pub(crate) fn lock_pages(&self) -> LockedPages<'_> {
-        let (unlisted, room) = (None, None);
-        let after = AfterUnlock { file: self, freed: Vec::new(), unlisted, room, abandoned: Vec::new() };
+        let (freed, unlisted, room, abandoned) = Default::default();
+        let was_panicking = std::thread::panicking();
+        let after = AfterUnlock { file: self, was_panicking, freed, unlisted, room, abandoned };
         LockedPages { table: self.pages.lock(), after }
     }
 
@@ -222,6 +225,14 @@ impl<'a> LockedPages<'a> {
         }
         self.table.cached += 1;
         cursor.insert(frame);
+    }
+
+    /// Adds a page of which these quarters are dirty. The caller then enters it, and those before it,
+    /// with [`Self::enter_dirty`].
+    pub(crate) fn add_dirty_page(&mut self, cursor: &mut Cursor<'_>, page: Fresh<'_>, quarters: u8) {
+        let frame = page.frame;
+        page.publish(quarters, 1);
+        self.add_page(cursor, frame);
     }
 
     fn unlink(&mut self, cursor: &mut Cursor<'_>, frame: FrameNo) {
@@ -474,8 +485,8 @@ impl<'a> LockedPages<'a> {
 
 impl Drop for AfterUnlock<'_> {
     fn drop(&mut self) {
-        // After a panic of the cache itself, leave the pages as they are.
-        if std::thread::panicking() {
+        // After a panic under the lock, leave the pages as they are.
+        if std::thread::panicking() && !self.was_panicking {
             return;
         }
         if !self.freed.is_empty() {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a file's pages have no place, and why. Its pages know as well
-/// ([`DirtyPages`](crate::dirty::ledger::DirtyPages)); this copy can be read without their lock.
+/// ([`DirtyPages`](crate::dirty::charges::DirtyPages)); this copy can be read without their lock.
 #[derive(Debug, Default)]
 pub(super) struct Unplaceable {
     is_unplaceable: AtomicBool,
@@ -79,7 +79,8 @@ impl CacheCore {
     }
 
     fn why_held_up(&self) -> Option<CacheError> {
-        let disks = self.disks.read();
+        // Files may end while they are looked at.
+        let disks = self.disks.read().clone();
         let failing = disks.iter().find_map(|disk| disk.health.failure());
         let unplaceable = || disks.iter().flat_map(|disk| disk.turns.skipped());
         failing.or_else(|| unplaceable().find_map(|file| file.why_unplaceable()))

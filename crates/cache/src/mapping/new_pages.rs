@@ -88,9 +88,7 @@ impl CachedFile {
                     continue;
                 }
                 self.grow_to(index * PAGE + (skip + n) as u64, terms);
-                let frame = page.frame;
-                page.publish(self.dirty_mask(skip..skip + n), 1);
-                pages.add_page(&mut cursor, frame);
+                pages.add_dirty_page(&mut cursor, page, self.dirty_mask(skip..skip + n));
                 entered += 1;
             }
             drop(cursor);

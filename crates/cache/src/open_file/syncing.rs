@@ -24,7 +24,7 @@ impl CachedOpenFile {
     /// durable yet.
     ///
     /// # Errors
-    /// As [`OpenFile::sync`].
+    /// As [`CachedOpenFile::sync`].
     pub async fn sync_range(&self, bytes: impl Into<ByteRange>) -> Result<()> {
         let bytes = bytes.into();
         let unit = PAGE.max(self.file.backing.block_bytes().into());

@@ -225,7 +225,7 @@ impl Cursor<'_> {
     }
 
     /// Inserts a frame whose key is set and whose page has no frame yet. The caller holds the
-    /// mapping's lock.
+    /// file's lock.
     pub(crate) fn insert(&mut self, frame: FrameNo) {
         let probe = self.index.probe(self.frames.key(frame));
         self.lock(probe);

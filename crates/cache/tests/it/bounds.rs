@@ -118,3 +118,21 @@ fn a_flush_that_fails_beside_a_direct_write_is_told_to_the_files_openers() {
     run(rt, file.sync()).unwrap();
     let _ = run(rt, cache.close());
 }
+
+#[test]
+fn pages_of_a_file_whose_user_panics_come_free() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(MIB)).unwrap();
+    let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+    let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), MIB)), 1, 0);
+    run(&rt, mapping.open().write(0, &[1; 8 * PAGE_BYTES])).unwrap();
+    run(&rt, mapping.write_back(..)).unwrap();
+    // Clean pages live as long as this handle, which ends while the thread unwinds.
+    let user = move || {
+        let _last = mapping;
+        panic!("of the file's user");
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(user)).is_err());
+    cache.audit();
+    run(&rt, cache.close()).unwrap();
+}
