@@ -152,7 +152,7 @@ pub fn add(
         files,
         directories,
         free_bytes: space.blocks_free * u64::from(space.block_bytes),
-        free_inodes: space.inodes_free.fit_u32(),
+        free_inodes: u32::try_from(space.inodes_free).unwrap_or(u32::MAX),
         notes,
         problems: volume.problems(),
     })

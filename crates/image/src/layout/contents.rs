@@ -65,14 +65,15 @@ impl Contents {
     }
 
     fn measure(&mut self, params: &Params) -> Result<(), BuildError> {
+        // The last block's number must fit in 32 bits, also where pointers reach further.
+        let numbered = u64::from(u32::MAX) << params.block.log2();
         let largest = if params.has_extents() {
-            // The last block's number must fit in 32 bits.
-            u64::from(u32::MAX) << params.block.log2()
+            numbered
         } else {
             // Without huge_file, i_blocks counts sectors in 32 bits, including the map.
             let sectors =
                 if params.ro_compat.contains(RoCompat::HUGE_FILE) { u64::MAX } else { (1 << 41) - (1 << 32) };
-            (indirect_capacity(params.block) << params.block.log2()).min(sectors)
+            (indirect_capacity(params.block) << params.block.log2()).min(sectors).min(numbered)
         };
         let most_links = if params.has_extents() { 65_000 } else { 32_000 };
         let mut blocks = vec![0; self.inodes.end().0.to_usize()];

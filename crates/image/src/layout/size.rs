@@ -193,11 +193,11 @@ fn smallest(contents: &Contents, params: &Params, headroom: Headroom) -> Result<
     for _ in 0..16 {
         let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
         let wanted = used + headroom.blocks(used, params.block);
-        let group_blocks = (wanted / groups).fit_u32() & !7;
-        if groups < 2 || group_blocks >= best.geometry.sb.blocks_per_group() {
+        let group_blocks = (wanted / groups) & !7;
+        if groups < 2 || group_blocks >= best.geometry.sb.blocks_per_group().into() {
             break;
         }
-        let smaller = Params { group_blocks, ..params.clone() };
+        let smaller = Params { group_blocks: group_blocks.fit_u32(), ..params.clone() };
         match smallest_of_groups(contents, &smaller, headroom) {
             Ok(plan) if plan.geometry.sb.blocks_count() < best.geometry.sb.blocks_count() => best = plan,
             _ => break,
