@@ -1,6 +1,6 @@
 //! `extant check`, and `fsck.extant`.
 
-use crate::check_args::CheckArgs;
+use crate::args::CheckArgs;
 use crate::failure::{EXIT_CANCELLED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
@@ -34,13 +34,15 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     if args.memory.is_some_and(|bytes| bytes < MEMORY_MIN) {
         return Err(Failure::Usage(format!("--memory must be at least {}M", MEMORY_MIN >> 20)));
     }
+    if args.repairs() {
+        session.summary("repairs are not there yet; the volume is only checked, as with -n");
+    }
     // Once this has succeeded, the claim is given back at once: readers lock nothing.
-    let writes = args.policy().is_some() && !args.dry_run;
-    let in_use = !writes
-        && FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
+    let in_use = FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
+    let device = session.device(&place, Access::Metadata)?;
     let progress = Progress::of_steps(session.quiet || args.json);
-    // An interrupted check need not be tidied up, and a repair is by the next one.
+    // Nothing is written, so an interrupted check need not be tidied up.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let always = Arc::new(AtomicBool::new(true));
         register_conditional_shutdown(signal, EXIT_CANCELLED.into(), always)
@@ -57,12 +59,6 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress: Some(progress.to_callback()),
         ..Options::default()
     };
-    if let Some(policy) = args.policy() {
-        let done = crate::repair::run(session, args, policy, options);
-        progress.finish();
-        return done;
-    }
-    let device = session.device(&place, Access::Metadata)?;
     let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
     progress.finish();
     let checked = checked.map_err(|error| failure(session, args, error))?;
@@ -97,7 +93,7 @@ fn words(why: Incomplete) -> String {
     }
 }
 
-pub(crate) fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
+fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
     match error {
         CheckError::NoVolume(corrupt) => {
             session.not_opened(&args.image, args.open.superblock, corrupt.into())
@@ -147,7 +143,7 @@ fn print(session: &mut Session, image: &str, checked: &Checked) -> Result<(), Fa
 }
 
 /// One finding, on one line.
-pub(crate) fn line(finding: &Finding) -> String {
+fn line(finding: &Finding) -> String {
     let mut text = format!("{}: ", finding.code);
     let place = place(&finding.spot);
     text.push_str(&place);
@@ -168,7 +164,7 @@ pub(crate) fn line(finding: &Finding) -> String {
     extant_fs::printable(&text).into_owned()
 }
 
-pub(crate) fn place(spot: &Spot) -> String {
+fn place(spot: &Spot) -> String {
     let mut parts = Vec::new();
     let mut add = |what: &str, number: Option<u64>| {
         if let Some(number) = number {
@@ -197,7 +193,7 @@ struct JsonChecked<'a> {
 }
 
 #[derive(Serialize)]
-pub(crate) struct JsonFinding<'a> {
+struct JsonFinding<'a> {
     code: &'static str,
     structure: &'static str,
     severity: String,
@@ -239,7 +235,7 @@ impl<'a> JsonChecked<'a> {
 }
 
 impl<'a> JsonFinding<'a> {
-    pub(crate) fn new(finding: &'a Finding) -> Self {
+    fn new(finding: &'a Finding) -> Self {
         let (code, spot): (Code, &Spot) = (finding.code, &finding.spot);
         Self {
             code: code.as_str(),

@@ -20,8 +20,6 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Done,
-    /// Everything that was wrong has been repaired; a code of fsck(8).
-    Repaired,
     Failed,
     Usage,
     Unsupported,
@@ -38,7 +36,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Done => 0,
-            Self::Failed | Self::Repaired => 1,
+            Self::Failed => 1,
             Self::Usage => 2,
             Self::Corrupt => 3,
             Self::Unsupported | Self::Findings => 4,

@@ -5,7 +5,6 @@ mod args;
 mod build;
 mod cat;
 mod check;
-mod check_args;
 mod cp;
 mod debug;
 mod df;
@@ -36,14 +35,12 @@ mod parts;
 mod place;
 mod progress;
 mod recover;
-mod repair;
 mod report;
 mod session;
 mod shell;
 mod shrink;
 mod stat;
 mod tree;
-mod undo_file;
 mod values;
 
 use args::{Args, Command};
@@ -94,7 +91,6 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
         Command::Check(args) => check::run(&mut session, args),
-        Command::Undo(args) => repair::undo(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
         Command::Mount(args) => mount::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
