@@ -4,7 +4,7 @@ use crate::dirty::TurnControl;
 use crate::dirty::controller::{DirtyControl, DirtyLimits};
 use crate::page::PAGE;
 use crate::pool::evict::{Eviction, SPARE_FRAMES};
-use crate::writeback::visit_policy::{ByRuns, WriteBackPass};
+use crate::visit_policy::{ByRuns, WriteBackPass};
 use extant_rt::{Nanos, WaitConfig};
 
 /// Settings of a [`PageCache`](crate::PageCache).

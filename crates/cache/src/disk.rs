@@ -4,7 +4,7 @@ use crate::accounts::{Account, AccountConfig};
 use crate::backing::Backing;
 use crate::dirty::controller::DeviceIndex;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
-use crate::mapping::owner::Mapping;
+use crate::mapping::Mapping;
 use crate::page::PAGE;
 use crate::writeback::write_back::{write_back_all, write_back_files};
 use crate::{CacheError, Result};

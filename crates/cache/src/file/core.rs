@@ -1,7 +1,6 @@
 //! What all files share: their numbers, the pool's way from a frame to its file, limits, and the
 //! end of the cache.
 
-use crate::accounts::registry::Accounts;
 use crate::config::Settings;
 use crate::dirty::controller::{DirtyControl, DirtyLimits, WriterId};
 use crate::dirty::ledger::Ledger;
@@ -11,8 +10,9 @@ use crate::page::{FileId, FrameNo};
 use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
+use crate::registry::Accounts;
+use crate::visit_policy::WriteBackPass;
 use crate::waits::{Condition, Waits};
-use crate::writeback::visit_policy::WriteBackPass;
 use extant_rt::{Overseer, Rt, WaitTable};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

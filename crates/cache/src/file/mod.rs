@@ -16,7 +16,6 @@ pub(crate) mod unplaceable;
 pub(crate) mod write_run;
 
 use crate::CacheError;
-use crate::accounts::registry::Accounts;
 use crate::backing::Backing;
 use crate::config::Settings;
 use crate::device::completion_queue::CompletionQueue;
@@ -34,8 +33,9 @@ use crate::file::unplaceable::Unplaceable;
 use crate::file::write_run::WriteRun;
 use crate::page::{FileId, PAGE, PAGE_SHIFT, PageKey};
 use crate::pool::Pool;
+use crate::registry::Accounts;
+use crate::visit_policy::WriteBackPass;
 use crate::waits::Waits;
-use crate::writeback::visit_policy::WriteBackPass;
 use extant_block::{Device, IoError};
 use extant_rt::{Overseer, Rt, WaitKey, WaitTable, sync};
 use parking_lot::{Mutex, RwLock};

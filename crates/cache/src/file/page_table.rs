@@ -227,8 +227,8 @@ impl<'a> LockedPages<'a> {
         cursor.insert(frame);
     }
 
-    /// Adds a page of which these quarters are dirty. The caller then enters it, and those before it,
-    /// with [`Self::enter_dirty`].
+    /// Adds a page of which these quarters are dirty. The caller then enters it, and those before
+    /// it, with [`Self::enter_dirty`].
     pub(crate) fn add_dirty_page(&mut self, cursor: &mut Cursor<'_>, page: Fresh<'_>, quarters: u8) {
         let frame = page.frame;
         page.publish(quarters, 1);

@@ -2,9 +2,9 @@
 
 use crate::backing::ReadFrom;
 use crate::caught::caught;
-use crate::mapping::owner::Mapping;
-use crate::mapping::page_removal::Which;
+use crate::mapping::Mapping;
 use crate::page::{PAGE, check_size};
+use crate::pages::page_removal::Which;
 use crate::{ByteRange, PageRange, Result};
 
 impl Mapping {

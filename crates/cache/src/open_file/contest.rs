@@ -1,6 +1,6 @@
 //! A reader or writer of a page that others exclude again and again.
 
-use crate::mapping::exclude::InLine;
+use crate::pages::exclude::InLine;
 
 /// A reader's or writer's contest for a page with those that exclude it again and again.
 #[derive(Default)]

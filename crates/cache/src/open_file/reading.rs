@@ -1,16 +1,16 @@
 //! Reading: what is cached is copied, what is not is loaded, and read-ahead is started.
 
 use crate::file::CachedFile;
-use crate::mapping::cached_read::ReadStop;
-use crate::mapping::load::{Load, Loading, Wanted};
 use crate::open_file::contest::Contest;
 use crate::open_file::readahead::{Plan, ReadAhead};
 use crate::open_file::waiting_for_room::wait_for_frames;
 use crate::open_file::{CachedOpenFile, stretch};
 use crate::page::PAGE;
+use crate::pages::cached_read::ReadStop;
+use crate::pages::load::{Load, Loading, Wanted};
 use crate::pool::Purpose;
+use crate::visit_policy::ByRuns;
 use crate::waits::{Condition, Waiting};
-use crate::writeback::visit_policy::ByRuns;
 use crate::{ByteRange, PageRange, Result, WouldWait};
 use extant_block::StreamId;
 use extant_rt::Class;

@@ -2,9 +2,9 @@
 
 use crate::dirty::ledger::NoRoom;
 use crate::file::CacheCore;
-use crate::mapping::cached_write::{WriteStop, Wrote};
 use crate::open_file::CachedOpenFile;
 use crate::open_file::pause_trace::Pause;
+use crate::pages::cached_write::{WriteStop, Wrote};
 use crate::waits::{Condition, Waiting};
 use crate::{CacheError, Result};
 use std::sync::Arc;

@@ -8,6 +8,6 @@ mod landing;
 mod placing;
 mod settling;
 mod taking;
-pub mod visit_policy;
+mod visiting;
 mod window;
 pub(crate) mod write_back;

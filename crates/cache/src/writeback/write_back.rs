@@ -1,8 +1,9 @@
 //! Writes back a file, several files, or all files of a device.
 
 use crate::file::{CacheCore, CachedDevice, CachedFile};
-use crate::writeback::taking::{Taken, Visiting};
-use crate::writeback::visit_policy::ByRuns;
+use crate::visit_policy::ByRuns;
+use crate::writeback::taking::Taken;
+use crate::writeback::visiting::Visiting;
 use crate::writeback::window::Window;
 use crate::{PageRange, Result};
 use extant_block::BioFlags;

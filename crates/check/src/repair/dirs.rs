@@ -2,14 +2,14 @@
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{Policy, is_safe, maps, tree};
+use super::{Policy, index, is_safe, maps, tree, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::found::Dir;
 use crate::state::Kind;
 use extant_format::{
-    ChecksumSeed, FileKind, Group, GroupFlags, Incompat, Inode, InodeFlags, InodeNumber, has_dirent_tail,
-    is_dx_block, write_dx_checksum,
+    ChecksumSeed, FileKind, Group, GroupFlags, Incompat, Inode, InodeNumber, has_dirent_tail, is_dx_block,
+    write_dx_checksum,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bo
         match finding.code {
             Code::HtreeRoot | Code::HtreeNode | Code::HtreeReference | Code::HtreeRange => {
                 if indexes.insert(dir) {
-                    drop_index(editor, InodeNumber(dir)).await;
+                    index::drop_index(editor, InodeNumber(dir)).await;
                     changed |= editor.end_step(finding);
                 }
             }
@@ -76,10 +76,10 @@ async fn keep_value(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     let number = finding.found.rsplit(' ').next().and_then(|number| number.parse().ok()).map(InodeNumber);
     let Some(number) = number else { return false };
     let Some(inode) = editor.inode(number).await else { return false };
-    if super::xattrs::is_value(editor, &inode).await {
+    if xattrs::is_value(editor, &inode).await {
         return false;
     }
-    tree::unmark_value(editor, number).await;
+    xattrs::unmark_value(editor, number).await;
     true
 }
 
@@ -259,7 +259,7 @@ async fn block(editor: &mut Editor<'_>, dir: &Dir, logical: u32, findings: &[&Fi
             Some(entry) if editor.ctx.inodes.kind(InodeNumber(entry.inode)).is_directory() => {
                 InodeNumber(entry.inode)
             }
-            _ => tree::parent_of(editor, number),
+            _ => dir_blocks::parent_of(editor, number),
         };
         dots = vec![
             Entry::new(number, b".", FileKind::Directory),
@@ -326,7 +326,7 @@ async fn index_block(
     let code = if has_kinds { FileKind::Directory.dirent_code() } else { 0 };
     let is_dot = bytes[4..7] == [12, 0, 1] && bytes[8] == b'.' && bytes[18] == 2 && bytes[20..22] == *b"..";
     if !is_dot {
-        return drop_index(editor, InodeNumber(dir.number)).await;
+        return index::drop_index(editor, InodeNumber(dir.number)).await;
     }
     bytes[..4].copy_from_slice(&dir.number.to_le_bytes());
     bytes[9..12].fill(0);
@@ -334,47 +334,13 @@ async fn index_block(
     (bytes[7], bytes[19]) = (code, code);
     let parent = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
     if !editor.ctx.inodes.kind(InodeNumber(parent)).is_directory() {
-        let parent = tree::parent_of(editor, InodeNumber(dir.number));
+        let parent = dir_blocks::parent_of(editor, InodeNumber(dir.number));
         bytes[12..16].copy_from_slice(&parent.0.to_le_bytes());
     }
     if let Some(seed) = seed {
         write_dx_checksum(&mut bytes, seed);
     }
     editor.set_block(at, &bytes).await;
-}
-
-/// Makes an indexed directory linear. Linux and e2fsck read it all the same.
-pub(super) async fn drop_index(editor: &mut Editor<'_>, number: InodeNumber) {
-    let Some(mut inode) = editor.inode(number).await else { return };
-    if !inode.flags().contains(InodeFlags::INDEX) {
-        return;
-    }
-    let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
-    let map = maps::read(editor, &inode).await;
-    for extent in &map.extents {
-        for n in 0..extent.blocks {
-            let (logical, at) = (extent.logical.0 + n, extent.physical.0 + u64::from(n));
-            let Some(block) = editor.block(at).await else { continue };
-            let salvaged = dir_blocks::salvage(editor, &block);
-            let is_empty = salvaged.entries.iter().all(|entry| entry.name == b"." || entry.name == b"..");
-            if logical == 0 && is_empty {
-                let parent = salvaged.entries.iter().find(|entry| entry.name == b"..");
-                let parent = match parent.map(|entry| InodeNumber(entry.inode)) {
-                    Some(parent) if editor.ctx.inodes.kind(parent).is_directory() => parent,
-                    _ => tree::parent_of(editor, number),
-                };
-                let new = dir_blocks::empty(editor, Some((number, parent)), seed);
-                editor.set_block(at, &new).await;
-            } else if logical != 0 && is_empty && !has_dirent_tail(&block) {
-                let new = dir_blocks::empty(editor, None, seed);
-                editor.set_block(at, &new).await;
-            }
-        }
-    }
-    let flags = inode.flags() - InodeFlags::INDEX;
-    inode.raw.i_flags = flags.bits().into();
-    editor.set_inode(&inode).await;
-    editor.say("drop the index, so that the directory is searched in order", "");
 }
 
 /// Gives a directory empty blocks where it has none.
@@ -390,7 +356,7 @@ async fn fill_holes(editor: &mut Editor<'_>, number: InodeNumber) {
         }
         let goal = map.extents.first().map_or(0, |extent| extent.physical.0);
         let Some(at) = editor.allocate(goal) else { return };
-        let dots = (logical == 0).then(|| (number, tree::parent_of(editor, number)));
+        let dots = (logical == 0).then(|| (number, dir_blocks::parent_of(editor, number)));
         let block = dir_blocks::empty(editor, dots, seed);
         editor.set_block(at, &block).await;
         map.replace(logical, at);

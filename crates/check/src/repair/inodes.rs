@@ -451,7 +451,7 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
                 // One without blocks gets an empty one.
                 let Some(at) = editor.allocate(0) else { return };
                 let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
-                let parent = super::tree::parent_of(editor, number);
+                let parent = super::dir_blocks::parent_of(editor, number);
                 let dir = super::dir_blocks::empty(editor, Some((number, parent)), seed);
                 editor.set_block(at, &dir).await;
                 map.replace(0, at);

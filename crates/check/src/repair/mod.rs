@@ -15,6 +15,7 @@ mod dir_blocks;
 mod dirs;
 mod editor;
 mod flips;
+mod index;
 mod inodes;
 mod maps;
 mod own;

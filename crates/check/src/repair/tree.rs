@@ -2,7 +2,7 @@
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{dirs, maps};
+use super::{index, maps, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -26,23 +26,10 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
         },
         Code::DirectoryLoop => cut(editor, number).await,
         Code::InodeUnattached if editor.ctx.inodes.kind(number) == Kind::Value => {
-            unmark_value(editor, number).await;
+            xattrs::unmark_value(editor, number).await;
         }
         _ => attach(editor, number).await,
     }
-}
-
-/// The directory that a directory belongs to, as far as it is known.
-pub(super) fn parent_of(editor: &Editor<'_>, number: InodeNumber) -> InodeNumber {
-    if number == InodeNumber::ROOT {
-        return number;
-    }
-    let dirs = &editor.survey.all.dirs;
-    let Ok(n) = dirs.binary_search_by_key(&number.0, |dir| dir.number) else { return InodeNumber::ROOT };
-    let is_directory = |number: u32| editor.ctx.inodes.kind(InodeNumber(number)).is_directory();
-    let known =
-        [dirs[n].parent, dirs[n].dotdot].into_iter().find(|&parent| parent != 0 && is_directory(parent));
-    known.map_or(InodeNumber::ROOT, InodeNumber)
 }
 
 /// Sets `..`.
@@ -71,13 +58,13 @@ async fn dotdot(editor: &mut Editor<'_>, number: InodeNumber, parent: InodeNumbe
 async fn first_block(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
     if inode.flags().contains(InodeFlags::INDEX) {
-        return dirs::drop_index(editor, number).await;
+        return index::drop_index(editor, number).await;
     }
     let map = maps::read(editor, &inode).await;
     let Some(at) = map.place(0) else { return };
     let Some(block) = editor.block(at).await else { return };
     let salvaged = dir_blocks::salvage(editor, &block);
-    let parent = parent_of(editor, number);
+    let parent = dir_blocks::parent_of(editor, number);
     let mut entries =
         vec![Entry::new(number, b".", FileKind::Directory), Entry::new(parent, b"..", FileKind::Directory)];
     entries.extend(salvaged.entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b".."));
@@ -140,17 +127,6 @@ async fn attach(editor: &mut Editor<'_>, number: InodeNumber) {
         let folder = if is_full { "" } else { "/lost+found" };
         editor.say(format!("give it the name {folder}/{name}"), "");
     }
-}
-
-/// Makes a file of the inode of a value that no attribute refers to, so that it can have a name.
-pub(super) async fn unmark_value(editor: &mut Editor<'_>, number: InodeNumber) {
-    editor
-        .with_inode(number, |inode, _| {
-            let flags = inode.flags() - InodeFlags::EA_INODE;
-            inode.raw.i_flags = flags.bits().into();
-        })
-        .await;
-    editor.say("make it a file, for no attribute refers to it", "");
 }
 
 /// The lost+found that has lost its own name.
@@ -227,7 +203,7 @@ async fn rename_file(editor: &mut Editor<'_>) {
                 dir_blocks::seal(&mut block, seed);
                 editor.set_block(at, &block).await;
                 if root.flags().contains(InodeFlags::INDEX) {
-                    dirs::drop_index(editor, root.number).await;
+                    index::drop_index(editor, root.number).await;
                 }
                 return editor.say("give the file another name", "");
             }
@@ -325,7 +301,7 @@ async fn root(editor: &mut Editor<'_>) {
 /// Adds an entry to a directory, which grows if it has to; false if there is no space.
 pub(super) async fn add_entry(editor: &mut Editor<'_>, dir: &mut Inode, entry: &Entry) -> bool {
     if dir.flags().contains(InodeFlags::INDEX) {
-        dirs::drop_index(editor, dir.number).await;
+        index::drop_index(editor, dir.number).await;
         let Some(now) = editor.inode(dir.number).await else { return false };
         *dir = now;
     }

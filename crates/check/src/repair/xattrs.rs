@@ -217,7 +217,7 @@ async fn references(editor: &mut Editor<'_>, number: InodeNumber, at: u64, count
 async fn value_references(editor: &mut Editor<'_>, number: InodeNumber, count: Option<u64>) {
     let Some(count) = count else { return };
     if count == 0 {
-        return super::tree::unmark_value(editor, number).await;
+        return unmark_value(editor, number).await;
     }
     editor
         .with_inode(number, |inode, _| {
@@ -302,4 +302,15 @@ fn values_of(base: &[u8], first: usize) -> Vec<InodeNumber> {
         at += ENTRY + usize::from(base[at]).next_multiple_of(4);
     }
     found
+}
+
+/// Makes a file of the inode of a value that no attribute refers to, so that it can have a name.
+pub(super) async fn unmark_value(editor: &mut Editor<'_>, number: InodeNumber) {
+    editor
+        .with_inode(number, |inode, _| {
+            let flags = inode.flags() - InodeFlags::EA_INODE;
+            inode.raw.i_flags = flags.bits().into();
+        })
+        .await;
+    editor.say("make it a file, for no attribute refers to it", "");
 }

@@ -1,8 +1,8 @@
 //! Writes to pages that have no frame.
 
 use crate::file::CachedFile;
-use crate::mapping::cached_write::{Source, Terms, WriteStop, Wrote};
 use crate::page::{PAGE, PAGE_BYTES};
+use crate::pages::cached_write::{Source, Terms, WriteStop, Wrote};
 use crate::{Cost, PageRange};
 
 /// Pages written as one batch: their frames are taken, filled and entered together.

@@ -3,8 +3,8 @@
 use crate::dirty::charges::Room;
 use crate::dirty::ledger::NoRoom;
 use crate::file::CachedFile;
-use crate::mapping::cached_read::SPINS;
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
+use crate::pages::cached_read::SPINS;
 use crate::pool::Purpose;
 use crate::{Cost, Event};
 

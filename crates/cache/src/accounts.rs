@@ -35,12 +35,10 @@
 //! # }
 //! ```
 
-pub(crate) mod registry;
-
-use crate::accounts::registry::Member;
 use crate::caught::shielded;
 use crate::file::CacheCore;
 use crate::page::PAGE;
+use crate::registry::Member;
 use crate::waits;
 use extant_rt::{Class, Nanos};
 use parking_lot::Mutex;

@@ -5,7 +5,7 @@
 
 use crate::file::{CachedFile, loaded};
 use crate::page::FrameNo;
-use crate::writeback::visit_policy::ByRuns;
+use crate::visit_policy::ByRuns;
 use crate::{Cost, PageRange};
 use extant_rt::Class;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Drop for Walk<'_> {
 
 impl CachedFile {
     /// Removes pages of `range`.
-    pub(super) async fn remove_pages(&self, range: PageRange, which: Which) {
+    pub(crate) async fn remove_pages(&self, range: PageRange, which: Which) {
         let (mut position, _walk) = self.begin_removal(range, which);
         let mut budget = self.core.rt.budget(ByRuns::STINT);
         while self.remove_some(range, which, &mut position, BATCH) {
