@@ -1,5 +1,5 @@
-//! Finds what is wrong with an ext2, ext3 or ext4 volume, and repairs it ([`repair`]). A check
-//! writes nothing.
+//! Finds what is wrong with an ext2, ext3 or ext4 volume. A check writes nothing. Repairs
+//! ([`repair`]) are unfinished, and no command makes them yet.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
 //! keeps one bit for each cluster and four bytes for each inode, both only where something is in

@@ -1,4 +1,4 @@
-//! Runs of write-back that have ended, until their backing has been told.
+//! Runs of write-back that have ended, until their backing has been notified.
 
 use crate::page::FileId;
 use parking_lot::Mutex;
@@ -16,12 +16,12 @@ struct Ended<R> {
     /// A file for each run that ended. Some of the runs may have been taken since.
     files: VecDeque<FileId>,
     /// Whether the completion task is running.
-    is_served: bool,
+    is_running: bool,
 }
 
 impl<R> Default for CompletionQueue<R> {
     fn default() -> Self {
-        Self(Mutex::new(Ended { runs: BTreeMap::new(), files: VecDeque::new(), is_served: false }))
+        Self(Mutex::new(Ended { runs: BTreeMap::new(), files: VecDeque::new(), is_running: false }))
     }
 }
 
@@ -32,7 +32,7 @@ impl<R> CompletionQueue<R> {
         let mut ended = self.0.lock();
         ended.runs.entry(file).or_default().push_back(run);
         ended.files.push_back(file);
-        !std::mem::replace(&mut ended.is_served, true)
+        !std::mem::replace(&mut ended.is_running, true)
     }
 
     /// The next run of a file.
@@ -55,13 +55,13 @@ impl<R> CompletionQueue<R> {
     pub(crate) fn next_file(&self) -> Option<FileId> {
         let mut ended = self.0.lock();
         let file = ended.files.pop_front();
-        ended.is_served = file.is_some();
+        ended.is_running = file.is_some();
         file
     }
 
-    /// The completion task is gone. The next run starts another one.
-    pub(crate) fn is_left(&self) {
-        self.0.lock().is_served = false;
+    /// Records that the completion task has ended early. The next run starts another one.
+    pub(crate) fn forget_task(&self) {
+        self.0.lock().is_running = false;
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_files_runs_end_in_order_whoever_takes_them() {
         let (queue, a, b) = (CompletionQueue::default(), FileId(1), FileId(2));
-        assert!(queue.push(a, 1), "nobody serves the queue");
+        assert!(queue.push(a, 1), "no completion task is running");
         assert!(!queue.push(b, 2) && !queue.push(a, 3));
         assert_eq!((queue.count(a), queue.pop(a)), (2, Some(1)));
         assert_eq!((queue.next_file(), queue.pop(a), queue.pop(a)), (Some(a), Some(3), None));

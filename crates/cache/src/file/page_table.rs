@@ -61,7 +61,7 @@ impl PageTable {
 #[derive(Debug)]
 pub(crate) struct LockedPages<'a> {
     table: MutexGuard<'a, PageTable>,
-    // Behind the lock in this order, so it is dropped after the lock.
+    // Fields are dropped in order: the lock first, then this.
     after: AfterUnlock<'a>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct LockedPages<'a> {
 #[must_use]
 pub(crate) struct AfterUnlock<'a> {
     file: &'a CachedFile,
-    /// The thread was unwinding when it took the lock, from a panic of something else.
+    /// Whether the thread was already unwinding when it took the lock.
     was_panicking: bool,
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<CachedFile>>,
@@ -94,9 +94,9 @@ pub(crate) struct TakenPages {
 /// Frames of pages that have left write-back.
 #[derive(Debug)]
 pub(crate) struct LeftWriteback {
-    /// Those of the file's clean pages.
+    /// Frames of the file's clean pages.
     pub(crate) clean: Vec<FrameNo>,
-    /// Those that nobody uses any more.
+    /// Frames without users, for the caller to free.
     pub(crate) freed: Vec<FrameNo>,
 }
 
@@ -109,7 +109,7 @@ impl CachedFile {
         LockedPages { table: self.pages.lock(), after }
     }
 
-    /// Whether it has this many dirty pages; `false` as well while its pages are locked.
+    /// Whether the file has this many dirty pages. Returns false while its pages are locked.
     pub(super) fn has_dirty(&self, least: u64) -> bool {
         self.pages.try_lock().is_some_and(|pages| pages.dirty.len() >= least)
     }

@@ -32,7 +32,7 @@ pub enum ReadOrder {
 }
 
 impl CachedFile {
-    /// Starts loading the missing pages of a range that nobody waits for. Returns false if it
+    /// Starts loading the missing pages of a range before a reader needs them. Returns false if it
     /// stopped early, because of an error or for want of frames.
     async fn read_ahead(self: &Arc<Self>, run: PageRange, mark: Option<u64>, stream: StreamId) -> bool {
         let mut at = run.start;

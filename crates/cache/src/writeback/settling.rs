@@ -1,4 +1,4 @@
-//! The end of a run: its pages leave write-back, charges and numbers follow, and failures are told.
+//! The end of a run: its pages leave write-back, counters are updated, and a failure is reported.
 
 use crate::dirty::charges::WritebackCharge;
 use crate::file::page_table::LeftWriteback;
@@ -8,9 +8,10 @@ use crate::page::PAGE;
 use crate::waits::Condition;
 use crate::{CacheError, Cost, Event, OnWriteError, Result};
 
-/// Why a run failed. It is told at two moments: to the device before the pages leave write-back,
-/// because writers that wait are woken then and must find the device failing; and to the file's
-/// openers in the step that ends the run, so that a caller gets the error of each run it waits for.
+/// Why a run failed. It is reported twice. The device learns of it before the pages leave
+/// write-back, because that wakes waiting writers, which must find the device failing. The file's
+/// error log gets it in the step that ends the run, so that a caller sees the error of each run it
+/// waits for.
 struct WriteFailure {
     error: CacheError,
     /// The pages are dirty again.
@@ -26,13 +27,13 @@ impl WriteFailure {
         Self { error: error.clone(), keeps_dirty, is_unplaceable }
     }
 
-    fn tell_openers(&self, file: &CachedFile) {
+    fn record(&self, file: &CachedFile) {
         file.disk.health.record(self.error.clone());
         file.errors.record(self.error.clone());
     }
 }
 
-/// What the end of a run leaves to others.
+/// What is left to do once the pages have left write-back.
 struct SettledPages {
     left: LeftWriteback,
     /// Pages that will not be written.
@@ -59,7 +60,7 @@ impl WriteRun {
             // Last, so that waiters for the run find everything settled.
             let mut pages = file.lock_pages();
             if let Some(failure) = failure {
-                failure.tell_openers(file);
+                failure.record(file);
             }
             pages.end_run(self.number);
         }
@@ -99,7 +100,7 @@ impl WriteRun {
         let left = pages.leave_writeback(self.first, &self.frames, None::<(_, fn(usize) -> u8)>);
         let mut abandoned: Vec<u64> = (cut..self.pages().end).collect();
         if result.not_placed.is_some() {
-            // Pages that were not placed are given up along with their reservation.
+            // Pages that were not placed are lost, and their reservation is released.
             let not_placed = result.placed_end / PAGE..cut;
             let index = |frame| core.pool.frames.key(frame).index();
             abandoned.extend(left.clean.iter().map(|&frame| index(frame)).filter(|n| not_placed.contains(n)));

@@ -223,7 +223,7 @@ mod tests {
         let mut window = Window::new(&mapping.0.core, &mapping.0.disk, BioFlags::SYNC);
         let take = |window: &Window| match mapping.0.take_dirty(PageRange::ALL, 1, None, window) {
             Taken::Run(run) => run,
-            other => panic!("a page is dirty, and nobody has it: {other:?}"),
+            other => panic!("expected a run: {other:?}"),
         };
         let run = take(&window);
         // The backing may have looked for space before this retry, and answers after it.

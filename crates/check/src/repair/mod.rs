@@ -7,6 +7,11 @@
 //! owners, directories, the tree, link counts; bitmaps and counts come last. Each change is a
 //! [`Step`] with the finding that asked for it. [`Plan::apply`] writes the blocks that differ,
 //! behind an undo file ([`UndoFile`]).
+//!
+//! **Unfinished: do not use it on data that matters.** After an interruption, an undo file is
+//! matched to a volume by its size only, and what was changed meanwhile is overwritten.
+//! Multiple-mount protection is not asked. [`Policy::Safe`] replays a damaged journal as far as it
+//! can be read.
 
 mod bits;
 mod contested;

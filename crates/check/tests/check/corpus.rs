@@ -38,42 +38,49 @@ pub(crate) fn unpack(file: &Path) -> Option<Vec<u8>> {
     (bytes.len() <= 300 << 20).then_some(bytes)
 }
 
-#[test]
-fn e2fsck_agrees_about_the_corpus() {
+/// The files of the corpus in order, each with the name of its folder. None if the corpus or a tool
+/// is missing.
+pub(crate) fn corpus_files() -> Vec<(String, PathBuf)> {
     let Some(corpus) = std::env::var_os("EXTANT_CORPUS") else {
         println!("skipped: EXTANT_CORPUS names no folder of damaged volumes");
-        return;
+        return Vec::new();
     };
     if !extant_testbed::have(&["e2fsck", "bzip2"]) {
-        return;
+        return Vec::new();
     }
-    let mut folders: Vec<PathBuf> =
-        fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.retain(|path| path.is_dir());
-    folders.sort();
+    let within = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let folders = within(Path::new(&corpus)).into_iter().filter(|path| path.is_dir());
+    let named = |folder: PathBuf| {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        within(&folder).into_iter().map(move |file| (name.clone(), file))
+    };
+    folders.flat_map(named).collect()
+}
+
+#[test]
+fn e2fsck_agrees_about_the_corpus() {
     let scratch = tempfile::tempdir().unwrap();
     let image = scratch.path().join("image");
     let (mut wrong, mut count) = (Vec::new(), 0);
-    for folder in folders {
-        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
-        let mut files: Vec<PathBuf> =
-            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        for file in files {
-            let Some(bytes) = unpack(&file) else { continue };
-            count += 1;
-            fs::write(&image, &bytes).unwrap();
-            let theirs = e2fsck(&image);
-            let (known, shown) = match examine(bytes) {
-                Ok(checked) => (checked.counts.keys().any(|&code| is_known_to_e2fsck(code)), list(&checked)),
-                Err(error) => (true, error.to_string()),
-            };
-            let differs = DIFFERENCES.iter().any(|(known, _)| *known == name);
-            // A folder may hold several volumes, only one of which differs.
-            if known != complains(&theirs) && !differs {
-                let (exit, said) = theirs;
-                wrong.push(format!("== {name}: e2fsck ends with {exit}: {said}\nours:\n{shown}\n"));
-            }
+    for (name, file) in corpus_files() {
+        let Some(bytes) = unpack(&file) else { continue };
+        count += 1;
+        fs::write(&image, &bytes).unwrap();
+        let theirs = e2fsck(&image);
+        let (known, shown) = match examine(bytes) {
+            Ok(checked) => (checked.counts.keys().any(|&code| is_known_to_e2fsck(code)), list(&checked)),
+            Err(error) => (true, error.to_string()),
+        };
+        let differs = DIFFERENCES.iter().any(|(known, _)| *known == name);
+        // A folder may hold several volumes, only one of which differs.
+        if known != complains(&theirs) && !differs {
+            let (exit, said) = theirs;
+            wrong.push(format!("== {name}: e2fsck ends with {exit}: {said}\nours:\n{shown}\n"));
         }
     }
     println!("{count} volumes");
