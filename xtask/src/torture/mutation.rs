@@ -6,6 +6,7 @@
 
 use super::mutants::{Finder, MUTANTS, Mutant};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -25,8 +26,18 @@ pub(crate) mod mutant {
 }
 "#;
 
-/// Time limit of one search: a mutant may loop forever.
-const LIMIT_SECONDS: &str = "600";
+/// Processor time of one search, in seconds: a mutant may loop forever. The time of day would depend
+/// on what else runs.
+const LIMIT_SECONDS: u32 = 600;
+
+/// Limit in seconds for a mutant that waits for ever.
+const WAIT_SECONDS: &str = "1800";
+
+/// What `timeout` exits with when it has ended a program.
+const TIMED_OUT: i32 = 124;
+
+/// Signal of a program that has used up its processor time (signal(7)).
+const SIGXCPU: i32 = 24;
 
 /// Folders of the tree that the copy has.
 const FOLDERS: [&str; 4] = ["crates", "machines", "tidy", "xtask"];
@@ -126,8 +137,9 @@ struct Search {
 
 impl Search {
     fn begin(programs: &Programs, mutant: Option<usize>, looks: Looks) -> Result<Self> {
+        let cpu = format!("--cpu={LIMIT_SECONDS}:{}", LIMIT_SECONDS + 60);
         let mut command = Command::new("timeout");
-        command.arg(LIMIT_SECONDS).env_remove(VARIABLE);
+        command.args([WAIT_SECONDS, "prlimit", &cpu]).env_remove(VARIABLE);
         match looks {
             Looks::Workloads(volumes, states) => command.arg(&programs.hunt).args([volumes, states]),
             Looks::Cases => command.arg(&programs.hunt).arg("cases"),
@@ -147,18 +159,24 @@ impl Search {
     fn end(self) -> Result<Option<String>> {
         let output = self.child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        // `timeout` ends by the signal that ended its program, if it can, and otherwise says so.
+        let signal = output.status.signal();
+        if signal == Some(SIGXCPU) || output.status.code() == Some(128 + SIGXCPU) {
+            return Ok(Some(format!("no end within {LIMIT_SECONDS} s of processor time")));
+        }
+        if output.status.code() == Some(TIMED_OUT) {
+            return Ok(Some(format!("no end within {WAIT_SECONDS} s")));
+        }
         if let Looks::Test(_, name) = self.looks {
             return match output.status.code() {
                 Some(0) if said.contains("running 0 tests") => Err(format!("no test {name}").into()),
                 Some(0) => Ok(None),
-                Some(124) => Ok(Some(format!("no end within {LIMIT_SECONDS} s"))),
                 _ => Ok(Some(format!("{name} fails"))),
             };
         }
         match output.status.code() {
             Some(0) => Ok(Some(said)),
             Some(1) => Ok(None),
-            Some(124) => Ok(Some(format!("no end within {LIMIT_SECONDS} s"))),
             Some(2) => Err(said.into()),
             _ => Ok(Some(format!("it ended with {}", output.status))),
         }
