@@ -156,7 +156,7 @@ pub(crate) enum After {
 pub(crate) struct FrameWord<W = AtomicU32>(W);
 
 impl<W: Word> FrameWord<W> {
-    #[cfg(test)]
+    #[cfg(all(test, extant_loom))]
     fn new(word: W) -> Self {
         Self(word)
     }
@@ -336,7 +336,7 @@ impl<W: Word> FrameWord<W> {
 pub(crate) struct Version<W = AtomicU32>(W);
 
 impl<W: Word> Version<W> {
-    #[cfg(test)]
+    #[cfg(all(test, extant_loom))]
     fn new(word: W) -> Self {
         Self(word)
     }
@@ -355,7 +355,7 @@ impl<W: Word> Version<W> {
     /// Runs `copy` on a frame that others may be changing, if it is readable and `is_wanted`
     /// confirms that it is the right one. `None` if it is not, or if a writer interfered and the
     /// copy must be discarded.
-    #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
+    #[cfg(any(all(test, extant_loom), all(target_arch = "x86_64", not(miri))))]
     #[inline]
     pub(crate) fn read(
         &self,
@@ -381,5 +381,5 @@ pub(crate) struct PinFailure {
     pub(crate) after: After,
 }
 
-#[cfg(test)]
+#[cfg(all(test, extant_loom))]
 mod tests;

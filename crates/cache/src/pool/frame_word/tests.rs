@@ -1,4 +1,6 @@
 //! The protocol under loom: every interleaving of two or three parties.
+//!
+//! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-cache --release --lib frame_word::`
 
 use super::*;
 use loom::cell::UnsafeCell;
