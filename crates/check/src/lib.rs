@@ -161,7 +161,7 @@ pub enum CheckError {
     #[error("no superblock, nor a backup of it: {0}")]
     NoVolume(Corrupt),
     /// A feature that this program does not know.
-    #[error("the volume uses {0}, which is not supported")]
+    #[error("not supported: {0}")]
     Unsupported(String),
     /// [`Cancel::cancel`] was called.
     #[error("the check was cancelled")]

@@ -38,7 +38,7 @@ pub enum Error {
         instead: String,
     },
     /// The volume uses something that this program cannot handle.
-    #[error("the volume uses {feature}, which is not supported{hint}")]
+    #[error("not supported: {feature}{hint}")]
     Unsupported {
         /// Name of the feature, as in `mke2fs -O`, or a short description.
         feature: String,

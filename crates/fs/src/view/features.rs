@@ -88,7 +88,7 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
             return refuse("needs_recovery without a journal".into());
         }
         if sb.raw().s_state.get() & STATE_VALID == 0 {
-            let feature = "no journal and was not closed cleanly".into();
+            let feature = "an unclean volume without a journal".into();
             return Err(Error::Unsupported { feature, hint: "; run e2fsck first" });
         }
     }

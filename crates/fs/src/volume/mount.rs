@@ -436,7 +436,7 @@ async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
         return Err(Error::Unsupported { feature: "a journal of version 1".into(), hint });
     }
     if journal.start().is_some() {
-        let feature = "a journal that holds changes of which the superblock does not tell".into();
+        let feature = "a journal that holds changes that the superblock does not mention".into();
         return Err(Error::Unsupported { feature, hint: "; run e2fsck first" });
     }
     if journal.ro_compat() != 0 || journal.users().len() > 1 {
