@@ -7,6 +7,7 @@ mod overwrite;
 mod raw;
 mod stream;
 mod stretch;
+mod unequal;
 
 use super::{Result, bed, cpu_time, fio, report, watched};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ const PARTS: &[(&str, Part)] = &[
     ("write", direct::write),
     ("overwrite", overwrite::together),
     ("fsync", overwrite::each),
+    ("unequal", unequal::run),
 ];
 
 /// Memory of the library's cache.

@@ -1,0 +1,145 @@
+//! A fast device beside a slow one under one cache: neither may cost the other anything.
+
+use super::super::Result;
+use super::report::{Target, absolute, compared};
+use super::{CACHE_BYTES, FILE_BYTES, MIB, Options};
+use extant_block::{Bio, Device, FileDevice, FileOptions, Limits, MemDevice, Sector};
+use extant_cache::{CacheConfig, CachedOpenFile, FlatFile, PageCache};
+use extant_rt::{Class, Nanos, RealConfig, Rt};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rate of the slow device: a memory stick.
+const STICK_BYTES_PER_S: u64 = 10_000_000;
+/// A measured time has at least this length: the slow device needs a while to reach its limits.
+const LEAST_SECONDS: u64 = 10;
+
+/// Passes bios on when a device of this rate would have moved their bytes, one after the other.
+#[derive(Debug)]
+struct Stick {
+    inner: Arc<MemDevice>,
+    rt: Rt,
+    /// When all that was submitted will have moved.
+    idle_at: Mutex<Nanos>,
+}
+
+impl Device for Stick {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let takes = Nanos(bio.bytes * 1_000_000_000 / STICK_BYTES_PER_S);
+        let ends_at = {
+            let mut idle_at = self.idle_at.lock();
+            *idle_at = self.rt.now().max(*idle_at) + takes;
+            *idle_at
+        };
+        let (rt, inner) = (self.rt.clone(), self.inner.clone());
+        drop(self.rt.spawn("stick", Class::Normal, async move {
+            rt.sleep_until(ends_at).await;
+            inner.submit(bio);
+        }));
+    }
+}
+
+/// What a writer of 1 MiB at a time saw.
+struct Written {
+    mib_s: f64,
+    longest_ms: f64,
+}
+
+/// Writes to a file, again from its start at its end, until told to stop.
+fn write(rt: &Rt, file: &CachedOpenFile, bytes: u64, stop: &AtomicBool) -> Result<Written> {
+    let chunk = vec![9; MIB as usize];
+    let (start, mut longest, mut written) = (Instant::now(), Duration::ZERO, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let before = Instant::now();
+        rt.block_on(file.write(written % bytes, &chunk))??;
+        longest = longest.max(before.elapsed());
+        written += MIB;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Written { mib_s: (written / MIB) as f64 / seconds, longest_ms: longest.as_secs_f64() * 1e3 })
+}
+
+/// The fast device's writer for `seconds`, beside the slow one's if there is one.
+fn run_for(
+    rt: &Rt,
+    seconds: u64,
+    fast: &CachedOpenFile,
+    slow: Option<(&CachedOpenFile, u64)>,
+) -> Result<(Written, Option<Written>)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let fast = scope.spawn(|| write(rt, fast, FILE_BYTES, &stop).map_err(|error| error.to_string()));
+        let slow = slow.map(|(file, bytes)| {
+            let stop = &stop;
+            scope.spawn(move || write(rt, file, bytes, stop).map_err(|error| error.to_string()))
+        });
+        std::thread::sleep(Duration::from_secs(seconds));
+        stop.store(true, Ordering::Relaxed);
+        let fast = fast.join().expect("no panic")?;
+        Ok((fast, slow.map(|slow| slow.join().expect("no panic")).transpose()?))
+    })
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let path = options.dir.join("fast.dat");
+    let file = std::fs::File::options().write(true).create(true).truncate(true).open(&path)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FILE_BYTES)?;
+    let rt = Rt::real(RealConfig::default());
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(CACHE_BYTES))?;
+    let fast = FileDevice::open(&path, FileOptions { write: true, direct: true })?.driven_by(&rt);
+    let stick_bytes = CACHE_BYTES;
+    let stick = Stick {
+        inner: Arc::new(MemDevice::new(stick_bytes as usize)),
+        rt: rt.clone(),
+        idle_at: Mutex::new(Nanos::ZERO),
+    };
+    let (fast, stick) = (cache.attach(Arc::new(fast)), cache.attach(Arc::new(stick)));
+    let fast = fast.mapping(Arc::new(FlatFile::new(Sector(0), FILE_BYTES)), 1, FILE_BYTES).open();
+    let slow = stick.mapping(Arc::new(FlatFile::new(Sector(0), stick_bytes)), 1, stick_bytes).open();
+    // The first use of the cache's memory and of the file's blocks is not measured.
+    run_for(&rt, 2, &fast, None)?;
+    let seconds = options.seconds.max(LEAST_SECONDS);
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    let (mut pauses_alone, mut pauses, mut slow_pauses, mut slow_rates) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        let (one, _) = run_for(&rt, seconds, &fast, None)?;
+        let (with, stick) = run_for(&rt, seconds, &fast, Some((&slow, stick_bytes)))?;
+        let stick = stick.expect("its writer ran");
+        alone.push(one.mib_s);
+        pauses_alone.push(one.longest_ms);
+        beside.push(with.mib_s);
+        pauses.push(with.longest_ms);
+        slow_pauses.push(stick.longest_ms);
+        slow_rates.push(stick.mib_s);
+        // The next round begins with a clean cache.
+        rt.block_on(slow.sync())??;
+        rt.block_on(fast.sync())??;
+    }
+    compared(
+        "writing beside a stick of 10 MB/s, against alone",
+        "MiB/s",
+        &beside,
+        &alone,
+        Target::AtLeast(0.98),
+    );
+    compared(
+        "the longest write of 1 MiB beside it, against alone",
+        "ms",
+        &pauses,
+        &pauses_alone,
+        Target::None,
+    );
+    absolute("the longest write of 1 MiB beside it", "ms", &pauses, Target::AtMost(1000.0));
+    absolute("the longest write of 1 MiB to the stick", "ms", &slow_pauses, Target::AtMost(1000.0));
+    absolute("the stick's writer", "MiB/s", &slow_rates, Target::None);
+    drop((fast, slow));
+    rt.block_on(cache.close())??;
+    super::remove(&path)
+}
