@@ -7,7 +7,7 @@ use crate::{Error, Result, Run, RunState};
 use extant_format::jbd2::{JournalBlockHeader, JournalBlockKind, JournalRevokes, JournalTags};
 use extant_format::{
     Compat, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
-    Incompat, Inode, InodeFlags, InodeNumber, VolumeBlock, XattrBlock, Xattrs, bit,
+    Incompat, Inode, InodeFlags, InodeNumber, UintExt, VolumeBlock, XattrBlock, Xattrs, bit,
 };
 use std::fmt::Write;
 
@@ -170,7 +170,7 @@ impl View {
             };
             let RunState::Written(first) = run.state else { continue };
             for n in 0..run.blocks {
-                let index = FileBlock((run.logical + n) as u32);
+                let index = FileBlock((run.logical + n).fit_u32());
                 let block = match self.buffers().block(VolumeBlock(first.0 + n)).await {
                     Ok(block) => block,
                     Err(error) => {

@@ -7,13 +7,13 @@ use std::path::Path;
 
 /// Most casts per 1,000 lines outside tests. They may fall, not rise.
 const MOST: [(&str, usize); 17] = [
-    ("block", 16),
-    ("cache", 14),
+    ("block", 15),
+    ("cache", 13),
     ("check", 1),
     ("cli", 3),
     ("extant", 1),
     ("format", 3),
-    ("fs", 8),
+    ("fs", 1),
     ("fuse", 10),
     ("history", 13),
     ("image", 1),

@@ -79,7 +79,7 @@ pub(crate) struct Pins {
 impl Pins {
     /// Credits for freeing everything pinned: a bitmap and a descriptor per group.
     pub(crate) fn credits(&self) -> u32 {
-        self.groups.len() as u32 * Allocated::CREDITS
+        self.groups.len().fit_u32() * Allocated::CREDITS
     }
 }
 

@@ -93,7 +93,7 @@ impl Groups {
     pub(crate) fn locate(&self, block: VolumeBlock) -> (Group, u32) {
         let n = block.0.saturating_sub(self.first_block) >> self.cluster.log2();
         let group = n / u64::from(self.clusters_per_group);
-        (Group(group as u32), (n % u64::from(self.clusters_per_group)) as u32)
+        (Group(group.fit_u32()), (n % u64::from(self.clusters_per_group)).fit_u32())
     }
 
     fn run(&self, group: Group, span: Span) -> PhysicalRun {
@@ -108,7 +108,7 @@ impl Groups {
         let blocks = BlockRange::at(run.start.0.saturating_sub(self.first_block), run.blocks);
         let (per_group, mut left) = (self.clusters_per_group, self.cluster.count(blocks));
         std::iter::from_fn(move || {
-            let len = left.min(u64::from(per_group - start)) as u32;
+            let len = left.min(u64::from(per_group - start)).fit_u32();
             let part = (len > 0).then_some((Group(group), Span::new(start, len)));
             left -= u64::from(len);
             (group, start) = (group + 1, 0);
@@ -216,12 +216,12 @@ impl Groups {
                 let group = (goal_group.0.to_usize() + n) % self.groups.len();
                 match &self.groups[group] {
                     State::Unloaded { longest, .. } if *longest >= min && request.loads < loads_max => {
-                        return Step::Load(Group(group as u32));
+                        return Step::Load(Group(group.fit_u32()));
                     }
                     State::Loaded { runs, .. } if runs.longest() >= min => {
                         let from = if n == 0 { at } else { 0 };
                         if let Some(span) = runs.choose(from, self.widened(request), min) {
-                            return self.take(Group(group as u32), span, request);
+                            return self.take(Group(group.fit_u32()), span, request);
                         }
                     }
                     _ => {}
@@ -297,7 +297,7 @@ impl Groups {
     pub(crate) fn take_run(&mut self, run: PhysicalRun) {
         let (group, start) = self.locate(run.start);
         if let State::Loaded { runs, users } = &mut self.groups[group.0.to_usize()] {
-            runs.take(Span::new(start, (run.blocks >> self.cluster.log2()) as u32));
+            runs.take(Span::new(start, (run.blocks >> self.cluster.log2()).fit_u32()));
             *users += 1;
         }
     }

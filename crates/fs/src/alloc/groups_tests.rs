@@ -11,8 +11,9 @@ struct Model {
 
 impl Model {
     fn new(per_group: u32, used: Vec<bool>) -> Self {
-        let free =
-            used.chunks(per_group.to_usize()).map(|group| group.iter().filter(|used| !**used).count() as u32);
+        let free = used
+            .chunks(per_group.to_usize())
+            .map(|group| group.iter().filter(|used| !**used).count().fit_u32());
         let groups = free.map(|free| State::Unloaded { free, longest: free }).collect();
         let groups = Groups {
             groups,
@@ -31,7 +32,7 @@ impl Model {
         for (n, _) in bits.iter().enumerate().filter(|(_, used)| **used) {
             bitmap[n / 8] |= 1 << (n % 8);
         }
-        (bitmap, bits.len() as u32)
+        (bitmap, bits.len().fit_u32())
     }
 
     fn allocate(&mut self, growing: Option<u32>, goal: u64, want: u32) -> Option<PhysicalRun> {
@@ -97,7 +98,7 @@ fn write_file(model: &mut Model, file: u32, goal: u64, blocks: u32, chunk: u32) 
         let goal = runs.last().map_or(goal, |run| run.end().0);
         let run = model.allocate(Some(file), goal, left.min(chunk)).unwrap();
         model.log(run);
-        left -= run.blocks as u32;
+        left -= run.blocks.fit_u32();
         runs.push(run);
     }
     runs
@@ -108,7 +109,7 @@ fn a_file_of_1_gib_on_an_empty_volume_has_at_most_9_extents() {
     // Metadata at the start of each group, as without flex_bg; and only superblock copies, as with
     // it.
     let everywhere = |_| 600;
-    let copies = |group| if group == 0 { 9000 } else { [1, 3, 5, 7, 9].contains(&group) as usize * 1025 };
+    let copies = |group| if group == 0 { 9000 } else { usize::from([1, 3, 5, 7, 9].contains(&group)) * 1025 };
     for chunk in [256, 2048, 32768] {
         let runs = write_file(&mut empty(16, everywhere), 12, 1, 1 << 18, chunk);
         assert!(extents(&runs) <= 9, "{} extents, chunks of {chunk}", extents(&runs));
@@ -124,7 +125,7 @@ fn files_that_grow_side_by_side_do_not_interleave_block_by_block() {
     for round in 0..3000 {
         let file = round % 3;
         let goal = runs[file].last().map_or(1, |run| run.end().0);
-        let run = model.allocate(Some(file as u32 + 12), goal, 1).unwrap();
+        let run = model.allocate(Some(file.fit_u32() + 12), goal, 1).unwrap();
         model.log(run);
         runs[file].push(run);
     }

@@ -122,7 +122,7 @@ impl InodeGroups {
         }
         let byte =
             loaded.taken.iter().enumerate().skip(loaded.from.to_usize() / 8).find(|(_, byte)| **byte != 0xff);
-        let Some((at, byte)) = byte.map(|(at, byte)| (at as u32, *byte)) else { return Take::Damaged };
+        let Some((at, byte)) = byte.map(|(at, byte)| (at.fit_u32(), *byte)) else { return Take::Damaged };
         let index = at * 8 + byte.trailing_ones();
         if index >= self.per_group {
             return Take::Damaged;

@@ -5,7 +5,7 @@
 //! *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
-    BlockRange, Corrupt, Group, GroupDescriptor, InodeNumber, Place, Superblock, VolumeBlock,
+    BlockRange, Corrupt, Group, GroupDescriptor, InodeNumber, Place, Superblock, UintExt, VolumeBlock,
     inode_table_blocks, joined_ranges, leading_blocks, set_bits,
 };
 use std::ops::Range;
@@ -46,7 +46,7 @@ impl Layout {
         Self::check_overlaps(sb, descriptors, table, &private)?;
         let mut ranges = Vec::with_capacity(descriptors.len() * 4);
         for (n, descriptor) in descriptors.iter().enumerate() {
-            let group = Group(n as u32);
+            let group = Group(n.fit_u32());
             let first = sb.group_first_block(group);
             ranges.push(first..VolumeBlock(first.0 + u64::from(leading_blocks(sb, group))));
             for (at, len) in
@@ -85,7 +85,7 @@ impl Layout {
         let private = private.iter().filter(|owned| !is_bad_copy(owned));
         parts.extend(private.map(|owned| (owned.blocks.start.0..owned.blocks.end.0, place(owned))));
         for (n, descriptor) in descriptors.iter().enumerate() {
-            let group = Place::GroupDescriptor(Group(n as u32));
+            let group = Place::GroupDescriptor(Group(n.fit_u32()));
             let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;
             let own = [(block_bitmap, 1), (inode_bitmap, 1), (inode_table, table)];
             parts.extend(own.map(|(at, len)| (at.0..at.0 + len, group)));
@@ -153,7 +153,11 @@ fn mark<'a>(
         is_any = true;
         let blocks = BlockRange::new(range.start.max(first).0 - first.0, range.end.min(end).0 - first.0);
         let clusters = cluster.around(blocks);
-        set_bits(bitmap, (clusters.start >> cluster.log2()) as u32, (clusters.end >> cluster.log2()) as u32);
+        set_bits(
+            bitmap,
+            (clusters.start >> cluster.log2()).fit_u32(),
+            (clusters.end >> cluster.log2()).fit_u32(),
+        );
     }
     is_any
 }

@@ -131,7 +131,7 @@ impl NewInode {
     /// it was never written, and the table block along with any earlier ones that were never
     /// written.
     pub(crate) fn credits(&self) -> u32 {
-        3 + (self.fresh.homes.len() as u32).max(1)
+        3 + self.fresh.homes.len().fit_u32().max(1)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Built from a bitmap a word at a time and kept in memory while the group is in use. Positions
 //! count blocks, or clusters with `bigalloc`, from the group's first.
 
+use extant_format::UintExt;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks `start..start + len` of a group.
@@ -41,7 +42,7 @@ impl FreeRuns {
         let mut runs = Vec::new();
         let mut open = None;
         for (n, word) in bitmap.chunks(8).enumerate() {
-            let base = n as u32 * 64;
+            let base = n.fit_u32() * 64;
             if base >= bits {
                 break;
             }
@@ -70,7 +71,7 @@ impl FreeRuns {
             }
         }
         if let Some(start) = open {
-            let end = bits.min(bitmap.len() as u32 * 8);
+            let end = bits.min(bitmap.len().fit_u32() * 8);
             runs.push((start, end - start));
         }
         Self {

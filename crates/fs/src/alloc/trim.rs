@@ -2,7 +2,7 @@
 
 use super::blocks::Allocated;
 use super::{Allocator, Privilege};
-use extant_format::{Group, VolumeBlock};
+use extant_format::{Group, UintExt, VolumeBlock};
 
 /// Most blocks taken at a time, but at least one cluster.
 const PIECE_BLOCKS: u32 = 2048;
@@ -30,7 +30,7 @@ impl Allocator {
         let cluster = shared.sb().cluster_size();
         let (from, end) = (VolumeBlock(cluster.end(from.0)), VolumeBlock(cluster.start(end.0)));
         let clusters = |blocks: u32| (blocks >> cluster.log2()).max(1);
-        let (min, most) = (min_blocks.div_ceil(cluster.blocks() as u32), clusters(PIECE_BLOCKS));
+        let (min, most) = (min_blocks.div_ceil(cluster.blocks().fit_u32()), clusters(PIECE_BLOCKS));
         let (Group(first), mut at) = shared.groups.lock().locate(from);
         for group in (first..shared.store.groups().count()).map(Group) {
             if shared.sb().group_first_block(group) >= end {

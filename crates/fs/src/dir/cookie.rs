@@ -21,23 +21,23 @@ impl Cookie {
     /// The start.
     pub const START: Self = Self(0);
     /// After the last name.
-    pub const END: Self = Self(i64::MAX as u64);
+    pub const END: Self = Self(i64::MAX.unsigned_abs());
 
     const DOT: Self = Self(0);
     const DOTDOT: Self = Self(1 << 32);
 
-    const fn of(hash: NameHash) -> Self {
-        Self((hash.major as u64 >> 1) << 32 | hash.minor as u64)
+    fn of(hash: NameHash) -> Self {
+        Self((u64::from(hash.major) >> 1) << 32 | u64::from(hash.minor))
     }
 
     /// The position of the first name in a tree with this hash or a higher one.
-    const fn of_node(hash: u32) -> Self {
-        Self((hash as u64 >> 1) << 32)
+    fn of_node(hash: u32) -> Self {
+        Self((u64::from(hash) >> 1) << 32)
     }
 
     /// The hash of the first name that may be here.
-    const fn hash(self) -> NameHash {
-        NameHash { major: (self.0 >> 32 << 1) as u32, minor: self.0 as u32 }
+    fn hash(self) -> NameHash {
+        NameHash { major: (self.0 >> 32 << 1).low_u32(), minor: self.0.low_u32() }
     }
 }
 
@@ -162,7 +162,7 @@ fn list_tree(
             None => break Cookie::END,
             Some(hash) if hash & 1 == 0 => break Cookie::of_node(hash),
             // Names with this hash continue in the next leaf.
-            Some(_) if leaves.len() as u32 >= shape.blocks => {
+            Some(_) if leaves.len().fit_u32() >= shape.blocks => {
                 return Err(shape.bad_block(path.leaf, "passed once"));
             }
             Some(_) => leaves.push((path.leaf, blocks.get(path.leaf)?)),

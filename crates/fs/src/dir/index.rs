@@ -66,7 +66,7 @@ impl NameIndex {
 
     /// The first block with a record that has room for `need` bytes.
     pub(crate) fn block_with_room(&self, need: usize) -> Option<FileBlock> {
-        self.room.first_with(need as u32)
+        self.room.first_with(need.fit_u32())
     }
 
     /// Records that a name was added to a block, whose records now have at most `room`.
@@ -90,7 +90,7 @@ impl NameIndex {
 }
 
 fn hash_of(name: &[u8]) -> u32 {
-    (FxBuildHasher.hash_one(name) >> 32) as u32
+    (FxBuildHasher.hash_one(name) >> 32).low_u32()
 }
 
 /// The table also uses the upper bits of its hash.
@@ -138,6 +138,6 @@ impl RoomTree {
                 i += 1;
             }
         }
-        Some(FileBlock((i - half) as u32))
+        Some(FileBlock((i - half).fit_u32()))
     }
 }

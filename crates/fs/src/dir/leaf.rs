@@ -153,15 +153,15 @@ impl LeafFormat {
                 && !entry.is_free()
             {
                 let (inode, kind) = (InodeNumber(entry.inode), self.kind(&entry));
-                found.entry = Some(Entry { inode, kind, offset: at as u32, previous });
+                found.entry = Some(Entry { inode, kind, offset: at.fit_u32(), previous });
                 return Ok(found);
             }
-            let room = (entry.record - entry.used()) as u32;
+            let room = (entry.record - entry.used()).fit_u32();
             found.most_room = found.most_room.max(room);
-            if room >= need as u32 && found.room.is_none() {
-                found.room = Some(at as u32);
+            if room >= need.fit_u32() && found.room.is_none() {
+                found.room = Some(at.fit_u32());
             }
-            previous = Some(at as u32);
+            previous = Some(at.fit_u32());
             at = entry.end();
         }
         Ok(found)
@@ -171,7 +171,7 @@ impl LeafFormat {
     pub(crate) fn most_room(&self, block: &[u8]) -> Result<u32, Damaged> {
         self.entries(block).try_fold(0, |most, entry| {
             let entry = entry?;
-            Ok(most.max((entry.record - entry.used()) as u32))
+            Ok(most.max((entry.record - entry.used()).fit_u32()))
         })
     }
 
@@ -218,7 +218,7 @@ impl LeafFormat {
         let padded = at + dirent_bytes(name.len());
         block[at..padded].fill(0);
         write_dirent(&mut block[at..end], inode, name, kind.filter(|_| self.filetype));
-        at as u32
+        at.fit_u32()
     }
 
     /// Removes an entry that a scan found, and zeroes it.

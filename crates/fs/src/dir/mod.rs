@@ -20,7 +20,7 @@ use crate::xattr::inline_names;
 use crate::{Error, Lost, Result, Run, RunState, quote};
 use extant_format::{
     BlockRange, Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode,
-    InodeFlags, InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
+    InodeFlags, InodeNumber, Place, UintExt, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
 };
 
 /// Blocks read ahead at a time.
@@ -272,7 +272,7 @@ impl View {
             if entry.name.iter().any(|&b| b == b'/' || b == 0) {
                 let place = Place::DirectoryBlock(dir.number, index);
                 let rule = "the offset of a name without NUL and slash";
-                self.note(Err(Corrupt::field(place, "name", entry.offset as u64, rule)))?;
+                self.note(Err(Corrupt::field(place, "name", entry.offset.to_u64(), rule)))?;
                 continue;
             }
             if is_wanted(entry.name) {
@@ -399,7 +399,7 @@ impl DirReader {
                             Err(corrupt) => self.note_in(BlockRange::one(0), corrupt)?,
                         }
                     }
-                    let index = FileBlock(logical as u32);
+                    let index = FileBlock(logical.fit_u32());
                     self.view.parse_dir_block(&self.dir, index, &block, self.only.as_deref())
                 }
                 Err(error) => Err(error),
@@ -414,7 +414,7 @@ impl DirReader {
 
     /// Notes that blocks which a directory must have are missing or marked as unwritten.
     fn note_gap(&self, run: &Run, field: &'static str) -> std::result::Result<(), Lost> {
-        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
+        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical.fit_u32()));
         let blocks = BlockRange::at(run.logical, run.blocks);
         self.note_in(blocks, Corrupt::field(place, field, run.blocks, "0"))
     }

@@ -3,7 +3,7 @@
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
     Corrupt, DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, FileBlock, HashVersion, NameHash, Place,
-    init_dx_node, set_dx_levels,
+    UintExt, init_dx_node, set_dx_levels,
 };
 
 /// Most nodes on the path to a leaf.
@@ -199,7 +199,7 @@ impl Path {
     pub(crate) fn new_nodes(&self, shape: &Shape) -> Option<u32> {
         let full = self.full_nodes();
         let root_full = full == self.depth;
-        (!root_full || self.depth <= usize::from(shape.levels_max())).then_some(full as u32)
+        (!root_full || self.depth <= usize::from(shape.levels_max())).then_some(full.fit_u32())
     }
 
     /// Number of full nodes, from the leaf upwards. Includes the root if all nodes below it are

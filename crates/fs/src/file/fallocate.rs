@@ -363,7 +363,7 @@ impl Contents {
             near: first.physical,
             nodes: None,
             data: &[],
-            credits: placed.len() as u32 * Allocated::CREDITS,
+            credits: placed.len().fit_u32() * Allocated::CREDITS,
         };
         let logged = self.change_map(change, |handle, live, _| {
             let mut data_blocks = 0;

@@ -15,7 +15,7 @@ use crate::meta::{MetaBlock, MetaKind};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::{WriteTo, WrittenRun};
-use extant_format::{BlockRange, Place, VolumeBlock};
+use extant_format::{BlockRange, Place, UintExt, VolumeBlock};
 use std::task::Waker;
 
 /// Most runs of a file logged by one handle.
@@ -137,7 +137,7 @@ impl Contents {
             near,
             nodes: None,
             data,
-            credits: landed.len() as u32 * Allocated::CREDITS,
+            credits: landed.len().fit_u32() * Allocated::CREDITS,
         };
         self.change_map(change, |handle, live, _| {
             let new = landed.iter().filter(|(_, _, was)| *was == WasBefore::New);
@@ -192,7 +192,7 @@ impl Contents {
         };
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
         // The superblock may need a feature flag.
-        let beside = of_old + credits + data.len() as u32 + Orphans::CREDITS + 1;
+        let beside = of_old + credits + data.len().fit_u32() + Orphans::CREDITS + 1;
         let (prepared, mut handle) = self.prepare_change(&change, near, nodes, beside).await?;
         let PreparedChange { planned, nodes, pins, places, news, metadata } = prepared;
         // Done before locking the map, because readers and writers wait for that lock.
@@ -267,7 +267,7 @@ impl Contents {
                     }
                 }
             }
-            let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
+            let bitmaps = pins.credits() + places.len().fit_u32() * Allocated::CREDITS;
             let revokes = planned.revoke_blocks(metadata, sb);
             let refused = match journal.start(Credits(planned.credits() + bitmaps + revokes + beside)).await {
                 Ok(handle) if planned.is_for(handle.tid()) => {
@@ -302,7 +302,7 @@ impl Contents {
             let is_own = from.is_some();
             match self.allocate_some_nodes(left, near, from).await {
                 Ok(got) => {
-                    left -= got.firsts().count() as u32;
+                    left -= got.firsts().count().fit_u32();
                     from_own += usize::from(is_own);
                     places.push(got);
                 }

@@ -7,7 +7,7 @@ use crate::map::block_state::{WasBefore, WriteStep};
 use crate::{Cost, Result};
 use extant_block::Sector;
 use extant_cache::{ByteRange, DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent};
-use extant_format::{BlockRange, VolumeBlock};
+use extant_format::{BlockRange, UintExt, VolumeBlock};
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
@@ -145,8 +145,8 @@ impl Contents {
         let range = ByteRange::new(at, self.bytes_at(blocks.end).min(end));
         let mut extent = WriteExtent::new(range, self.sector(to, at - self.bytes_at(block)));
         if fresh {
-            extent.zero_before = (at - self.bytes_at(block)) as u32;
-            extent.zero_after = (self.bytes_at(blocks.end) - range.end) as u32;
+            extent.zero_before = (at - self.bytes_at(block)).fit_u32();
+            extent.zero_after = (self.bytes_at(blocks.end) - range.end).fit_u32();
         }
         Ok(Some(extent))
     }
@@ -156,7 +156,7 @@ impl Contents {
     pub(super) async fn allocate(&self, blocks: BlockRange, run: Option<u64>) -> Result<(VolumeBlock, u64)> {
         let cluster = self.sb().cluster_size();
         // No block of the first cluster has a place yet; otherwise these blocks would be implied.
-        let want = cluster.count(blocks).min(u64::from(u32::MAX)) as u32;
+        let want = u32::try_from(cluster.count(blocks)).unwrap_or(u32::MAX);
         let _placing = match self.placing.try_write() {
             Some(held) => held,
             None => Box::pin(self.placing.write()).await,

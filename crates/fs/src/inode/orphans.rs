@@ -11,7 +11,7 @@ use crate::Result;
 use crate::journal::Handle;
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore};
 use extant_format::{
-    Corrupt, FileBlock, InodeNumber, OrphanBlock, Place, VolumeBlock, orphans_per_block, set_orphan,
+    Corrupt, FileBlock, InodeNumber, OrphanBlock, Place, UintExt, VolumeBlock, orphans_per_block, set_orphan,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ impl Orphans {
         if let Some(number) = sb.orphan_file() {
             let generation = inodes.get(number).await?.read(|inode| inode.raw.i_generation.get());
             for (n, &at) in file.iter().enumerate() {
-                let index = FileBlock(n as u32);
+                let index = FileBlock(n.fit_u32());
                 let kind = MetaKind::Orphan { inode: number, generation, block: index };
                 let block = store.read(at, kind).await?;
                 let bytes = block.bytes();

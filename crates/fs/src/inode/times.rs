@@ -1,6 +1,6 @@
 //! The source of inode time stamps.
 
-use extant_format::{Superblock, Timestamp};
+use extant_format::{Superblock, Timestamp, UintExt};
 use extant_rt::Rt;
 
 /// The wall clock of a volume.
@@ -29,7 +29,7 @@ impl Clock {
     /// `i_dtime` for an inode deleted now. e2fsck takes a value below the number of inodes for a
     /// link of the orphan list.
     pub(crate) fn deleted_at(&self, sb: &Superblock) -> u32 {
-        let now = self.now().seconds.clamp(0, u32::MAX.into()) as u32;
+        let now = self.now().seconds.clamp(0, u32::MAX.into()).unsigned_abs().fit_u32();
         now.max(sb.inodes_count().saturating_add(1))
     }
 }

@@ -263,7 +263,7 @@ impl Inner {
     async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<Durable> {
         let log = self.log.as_ref().expect("a volume with a journal");
         let image = log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks);
-        let count = image.blocks.len() as u32 + 1;
+        let count = image.blocks.len().fit_u32() + 1;
         let (start, ring) = {
             let mut state = self.lock();
             let start = state.take_log(count)?;
@@ -273,7 +273,7 @@ impl Inner {
             // The commit block's preflush makes this durable; until then the log is empty.
             log.write_superblock(Some(start), versions.tid.sequence(), None, None).await?;
         }
-        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        log.write(&image.blocks, |i| ring.step(start, i.fit_u32())).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
         let at = ring.step(start, count - 1);

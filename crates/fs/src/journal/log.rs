@@ -45,7 +45,7 @@ impl LogMap {
         let at = self.runs.partition_point(|run| run.0 <= n).checked_sub(1).map(|at| self.runs[at]);
         match at {
             Some((logical, first, len)) if n < logical + len => Ok(VolumeBlock(first.0 + n - logical)),
-            _ => Err(Corrupt::field(Place::JournalBlock(n as u32), "block", n, "mapped").into()),
+            _ => Err(Corrupt::field(Place::JournalBlock(n.fit_u32()), "block", n, "mapped").into()),
         }
     }
 
@@ -58,7 +58,7 @@ impl LogMap {
         let place = self.home(n)?;
         let at = self.runs.partition_point(|run| run.0 <= u64::from(n)) - 1;
         let (logical, _, len) = self.runs[at];
-        Ok((place, u64::from(blocks).min(logical + len - u64::from(n)) as u32))
+        Ok((place, u64::from(blocks).min(logical + len - u64::from(n)).fit_u32()))
     }
 
     /// Whether a block of the volume belongs to the journal.
@@ -170,7 +170,7 @@ impl LogDevice {
         };
         let commit = JournalCommit {
             sequence: image.sequence,
-            seconds: seconds.max(0) as u64,
+            seconds: seconds.max(0).unsigned_abs(),
             nanoseconds: 0,
             transaction_crc: Some(image.crc),
         };

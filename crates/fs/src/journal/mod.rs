@@ -42,7 +42,7 @@ use crate::{Error, Result};
 use commit::Versions;
 use extant_block::Bio;
 use extant_cache::Disk;
-use extant_format::VolumeBlock;
+use extant_format::{UintExt, VolumeBlock};
 use extant_rt::{Nanos, Rt};
 use flushes::FlushedDisk;
 use futures_util::future::BoxFuture;
@@ -136,7 +136,7 @@ impl Journal {
         options: JournalOptions,
     ) -> Self {
         let block_bytes = store.blocks().block_bytes();
-        let budget = (options.pinned_bytes_max / block_bytes as u64).min(1 << 24) as u32;
+        let budget = (options.pinned_bytes_max / block_bytes.to_u64()).min(1 << 24).fit_u32();
         let state = State::new(next, log.as_ref().map(|log| log.limits(block_bytes)), budget);
         let inner = Arc::new(Inner {
             rt: rt.clone(),

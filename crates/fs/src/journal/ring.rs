@@ -1,5 +1,6 @@
 //! The log as a ring of blocks. Pure arithmetic.
 
+use extant_format::UintExt;
 use extant_format::jbd2::JournalLayout;
 use std::ops::Range;
 
@@ -52,7 +53,7 @@ impl Ring {
     /// The `n`th block after `from`.
     pub(super) fn step(&self, from: u32, n: u32) -> u32 {
         let at = u64::from(from - self.log.start) + u64::from(n);
-        self.log.start + (at % u64::from(self.len())) as u32
+        self.log.start + (at % u64::from(self.len())).fit_u32()
     }
 
     /// Frees the blocks before `tail`.
@@ -68,7 +69,7 @@ pub(super) fn log_cost(layout: &JournalLayout, block_bytes: usize, blocks: u32, 
     let (header, uuid) = (12, 16);
     let tags = (block_bytes - header - uuid - layout.tail_bytes()) / layout.tag_bytes();
     let records = (block_bytes - header - 4 - layout.tail_bytes()) / layout.revoke_bytes();
-    blocks + blocks.div_ceil(tags as u32) + revokes.div_ceil(records as u32) + 1
+    blocks + blocks.div_ceil(tags.fit_u32()) + revokes.div_ceil(records.fit_u32()) + 1
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl Running {
     /// Blocks dirtied by operations that have ended.
     fn dirty(&self) -> u32 {
         let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
-        blocks as u32 + u32::from(self.superblock) + self.quotas(0)
+        blocks.fit_u32() + u32::from(self.superblock) + self.quotas(0)
     }
 
     /// Quota blocks that the transaction and `open` further operations may dirty.
@@ -304,7 +304,7 @@ impl State {
             return false;
         }
         let Some(log) = &self.log else { return true };
-        let revokes = self.running.revokes.len() as u32;
+        let revokes = self.running.revokes.len().fit_u32();
         let cost = log_cost(&log.layout, log.block_bytes, blocks, revokes) + SLACK_BLOCKS;
         let committing = self.committing.map_or(0, |committing| committing.cost);
         log.ring.free() >= cost + committing
@@ -343,7 +343,7 @@ impl State {
             std::mem::replace(&mut self.running, next)
         };
         let cost = self.log.as_ref().map_or(0, |log| {
-            let revokes = transaction.revokes.len() as u32;
+            let revokes = transaction.revokes.len().fit_u32();
             // A bitmap's checksum may dirty a descriptor that the operations did not count.
             log_cost(&log.layout, log.block_bytes, transaction.dirty(), revokes) + SLACK_BLOCKS / 2
         });
@@ -377,7 +377,7 @@ impl State {
         let tid = committing.tid;
         self.committed = tid;
         if let (Some(log), Some(start)) = (&mut self.log, committing.start) {
-            log.logged.push_back(Logged { tid, start, pending: versions.len() as u32 });
+            log.logged.push_back(Logged { tid, start, pending: versions.len().fit_u32() });
         }
         for run in &freed {
             let gone: Vec<u64> = self.homes.range(run.start.0..run.end().0).map(|(&n, _)| n).collect();
@@ -427,7 +427,7 @@ impl State {
     /// each entry's release with [`Self::release_ended`].
     pub(super) fn home_writes_ended(&mut self) -> Vec<(Tid, Vec<PhysicalRun>)> {
         self.writing_home = false;
-        self.releasing += self.unreleased.len() as u32;
+        self.releasing += self.unreleased.len().fit_u32();
         std::mem::take(&mut self.unreleased)
     }
 

@@ -476,8 +476,8 @@ impl Planned {
     /// Credits that [`Self::apply`] needs: the nodes and the inode.
     pub(crate) fn credits(&self) -> u32 {
         1 + match &self.writes {
-            Writes::Tree(writes) => writes.len() as u32,
-            Writes::Pointers(writes) => writes.len() as u32,
+            Writes::Tree(writes) => writes.len().fit_u32(),
+            Writes::Pointers(writes) => writes.len().fit_u32(),
         }
     }
 
@@ -488,7 +488,7 @@ impl Planned {
         let blocks = removed + self.freed_nodes.len().to_u64();
         // A record has up to eight bytes; a block of records has a head and a tail of 20 bytes in
         // total.
-        (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
+        blocks.div_ceil(u64::from((sb.block_size().bytes() - 20) / 8)).fit_u32()
     }
 
     fn freed_data(&self) -> &[PhysicalRun] {
@@ -570,7 +570,12 @@ fn write<T>(
 
 /// A run of written blocks.
 pub(crate) fn written(range: BlockRange, physical: VolumeBlock) -> Extent {
-    Extent { logical: FileBlock(range.start as u32), physical, blocks: range.len() as u32, unwritten: false }
+    Extent {
+        logical: FileBlock(range.start.fit_u32()),
+        physical,
+        blocks: range.len().fit_u32(),
+        unwritten: false,
+    }
 }
 
 /// A run of unwritten blocks.

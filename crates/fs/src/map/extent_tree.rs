@@ -10,7 +10,7 @@ use super::node_edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, RemainingRange, S
 use crate::meta::PhysicalRun;
 use extant_format::{
     BlockRange, Corrupt, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
-    FileBlock, InodeNumber, Place, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
+    FileBlock, InodeNumber, Place, Superblock, UNWRITTEN_MAX_BLOCKS, UintExt, VolumeBlock,
 };
 use std::collections::BTreeMap;
 
@@ -309,7 +309,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 for extent in &extents[first..] {
                     append(
                         &mut after,
-                        Extent { logical: FileBlock(extent.logical.0 - by as u32), ..*extent },
+                        Extent { logical: FileBlock(extent.logical.0 - by.fit_u32()), ..*extent },
                     );
                 }
                 self.set_extents(path.leaf, after);
@@ -341,7 +341,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 after.extend(clip(&extents[first], BlockRange::new(0, range.start)));
                 after.extend(extents[first..].iter().filter_map(|extent| {
                     let moved = clip(extent, BlockRange::from_block(range.start))?;
-                    Some(Extent { logical: FileBlock(moved.logical.0 + by as u32), ..moved })
+                    Some(Extent { logical: FileBlock(moved.logical.0 + by.fit_u32()), ..moved })
                 }));
                 self.set_extents(path.leaf, after);
                 self.correct_keys(&path.steps, path.leaf);
@@ -430,7 +430,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         let alive: Vec<_> = (0..self.news).filter(|&n| self.nodes.contains_key(&NodeAt::New(n))).collect();
         let renumber = |at: NodeAt| match at {
             NodeAt::New(n) => {
-                NodeAt::New(alive.binary_search(&n).expect("only living nodes are named") as u32)
+                NodeAt::New(alive.binary_search(&n).expect("only living nodes are named").fit_u32())
             }
             other => other,
         };
@@ -444,7 +444,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             }
             writes.push(NodeWrite { at: renumber(at), change: node });
         }
-        let new_nodes = alive.len() as u32;
+        let new_nodes = alive.len().fit_u32();
         let Self { freed: freed_nodes, replaced, reshapes, copies, .. } = self;
         Edit { writes, new_nodes, freed_nodes, replaced, reshapes, copies }
     }
@@ -644,9 +644,9 @@ pub(super) fn clip(extent: &Extent, range: BlockRange) -> Option<Extent> {
     let start = u64::from(extent.logical.0).max(range.start);
     let end = extent.logical_end().min(range.end);
     (start < end).then(|| Extent {
-        logical: FileBlock(start as u32),
+        logical: FileBlock(start.fit_u32()),
         physical: VolumeBlock(extent.physical.0 + (start - u64::from(extent.logical.0))),
-        blocks: (end - start) as u32,
+        blocks: (end - start).fit_u32(),
         unwritten: extent.unwritten,
     })
 }

@@ -127,14 +127,14 @@ impl Budget {
     }
 
     fn spent(&self) -> u32 {
-        self.groups.len() as u32 + self.nodes
+        self.groups.len().fit_u32() + self.nodes
     }
 
     /// Whether `blocks` blocks from `at` on may also be freed. If so, records them.
     pub(crate) fn take(&mut self, at: VolumeBlock, blocks: u32) -> bool {
         let (first, last) =
             (at.0 / self.blocks_per_group, (at.0 + u64::from(blocks) - 1) / self.blocks_per_group);
-        let more = (first..=last).filter(|group| !self.groups.contains(group)).count() as u32;
+        let more = (first..=last).filter(|group| !self.groups.contains(group)).count().fit_u32();
         if !self.groups.is_empty() && self.spent() + more > self.most {
             return false;
         }

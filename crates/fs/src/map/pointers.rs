@@ -77,11 +77,11 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             return Ok(vec![(BlockRange::from_block(indirect_capacity(size)), OnDisk::Hole)]);
         };
         let bits = size.log2() - 2;
-        let (mut at, mut index) = (NodeAt::Root, path.root as u32);
+        let (mut at, mut index) = (NodeAt::Root, path.root.fit_u32());
         for (level, &below) in path.indices[..path.levels].iter().enumerate() {
             let Some(child) = self.node(at, index)? else {
                 let skip = path.indices[level..path.levels].iter().fold(0, |n, &i| n << bits | u64::from(i));
-                let reach = 1u64 << (bits * (path.levels - level) as u32);
+                let reach = 1u64 << (bits * (path.levels - level).fit_u32());
                 return Ok(vec![(BlockRange::at(logical - skip, reach), OnDisk::Hole)]);
             };
             (at, index) = (child, below);
@@ -110,7 +110,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         }
         for n in 0..blocks {
             let path = indirect_path(logical + n, self.sb.block_size()).ok_or(Stop::TooBig)?;
-            let (mut at, mut index) = (NodeAt::Root, path.root as u32);
+            let (mut at, mut index) = (NodeAt::Root, path.root.fit_u32());
             for &below in &path.indices[..path.levels] {
                 at = match self.node(at, index)? {
                     Some(child) => child,
@@ -148,16 +148,16 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             if !range.overlaps(reach) {
                 continue;
             }
-            let index = DIRECT_POINTERS + level as u32 - 1;
+            let index = DIRECT_POINTERS + level.fit_u32() - 1;
             let Some(child) = self.node(NodeAt::Root, index)? else { continue };
-            let stopped = self.remove_below(child, level as u32, reach.start, range, budget)?;
+            let stopped = self.remove_below(child, level.fit_u32(), reach.start, range, budget)?;
             self.release_if_empty(NodeAt::Root, index, child, budget);
             if stopped.is_some() {
                 return Ok(stopped);
             }
         }
         for index in range.until(direct).blocks().rev() {
-            if !self.clear(NodeAt::Root, index as u32, index, budget)? {
+            if !self.clear(NodeAt::Root, index.fit_u32(), index, budget)? {
                 return Ok(Some(range.until(index + 1)));
             }
         }
@@ -208,17 +208,17 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         for index in (from..to).rev() {
             let start = first + index * reach;
             if level == 1 {
-                if !self.clear(at, index as u32, start, budget)? {
+                if !self.clear(at, index.fit_u32(), start, budget)? {
                     return Ok(Some(range.until(start + 1)));
                 }
                 continue;
             }
-            let Some(child) = self.node(at, index as u32)? else { continue };
+            let Some(child) = self.node(at, index.fit_u32())? else { continue };
             if budget.is_spent() {
                 return Ok(Some(range.until(start + reach)));
             }
             let stopped = self.remove_below(child, level - 1, start, range, budget)?;
-            self.release_if_empty(at, index as u32, child, budget);
+            self.release_if_empty(at, index.fit_u32(), child, budget);
             if stopped.is_some() {
                 return Ok(stopped);
             }
@@ -260,13 +260,13 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
                 return;
             }
             if logical + 1 == first && at.0 + 1 == last.physical.0 {
-                last.logical = FileBlock(logical as u32);
+                last.logical = FileBlock(logical.fit_u32());
                 last.physical = at;
                 last.blocks += 1;
                 return;
             }
         }
-        let logical = FileBlock(logical as u32);
+        let logical = FileBlock(logical.fit_u32());
         self.replaced.push(Extent { logical, physical: at, blocks: 1, unwritten: false });
     }
 

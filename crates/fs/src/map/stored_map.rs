@@ -290,7 +290,7 @@ impl Mapper {
         for level in 0..path.levels {
             // Blocks covered by the pointer followed last, and how many of them come before this
             // one.
-            let covered = 1u64 << (bits * (path.levels - level) as u32);
+            let covered = 1u64 << (bits * (path.levels - level).fit_u32());
             let skip = logical_offset(&path.indices[..path.levels], bits, level);
             let range = BlockRange::at(logical - skip, covered);
             let at = check_pointer(next, sb, place).map_err(|corrupt| Unmapped {

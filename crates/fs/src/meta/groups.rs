@@ -49,7 +49,7 @@ impl Groups {
             let block = blocks.read(home.0).await?;
             let contents = block.bytes();
             for slot in 0..per_block {
-                let group = Group(n as u32 * per_block + slot);
+                let group = Group(n.fit_u32() * per_block + slot);
                 if group.0 >= sb.group_count() {
                     break;
                 }
@@ -60,14 +60,14 @@ impl Groups {
                     descriptor: Versioned::new(descriptor),
                 }));
             }
-            table.push(MetaBlock::new(block, MetaKind::Descriptors(n as u32)));
+            table.push(MetaBlock::new(block, MetaKind::Descriptors(n.fit_u32())));
         }
         Ok(Self { list: list.into(), table: table.into(), per_block, bytes })
     }
 
     /// Number of groups.
     pub(crate) fn count(&self) -> u32 {
-        self.list.len() as u32
+        self.list.len().fit_u32()
     }
 
     /// A group's current descriptor.

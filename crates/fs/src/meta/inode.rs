@@ -240,7 +240,7 @@ impl InodeCell {
     /// Approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         // Includes the record's tail and the entry in the table of inodes.
-        size_of::<Self>() as u64 + self.read(|inode| inode.tail.len().to_u64()) + 64
+        size_of::<Self>().to_u64() + self.read(|inode| inode.tail.len().to_u64()) + 64
     }
 
     /// Holds the charge for its memory for as long as the cell lives.

@@ -1,5 +1,6 @@
 //! Transaction numbers.
 
+use extant_format::UintExt;
 use std::fmt;
 
 /// A transaction's number. The low 32 bits are the sequence number on disk, which wraps. The full
@@ -12,9 +13,9 @@ impl Tid {
     pub(crate) const NONE: Self = Self(0);
 
     /// The first transaction after opening; its sequence number on disk is `sequence`.
-    pub(crate) const fn first(sequence: u32) -> Self {
+    pub(crate) fn first(sequence: u32) -> Self {
         // High enough that `previous` does not underflow and no transaction is 0.
-        Self(1 << 32 | sequence as u64)
+        Self(1 << 32 | u64::from(sequence))
     }
 
     /// The transaction after this one.
@@ -29,8 +30,8 @@ impl Tid {
     }
 
     /// The sequence number in the log.
-    pub(crate) const fn sequence(self) -> u32 {
-        self.0 as u32
+    pub(crate) fn sequence(self) -> u32 {
+        self.0.low_u32()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::xattr::acl;
 use crate::xattr::live::may_have_any;
 use crate::{Error, Result};
 use bitflags::bitflags;
-use extant_format::{Acl, FileKind, Inode, InodeFlags};
+use extant_format::{Acl, FileKind, Inode, InodeFlags, UintExt};
 
 bitflags! {
     /// The capabilities that a file system checks (capabilities(7)).
@@ -143,7 +143,7 @@ pub(crate) async fn check_stored(view: &View, caller: &Caller, inode: &Inode, wa
 fn by_mode(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: Want) -> bool {
     let mode = inode.mode();
     if caller.uid == inode.uid() {
-        return want.within((mode >> 6) as u8 & 7);
+        return want.within((mode >> 6).low_u8() & 7);
     }
     // With a list, the group bits are its mask. If none is set, the list grants nothing and the
     // bits for others apply.
@@ -151,8 +151,8 @@ fn by_mode(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: Want) -> boo
         Some(list) if mode & 0o070 != 0 => {
             acl::grants(list, caller.uid, inode.gid(), |group| caller.in_group(group), want.0)
         }
-        _ if caller.in_group(inode.gid()) => want.within((mode >> 3) as u8 & 7),
-        _ => want.within(mode as u8 & 7),
+        _ if caller.in_group(inode.gid()) => want.within((mode >> 3).low_u8() & 7),
+        _ => want.within(mode.low_u8() & 7),
     }
 }
 

@@ -463,7 +463,7 @@ impl<'a> Draft<'a> {
                     ExtentNode::Leaf(place.map(extent).into_iter().collect())
                         .write_to(&mut inode.raw.i_block);
                 }
-                (false, Some(at)) => inode.raw.i_block[..4].copy_from_slice(&(at.0 as u32).to_le_bytes()),
+                (false, Some(at)) => inode.raw.i_block[..4].copy_from_slice(&at.0.fit_u32().to_le_bytes()),
                 (false, None) => {}
             }
             match what {

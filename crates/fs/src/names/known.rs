@@ -99,7 +99,7 @@ impl KnownNames {
             *turn
         });
         let entry = &mut set[way];
-        (entry.dir, entry.inode, entry.len) = (dir.0, inode.0, name.len() as u8);
+        (entry.dir, entry.inode, entry.len) = (dir.0, inode.0, name.len().fit_u8());
         entry.name[..name.len()].copy_from_slice(name);
     }
 

@@ -395,10 +395,10 @@ impl<'w> OpenDir<'w> {
             extents.push(change::written(implied, VolumeBlock(last.0 + 1)));
             growth.places.extend((last.0 + 1..).take(implied.len().to_usize()).map(VolumeBlock));
         }
-        while (growth.places.len() as u32) < new {
+        while growth.places.len().fit_u32() < new {
             let at = growth.places.last().map_or(goal, |last| VolumeBlock(last.0 + 1));
             let missing = BlockRange::new(added.start + growth.places.len().to_u64(), added.end);
-            let want = cluster.count(missing) as u32;
+            let want = cluster.count(missing).fit_u32();
             let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
             growth.data_blocks += allocated.run().blocks;
             let (start, blocks) = (allocated.run().start, allocated.run().blocks.min(missing.len()));
@@ -410,8 +410,8 @@ impl<'w> OpenDir<'w> {
         let planned =
             change::plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &Change::Map(&extents))
                 .await?;
-        while (growth.new_nodes.len() as u32) < planned.new_nodes {
-            let want = planned.new_nodes - growth.new_nodes.len() as u32;
+        while growth.new_nodes.len().fit_u32() < planned.new_nodes {
+            let want = planned.new_nodes - growth.new_nodes.len().fit_u32();
             let at = *growth.places.last().expect("a growing directory gets blocks");
             let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
             growth.new_nodes.extend(allocated.firsts());
@@ -477,7 +477,7 @@ impl<'w> OpenDir<'w> {
         state(&cell).index = index;
         let planted = planted?;
         if !growth.places.is_empty() {
-            self.shape.blocks += growth.places.len() as u32;
+            self.shape.blocks += growth.places.len().fit_u32();
             let size = u64::from(self.shape.blocks) * self.shape.block_bytes.to_u64();
             growth.apply_map(self.writer, handle, &cell);
             let mut dir = handle.inode(&cell);
@@ -620,8 +620,8 @@ impl Growth {
     /// Additional blocks that the operation may dirty.
     pub(crate) fn credits(&self) -> u32 {
         let Some((planned, _)) = &self.map else { return 0 };
-        let new = self.places.len() as u32;
-        new + TREE_NODES + planned.credits() + self.allocated.len() as u32 * Allocated::CREDITS
+        let new = self.places.len().fit_u32();
+        new + TREE_NODES + planned.credits() + self.allocated.len().fit_u32() * Allocated::CREDITS
     }
 
     /// Logs the allocations and adds the blocks to the directory's map.

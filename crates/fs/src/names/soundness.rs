@@ -60,7 +60,7 @@ impl<'w> OpenDir<'w> {
     async fn check_map(&mut self) -> Result<()> {
         let writer = self.writer();
         let (sb, cell, blocks) = (writer.store.shape(), self.cell().clone(), u64::from(self.shape.blocks));
-        let place = |at: u64| Place::DirectoryBlock(cell.number(), FileBlock(at as u32));
+        let place = |at: u64| Place::DirectoryBlock(cell.number(), FileBlock(at.fit_u32()));
         // Old kernels kept preallocated blocks past a directory's end.
         let kept = u64::from(sb.raw().s_prealloc_dir_blocks);
         let mut runs: Vec<PhysicalRun> = Vec::new();
@@ -80,7 +80,7 @@ impl<'w> OpenDir<'w> {
                         let start = start.0 + (part.start - range.start);
                         let run = PhysicalRun::new(extant_format::VolumeBlock(start), part.len());
                         writer.alloc.check_claim(run, place(part.start))?;
-                        state(&cell).learn(part.start as u32, part.len() as u32, run.start);
+                        state(&cell).learn(part.start.fit_u32(), part.len().fit_u32(), run.start);
                         runs.push(run);
                     }
                     _ if part.start < blocks => {

@@ -102,7 +102,7 @@ struct Names {
 
 #[derive(Clone, Copy, Debug)]
 struct NameItem {
-    at: u32,
+    at: usize,
     len: u16,
     kind: Option<FileKind>,
     number: InodeNumber,
@@ -110,15 +110,15 @@ struct NameItem {
 
 impl Names {
     fn push(&mut self, item: &DirItem) {
-        let at = self.bytes.len() as u32;
+        let at = self.bytes.len();
         // At most 255 bytes, or three times that for encrypted names as displayed.
-        let len = item.name.len() as u16;
+        let len = item.name.len().fit_u16();
         self.bytes.extend_from_slice(&item.name);
         self.items.push(NameItem { at, len, kind: item.kind, number: item.inode });
     }
 
     fn name(&self, item: &NameItem) -> &[u8] {
-        &self.bytes[item.at.to_usize()..item.at.to_usize() + usize::from(item.len)]
+        &self.bytes[item.at..item.at + usize::from(item.len)]
     }
 
     fn memory(&self) -> usize {

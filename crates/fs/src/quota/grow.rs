@@ -69,7 +69,7 @@ impl QuotaFile {
         while (places.len().to_u64()) < new {
             let at = places.last().map_or(goal, |last: &VolumeBlock| VolumeBlock(last.0 + 1));
             let missing = BlockRange::new(range.start + places.len().to_u64(), range.end);
-            let piece = writer.alloc.blocks(at, cluster.count(missing) as u32, &mut reservation).await?;
+            let piece = writer.alloc.blocks(at, cluster.count(missing).fit_u32(), &mut reservation).await?;
             let run = piece.run();
             let got = missing.until(missing.start + run.blocks);
             extents.push(written(got, run.start));
@@ -81,14 +81,14 @@ impl QuotaFile {
         let change = Change::Map(&extents);
         let planned = change::plan(&writer.store, &writer.alloc, cell, &mut pinned, &change).await?;
         let mut news = Vec::new();
-        while (news.len() as u32) < planned.new_nodes {
+        while news.len().fit_u32() < planned.new_nodes {
             let at = *places.last().expect("a growing file gets blocks");
             let piece =
-                writer.alloc.blocks(at, planned.new_nodes - news.len() as u32, &mut reservation).await?;
+                writer.alloc.blocks(at, planned.new_nodes - news.len().fit_u32(), &mut reservation).await?;
             news.extend(piece.firsts());
             allocated.push(piece);
         }
-        let credits = new as u32 + planned.credits() + allocated.len() as u32 * Allocated::CREDITS + 1;
+        let credits = new.fit_u32() + planned.credits() + allocated.len().fit_u32() * Allocated::CREDITS + 1;
         let mut handle = writer.journal.start(Credits(credits)).await?;
         for piece in allocated {
             writer.alloc.log(&mut handle, piece);

@@ -158,7 +158,7 @@ impl Quotas {
 
 impl Accounts for Quotas {
     fn blocks(&self) -> u32 {
-        self.files.iter().map(|file| file.state.lock().blocks.len() as u32).sum()
+        self.files.iter().map(|file| file.state.lock().blocks.len().fit_u32()).sum()
     }
 
     fn blocks_of(&self, (kind, id): Owner) -> u32 {

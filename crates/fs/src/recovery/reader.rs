@@ -86,7 +86,7 @@ impl<'l> Reader<'l> {
     /// Creates a reader that starts at block `start`.
     pub(super) fn new(log: &'l Log, start: u32, kept: Kept) -> Self {
         let block_bytes = log.sb.block_size().byte_len();
-        let left = log.sb.log().len() as u32;
+        let left = log.sb.log().len().fit_u32();
         let (current, ahead) = Default::default();
         let piece_bytes = PIECE_BYTES_MIN;
         Self { log, block_bytes, current, ahead, next: start, left, piece_bytes, kept }
@@ -160,7 +160,7 @@ impl<'l> Reader<'l> {
     fn read_ahead(&mut self) -> Result<()> {
         while self.ahead.len() < AHEAD && self.left > 0 {
             let ring = self.log.sb.log();
-            let most = ((self.piece_bytes / self.block_bytes) as u32).clamp(1, self.left);
+            let most = (self.piece_bytes / self.block_bytes).fit_u32().clamp(1, self.left);
             let (place, blocks) = self.log.map.run(self.next, most.min(ring.end - self.next))?;
             let piece = Piece { first: self.next, place, blocks, bytes: () };
             let bytes = self.read(&piece)?;

@@ -33,7 +33,7 @@ use extant_format::jbd2::{
     JournalBlockHeader, JournalBlockKind, JournalChecksums, JournalCommit, JournalIncompat, JournalRevokes,
     JournalTag, JournalTags, TagFlags, crc32_be,
 };
-use extant_format::{Corrupt, Place, VolumeBlock};
+use extant_format::{Corrupt, Place, UintExt, VolumeBlock};
 use std::collections::BTreeMap;
 
 /// Size in bytes of a device's smallest write. A commit block has only zeroes beyond it.
@@ -99,7 +99,7 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize, on_error: OnReadError) ->
     let mut open = fresh();
     let mut last_commit_seconds = 0;
     // Even a completely full log is walked only once.
-    let mut left = ring.len() as u32;
+    let mut left = ring.len().fit_u32();
     while left > 0 {
         let here = at;
         let block = match reader.block(here).await {

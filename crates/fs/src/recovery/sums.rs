@@ -9,7 +9,7 @@ use crate::map::RunWalker;
 use crate::view::{OpenOptions, View};
 use crate::{Result, RunState};
 use extant_block::Device;
-use extant_format::{BlockRange, FileBlock, Group, OrphanBlock, RoCompat, Superblock, VolumeBlock};
+use extant_format::{BlockRange, FileBlock, Group, OrphanBlock, RoCompat, Superblock, UintExt, VolumeBlock};
 use std::sync::Arc;
 
 /// Updates `sb` from the descriptors and the orphan file on `device`. A count over damaged
@@ -23,11 +23,11 @@ pub(super) async fn refresh(device: &Arc<dyn Device>, options: OpenOptions, sb: 
     {
         let has_high_half = sb.incompat().contains(extant_format::Incompat::BIT64);
         let raw = sb.raw_mut();
-        raw.s_free_blocks_count_lo = (blocks as u32).into();
+        raw.s_free_blocks_count_lo = blocks.low_u32().into();
         if has_high_half {
-            raw.s_free_blocks_count_hi = ((blocks >> 32) as u32).into();
+            raw.s_free_blocks_count_hi = (blocks >> 32).low_u32().into();
         }
-        raw.s_free_inodes_count = (inodes as u32).into();
+        raw.s_free_inodes_count = inodes.fit_u32().into();
     }
     if sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) && is_orphan_file_empty(&view).await.unwrap_or(false)
     {
@@ -58,7 +58,7 @@ async fn is_orphan_file_empty(view: &View) -> Result<bool> {
         for n in 0..run.blocks {
             let at = VolumeBlock(first.0 + n);
             let block = view.buffers().raw_block(at).await?;
-            let orphans = OrphanBlock::parse(&block, FileBlock((run.logical + n) as u32))?;
+            let orphans = OrphanBlock::parse(&block, FileBlock((run.logical + n).fit_u32()))?;
             if let Some(seed) = seed {
                 orphans.verify_checksum(at, seed)?;
             }

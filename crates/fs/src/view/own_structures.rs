@@ -5,7 +5,7 @@
 
 use super::View;
 use extant_format::{
-    BlockRange, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    BlockRange, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeFlags, InodeNumber, Place, UintExt,
     VolumeBlock, inode_table_blocks, joined_ranges, leading_blocks,
 };
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ impl View {
         let flex = if is_flexible { 1u32 << sb.raw().s_log_groups_per_flex.min(31) } else { 1 };
         let flex = flex.min(GROUPS_MAX);
         let group = around.0.saturating_sub(sb.first_data_block().0) / u64::from(sb.blocks_per_group());
-        let first = group.min(u64::from(sb.group_count()) - 1) as u32 / flex * flex;
+        let first = group.min(u64::from(sb.group_count()) - 1).fit_u32() / flex * flex;
         if let Some(known) = self.inner.own_structures.lock().get(&first) {
             return known.clone();
         }

@@ -84,13 +84,15 @@ impl Marks {
             let mut sb = store.superblock_unlogged();
             let (wide, per_cluster) =
                 (sb.incompat().contains(Incompat::BIT64), u64::from(sb.blocks_per_cluster()));
+            // A damaged group may count more free inodes than there are.
+            let inodes = inodes.min(sb.inodes_count().into());
             let raw = sb.raw_mut();
             let blocks = blocks * per_cluster;
-            raw.s_free_blocks_count_lo = (blocks as u32).into();
+            raw.s_free_blocks_count_lo = blocks.low_u32().into();
             if wide {
-                raw.s_free_blocks_count_hi = ((blocks >> 32) as u32).into();
+                raw.s_free_blocks_count_hi = (blocks >> 32).low_u32().into();
             }
-            raw.s_free_inodes_count = (inodes as u32).into();
+            raw.s_free_inodes_count = inodes.fit_u32().into();
             let (low, high) = seconds(now);
             (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
             if has_journal {
@@ -139,5 +141,6 @@ fn has_journal(store: &MetaStore) -> bool {
 
 /// The low and high parts of a superblock time.
 fn seconds(at: i64) -> (u32, u8) {
-    (at as u32, (at >> 32) as u8)
+    let at = at.cast_unsigned();
+    (at.low_u32(), (at >> 32).low_u8())
 }

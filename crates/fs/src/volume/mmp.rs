@@ -9,7 +9,7 @@
 use crate::names::Namespace;
 use crate::{Error, Result, quote};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
-use extant_format::{Incompat, MMP_SEQUENCE_MAX, Mmp, MmpState, Superblock, VolumeBlock};
+use extant_format::{Incompat, MMP_SEQUENCE_MAX, Mmp, MmpState, Superblock, UintExt, VolumeBlock};
 use extant_rt::{Class, Nanos, Rt, TaskMutex, WaitConfig, WaitTable};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
@@ -90,7 +90,7 @@ impl Protection {
                 is_left = true;
             }
         }
-        let first = rt.rng(&format!("mmp {}", rt.now().0)).below(u64::from(MMP_SEQUENCE_MAX) + 1) as u32;
+        let first = rt.rng(&format!("mmp {}", rt.now().0)).below(u64::from(MMP_SEQUENCE_MAX) + 1).fit_u32();
         let ours = found
             .with_user(USER, device.limits().name.as_bytes(), interval.saturating_mul(2))
             .with_state(MmpState::Mounted(first), time.cast_unsigned());

@@ -2,7 +2,7 @@
 
 use crate::view::View;
 use crate::{Result, RunState};
-use extant_format::{Corrupt, FileBlock, Place, VolumeBlock};
+use extant_format::{Corrupt, FileBlock, Place, UintExt, VolumeBlock};
 
 /// The largest orphan file that Linux accepts, in blocks.
 const FILE_BLOCKS_MAX: u64 = 512;
@@ -17,7 +17,7 @@ pub(crate) async fn orphan_file_blocks(view: &View) -> Result<Vec<VolumeBlock>> 
     let mut blocks = Vec::new();
     let mut runs = view.runs(&inode);
     while let Some(run) = runs.next().await.map_err(|lost| lost.error)? {
-        let place = Place::OrphanFile(FileBlock(run.logical as u32));
+        let place = Place::OrphanFile(FileBlock(run.logical.fit_u32()));
         let RunState::Written(first) = run.state else {
             return Err(Corrupt::field(place, "block", 0, "mapped and written").into());
         };

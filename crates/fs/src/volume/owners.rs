@@ -339,7 +339,7 @@ async fn add_distrusted(view: &View, claims: &Claims<'_>, found: &mut Vec<(Group
             },
         };
         let is_free = |block: u64| {
-            let n = ((block - first) >> cluster.log2()) as u32;
+            let n = ((block - first) >> cluster.log2()).fit_u32();
             bitmap.as_ref().is_none_or(|bitmap| !bit(bitmap, n))
         };
         let step = cluster.blocks().to_usize();

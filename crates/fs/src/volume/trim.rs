@@ -5,7 +5,7 @@ use crate::alloc::Free;
 use crate::journal::discard_held;
 use crate::{Error, Result};
 use extant_block::{IoErrorKind, Sector};
-use extant_format::VolumeBlock;
+use extant_format::{UintExt, VolumeBlock};
 use std::ops::Range;
 
 impl Volume {
@@ -35,7 +35,7 @@ impl Volume {
         let end = VolumeBlock((range.end >> bits).min(sb.blocks_count()));
         let mut at = VolumeBlock(first.max(sb.first_data_block().0));
         let mut trimmed_bytes = 0;
-        while let Some(free) = writer.alloc.take_free(at, end, min_blocks as u32).await {
+        while let Some(free) = writer.alloc.take_free(at, end, min_blocks.fit_u32()).await {
             at = match free {
                 Free::Taken(taken) => {
                     let run = taken.run();

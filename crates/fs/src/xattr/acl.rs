@@ -5,7 +5,7 @@
 //! `posix_acl_permission`, `posix_acl_create_masq`, `__posix_acl_chmod_masq`,
 //! `posix_acl_equiv_mode`).
 
-use extant_format::{Acl, AclTag};
+use extant_format::{Acl, AclTag, UintExt};
 
 /// Mode bits for owner, group and others.
 const MODE_BITS: u16 = 0o777;
@@ -54,10 +54,10 @@ fn mask(acl: &Acl) -> Option<u8> {
 pub(crate) fn inherit(default: &Acl, mode: u16) -> (Option<Acl>, u16) {
     let has_mask = mask(default).is_some();
     let access = default.with_permissions(|tag, permissions| match tag {
-        AclTag::Owner => permissions & (mode >> 6) as u8,
-        AclTag::Mask => permissions & (mode >> 3) as u8,
-        AclTag::OwningGroup if !has_mask => permissions & (mode >> 3) as u8,
-        AclTag::Other => permissions & mode as u8,
+        AclTag::Owner => permissions & (mode >> 6).low_u8(),
+        AclTag::Mask => permissions & (mode >> 3).low_u8(),
+        AclTag::OwningGroup if !has_mask => permissions & (mode >> 3).low_u8(),
+        AclTag::Other => permissions & mode.low_u8(),
         _ => permissions,
     });
     let (bits, exact) = mode_of(&access);
@@ -89,10 +89,10 @@ pub(crate) fn mode_of(acl: &Acl) -> (u16, bool) {
 pub(crate) fn with_mode(acl: &Acl, mode: u16) -> Acl {
     let has_mask = mask(acl).is_some();
     acl.with_permissions(|tag, permissions| match tag {
-        AclTag::Owner => (mode >> 6) as u8,
-        AclTag::Mask => (mode >> 3) as u8,
-        AclTag::OwningGroup if !has_mask => (mode >> 3) as u8,
-        AclTag::Other => mode as u8,
+        AclTag::Owner => (mode >> 6).low_u8(),
+        AclTag::Mask => (mode >> 3).low_u8(),
+        AclTag::OwningGroup if !has_mask => (mode >> 3).low_u8(),
+        AclTag::Other => mode.low_u8(),
         _ => permissions,
     })
 }

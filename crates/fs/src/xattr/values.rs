@@ -94,7 +94,7 @@ impl Held {
     /// Space charged to its owner, in units of 512 bytes.
     pub(super) fn blocks_512(&self, sb: &Superblock) -> i64 {
         let blocks = sb.block_size().blocks_for(self.size.into());
-        (sb.cluster_size().end(blocks) << (sb.block_size().log2() - 9)) as i64
+        (sb.cluster_size().end(blocks) << (sb.block_size().log2() - 9)).cast_signed()
     }
 
     /// Reads and checks the value's inode.
@@ -220,7 +220,7 @@ impl Spare {
         let mut goal = writer.alloc.data_goal(inode.number(), Some(FileKind::Regular));
         let (mut pieces, mut left) = (Vec::<Allocated>::new(), clusters);
         while left > 0 {
-            let piece = writer.alloc.blocks(goal, left as u32, &mut reservation).await?;
+            let piece = writer.alloc.blocks(goal, left.fit_u32(), &mut reservation).await?;
             left -= piece.firsts().count().to_u64();
             goal = piece.run().end();
             pieces.push(piece);
@@ -238,14 +238,18 @@ impl Spare {
 
     /// The entry for the value.
     pub(super) fn entry<'a>(&self, name: XattrName<'a>) -> Xattr<'a> {
-        Xattr::in_inode(name, self.inode.number(), self.value.len() as u32, self.hash)
+        Xattr::in_inode(name, self.inode.number(), self.value.len().fit_u32(), self.hash)
     }
 
     /// Credits for [`Self::apply`]: the inode and its record, the blocks, and bitmaps and
     /// descriptors.
     pub(super) fn credits(&self) -> u32 {
         let node = if self.node.is_some() { Allocated::CREDITS + 1 } else { 0 };
-        self.inode.credits() + 1 + self.blocks as u32 + self.pieces.len() as u32 * Allocated::CREDITS + node
+        self.inode.credits()
+            + 1
+            + self.blocks.fit_u32()
+            + self.pieces.len().fit_u32() * Allocated::CREDITS
+            + node
     }
 
     /// Logs the value and its inode.
@@ -284,7 +288,7 @@ impl Spare {
             }
             (false, node) => {
                 let pointer =
-                    |to: &mut [u8], at: VolumeBlock| to.copy_from_slice(&(at.0 as u32).to_le_bytes());
+                    |to: &mut [u8], at: VolumeBlock| to.copy_from_slice(&at.0.fit_u32().to_le_bytes());
                 let (direct, behind) = places.split_at(places.len().min(DIRECT));
                 direct.iter().zip(root.chunks_exact_mut(4)).for_each(|(&at, to)| pointer(to, at));
                 if let Some(node) = node {
@@ -411,7 +415,7 @@ impl ValuesChange {
         let space = |all: &[Held]| all.iter().map(|held| held.blocks_512(sb)).sum::<i64>();
         let mut change = Self {
             more_512: space(after) - space(before),
-            more_inodes: after.len() as i64 - before.len() as i64,
+            more_inodes: after.len().to_u64().cast_signed() - before.len().to_u64().cast_signed(),
             ..Self::default()
         };
         let mut deltas: BTreeMap<InodeNumber, (i64, &Held)> = BTreeMap::new();

@@ -48,7 +48,7 @@ impl View {
             return Err(Error::Encrypted(inode.number));
         }
         let mut target = if fast {
-            inode.map()[..size as usize].to_vec()
+            inode.map()[..size.to_usize()].to_vec()
         } else {
             match self.inline_contents(inode)? {
                 Some(Inline { damage: Some(corrupt), .. }) => return Err(corrupt.into()),

@@ -38,7 +38,7 @@ use super::state::Running;
 use crate::Result;
 use crate::meta::MetaKind;
 use extant_block::Buf;
-use extant_format::{InodeNumber, Superblock, set_bits};
+use extant_format::{InodeNumber, Superblock, UintExt, set_bits};
 use inline::Turn;
 use names::{Change, Step, steps};
 use rustc_hash::FxHashSet;
@@ -237,7 +237,7 @@ fn still_in_use(
                 let (from, to) = (run.start.0.max(first), run.end().0.min(end));
                 if from < to {
                     // Only whole clusters are freed.
-                    let bit = |block: u64| ((block - first) >> sb.cluster_size().log2()) as u32;
+                    let bit = |block: u64| ((block - first) >> sb.cluster_size().log2()).fit_u32();
                     own(&|bytes| set_bits(bytes, bit(from), bit(to)));
                 }
             }

@@ -13,7 +13,7 @@ use crate::xattr::values::{self, Entries, Held, Spare, ValuesChange};
 use crate::xattr::{SetMode, in_inode};
 use crate::{Error, Result};
 use extant_format::{
-    Inode, InodeNumber, Superblock, VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrName, Xattrs,
+    Inode, InodeNumber, Superblock, UintExt, VolumeBlock, Xattr, XattrBlock, XattrIndex, XattrName, Xattrs,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn plan_of(
     }
     // A stand-in entry, so that a change which must be refused is refused before an inode is
     // allocated.
-    let stand_in = || Xattr::in_inode(change.name, InodeNumber(1), value.len() as u32, 0);
+    let stand_in = || Xattr::in_inode(change.name, InodeNumber(1), value.len().fit_u32(), 0);
     let entry = spare.map_or_else(stand_in, |spare| spare.entry(change.name));
     let plan = edit::plan_entry(inode, block, block_bytes, change, Some(entry))?;
     Ok(spare.map(|_| (plan, true)))

@@ -6,7 +6,7 @@ use crate::inode::InodeCell;
 use crate::writer::Writer;
 use crate::xattr::in_inode;
 use crate::xattr::values::{self, Held};
-use extant_format::{Acl, Inode, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue};
+use extant_format::{Acl, Inode, UintExt, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue};
 
 /// Returns the stored value of an attribute. The caller must not hold the lock of shared attribute
 /// blocks.
@@ -88,7 +88,7 @@ pub(crate) async fn value_count(writer: &Writer, cell: &InodeCell) -> Result<i64
         return Ok(0);
     }
     let (body, block, _) = held_values(writer, cell).await?;
-    Ok((body.len() + block.len()) as i64)
+    Ok((body.len() + block.len()).to_u64().cast_signed())
 }
 
 /// The full names of the attributes that `shown` accepts, except those that the file system keeps
