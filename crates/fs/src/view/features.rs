@@ -76,6 +76,10 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
             return refuse("bigalloc with a last cluster that is cut short".into());
         }
     }
+    // Pointers of block maps, and to a new directory's block, have 32 bits.
+    if sb.blocks_count() > 1 << u32::BITS && !sb.incompat().contains(Incompat::EXTENTS) {
+        return refuse("more than 2^32 blocks without extents".into());
+    }
     if sb.raw().s_creator_os.get() == OS_HURD {
         return refuse("inodes of the Hurd (s_creator_os 1)".into());
     }
@@ -93,4 +97,25 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_maps_are_not_written_past_what_they_can_point_to() {
+        let bytes = include_bytes!("../../../format/tests/data/superblock.bin");
+        let mut sb = Superblock::parse(bytes).expect("a sound superblock");
+        let raw = sb.raw_mut();
+        let bits = raw.s_feature_incompat.get() | Incompat::BIT64.bits();
+        raw.s_feature_incompat = bits.into();
+        (raw.s_blocks_count_hi, raw.s_blocks_count_lo) = (1.into(), 1.into());
+        assert!(check_writable(&sb).is_ok(), "with extents");
+        sb.raw_mut().s_feature_incompat = (bits & !Incompat::EXTENTS.bits()).into();
+        let error = check_writable(&sb).expect_err("a map cannot point to the last block").to_string();
+        assert!(error.contains("more than 2^32 blocks without extents"), "{error}");
+        sb.raw_mut().s_blocks_count_lo = 0.into();
+        assert!(check_writable(&sb).is_ok(), "block 2^32 - 1 is the last one");
+    }
 }
