@@ -120,6 +120,7 @@ impl DirtyPages {
     fn enter(&mut self, pages: Range<u64>, mut room: Room) {
         let entered = pages.end - pages.start;
         assert_eq!(room.pages, entered, "each page that becomes dirty has room");
+        debug_assert!(Arc::ptr_eq(&self.device, &room.device), "it has room on its own device");
         let before = self.set.len();
         self.set.insert(pages);
         debug_assert_eq!(self.set.len(), before + entered, "a page becomes dirty once");
@@ -132,13 +133,16 @@ impl DirtyPages {
 
     /// Marks pages dirty again that could not be written.
     pub(crate) fn put_back(&mut self, pages: Range<u64>, mut charge: WritebackCharge) {
+        debug_assert!(Arc::ptr_eq(&self.device, &charge.device), "a file stays on its device");
         let (device, n) = (charge.device.clone(), std::mem::take(&mut charge.room_pages));
         self.enter(pages, Room { device, pages: n, uncharged: 0 });
     }
 
     /// Gives up the dirty pages of `pages`.
     pub(crate) fn remove(&mut self, pages: Range<u64>) -> Room {
+        let before = self.set.len();
         let removed = self.set.remove(pages);
+        debug_assert_eq!(self.set.len() + removed, before, "a page is given up once");
         self.uncount(removed);
         let (pages, uncharged) = if self.is_unplaceable { (0, removed) } else { (removed, 0) };
         Room { device: self.device.clone(), pages, uncharged }
@@ -146,7 +150,9 @@ impl DirtyPages {
 
     /// Puts the dirty pages of `pages` under write-back.
     pub(crate) fn take(&mut self, pages: Range<u64>) -> WritebackCharge {
+        let before = self.set.len();
         let taken = self.set.remove(pages);
+        debug_assert_eq!(self.set.len() + taken, before, "a page is taken once");
         let device = self.device.clone();
         device.add_writeback(taken);
         self.uncount(taken);
@@ -232,6 +238,7 @@ impl WritebackCharge {
 
     /// The pages leave write-back; only their room remains.
     pub(crate) fn end(mut self) -> Room {
+        debug_assert!(self.room_pages <= self.pages, "each page under write-back has one page of room");
         let pages = std::mem::take(&mut self.room_pages);
         Room { device: self.device.clone(), pages, uncharged: 0 }
     }

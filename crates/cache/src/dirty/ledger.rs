@@ -187,6 +187,11 @@ impl Drop for DeviceLedger {
         let mut vacant = self.ledger.vacant.lock();
         vacant.push(self.index.0);
         self.ledger.devices.fetch_sub(1, SeqCst);
+        debug_assert_eq!(
+            (self.amounts(), self.charged(), self.in_flight()),
+            Default::default(),
+            "nothing of a device that goes is dirty, under write-back or charged"
+        );
     }
 }
 
@@ -235,7 +240,7 @@ impl DeviceLedger {
         }
         let pages = add_up_to(&self.counts.charged, got, self.limit_pages.load(SeqCst));
         if pages < got {
-            ledger.all.charged.fetch_sub(got - pages, SeqCst);
+            take_from(&ledger.all.charged, got - pages);
             ledger.waits.wake(Condition::Room(None), (got - pages) as usize);
         }
         if pages == 0 { Err(NoRoom::OnDevice(self.index)) } else { Ok(pages) }
@@ -252,9 +257,8 @@ impl DeviceLedger {
         if n == 0 {
             return;
         }
-        let before = self.ledger.all.charged.fetch_sub(n, SeqCst);
-        let on_device = self.counts.charged.fetch_sub(n, SeqCst);
-        debug_assert!(before >= n && on_device >= n);
+        take_from(&self.ledger.all.charged, n);
+        take_from(&self.counts.charged, n);
         self.ledger.waits.wake(Condition::Room(Some(self.index.0)), n as usize);
         self.ledger.waits.wake(Condition::Room(None), n as usize);
     }
@@ -282,8 +286,8 @@ impl DeviceLedger {
     }
 
     pub(super) fn sub_dirty(&self, n: u64) {
-        self.ledger.all.dirty.fetch_sub(n, SeqCst);
-        self.counts.dirty.fetch_sub(n, SeqCst);
+        take_from(&self.ledger.all.dirty, n);
+        take_from(&self.counts.dirty, n);
     }
 
     pub(super) fn add_unplaceable(&self, n: u64) {
@@ -291,7 +295,7 @@ impl DeviceLedger {
     }
 
     pub(super) fn sub_unplaceable(&self, n: u64) {
-        self.ledger.unplaceable.fetch_sub(n, SeqCst);
+        take_from(&self.ledger.unplaceable, n);
     }
 
     pub(super) fn add_writeback(&self, n: u64) {
@@ -302,13 +306,13 @@ impl DeviceLedger {
 
     /// Pages under write-back are no longer in flight.
     pub(super) fn sub_in_flight(&self, n: u64) {
-        self.in_flight.fetch_sub(n, SeqCst);
+        take_from(&self.in_flight, n);
     }
 
     /// Pages that are not in flight leave write-back.
     pub(super) fn sub_writeback(&self, n: u64) {
-        self.ledger.all.writeback.fetch_sub(n, SeqCst);
-        self.counts.writeback.fetch_sub(n, SeqCst);
+        take_from(&self.ledger.all.writeback, n);
+        take_from(&self.counts.writeback, n);
     }
 
     pub(crate) fn amounts(&self) -> Amounts {
@@ -359,6 +363,12 @@ impl DeviceLedger {
             devices: self.ledger.devices.load(SeqCst),
         }
     }
+}
+
+/// Subtracts what was counted before.
+fn take_from(counter: &AtomicU64, n: u64) {
+    let before = counter.fetch_sub(n, SeqCst);
+    debug_assert!(before >= n, "{n} pages leave a state that {before} are in");
 }
 
 /// Adds up to `n` without letting the sum exceed `limit`; returns how much it added.

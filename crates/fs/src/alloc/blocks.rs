@@ -129,6 +129,16 @@ impl Allocator {
             match step {
                 Step::Run(run) => {
                     let allocated = self.taken(run);
+                    debug_assert!(
+                        (1..=u64::from(request.want)).contains(&allocated.clusters()),
+                        "{} clusters for a request of {}",
+                        allocated.clusters(),
+                        request.want
+                    );
+                    debug_assert!(
+                        self.check_claim(run, Place::Superblock).is_ok(),
+                        "{run:?} is free, and none of the volume's own blocks"
+                    );
                     self.shared.space.allocated(reservation, allocated.clusters());
                     return Ok(allocated);
                 }

@@ -184,6 +184,7 @@ impl Groups {
             self.close_window(file);
             return None;
         }
+        debug_assert!(self.is_loaded(group) && span.len > 0, "a window keeps its group loaded");
         let taken = Span::new(at, span.len.min(request.want));
         self.pin(group);
         if taken.len == span.len {
@@ -244,6 +245,7 @@ impl Groups {
 
     /// Takes a span for a request. Whatever exceeds the request becomes the file's window.
     fn take(&mut self, group: Group, span: Span, request: Request) -> Step {
+        debug_assert!(span.end() <= self.clusters_per_group, "{span:?} is outside group {group}");
         if let State::Loaded { runs, users } = &mut self.groups[group.0.to_usize()] {
             runs.take(span);
             *users += 1;
@@ -296,6 +298,7 @@ impl Groups {
     /// Takes a run within one group, all of which is allocatable.
     pub(crate) fn take_run(&mut self, run: PhysicalRun) {
         let (group, start) = self.locate(run.start);
+        debug_assert!(self.is_loaded(group) && !self.is_bad(group), "a run of group {group} was found");
         if let State::Loaded { runs, users } = &mut self.groups[group.0.to_usize()] {
             runs.take(Span::new(start, (run.blocks >> self.cluster.log2()).fit_u32()));
             *users += 1;
@@ -306,6 +309,7 @@ impl Groups {
     pub(crate) fn give(&mut self, group: Group, span: Span) -> bool {
         match &mut self.groups[group.0.to_usize()] {
             State::Loaded { runs, users } => {
+                debug_assert!(span.end() <= self.clusters_per_group, "{span:?} is outside group {group}");
                 runs.give(span);
                 *users -= 1;
                 true
@@ -362,6 +366,10 @@ impl Groups {
     pub(crate) fn unload(&mut self, group: Group) -> bool {
         let state = &mut self.groups[group.0.to_usize()];
         let State::Loaded { runs, users: 0 } = state else { return false };
+        debug_assert!(
+            self.windows.values().all(|(at, _)| *at != group),
+            "the window of a file is known only in memory"
+        );
         *state = State::Unloaded { free: runs.free(), longest: runs.longest() };
         self.loaded.remove(&group.0);
         true

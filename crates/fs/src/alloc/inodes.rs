@@ -127,6 +127,7 @@ impl InodeGroups {
         if index >= self.per_group {
             return Take::Damaged;
         }
+        debug_assert!(index >= loaded.from, "inode {index} of group {group} is free and below the first one");
         loaded.taken[at.to_usize()] |= 1 << (index % 8);
         loaded.from = index + 1;
         loaded.users += 1;
@@ -155,6 +156,7 @@ impl InodeGroups {
     pub(crate) fn give(&mut self, group: Group, index: u32) {
         self.unpin(group);
         let Some(loaded) = self.loaded.get_mut(&group.0) else { return };
+        debug_assert!(index < self.per_group, "group {group} has no inode {index}");
         debug_assert!(bit(&loaded.taken, index), "inode {index} of group {group} is free");
         loaded.taken[index.to_usize() / 8] &= !(1 << (index % 8));
         loaded.from = loaded.from.min(index);

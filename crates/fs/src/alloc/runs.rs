@@ -39,6 +39,7 @@ pub(crate) struct FreeRuns {
 impl FreeRuns {
     /// Builds the index from the clear bits among the first `bits` bits of a bitmap.
     pub(crate) fn from_bitmap(bitmap: &[u8], bits: u32) -> Self {
+        debug_assert!(bits.to_usize() <= bitmap.len() * 8, "{bits} clusters in {} bytes", bitmap.len());
         let mut runs = Vec::new();
         let mut open = None;
         for (n, word) in bitmap.chunks(8).enumerate() {
@@ -171,14 +172,16 @@ impl FreeRuns {
     }
 
     fn add(&mut self, start: u32, len: u32) {
-        self.by_start.insert(start, len);
-        self.by_len.insert((len, start));
+        let before = self.by_start.insert(start, len);
+        let is_new = self.by_len.insert((len, start));
+        debug_assert!(before.is_none() && is_new, "two free runs begin at {start}");
         self.free += len;
     }
 
     fn remove(&mut self, start: u32, len: u32) {
-        self.by_start.remove(&start);
-        self.by_len.remove(&(len, start));
+        let known = self.by_start.remove(&start);
+        let is_known = self.by_len.remove(&(len, start));
+        debug_assert!(known == Some(len) && is_known, "the two indexes have the same runs");
         self.free -= len;
     }
 }

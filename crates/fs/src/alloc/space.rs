@@ -98,6 +98,7 @@ impl Space {
     /// Moves promised blocks out of the free ones after they have been allocated in memory.
     pub(crate) fn allocated(&self, from: &mut Reservation, blocks: u64) {
         assert!(blocks <= from.clusters, "{blocks} blocks allocated from a promise of {}", from.clusters);
+        debug_assert!(Arc::ptr_eq(&self.0, &from.space.0), "a promise of another volume");
         let mut counts = self.0.lock();
         from.clusters -= blocks;
         counts.promised -= blocks;
@@ -126,6 +127,7 @@ impl Space {
     /// Makes freed blocks allocatable once their transaction is durable; `lost` of them are in
     /// damaged groups.
     pub(crate) fn settled(&self, blocks: u64, lost: u64) {
+        debug_assert!(lost <= blocks, "{lost} of {blocks} blocks are in damaged groups");
         let mut counts = self.0.lock();
         counts.pending -= blocks;
         counts.free += blocks - lost;
@@ -162,6 +164,7 @@ impl Reservation {
 
     /// Adds the clusters of another reservation.
     pub(crate) fn merge(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.space.0, &other.space.0), "a promise of another volume");
         self.clusters += std::mem::take(&mut other.clusters);
     }
 }

@@ -6,7 +6,7 @@ use super::{Inner, LatchOnPanic, Tid};
 use crate::meta::{MetaBlock, MetaStore};
 use crate::{Cost, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Superblock, UintExt};
+use extant_format::{FileKind, GroupDescriptor, Inode, InodeFlags, InodeNumber, Superblock, UintExt};
 use extant_rt::{Nanos, Rt};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
@@ -237,11 +237,18 @@ async fn encode(
     for &group in &transaction.groups {
         let descriptor = groups.take(group, tid);
         let (table, at) = groups.home(group);
-        descriptor.write_to(&mut encoder.edit(table)[at..at + groups.descriptor_bytes()], shape, group);
+        let mut edit = encoder.edit(table);
+        let bytes = &mut edit[at..at + groups.descriptor_bytes()];
+        descriptor.write_to(bytes, shape, group);
+        debug_assert!(
+            GroupDescriptor::verify_checksum(bytes, shape, group).is_ok(),
+            "the descriptor of group {group} is written with its checksum"
+        );
     }
     if transaction.superblock {
         let mut superblock = store.take_superblock(tid);
         superblock.update_checksum();
+        debug_assert!(Superblock::parse(superblock.as_bytes()).is_ok(), "the superblock can be read again");
         let (block, range) = store.superblock_home();
         encoder.edit(block)[range].copy_from_slice(superblock.as_bytes());
     }
@@ -262,6 +269,10 @@ impl Inner {
     /// Writes the transaction to the log; it is durable when this returns.
     async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<Durable> {
         let log = self.log.as_ref().expect("a volume with a journal");
+        debug_assert!(
+            versions.blocks.iter().all(|(block, _)| !transaction.revokes.contains(&block.number().0)),
+            "a block is logged or revoked"
+        );
         let image = log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks);
         let count = image.blocks.len().fit_u32() + 1;
         let (start, ring) = {

@@ -78,6 +78,7 @@ impl EditToken for Token<'_> {
 impl Handle {
     /// Opens a handle; the operation was admitted.
     pub(super) fn open(inner: &Arc<Inner>, state: &mut State, credits: Credits) -> Self {
+        debug_assert!(!state.running.locked, "a closed transaction takes no operation");
         state.running.handles += 1;
         state.running.outstanding += credits.0;
         Self {
@@ -224,6 +225,7 @@ impl Drop for Handle {
         let (drained, large) = {
             let mut state = self.inner.lock();
             let running = &mut state.running;
+            debug_assert!(running.tid == self.tid, "a transaction waits for its operations");
             running.charges.merge(charges);
             for change in self.changes.drain(..) {
                 match change {
@@ -273,6 +275,7 @@ impl Drop for Handle {
             }
             running.handles -= 1;
             running.outstanding -= self.credits;
+            debug_assert!(running.handles > 0 || running.outstanding == 0, "credits are given back");
             let drained = running.locked && running.handles == 0;
             // Signalled once, by the operation that crosses the threshold.
             let was_large = state.told_large;

@@ -210,6 +210,8 @@ impl LogDevice {
     ) -> Result<()> {
         let (block, errno) = {
             let mut superblock = self.superblock.lock();
+            let log = superblock.superblock.log();
+            debug_assert!(start.is_none_or(|start| log.contains(&start)), "{start:?} is outside {log:?}");
             superblock.superblock.set_position(start, sequence);
             superblock.superblock.set_head(head);
             superblock.started = start.is_some();

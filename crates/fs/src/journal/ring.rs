@@ -19,6 +19,7 @@ impl Ring {
     /// Creates an empty log that continues at `head`, or at the first block if `head` is `None` or
     /// out of range.
     pub(super) fn new(log: Range<u32>, head: Option<u32>) -> Self {
+        debug_assert!(log.len() > 1, "a log of {log:?} can never be full");
         let head = head.filter(|head| log.contains(head)).unwrap_or(log.start);
         Self { log, head, used: 0 }
     }
@@ -52,12 +53,14 @@ impl Ring {
 
     /// The `n`th block after `from`.
     pub(super) fn step(&self, from: u32, n: u32) -> u32 {
+        debug_assert!(self.log.contains(&from), "block {from} is outside the log {:?}", self.log);
         let at = u64::from(from - self.log.start) + u64::from(n);
         self.log.start + (at % u64::from(self.len())).fit_u32()
     }
 
     /// Frees the blocks before `tail`.
     pub(super) fn release_to(&mut self, tail: u32) {
+        debug_assert!(self.log.contains(&tail), "the tail {tail} is outside the log {:?}", self.log);
         let used = if tail <= self.head { self.head - tail } else { self.len() - (tail - self.head) };
         assert!(used <= self.used, "the tail moves forward");
         self.used = used;

@@ -333,6 +333,8 @@ impl State {
         if self.running.handles > 0 {
             return None;
         }
+        debug_assert!(self.committing.is_none(), "one commit at a time");
+        debug_assert_eq!(self.running.outstanding, 0, "every handle gave back its credits");
         if self.running.is_empty() {
             self.running.locked = false;
             return Some(None);
@@ -363,6 +365,7 @@ impl State {
         }
         let start = log.ring.take(blocks);
         let committing = self.committing.as_mut().expect("a commit is under way");
+        debug_assert!(blocks <= committing.cost, "{blocks} blocks, admitted with {}", committing.cost);
         (committing.cost, committing.start) = (0, Some(start));
         Ok(start)
     }
@@ -375,8 +378,11 @@ impl State {
     pub(super) fn finish(&mut self, versions: Vec<Committed>, freed: Vec<PhysicalRun>) -> Vec<PhysicalRun> {
         let committing = self.committing.take().expect("a commit is under way");
         let tid = committing.tid;
+        debug_assert_eq!(tid, self.committed.next(), "transactions become durable in order");
+        debug_assert_eq!(self.log.is_some(), committing.start.is_some(), "what is durable is in the log");
         self.committed = tid;
         if let (Some(log), Some(start)) = (&mut self.log, committing.start) {
+            debug_assert!(log.logged.back().is_none_or(|last| last.tid < tid), "the log is in order");
             log.logged.push_back(Logged { tid, start, pending: versions.len().fit_u32() });
         }
         for run in &freed {
@@ -419,13 +425,17 @@ impl State {
     /// Returns the versions to write home, in block order, with their transactions and bytes. Freed
     /// blocks are held back until [`Self::home_writes_ended`].
     pub(super) fn begin_home_writes(&mut self) -> Vec<(u64, Tid, Arc<Buf>)> {
+        debug_assert!(!self.writing_home, "one checkpoint at a time");
         self.writing_home = true;
+        let is_durable = |home: &Home| home.tid <= self.committed;
+        debug_assert!(self.homes.values().all(is_durable), "only what is durable is written home");
         self.homes.iter().map(|(&n, home)| (n, home.tid, home.version.bytes().clone())).collect()
     }
 
     /// Ends the home writes and returns the freed blocks that may be reused. The caller reports
     /// each entry's release with [`Self::release_ended`].
     pub(super) fn home_writes_ended(&mut self) -> Vec<(Tid, Vec<PhysicalRun>)> {
+        debug_assert!(self.writing_home, "home writes end once");
         self.writing_home = false;
         self.releasing += self.unreleased.len().fit_u32();
         std::mem::take(&mut self.unreleased)
@@ -475,7 +485,9 @@ impl State {
     pub(super) fn tail_moved(&mut self, start: u32, tid: Tid) {
         let log = self.log.as_mut().expect("a volume with a journal");
         while log.logged.front().is_some_and(|logged| logged.tid < tid) {
-            log.logged.pop_front();
+            let home = log.logged.pop_front();
+            let pending = home.map_or(0, |logged| logged.pending);
+            debug_assert_eq!(pending, 0, "a transaction leaves the log once its blocks are home");
         }
         log.ring.release_to(start);
     }

@@ -61,6 +61,14 @@ impl TreeNode {
         }
     }
 
+    /// Whether no two entries overlap, and each comes before the next.
+    fn is_in_order(&self) -> bool {
+        match &self.entries {
+            Entries::Leaf(extents) => extents.is_sorted_by(|a, b| a.logical_end() <= b.logical.0.into()),
+            Entries::Index(children) => children.is_sorted_by(|a, b| a.logical < b.logical),
+        }
+    }
+
     fn split_off(&mut self, at: usize) -> Self {
         let entries = match &mut self.entries {
             Entries::Leaf(extents) => Entries::Leaf(extents.split_off(at)),
@@ -442,6 +450,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
                     child.at = renumber(child.at);
                 }
             }
+            debug_assert!(node.len() <= capacity(at, self.sb), "node {at:?} has room for its entries");
+            debug_assert!(node.is_in_order(), "the entries of node {at:?} are in order: {node:?}");
             writes.push(NodeWrite { at: renumber(at), change: node });
         }
         let new_nodes = alive.len().fit_u32();

@@ -41,12 +41,14 @@ impl PendingBlocks {
 
     /// Delays a run of holes whose space is reserved.
     pub(super) fn delay(&mut self, run: BlockRange) {
+        debug_assert!(self.runs.iter_in(run).next().is_none(), "{run:?} is pending");
         self.reserved_blocks += run.len();
         self.runs.insert(run, Pending::Delayed);
     }
 
     /// Marks an unwritten run dirty.
     pub(super) fn convert(&mut self, run: BlockRange, at: VolumeBlock) {
+        debug_assert!(self.runs.iter_in(run).next().is_none(), "{run:?} is pending");
         self.reserved_blocks += run.len();
         self.runs.insert(run, Pending::Converts(at));
     }
@@ -64,6 +66,11 @@ impl PendingBlocks {
 
     /// Removes a range of which nothing is delayed or in flight.
     pub(super) fn remove(&mut self, range: BlockRange) {
+        let reserves = |pending| !matches!(pending, Pending::Beyond { .. });
+        debug_assert!(
+            self.runs.iter_in(range).all(|(_, pending)| !reserves(pending)),
+            "nothing of {range:?} is dirty or in flight"
+        );
         self.runs.remove(range);
     }
 
@@ -111,6 +118,10 @@ impl PendingBlocks {
     /// run. `to` is the place of the first of them.
     pub(crate) fn share(&mut self, range: BlockRange, to: VolumeBlock) {
         let was = WasBefore::Shared;
+        debug_assert!(
+            self.runs.iter_in(range).all(|(_, pending)| pending == Pending::Delayed),
+            "only delayed blocks share a cluster that is being allocated"
+        );
         self.runs.insert(range, Pending::InFlight { to: Some(to), was, valid_bytes: 0 });
     }
 
@@ -138,9 +149,11 @@ impl PendingBlocks {
     /// Ends the write of blocks in flight of one kind. The file was `size_bytes` long when their
     /// run was taken.
     pub(super) fn landed(&mut self, run: BlockRange, size_bytes: u64) {
-        let Some((_, Pending::InFlight { to: Some(to), was, valid_bytes })) = self.runs.get(run.start) else {
+        let Some((found, Pending::InFlight { to: Some(to), was, valid_bytes })) = self.runs.get(run.start)
+        else {
             unreachable!("they are in flight")
         };
+        debug_assert!(run.end <= found.end, "{run:?} is of one kind");
         match was {
             WasBefore::Written => self.runs.remove(run),
             _ => self.allocated(run),
@@ -156,6 +169,12 @@ impl PendingBlocks {
 
     /// Ends the allocation of blocks in flight without a write.
     pub(super) fn allocated(&mut self, run: BlockRange) {
+        debug_assert!(
+            self.runs
+                .iter_in(run)
+                .all(|(_, pending)| matches!(pending, Pending::InFlight { to: Some(_), .. })),
+            "{run:?} is in flight to a place"
+        );
         self.reserved_blocks -= run.len();
         self.runs.remove(run);
     }

@@ -74,6 +74,8 @@ impl<V: RunValue> RunMap<V> {
             self.runs.remove(&range.end);
             len += after_len;
         }
+        let next = self.runs.range(start + 1..).next();
+        debug_assert!(next.is_none_or(|(&next, _)| start + len <= next), "runs are disjoint");
         self.runs.insert(start, (len, value));
     }
 
