@@ -1,5 +1,6 @@
 //! `extant mount`, `umount` and `sync`.
 
+use crate::edit_args::LockArgs;
 use crate::failure::{Exit, Failure};
 use crate::hints;
 use crate::image_path::ImagePath;
@@ -10,8 +11,8 @@ use extant::Part;
 use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
-    MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport, clear_dead,
-    keep_own_descriptors, mount, mounted_at, unmount,
+    MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport,
+    VolumeOptions, clear_dead, keep_own_descriptors, mount, mounted_at, unmount,
 };
 use extant_rt::{Nanos, Rt};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -42,12 +43,7 @@ impl From<MountError> for Failure {
 /// `extant mount`.
 pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure> {
     let words = MountWords::parse(&args.options).map_err(Failure::Usage)?;
-    let part = place::chosen(words.offset_bytes, words.limit_bytes, words.partition.as_deref());
-    match part {
-        Some(Part::Whole) => {}
-        Some(part) if session.part == Part::Whole => session.part = part,
-        _ => return Err(Failure::Usage("say once where the volume is".into())),
-    }
+    choose_part(session, &words)?;
     if args.fake {
         return Ok(());
     }
@@ -55,6 +51,32 @@ pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure
         true => serve(session, args, &words),
         false => in_background(session),
     }
+}
+
+/// Looks for the volume where its options say.
+pub(crate) fn choose_part(session: &mut Session, words: &MountWords) -> Result<(), Failure> {
+    let part = place::chosen(words.offset_bytes, words.limit_bytes, words.partition.as_deref());
+    match part {
+        Some(Part::Whole) => {}
+        Some(part) if session.part == Part::Whole => session.part = part,
+        _ => return Err(Failure::Usage("say once where the volume is".into())),
+    }
+    Ok(())
+}
+
+/// Opens a volume to be served.
+pub(crate) fn open_volume(
+    session: &Session,
+    image: &Path,
+    lock: LockArgs,
+    options: VolumeOptions,
+) -> Result<OpenVolume, Failure> {
+    let device = session.device_to_mount(image, options.write, lock.foreign_locks())?;
+    let opened = session.rt.block_on(OpenVolume::open(&session.rt, device, options))?;
+    opened.map_err(|error| match options.write {
+        true => session.not_opened_to_change(image, error),
+        false => session.not_opened(image, None, error),
+    })
 }
 
 /// Runs the same command in the foreground of a session of its own, until the directory can be used
@@ -109,16 +131,10 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::host(Path::new("signals"), error))?;
     let rt = session.rt.clone();
-    let volume = words.volume;
-    let device = session.device_to_mount(&args.image, volume.write, args.lock.foreign_locks())?;
-    let opened = rt.block_on(OpenVolume::open(&rt, device, volume))?;
-    let opened = opened.map_err(|error| match volume.write {
-        true => session.not_opened_to_change(&args.image, error),
-        false => session.not_opened(&args.image, None, error),
-    })?;
+    let opened = open_volume(session, &args.image, args.lock, words.volume)?;
     let mounting = MountOptions {
         source: image,
-        read_only: !volume.write,
+        read_only: !words.volume.write,
         allow_other: words.allow_other,
         suid: words.suid,
         dev: words.dev,
@@ -141,7 +157,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
             false => {}
         }
     };
-    let settings = Settings { kernel_checks: words.allow_other };
+    let settings = Settings { kernel_checks: words.allow_other, ids: None };
     let transport: Arc<dyn Transport> = Arc::new(device);
     let server = Server::new(&rt, opened, transport, settings, ready);
     let handle = signals.handle();

@@ -1,5 +1,6 @@
 //! Who asks.
 
+use crate::ids::IdMap;
 use crate::wire::{Operation, RequestHeader, fattr};
 use extant_fs::{Caller, Capabilities};
 
@@ -14,10 +15,17 @@ pub(crate) struct Who<'a> {
     /// The group that the kernel sent.
     group: Option<u32>,
     reads_groups: bool,
+    /// The ids of the caller's namespace, if that is not the server's.
+    ids: Option<&'a IdMap>,
 }
 
 impl<'a> Who<'a> {
-    pub(crate) fn new(header: &'a RequestHeader, group: Option<u32>, operation: &Operation<'_>) -> Self {
+    pub(crate) fn new(
+        header: &'a RequestHeader,
+        group: Option<u32>,
+        operation: &Operation<'_>,
+        ids: Option<&'a IdMap>,
+    ) -> Self {
         const SET_GID: u32 = 0o2000;
         let reads_groups = match operation {
             Operation::Setattr(args) => args.valid & fattr::MODE != 0 && args.mode & SET_GID != 0,
@@ -27,7 +35,7 @@ impl<'a> Who<'a> {
             Operation::Create { args, .. } | Operation::Tmpfile(args) => args.mode & SET_GID != 0,
             _ => false,
         };
-        Self { header, group, reads_groups: reads_groups && header.uid != 0 }
+        Self { header, group, reads_groups: reads_groups && header.uid != 0, ids }
     }
 
     /// The same caller with all groups, if this was one without.
@@ -44,6 +52,10 @@ impl<'a> Who<'a> {
             return Caller { gid, umask, ..Caller::root() };
         }
         let mut groups = if self.reads_groups { groups_of(pid) } else { Vec::new() };
+        if let Some(ids) = self.ids {
+            // The file has them as they are in the server's namespace.
+            groups = groups.into_iter().filter_map(|group| ids.groups.inside(group)).collect();
+        }
         groups.extend(self.group);
         Caller { uid, gid, groups, capabilities: Capabilities::empty(), umask, checked: true }
     }

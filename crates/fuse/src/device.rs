@@ -3,7 +3,7 @@
 use crate::Transport;
 use rustix::io::Errno;
 use std::io::{IoSlice, Result};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// An open `/dev/fuse` with a mount attached.
 #[derive(Debug)]
@@ -13,6 +13,12 @@ impl Device {
     /// Takes over the descriptor that a mount was made with.
     pub fn new(descriptor: OwnedFd) -> Self {
         Self(descriptor)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

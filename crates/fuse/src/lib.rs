@@ -3,7 +3,7 @@
 //! [`wire`] has the protocol's structures. A [`Transport`] carries requests and replies: the
 //! kernel's device ([`Device`]), or memory in tests. [`Server`] maps each operation to one of `fs`
 //! and has no file-system logic of its own. [`mount`] and [`unmount`] attach a directory to it, as
-//! root or through `fusermount3`.
+//! root or through `fusermount3`. [`contain`] is for programs that run in namespaces of their own.
 //!
 //! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
@@ -11,9 +11,11 @@
 #![deny(unsafe_code)]
 
 mod caller;
+pub mod contain;
 mod device;
 mod errno;
 mod handles;
+mod ids;
 mod inherit;
 mod listing;
 mod mounting;
@@ -22,15 +24,18 @@ mod object;
 mod ops;
 mod served;
 mod server;
+mod tie;
 mod transport;
 mod volume;
 pub mod wire;
 
 pub use device::Device;
+pub use ids::{IdMap, IdRange, IdRanges};
 pub use mounting::{
     FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead,
     keep_own_descriptors, mount, mounted_at, mounted_from, unmount,
 };
 pub use server::{Server, Settings};
+pub use tie::Tie;
 pub use transport::Transport;
 pub use volume::{OpenVolume, VolumeOptions};

@@ -2,15 +2,11 @@
 
 use crate::Device;
 use crate::inherit::keep_from_programs;
+use crate::tie::Tie;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, FdFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-};
 use std::ffi::{CString, OsStr, OsString};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -93,7 +89,7 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
         Err(Step::Open(Errno::ACCESS | Errno::PERM) | Step::Mount(Errno::PERM))
             if !rustix::process::geteuid().is_root() =>
         {
-            by_helper(dir, options).map(Device::new)
+            by_helper(dir, options)
         }
         Err(Step::Open(error)) => Err(MountError::Device(error.into())),
         Err(Step::Mount(Errno::NODEV)) => Err(MountError::Device(Errno::NODEV.into())),
@@ -136,12 +132,8 @@ pub fn keep_own_descriptors() {
 }
 
 /// The helper opens the device, mounts, and sends the descriptor over a socket.
-fn by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let failed = |error: Errno| MountError::Helper(std::io::Error::from(error).to_string());
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(failed)?;
-    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(failed)?;
+fn by_helper(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
+    let (ours, theirs) = Tie::pair().map_err(|error| MountError::Helper(error.to_string()))?;
     let mut words = OsString::from("subtype=extant,fsname=");
     words.push(escaped(options.source.as_os_str()));
     for (is_set, word) in [
@@ -156,13 +148,13 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> 
         }
     }
     let mut command = helper();
-    command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string()).arg("-o").arg(words).arg("--").arg(dir);
+    command.env("_FUSE_COMMFD", theirs.number().to_string()).arg("-o").arg(words).arg("--").arg(dir);
     let child = command.spawn().map_err(no_helper)?;
     drop(theirs);
-    let received = receive(&ours);
+    let received = ours.receive_device();
     let output = child.wait_with_output().map_err(|error| MountError::Helper(error.to_string()))?;
     match received {
-        Ok(Some(descriptor)) if output.status.success() => Ok(descriptor),
+        Ok(Some(device)) if output.status.success() => Ok(device),
         // It opens the device as the user who has called it.
         _ if said(&output.stderr).contains("/dev/fuse: Permission denied") => {
             Err(MountError::Device(Errno::ACCESS.into()))
@@ -201,19 +193,6 @@ fn escaped(path: &OsStr) -> OsString {
         bytes.push(byte);
     }
     OsString::from_vec(bytes)
-}
-
-fn receive(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let descriptors = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    Ok(descriptors.flatten().next())
 }
 
 /// Unmounts a directory. `lazy`: it disappears at once, and the server ends when the last program

@@ -1,6 +1,7 @@
 //! Inodes that the kernel knows.
 
 use crate::errno::{Errno, Failure, Result};
+use crate::ids::{IdMap, shown_owner};
 use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxTime};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Error, Node, Volume};
@@ -52,22 +53,19 @@ impl Object {
         }
     }
 
-    pub(crate) fn attr(&self, volume: &Volume) -> Result<Attr> {
-        Ok(attr(&self.attributes(volume)?, volume))
+    pub(crate) fn attr_out(&self, volume: &Volume, ids: Option<&IdMap>) -> Result<AttrOut> {
+        let attr = attr(&self.attributes(volume)?, volume, ids);
+        Ok(AttrOut { attr_valid: VALID_SECONDS, attr, ..AttrOut::default() })
     }
 
-    pub(crate) fn attr_out(&self, volume: &Volume) -> Result<AttrOut> {
-        Ok(AttrOut { attr_valid: VALID_SECONDS, attr: self.attr(volume)?, ..AttrOut::default() })
-    }
-
-    pub(crate) fn entry(&self, volume: &Volume) -> Result<EntryOut> {
+    pub(crate) fn entry(&self, volume: &Volume, ids: Option<&IdMap>) -> Result<EntryOut> {
         let attributes = self.attributes(volume)?;
         Ok(EntryOut {
             nodeid: nodeid(self.inode()),
             generation: attributes.generation.into(),
             entry_valid: VALID_SECONDS,
             attr_valid: VALID_SECONDS,
-            attr: attr(&attributes, volume),
+            attr: attr(&attributes, volume, ids),
             ..EntryOut::default()
         })
     }
@@ -98,7 +96,8 @@ pub(crate) fn unpacked(packed: u32) -> DeviceNumber {
     DeviceNumber { major: (packed & 0xf_ff00) >> 8, minor: (packed & 0xff) | ((packed >> 12) & 0xf_ff00) }
 }
 
-pub(crate) fn attr(of: &Attributes, volume: &Volume) -> Attr {
+fn attr(of: &Attributes, volume: &Volume, ids: Option<&IdMap>) -> Attr {
+    let (uid, gid) = shown_owner(ids, of.uid, of.gid);
     Attr {
         ino: of.inode.0.into(),
         size: of.size,
@@ -111,8 +110,8 @@ pub(crate) fn attr(of: &Attributes, volume: &Volume) -> Attr {
         ctimensec: of.changed.nanos,
         mode: mode(of),
         nlink: of.links.into(),
-        uid: of.uid,
-        gid: of.gid,
+        uid,
+        gid,
         rdev: of.device.map_or(0, packed),
         blksize: volume.superblock().block_size().bytes(),
         flags: 0,
@@ -124,7 +123,7 @@ fn mode(of: &Attributes) -> u32 {
 }
 
 /// What `statx` shows, with the time of creation and the flags.
-pub(crate) fn statx(of: &Attributes, volume: &Volume) -> Statx {
+pub(crate) fn statx(of: &Attributes, volume: &Volume, ids: Option<&IdMap>) -> Statx {
     const BASIC: u32 = 0x7ff;
     const BTIME: u32 = 0x800;
     // STATX_ATTR_COMPRESSED, IMMUTABLE, APPEND, NODUMP, ENCRYPTED and VERITY: the flags' own bits.
@@ -134,6 +133,7 @@ pub(crate) fn statx(of: &Attributes, volume: &Volume) -> Statx {
         .union(InodeFlags::NODUMP)
         .union(InodeFlags::ENCRYPT)
         .union(InodeFlags::VERITY);
+    let (uid, gid) = shown_owner(ids, of.uid, of.gid);
     let time = |time: Timestamp| StatxTime { tv_sec: time.seconds, tv_nsec: time.nanos, reserved: 0 };
     Statx {
         mask: BASIC | if of.created.is_some() { BTIME } else { 0 },
@@ -141,8 +141,8 @@ pub(crate) fn statx(of: &Attributes, volume: &Volume) -> Statx {
         attributes: u64::from((of.flags & SHOWN).bits()),
         attributes_mask: u64::from(SHOWN.bits()),
         nlink: of.links.into(),
-        uid: of.uid,
-        gid: of.gid,
+        uid,
+        gid,
         mode: mode(of) as u16,
         ino: of.inode.0.into(),
         size: of.size,

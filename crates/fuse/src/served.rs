@@ -1,6 +1,7 @@
 //! What the operations work on.
 
 use crate::handles::Handles;
+use crate::ids::IdMap;
 use crate::nodes::Nodes;
 use crate::object::Object;
 use extant_fs::Volume;
@@ -14,10 +15,12 @@ pub(crate) struct Served {
     pub(crate) volume: Volume,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
+    /// The users and groups of the mount's user namespace, if that is not the server's.
+    pub(crate) ids: Option<IdMap>,
 }
 
 impl Served {
-    pub(crate) fn new(volume: Volume, root: Object) -> Self {
-        Self { volume, nodes: Nodes::new(root), handles: Handles::default() }
+    pub(crate) fn new(volume: Volume, root: Object, ids: Option<IdMap>) -> Self {
+        Self { volume, nodes: Nodes::new(root), handles: Handles::default(), ids }
     }
 }

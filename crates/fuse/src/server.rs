@@ -6,6 +6,7 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
+use crate::ids::IdMap;
 use crate::object::{Object, ROOT};
 use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
@@ -40,17 +41,20 @@ const SPARE_BUFFERS: usize = 4;
 const MAX_BACKGROUND: u16 = 128;
 
 /// What is asked of the kernel.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The kernel checks permissions, access lists included, before it asks. Needed if users other
     /// than the one who mounts may enter.
     pub kernel_checks: bool,
+    /// The users and groups of the user namespace that the volume is mounted in, if that is not the
+    /// server's. Others appear as root.
+    pub ids: Option<IdMap>,
 }
 
 /// A server of one volume.
 pub struct Server {
     rt: Rt,
-    settings: Settings,
+    kernel_checks: bool,
     transport: Arc<dyn Transport>,
     served: Served,
     /// Closed when the server ends.
@@ -84,9 +88,9 @@ impl Server {
     ) -> Arc<Self> {
         Arc::new(Self {
             rt: rt.clone(),
-            settings,
+            kernel_checks: settings.kernel_checks,
             transport,
-            served: Served::new(volume.volume.clone(), volume.root.clone()),
+            served: Served::new(volume.volume.clone(), volume.root.clone(), settings.ids),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Mutex::default(),
@@ -244,7 +248,7 @@ impl Server {
         group: Option<u32>,
         operation: &Operation<'_>,
     ) -> Result<Reply> {
-        let who = Who::new(header, group, operation);
+        let who = Who::new(header, group, operation, self.served.ids.as_ref());
         match (self.perform_as(header.nodeid, who, operation).await, who.with_groups()) {
             (Err(failure), Some(who)) if failure.is_denied() => {
                 Box::pin(self.perform_as(header.nodeid, who, operation)).await
@@ -367,7 +371,7 @@ impl Server {
             | init::INIT_EXT
             | init::CREATE_SUPP_GROUP
             | init::DIRECT_IO_ALLOW_MMAP;
-        if self.settings.kernel_checks {
+        if self.kernel_checks {
             wanted |= init::POSIX_ACL;
         }
         let agreed = wanted & offered;

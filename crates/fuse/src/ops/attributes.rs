@@ -9,12 +9,12 @@ use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
 
 pub(crate) fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
-    Ok(Reply::Attr(served.nodes.get(nodeid)?.attr_out(&served.volume)?))
+    Ok(Reply::Attr(served.nodes.get(nodeid)?.attr_out(&served.volume, served.ids.as_ref())?))
 }
 
 pub(crate) fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
     let attributes = served.nodes.get(nodeid)?.attributes(&served.volume)?;
-    let stat = crate::object::statx(&attributes, &served.volume);
+    let stat = crate::object::statx(&attributes, &served.volume, served.ids.as_ref());
     Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn setattr(
     if set != SetAttributes::default() {
         node.set_attributes(caller, &set).await?;
     }
-    Ok(Reply::Attr(object.attr_out(&served.volume)?))
+    Ok(Reply::Attr(object.attr_out(&served.volume, served.ids.as_ref())?))
 }
 
 /// An open file is cut whatever its mode says now.

@@ -44,7 +44,10 @@ pub(crate) async fn getxattr(
             all.into_iter().find(|attribute| attribute.name == name).ok_or_else(missing)?.value
         }
     };
-    sized(value, size)
+    match &served.ids {
+        Some(ids) if name.starts_with(b"system.posix_acl_") => sized(ids.shown_list(&value), size),
+        _ => sized(value, size),
+    }
 }
 
 pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, size: u32) -> Result<Reply> {

@@ -1,0 +1,101 @@
+//! A socket between two processes that mount together.
+
+use crate::Device;
+use crate::inherit::inherited;
+use rustix::io::FdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// One end. The end of the other process shows as nothing more to hear.
+#[derive(Debug)]
+pub struct Tie(OwnedFd);
+
+impl Tie {
+    /// Both ends. The second one stays open in a program that is started before it is dropped.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn pair() -> Result<(Self, Self)> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// The end that this process was started with.
+    ///
+    /// # Errors
+    /// There is no such descriptor, or it is one of the standard ones.
+    pub fn inherited(number: i32) -> Result<Self> {
+        let end = inherited(number)?;
+        rustix::io::fcntl_setfd(&end, FdFlags::CLOEXEC)?;
+        Ok(Self(end))
+    }
+
+    /// The number of the descriptor, to tell a program that inherits it.
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Tells the other process that a step is done.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn tell(&self) -> Result<()> {
+        rustix::net::send(&self.0, b".", SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits until the other process tells. Returns false if it has ended.
+    pub fn hear(&self) -> bool {
+        let mut byte = [0];
+        loop {
+            match rustix::io::read(&self.0, &mut byte) {
+                Err(rustix::io::Errno::INTR) => {}
+                heard => return heard == Ok(1),
+            }
+        }
+    }
+
+    /// Passes on the device of a mount.
+    ///
+    /// # Errors
+    /// The other process has ended.
+    pub fn send_device(&self, device: &Device) -> Result<()> {
+        let descriptors = [device.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(b".")], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits for the device of a mount. `None` if the other process has ended.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn receive_device(&self) -> Result<Option<Device>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut byte = [0];
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        loop {
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.0, &mut parts, &mut ancillary, flags) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
+            }
+            let descriptors = ancillary.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            });
+            return Ok(descriptors.flatten().next().map(Device::new));
+        }
+    }
+}
