@@ -1,6 +1,7 @@
 //! The command line. Help, completions and man pages are all made from here.
 
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TrimArgs};
+use crate::exec_args::{ExecArgs, StageArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
@@ -94,6 +95,9 @@ pub(crate) enum Command {
     #[command(alias = "unmount")]
     Umount(UmountArgs),
     Sync(SyncArgs),
+    Exec(ExecArgs),
+    #[command(hide = true)]
+    ExecStage(StageArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),

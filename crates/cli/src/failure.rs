@@ -7,6 +7,7 @@ use extant_block::IoErrorKind;
 use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
 use extant_fs::quote;
 use extant_fuse::MountError;
+use extant_fuse::contain::{IdError, NamespaceError, RootError};
 use extant_image::BuildError;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
@@ -108,6 +109,12 @@ pub(crate) enum Failure {
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
     Mount(MountError),
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    #[error(transparent)]
+    Ids(#[from] IdError),
+    #[error(transparent)]
+    Root(#[from] RootError),
     #[error(transparent)]
     Lab(LabError),
     #[error(transparent)]

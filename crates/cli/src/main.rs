@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attendant;
 mod build;
 mod cat;
 mod check;
@@ -13,6 +14,9 @@ mod docs;
 mod du;
 mod edit;
 mod edit_args;
+mod exec;
+mod exec_args;
+mod exec_stages;
 mod export;
 mod failure;
 mod find;
@@ -95,6 +99,9 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
         Command::Sync(args) => mount::sync(args),
+        Command::Exec(args) => return exec::run(session, args),
+        // Until now the process has a single thread.
+        Command::ExecStage(args) => return exec_stages::run(args, quiet),
         Command::Lab(command) => lab::run(&mut session, command),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),

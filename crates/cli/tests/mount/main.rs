@@ -2,6 +2,7 @@
 
 mod bed;
 mod deaths;
+mod exec;
 mod files;
 mod life;
 mod names;

@@ -1,0 +1,67 @@
+//! Waiting for a command and passing signals on to it.
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+use std::io::{Error, Result};
+
+/// Signals that programs send each other.
+const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Receives the signals of this process from its creation on.
+pub(crate) struct Attendant(SignalsInfo<WithRawSiginfo>);
+
+impl Attendant {
+    /// To be created before a command is started, so that the end of none is missed.
+    pub(crate) fn new() -> Result<Self> {
+        // What nohup(1) has set applies to the command too.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let is_ignored = |signal: i32| ignored(&status) & (1 << (signal - 1)) != 0;
+        let signals = PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal));
+        SignalsInfo::new(signals.chain([SIGCHLD])).map(Self)
+    }
+
+    /// Waits until a child has ended, and returns its exit code, or 128 plus the number of the
+    /// signal that has ended it. Reaps all others.
+    pub(crate) fn wait_for(&mut self, child: Pid) -> Result<u8> {
+        loop {
+            while let Some((ended, status)) = rustix::process::wait(WaitOptions::NOHANG)? {
+                if ended == child {
+                    return code(status).ok_or_else(|| Error::other("a child neither exited nor was killed"));
+                }
+            }
+            for received in self.0.wait() {
+                // The kernel sends those of a terminal to all processes in the foreground, so that
+                // the command has them already; their codes are positive (sigaction(2)).
+                let is_sent = received.si_code <= 0 && received.si_signo != SIGCHLD;
+                if let Some(signal) = Signal::from_named_raw(received.si_signo).filter(|_| is_sent) {
+                    // It may have ended.
+                    let _ = rustix::process::kill_process(child, signal);
+                }
+            }
+        }
+    }
+}
+
+fn code(status: WaitStatus) -> Option<u8> {
+    let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal))?;
+    u8::try_from(code).ok()
+}
+
+/// The signals that a process ignores, from its `/proc` file.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_those_of_the_status_file() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000440\n";
+        assert_eq!(ignored(status), (1 << (SIGHUP - 1)) | (1 << 12));
+    }
+}

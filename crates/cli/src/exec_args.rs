@@ -1,0 +1,67 @@
+//! The command line of `exec`.
+
+use crate::edit_args::LockArgs;
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Run a command with a volume that only it sees, without root
+///
+/// The command runs in namespaces of its own. It starts in the volume's root directory, whose path
+/// is also in the variable EXTANT_VOLUME; with --root, it sees nothing of the host but the network,
+/// /proc and the usual devices. When it ends, all processes that it has left are ended too, and the
+/// volume is clean and its image free.
+///
+/// It runs as root of a user namespace. All users of the volume exist there if newuidmap (package
+/// uidmap) is installed and /etc/subuid and /etc/subgid have ids for you; otherwise only root does,
+/// and files of others appear as root's. If you are root, it has your powers over the host's files.
+///
+/// The exit code is the command's, or 128 plus the number of the signal that has ended it; 125 if
+/// extant failed, 126 if the command cannot be run, 127 if there is none. Signals are passed on to
+/// the command.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Make the volume the root directory of the command, with /proc, /dev and the host's
+    /// /etc/resolv.conf
+    #[arg(long)]
+    pub(crate) root: bool,
+    /// Write nothing to the image
+    #[arg(long)]
+    pub(crate) ro: bool,
+    /// Show the volume on this directory instead of a temporary one; others do not see it there
+    #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath, conflicts_with = "root")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Options of `extant mount` that are about the volume, separated by commas
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Used by `exec` itself: a process between it and the command.
+#[derive(Debug, Args)]
+pub(crate) struct StageArgs {
+    /// The descriptor of its socket, for the process that mounts; the next one has none
+    #[arg(long)]
+    pub(crate) socket: Option<i32>,
+    /// The image
+    #[arg(long)]
+    pub(crate) source: Option<PathBuf>,
+    /// Where the volume is mounted, unless on a temporary directory
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) root: bool,
+    #[arg(long)]
+    pub(crate) ro: bool,
+    #[arg(long)]
+    pub(crate) noexec: bool,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
