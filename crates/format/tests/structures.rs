@@ -418,5 +418,6 @@ fn descriptors_have_copies_behind_backups_and_in_meta_groups() {
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
     });
     assert_eq!(copies(&meta, 0), [2, 8194, 1 + 15 * 8192]);
-    assert_eq!(copies(&meta, 1), [1 + 16 * 8192, 1 + 17 * 8192, 1 + 19 * 8192]);
+    // The second one is cut short at 4 groups, as `dumpe2fs` shows.
+    assert_eq!(copies(&meta, 1), [1 + 16 * 8192, 1 + 17 * 8192]);
 }

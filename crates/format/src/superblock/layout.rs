@@ -130,18 +130,19 @@ impl Superblock {
     /// All copies of block `index` of the group descriptor table, the primary one first.
     ///
     /// The others follow backups of the superblock or, with `meta_bg`, are in the second and last
-    /// group of the meta block group.
+    /// group of the meta block group. One that the volume's end cuts short has no last group
+    /// (Linux, `ext4_bg_num_gdb_meta`).
     pub fn descriptor_copies(&self, index: u32) -> Vec<DescriptorCopy> {
         let meta = self.is_in_meta_group(index);
         let first = if meta { index.saturating_mul(self.descriptors_per_block()) } else { 0 };
         let primary = DescriptorCopy { group: Group(first), block: self.descriptor_block(index) };
-        let last = first.saturating_add(self.descriptors_per_block() - 1).min(self.group_count() - 1);
+        let last = first.saturating_add(self.descriptors_per_block() - 1);
         let others = match meta {
             false => self.backup_groups(),
             // In a meta group of two groups, the second is also the last.
             true => [first.saturating_add(1), last]
                 .into_iter()
-                .filter(|&n| n > first && n <= last)
+                .filter(|&n| n > first && n < self.group_count())
                 .map(Group)
                 .collect(),
         };
