@@ -23,7 +23,7 @@ const USER: &[u8] = b"extant";
 
 /// A volume's protection block. The counter runs until it is released or the last clone is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Protection {
+pub struct Protection {
     held: Arc<Held>,
 }
 
@@ -64,12 +64,7 @@ impl Protection {
     /// # Errors
     /// [`Error::InUse`] if the volume is mounted or being checked, which may take some seconds to
     /// find out; a damaged block.
-    pub(super) async fn hold(
-        rt: &Rt,
-        device: &Arc<dyn Device>,
-        sb: &Superblock,
-        time: i64,
-    ) -> Result<Option<Self>> {
+    pub async fn hold(rt: &Rt, device: &Arc<dyn Device>, sb: &Superblock, time: i64) -> Result<Option<Self>> {
         if !sb.incompat().contains(Incompat::MMP) {
             return Ok(None);
         }
@@ -125,7 +120,10 @@ impl Protection {
     }
 
     /// Fails if another host has taken the block.
-    pub(super) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::InUse`], or the device's error if the block could not be written for too long.
+    pub fn check(&self) -> Result<()> {
         self.held.lost.lock().clone().map_or(Ok(()), Err)
     }
 
@@ -139,7 +137,7 @@ impl Protection {
     ///
     /// # Errors
     /// Another host has taken the block, or it cannot be written.
-    pub(super) async fn release(&self, time: i64) -> Result<()> {
+    pub async fn release(&self, time: i64) -> Result<()> {
         let held = &*self.held;
         let mut count = held.count.lock().await;
         self.check()?;

@@ -26,6 +26,7 @@ use extant_cache::Disk;
 use extant_format::{Incompat, InodeNumber};
 use futures_util::future::BoxFuture;
 pub use live::Space;
+pub use mmp::Protection;
 pub use mount::WriteOptions;
 pub use recover::recover;
 use std::collections::BTreeMap;
