@@ -209,7 +209,7 @@ codes! {
     InlineData "inline-data" "inline data" High one
         "its attribute is missing or its size is wrong" "keep what is in the inode" "what is not there" "PR_1_INLINE_DATA_NO_ATTR, PR_2_BAD_INLINE_DIR_SIZE";
     InlineSize "inline-size" "inline data" High one
-        "the size of a file is not that of its data in the inode" "cut it to what is there" "" "none: only compared for directories";
+        "the size of a file is not that of its data in the inode" "give it a map with a hole behind the data" "" "none: only compared for directories";
     Symlink "symlink" "symbolic link" High one
         "the target's length or form is wrong" "cut it to what is readable" "the rest of the target" "PR_2_INVALID_SYMLINK";
     XattrBlock "xattr-block" "attribute block" Medium one

@@ -295,12 +295,17 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         let text = format!("mode {:06o}", inode.mode());
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
         return;
-    } else if inode.xattr_block().is_some() || !has_map && inode.blocks_512(sb) != 0 {
+    } else if inode.xattr_block().is_some() {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
         return;
     }
     // Without a kind there is no map, except in those two.
     let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;
+    let most = indirect_capacity(sb.block_size()) << sb.block_size().log2();
+    if !is_file && (inode.blocks_512(sb) != 0 || inode.size() > most) {
+        found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is no file");
+        return;
+    }
     if !is_file || inode.flags().contains(InodeFlags::INLINE_DATA) || (!has_map && inode.blocks_512(sb) == 0)
     {
         return;

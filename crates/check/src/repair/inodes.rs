@@ -105,7 +105,8 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             *inode = Inode::new(number, &sb);
         }
         Code::MapForm => form(editor, inode).await,
-        Code::InlineData | Code::InlineSize => inline(editor, inode),
+        Code::InlineData => inline(editor, inode),
+        Code::InlineSize => outsize(editor, inode).await,
         Code::Symlink => symlink(editor, inode).await,
         Code::MapCluster => {}
         _ => {
@@ -364,8 +365,13 @@ fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
             // An empty one says that all of the data is in the map.
             let mut all: Vec<_> = xattrs.iter().collect();
             all.push(extant_format::Xattr::new(XattrName::INLINE_DATA, b""));
-            let mut tail = vec![0; inode.tail.len()];
+            // Without extra fields, Linux looks for no attributes.
+            let adds = inode.extra.i_extra_isize.get() == 0 && inode.tail.len() > LEAST_EXTRA;
+            let mut tail = vec![0; inode.tail.len() - if adds { LEAST_EXTRA } else { 0 }];
             if extant_format::write_inode_xattrs(&mut tail, &all).is_ok() {
+                if adds {
+                    inode.extra.i_extra_isize = u16::try_from(LEAST_EXTRA).unwrap_or(0).into();
+                }
                 inode.tail = tail.into();
             }
             Some(0)
@@ -380,6 +386,46 @@ fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
     inode.set_size(size);
     editor.say("keep what is in the inode", "what is not there");
 }
+
+/// Gives a file whose size is larger than its data in the inode a map, with a hole behind the data,
+/// as which Linux reads it. mke2fs makes such files of zeros.
+async fn outsize(editor: &mut Editor<'_>, inode: &mut Inode) {
+    let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+    let beyond = match xattrs.get(XattrName::INLINE_DATA).map(|xattr| xattr.value) {
+        Some(XattrValue::Bytes(value)) => value.to_vec(),
+        _ => Vec::new(),
+    };
+    let bytes = [&inode.map()[..], &beyond[..]].concat();
+    let is_plain =
+        inode.kind() == Some(FileKind::Regular) && editor.sb.incompat().contains(Incompat::EXTENTS);
+    if !is_plain || inode.size() <= u64::try_from(bytes.len()).unwrap_or(u64::MAX) {
+        return inline(editor, inode);
+    }
+    let others: Vec<_> = xattrs.iter().filter(|xattr| xattr.name != XattrName::INLINE_DATA).collect();
+    let mut tail = vec![0; inode.tail.len()];
+    if extant_format::write_inode_xattrs(&mut tail, &others).is_err() {
+        return inline(editor, inode);
+    }
+    let mut map = maps::Map::default();
+    if bytes.iter().any(|&byte| byte != 0) {
+        let Some(at) = editor.allocate(0) else { return };
+        let mut block = bytes;
+        block.resize(editor.block_bytes(), 0);
+        editor.set_block(at, &block).await;
+        map.replace(0, at);
+    }
+    let flags = (inode.flags() - InodeFlags::INLINE_DATA) | InodeFlags::EXTENTS;
+    let mut mapped = Inode { tail: tail.into(), ..inode.clone() };
+    mapped.raw.i_flags = flags.bits().into();
+    mapped.raw.i_block = [0; 60];
+    if maps::write(editor, &mut mapped, &map).await {
+        *inode = mapped;
+        editor.say("give it a map with a hole behind what is in the inode, as Linux reads it", "");
+    }
+}
+
+/// Bytes of all extra fields of an inode that there are.
+const LEAST_EXTRA: usize = 32;
 
 /// Cuts a symbolic link to what is readable.
 async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {

@@ -8,7 +8,7 @@ pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O
 pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
 /// Changes with debugfs, and the code that each must be found as.
-pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 33] = [
+pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 34] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
     (EXT4, &["sif /file size 1"], Code::InodeSize),
@@ -42,6 +42,7 @@ pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 33] = [
     (EXT2, &["sif /large block[IND] 7777777"], Code::MapPointer),
     (EXT2, &["sif /file block[0] 3"], Code::BlockOverlap),
     (EXT2, &["sif /dir faddr 9"], Code::InodeObsolete),
+    (EXT2, &["sif <6> blocks 2", "sif <6> block[0] 5"], Code::InodeReserved),
 ];
 
 #[test]
