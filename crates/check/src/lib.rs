@@ -1,5 +1,5 @@
-//! Finds what is wrong with an ext2, ext3 or ext4 volume. A check writes nothing. Repairs
-//! ([`repair`]) are unfinished, and no command makes them yet.
+//! Finds what is wrong with an ext2, ext3 or ext4 volume, and repairs it ([`repair`]). A check
+//! writes nothing.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
 //! keeps one bit for each cluster and four bytes for each inode, both only where something is in
@@ -142,7 +142,7 @@ pub struct Checked {
     pub blocks: u64,
     /// Files that were deleted or truncated while open, for the next mount to finish.
     pub orphans: u64,
-    /// The journal holds changes that could not be read, though it is not damaged.
+    /// The journal holds changes that could not be read, though it is not known to be damaged.
     pub is_stale: bool,
 }
 
@@ -172,6 +172,9 @@ pub enum CheckError {
     /// The device failed while a repair was planned.
     #[error(transparent)]
     Device(extant_block::IoError),
+    /// A repair would change more than is kept in memory.
+    #[error("the repair would change more than fits into 1 GiB of memory; e2fsck may make it")]
+    TooMuch,
     /// A task failed.
     #[error(transparent)]
     World(#[from] extant_rt::RtError),

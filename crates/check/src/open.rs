@@ -26,11 +26,11 @@ pub(crate) struct Opened {
     pub(crate) replayed: bool,
     /// The journal could not be applied, so that structures may contradict each other.
     pub(crate) stale: bool,
-    /// The reason is nothing that is damaged, such as fast commits.
+    /// The reason is nothing that is damaged here, such as fast commits, or a journal elsewhere.
     pub(crate) pending: bool,
 }
 
-async fn read_at(
+pub(crate) async fn read_at(
     device: &Arc<dyn Device>,
     limits: &Arc<Limits>,
     offset: u64,
@@ -79,6 +79,8 @@ pub(crate) async fn open(
         overlay(&device, &mut opened, report).await?;
     } else if dirty {
         opened.stale = true;
+        // On another device, which may be sound.
+        opened.pending = opened.sb.compat().contains(Compat::HAS_JOURNAL);
     }
     Ok(opened)
 }
@@ -181,7 +183,7 @@ fn parse(bytes: &[u8; SUPERBLOCK_BYTES], report: &mut Report) -> Result<Superblo
 }
 
 /// The first backup that is right and belongs to a volume of this device.
-async fn find_backup(
+pub(crate) async fn find_backup(
     device: &Arc<dyn Device>,
     limits: &Arc<Limits>,
     primary: Option<&[u8; SUPERBLOCK_BYTES]>,

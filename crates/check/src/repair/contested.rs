@@ -52,6 +52,10 @@ async fn one_run(editor: &mut Editor<'_>, contested: &Contested) {
     for (_, owner) in ranked {
         let keeps = Some(owner) == keeper;
         if !copy(editor, InodeNumber(owner), &range, keeps).await {
+            let is_journals = editor.sb.journal_inode().is_some_and(|log| contested.owners.contains(&log.0));
+            if is_journals {
+                super::volume::give_empty_journal_up(editor).await;
+            }
             return;
         }
         if !keeps {

@@ -4,36 +4,13 @@ use super::plan::{Policy, Step};
 use crate::context::Context;
 use crate::finding::Finding;
 use crate::sweeps::Survey;
-use extant_block::{Buf, Claim, Deferred, Device, IoError, Limits, Sector, read, write};
+use extant_block::{Buf, Deferred, Device, IoError, Sector, read, write};
 use extant_format::{
     ChecksumSeed, Group, GroupDescriptor, Inode, InodeNumber, SUPERBLOCK_BYTES, Superblock, VolumeBlock,
 };
 use extant_rt::Rt;
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
-
-/// Grants every claim: the caller of a repair holds that of the device itself.
-#[derive(Debug)]
-pub(super) struct Granting(pub(super) Arc<dyn Device>);
-
-impl Device for Granting {
-    fn limits(&self) -> &Limits {
-        self.0.limits()
-    }
-
-    fn submit(&self, bio: extant_block::Bio) {
-        self.0.submit(bio);
-    }
-
-    fn claim(&self) -> Result<Claim, IoError> {
-        Ok(Claim::default())
-    }
-
-    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
-        self.0.next_data(from_bytes)
-    }
-}
 
 /// A round of repairs: makes changes that the findings of one check ask for.
 pub(super) struct Editor<'a> {
@@ -53,6 +30,8 @@ pub(super) struct Editor<'a> {
     lost: Option<String>,
     /// The first write that failed.
     pub(super) failed: Option<IoError>,
+    /// Why no repair can be made, besides what is left to find.
+    pub(super) obstacle: Option<String>,
 }
 
 impl<'a> Editor<'a> {
@@ -77,6 +56,7 @@ impl<'a> Editor<'a> {
             action: None,
             lost: None,
             failed: None,
+            obstacle: None,
         }
     }
 

@@ -5,14 +5,14 @@
 //! more. Superblock, journal and descriptors come first, because everything else is found through
 //! them; then single flipped bits, which checksums name; then inodes and maps, blocks with several
 //! owners, directories, the tree, link counts; bitmaps and counts come last. Each change is a
-//! [`Step`] with the finding that asked for it. [`Plan::apply`] writes the blocks that differ,
-//! behind an undo file ([`UndoFile`]).
+//! [`Step`] with the finding that asked for it.
 //!
-//! **Unfinished: do not use it on data that matters.** After an interruption, an undo file is
-//! matched to a volume by its size only, and what was changed meanwhile is overwritten.
-//! Multiple-mount protection is not asked. [`Policy::Safe`] replays a damaged journal as far as it
-//! can be read.
+//! [`Plan::prepare`] keeps the blocks that differ in an undo file ([`UndoFile`]), and
+//! [`Plan::apply`] writes them. The undo file tells the volume by its UUID, place, size and the
+//! contents of its blocks, so that neither another volume nor one that was used since then is
+//! rolled back. [`Guard`] keeps other hosts off a volume with multiple-mount protection meanwhile.
 
+mod below;
 mod bits;
 mod contested;
 mod counts;
@@ -20,24 +20,33 @@ mod dir_blocks;
 mod dirs;
 mod editor;
 mod flips;
+mod guard;
 mod index;
 mod inodes;
 mod maps;
 mod own;
 mod plan;
+mod stages;
 mod tree;
 mod undo;
+mod undoing;
 mod volume;
 mod xattrs;
 
+pub use guard::Guard;
 pub use plan::{Plan, Policy, Step};
-pub use undo::{UndoError, UndoFile, UndoState};
+pub use undo::{Target, UndoError, UndoFile, UndoState};
+pub use undoing::Resumed;
 
 use crate::sweeps::survey;
 use crate::{CheckError, Checked, Code, Finding, Options};
-use editor::{Editor, Granting};
-use extant_block::{Deferred, Device, Sector, read};
+use below::Below;
+use editor::Editor;
+use extant_block::{Buf, Deferred, Device, Sector, read, write};
+use extant_format::{Compat, Incompat, Mmp, Superblock, VolumeBlock, crc32c};
 use extant_rt::Rt;
+use plan::Change;
+use stages::{Stage, is_safe, is_told_only, stage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,203 +58,22 @@ const CHECKS: u32 = 60;
 /// Findings of each code that one round repairs.
 const FINDINGS: usize = 200_000;
 
-/// In which order findings are repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Superblock,
-    Journal,
-    Descriptors,
-    /// Single flipped bits of everything that has a 32-bit checksum.
-    Bits,
-    Inodes,
-    /// Sizes and counts of blocks, which follow from maps.
-    Sizes,
-    Contested,
-    Directories,
-    Tree,
-    Links,
-    Counts,
-    /// It is reported, and no repair changes it.
-    Told,
-}
-
-fn stage(code: Code) -> Stage {
-    use Code as C;
-    match code {
-        C::SuperblockDamaged | C::SuperblockChecksum | C::SuperblockInodes | C::SuperblockField => {
-            Stage::Superblock
-        }
-        C::JournalLog | C::JournalState | C::JournalSuperblock | C::JournalInode => Stage::Journal,
-        C::DescriptorChecksum | C::DescriptorPlace | C::DescriptorFlags => Stage::Descriptors,
-        C::SuperblockFeatures
-        | C::FeatureMissing
-        | C::SuperblockUuid
-        | C::SuperblockHint
-        | C::InodeChecksum
-        | C::InodeMode
-        | C::InodeSpecial
-        | C::InodeDtime
-        | C::InodeObsolete
-        | C::InodeFlags
-        | C::InodeUnknownFlags
-        | C::InodeExtraSize
-        | C::InodeTime
-        | C::InodeTimeRange
-        | C::InodeReserved
-        | C::ResizeInode
-        | C::BadBlocks
-        | C::ExtentHeader
-        | C::ExtentChecksum
-        | C::ExtentEntry
-        | C::ExtentIndex
-        | C::ExtentUnwritten
-        | C::MapForm
-        | C::MapPointer
-        | C::MapCluster
-        | C::InlineData
-        | C::InlineSize
-        | C::Symlink
-        | C::XattrBlock
-        | C::XattrPointer
-        | C::XattrChecksum
-        | C::XattrReferences
-        | C::XattrEntry
-        | C::XattrName
-        | C::XattrHash
-        | C::XattrBlockHash
-        | C::XattrOrder
-        | C::XattrDuplicate
-        | C::XattrIndex
-        | C::XattrAcl
-        | C::XattrCapability
-        | C::XattrInode
-        | C::XattrInodeReferences
-        | C::OrphanList
-        | C::OrphanFile
-        | C::Mmp
-        | C::QuotaInode
-        | C::JournalErrno => Stage::Inodes,
-        C::InodeSize | C::InodeBlocks => Stage::Sizes,
-        C::BlockOverlap | C::BlockShared => Stage::Contested,
-        C::DirectoryHole
-        | C::DirectoryBlock
-        | C::DirectoryChecksum
-        | C::DirectoryDot
-        | C::DirectoryDuplicateDot
-        | C::EntryInode
-        | C::EntryUnused
-        | C::EntryName
-        | C::EntryKind
-        | C::EntryNoKind
-        | C::EntryDuplicate
-        | C::EntryDuplicateAcross
-        | C::EntryDirectoryLink
-        | C::EntryValueInode
-        | C::HtreeRoot
-        | C::HtreeNode
-        | C::HtreeReference
-        | C::HtreeRange => Stage::Directories,
-        C::RootMissing
-        | C::LostFound
-        | C::DirectoryUnreachable
-        | C::DirectoryLoop
-        | C::DirectoryDotDot
-        | C::InodeUnattached => Stage::Tree,
-        C::LinkCount => Stage::Links,
-        C::SuperblockOverhead
-        | C::SuperblockFreeBlocks
-        | C::SuperblockFreeInodes
-        | C::SuperblockFuture
-        | C::ErrorRecord
-        | C::BackupSuperblock
-        | C::BackupDescriptors
-        | C::DescriptorUnused
-        | C::DescriptorFreeBlocks
-        | C::DescriptorFreeInodes
-        | C::DescriptorDirectories
-        | C::BlockBitmapChecksum
-        | C::BlockBitmapPadding
-        | C::BlockBitmapFree
-        | C::BlockBitmapLeaked
-        | C::InodeBitmapChecksum
-        | C::InodeBitmapPadding
-        | C::InodeBitmapFree
-        | C::InodeBitmapLeaked
-        | C::QuotaFile
-        | C::QuotaUsage => Stage::Counts,
-        C::VolumeTruncated | C::ReadError | C::SuperblockHashSeed | C::Encryption | C::EncryptionPolicy => {
-            Stage::Told
-        }
-    }
-}
-
-/// Whether findings of a kind do not keep a plan from being carried out: nothing that this crate
-/// can do makes them better, and repairs beside them make nothing worse.
-fn is_told_only(code: Code) -> bool {
-    matches!(code, Code::SuperblockHashSeed | Code::Encryption | Code::EncryptionPolicy)
-}
-
-/// Whether the usual repair of a finding loses nothing that can be read, and follows from other
-/// structures.
-fn is_safe(code: Code) -> bool {
-    use Code as C;
-    !matches!(
-        code,
-        C::SuperblockDamaged
-            | C::JournalLog
-            | C::JournalState
-            | C::JournalSuperblock
-            | C::JournalInode
-            | C::DescriptorPlace
-            | C::InodeMode
-            | C::InodeExtraSize
-            | C::InodeReserved
-            | C::RootMissing
-            | C::BadBlocks
-            | C::ExtentHeader
-            | C::ExtentEntry
-            | C::MapForm
-            | C::MapPointer
-            | C::MapCluster
-            | C::BlockOverlap
-            | C::BlockShared
-            | C::InlineData
-            | C::Symlink
-            | C::XattrBlock
-            | C::XattrPointer
-            | C::XattrEntry
-            | C::XattrName
-            | C::XattrDuplicate
-            | C::XattrIndex
-            | C::XattrAcl
-            | C::XattrCapability
-            | C::XattrInode
-            | C::DirectoryHole
-            | C::DirectoryBlock
-            | C::EntryInode
-            | C::EntryUnused
-            | C::EntryName
-            | C::EntryDirectoryLink
-            | C::EntryValueInode
-            | C::DirectoryLoop
-            | C::QuotaInode
-            | C::QuotaFile
-    )
-}
-
 /// Plans the repair of the volume on `device`. Nothing is written.
 ///
-/// The caller claims the device until the plan has been carried out or given up.
+/// The caller claims the device, and holds a [`Guard`], until the plan has been carried out or
+/// given up.
 ///
 /// # Errors
-/// As [`crate::check`]. Also if the plan takes too much memory.
+/// As [`crate::check`]. Also if the plan takes too much memory, or if another device or Linux alone
+/// can replay the journal.
 pub async fn plan(
     rt: &Rt,
     device: Arc<dyn Device>,
     options: Options,
     policy: Policy,
 ) -> Result<Plan, CheckError> {
-    let below: Arc<dyn Device> = Arc::new(Granting(device.clone()));
+    assert!(!options.ignore_journal && options.superblock_offset.is_none(), "repairs are of all of a volume");
+    let below: Arc<dyn Device> = Arc::new(Below::new(device.clone()));
     let overlay = Arc::new(Deferred::new(below, MOST_BYTES));
     let options = Options {
         most_per_code: options.most_per_code.max(FINDINGS),
@@ -253,32 +81,45 @@ pub async fn plan(
         on_finding: None,
         ..options
     };
-    let mut made = Made { steps: Vec::new(), notes: Vec::new(), is_recovered: false };
+    let mut made = Made { steps: Vec::new(), notes: Vec::new(), is_recovered: false, obstacle: None };
     let mut before: Option<Checked> = None;
     let mut checks = 0;
+    // The guard counts there, which is no part of the plan.
+    let mut counter = None;
     let (after, known) = loop {
         let (checked, survey) = survey(rt, overlay.clone(), &options).await?;
         checks += 1;
         if checked.is_stale {
             // Whatever was repaired, replaying it afterwards would undo.
-            return Err(CheckError::Unsupported("a journal with changes that only Linux can replay".into()));
+            let feature = "a journal with changes that only Linux can replay, or on another device";
+            return Err(CheckError::Unsupported(feature.into()));
         }
         before.get_or_insert_with(|| checked.clone());
         let Some(survey) = survey else { break (checked, None) };
-        let known = (survey.ctx.sb.uuid(), survey.ctx.source.block_bytes());
+        if survey.from_backup && has_external_journal(&survey.ctx.sb) {
+            // A backup does not say whether it is dirty.
+            return Err(CheckError::Unsupported(
+                "a journal on another device, and a damaged superblock".into(),
+            ));
+        }
+        if checks == 1 {
+            counter = hide_counter(&survey, &overlay).await?;
+        }
+        let known = Known::of(&survey).await;
         if checks >= CHECKS {
             break (checked, Some(known));
         }
         let mut editor = Editor::new(rt, &survey, &overlay, policy, options.now, &mut made.steps);
         let mut changed = round(&mut editor, &checked.findings).await;
+        made.obstacle = editor.obstacle.take();
         let is_left = checked.findings.iter().any(|finding| !is_told_only(finding.code));
         if !changed && !is_left && !editor.steps.is_empty() {
             changed = counts::finish(&mut editor).await;
         }
         if let Some(error) = editor.failed.take() {
-            return Err(CheckError::Device(error));
+            return Err(if overlay.is_full() { CheckError::TooMuch } else { CheckError::Device(error) });
         }
-        if !changed && checked.orphans > 0 && !made.is_recovered {
+        if !changed && checked.orphans > 0 && !made.is_recovered && made.obstacle.is_none() {
             // The volume is sound enough for what the next mount would do.
             changed = made.finish_orphans(rt, &overlay).await;
         }
@@ -286,23 +127,81 @@ pub async fn plan(
             break (checked, Some(known));
         }
     };
-    let (uuid, block_bytes) = known.unwrap_or(([0; 16], 1024));
+    let known = known.unwrap_or(Known { block_bytes: 1024, witnesses: BTreeSet::new() });
+    let block_bytes = u64::try_from(known.block_bytes).unwrap_or(u64::MAX);
+    let unit = block_bytes.max(device.limits().block_bytes.into());
+    let edits = edits(&*device, &overlay, unit, counter.map(|at| at * block_bytes)).await?;
+    let mut witnesses = BTreeMap::new();
+    for at in known.witnesses.into_iter().map(|at| at * block_bytes / unit) {
+        if !edits.contains_key(&at) {
+            witnesses.insert(at, crc32c(!0, &unit_at(&*device, at, unit).await?));
+        }
+    }
     Ok(Plan {
         before: before.unwrap_or_else(|| after.clone()),
         after,
         steps: made.steps,
         checks,
         notes: made.notes,
-        uuid,
-        block_bytes,
-        edits: edits(&*device, &overlay, block_bytes).await?,
+        obstacle: made.obstacle,
+        unit_bytes: usize::try_from(unit).unwrap_or(usize::MAX),
+        edits,
+        witnesses,
     })
+}
+
+/// Whether a volume's journal is a device of its own.
+fn has_external_journal(sb: &Superblock) -> bool {
+    sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none()
+}
+
+/// What a plan needs to know of a volume in the end.
+struct Known {
+    block_bytes: usize,
+    /// Blocks that every use of the volume changes: those of the superblocks of volume and journal.
+    witnesses: BTreeSet<u64>,
+}
+
+impl Known {
+    async fn of(survey: &crate::sweeps::Survey) -> Self {
+        let sb = &survey.ctx.sb;
+        let mut witnesses = BTreeSet::from([1024 / u64::from(sb.block_size().bytes())]);
+        if let Some(number) = sb.journal_inode()
+            && let Some(inode) = crate::own_files::read_inode(&survey.ctx, number).await
+            && let Some(&(0, at, _)) = crate::own_files::runs(&survey.ctx, &inode).await.first()
+            && at < survey.ctx.source.device_blocks()
+        {
+            witnesses.insert(at);
+        }
+        Self { block_bytes: survey.ctx.source.block_bytes(), witnesses }
+    }
+}
+
+/// Makes the volume look as if nobody used it by multiple-mount protection, because the guard of
+/// this very repair does. Returns the block, unless it is damaged, which is for a repair.
+async fn hide_counter(survey: &crate::sweeps::Survey, overlay: &Deferred) -> Result<Option<u64>, CheckError> {
+    let sb = &survey.ctx.sb;
+    let at = VolumeBlock(sb.raw().s_mmp_block.get());
+    if !sb.incompat().contains(Incompat::MMP) || at.0 == 0 || !sb.is_valid_block(at) {
+        return Ok(None);
+    }
+    let Some(piece) = survey.ctx.source.one(at.0).await else { return Ok(None) };
+    let Ok(found) = Mmp::parse(piece.bytes(), at) else { return Ok(None) };
+    if sb.checksum_seed().is_some_and(|seed| found.verify_checksum(seed).is_err()) {
+        return Ok(None);
+    }
+    let mut block = Buf::zeroed(sb.block_size().byte_len());
+    Mmp::clean(at, found.check_interval_s()).write_to(&mut block, sb.checksum_seed());
+    let start = Sector::containing(at.0 << sb.block_size().log2());
+    write(overlay, start, block).await.map_err(CheckError::Device)?;
+    Ok(Some(at.0))
 }
 
 struct Made {
     steps: Vec<Step>,
     notes: Vec<String>,
     is_recovered: bool,
+    obstacle: Option<String>,
 }
 
 impl Made {
@@ -329,6 +228,12 @@ impl Made {
 /// Repairs what the first stage with something to repair asks for; whether that changed anything.
 async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
     if editor.survey.replayed && !editor.survey.from_backup {
+        let damage = findings.iter().find(|finding| finding.code == Code::JournalLog);
+        if let Some(damage) = damage.filter(|_| editor.policy == Policy::Safe) {
+            // Replaying what is sound gives the rest up.
+            editor.obstacle = Some(format!("the journal is damaged and holds changes: {}", damage.found));
+            return false;
+        }
         return volume::replay(editor).await;
     }
     let mut by_stage: BTreeMap<Stage, Vec<&Finding>> = BTreeMap::new();
@@ -377,21 +282,26 @@ async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
     false
 }
 
-/// Blocks whose contents differ from what is on the device.
+async fn unit_at(device: &dyn Device, at: u64, unit: u64) -> Result<Buf, CheckError> {
+    let len = usize::try_from(unit).unwrap_or(usize::MAX);
+    read(device, Sector::containing(at * unit), len).await.map_err(CheckError::Device)
+}
+
+/// Blocks of `unit` bytes whose contents differ from what is on the device, without changes of the
+/// volume's block at byte `without`.
 async fn edits(
     device: &dyn Device,
     overlay: &Deferred,
-    block_bytes: usize,
-) -> Result<BTreeMap<u64, Vec<u8>>, CheckError> {
-    let unit = u64::try_from(block_bytes).unwrap_or(u64::MAX);
+    unit: u64,
+    without: Option<u64>,
+) -> Result<BTreeMap<u64, Change>, CheckError> {
     let mut edits = BTreeMap::new();
     for range in overlay.changed() {
         for block in range.start / unit..range.end.div_ceil(unit) {
-            let start = Sector::containing(block * unit);
-            let new = read(overlay, start, block_bytes).await.map_err(CheckError::Device)?;
-            let old = read(device, start, block_bytes).await.map_err(CheckError::Device)?;
-            if new[..] != old[..] {
-                edits.insert(block, new.to_vec());
+            let new = unit_at(overlay, block, unit).await?;
+            let old = unit_at(device, block, unit).await?;
+            if new[..] != old[..] && without.is_none_or(|byte| byte / unit != block) {
+                edits.insert(block, Change { old: crc32c(!0, &old), new: new.to_vec() });
             }
         }
     }

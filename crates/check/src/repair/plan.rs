@@ -1,6 +1,6 @@
 //! A plan: what a repair changes, and why.
 
-use super::undo::{UndoError, UndoFile, UndoState};
+use super::undo::{Edit, Target, UndoError, UndoFile, UndoState};
 use crate::{Checked, Code, Finding, Spot};
 use extant_block::{Buf, Device, Sector, flush, write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,17 +63,28 @@ pub struct Plan {
     pub checks: u32,
     /// What a reader should know besides.
     pub notes: Vec<String>,
-    pub(super) uuid: [u8; 16],
-    pub(super) block_bytes: usize,
-    /// New contents of blocks.
-    pub(super) edits: BTreeMap<u64, Vec<u8>>,
+    /// Why no repair can be made, besides what is left to find.
+    pub obstacle: Option<String>,
+    pub(super) unit_bytes: usize,
+    pub(super) edits: BTreeMap<u64, Change>,
+    /// Blocks that every use of the volume changes, with checksums of their contents. They stay as
+    /// they are, but an undo file tells by them that the volume was used after the repair.
+    pub(super) witnesses: BTreeMap<u64, u32>,
+}
+
+/// What a block is to hold.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    /// Checksum of what it held when the repair was planned.
+    pub(super) old: u32,
+    pub(super) new: Vec<u8>,
 }
 
 impl Plan {
     /// Whether a check finds nothing that a repair could change once the plan is carried out. Only
     /// then it can be.
     pub fn is_complete(&self) -> bool {
-        self.after.incomplete.is_none() && self.left().next().is_none()
+        self.obstacle.is_none() && self.after.incomplete.is_none() && self.left().next().is_none()
     }
 
     /// Findings that the plan does not repair, except those that no repair changes.
@@ -88,21 +99,41 @@ impl Plan {
 
     /// The length of the undo file.
     pub fn undo_bytes(&self) -> u64 {
-        UndoFile::bytes_for(self.edits.len(), self.block_bytes)
+        UndoFile::bytes_for(self.edits.len() + self.witnesses.len(), self.unit_bytes)
     }
 
-    /// Writes the new blocks, behind an undo file: `undo` has room for [`Self::undo_bytes`].
+    /// Makes the undo file: `undo` has room for [`Self::undo_bytes`]. The volume is not
+    /// changed.
     ///
     /// # Errors
-    /// A device fails. Before the undo file is complete the volume is not changed; after that
-    /// [`UndoFile::undo`] puts it back.
-    pub async fn apply(&self, volume: &dyn Device, undo: &dyn Device) -> Result<(), UndoError> {
+    /// The undo file does not become durable, or the volume was changed after it was planned.
+    pub async fn prepare(
+        &self,
+        volume: &dyn Device,
+        target: Target,
+        undo: &dyn Device,
+    ) -> Result<UndoFile, UndoError> {
         assert!(self.is_complete(), "an incomplete plan is not carried out");
-        let edits = self.edits.iter().map(|(&block, bytes)| (block, &bytes[..]));
-        let mut file = UndoFile::create(undo, volume, self.uuid, self.block_bytes, edits).await?;
-        let unit = u64::try_from(self.block_bytes).unwrap_or(u64::MAX);
-        for (&block, bytes) in &self.edits {
-            write(volume, Sector::containing(block * unit), Buf::from_slice(bytes)).await?;
+        let changed =
+            self.edits.iter().map(|(&block, change)| Edit { block, old: change.old, new: Some(&change.new) });
+        let kept = self.witnesses.iter().map(|(&block, &old)| Edit { block, old, new: None });
+        let edits: Vec<_> = changed.chain(kept).collect();
+        UndoFile::create(undo, volume, target.offset_bytes, self.unit_bytes, &edits).await
+    }
+
+    /// Writes the new blocks, behind the undo file that [`Self::prepare`] has made.
+    ///
+    /// # Errors
+    /// A device fails. [`UndoFile::undo`] then puts the volume back.
+    pub async fn apply(
+        &self,
+        volume: &dyn Device,
+        file: &mut UndoFile,
+        undo: &dyn Device,
+    ) -> Result<(), UndoError> {
+        let unit = u64::try_from(self.unit_bytes).unwrap_or(u64::MAX);
+        for (&block, change) in &self.edits {
+            write(volume, Sector::containing(block * unit), Buf::from_slice(&change.new)).await?;
         }
         flush(volume).await?;
         file.set_state(undo, UndoState::Done).await

@@ -2,6 +2,7 @@
 
 use super::editor::Editor;
 use super::flips;
+use super::plan::Policy;
 use crate::Code;
 use crate::finding::Finding;
 use crate::own_files;
@@ -163,7 +164,8 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
     editor.write_superblock().await;
 }
 
-/// Writes the journal's newer copies of blocks home, and empties the log.
+/// Writes the journal's newer copies of blocks home, and empties the log. Transactions are given up
+/// only if that is allowed.
 pub(super) async fn replay(editor: &mut Editor<'_>) -> bool {
     let finding = Finding {
         code: Code::JournalState,
@@ -176,13 +178,29 @@ pub(super) async fn replay(editor: &mut Editor<'_>) -> bool {
         suspected: false,
     };
     let device = editor.device.clone();
-    if extant_fs::recover(editor.rt, device.clone(), extant_fs::OpenOptions::default()).await.is_ok() {
-        let now = editor.superblock_bytes().await.and_then(|bytes| Superblock::parse(&bytes).ok());
-        if now.is_some_and(|sb| !sb.incompat().contains(Incompat::RECOVER)) {
-            editor.mark(1024 / editor.block_len());
-            editor.say("replay the journal, as a mount does", "");
-            return editor.end_step(&finding);
+    let replayed = extant_fs::recover(editor.rt, device.clone(), extant_fs::OpenOptions::default()).await;
+    let why = match replayed {
+        Ok(_) => {
+            let now = editor.superblock_bytes().await.and_then(|bytes| Superblock::parse(&bytes).ok());
+            if now.is_some_and(|sb| !sb.incompat().contains(Incompat::RECOVER)) {
+                editor.mark(1024 / editor.block_len());
+                editor.say("replay the journal, as a mount does", "");
+                return editor.end_step(&finding);
+            }
+            "the volume needs recovery again afterwards".to_owned()
         }
+        Err(error) => {
+            let why = error.to_string();
+            if !matches!(error, extant_fs::Error::Corrupt(_) | extant_fs::Error::Io(_)) {
+                editor.obstacle = Some(format!("the journal cannot be replayed: {why}"));
+                return false;
+            }
+            why
+        }
+    };
+    if editor.policy == Policy::Safe {
+        editor.obstacle = Some(format!("the journal cannot be replayed as a mount does: {why}"));
+        return false;
     }
     // A mount would refuse; what the log still holds is nevertheless newer.
     let Ok(found) = extant_fs::journal_copies(device.clone()).await else { return false };
@@ -233,7 +251,9 @@ pub(super) async fn journal(editor: &mut Editor<'_>, finding: &Finding) {
     match finding.code {
         Code::JournalState => {
             let raw = editor.sb.raw();
-            let has_log = raw.s_journal_inum.get() != 0 || raw.s_journal_dev.get() != 0;
+            let has_log = raw.s_journal_inum.get() != 0
+                || raw.s_journal_dev.get() != 0
+                || raw.s_journal_uuid != [0; 16];
             let raw = editor.sb.raw_mut();
             if compat.contains(Compat::HAS_JOURNAL) && !has_log {
                 let without = compat - Compat::HAS_JOURNAL;
@@ -336,7 +356,13 @@ async fn journal_inode(editor: &mut Editor<'_>) {
             return editor.say("take the journal's map from the superblock's copy", "");
         }
     }
-    // A volume without a journal is complete; tune2fs -j adds a new one.
+    give_journal_up(editor).await;
+    editor.say("give the journal up; tune2fs -j makes a new one", "changes not yet replayed");
+}
+
+/// Does without the journal's file. A volume without a journal is complete.
+async fn give_journal_up(editor: &mut Editor<'_>) {
+    let Some(number) = editor.sb.journal_inode() else { return };
     if number.0 <= editor.sb.inodes_count() && editor.sb.is_own_inode(number) {
         let inode = extant_format::Inode::new(number, &editor.sb);
         editor.set_inode(&inode).await;
@@ -349,7 +375,20 @@ async fn journal_inode(editor: &mut Editor<'_>) {
     raw.s_jnl_backup_type = 0;
     raw.s_jnl_blocks = [0.into(); 17];
     editor.write_superblock().await;
-    editor.say("give the journal up; tune2fs -j makes a new one", "changes not yet replayed");
+}
+
+/// Gives up a journal that holds nothing, whose blocks are wanted for files.
+pub(super) async fn give_empty_journal_up(editor: &mut Editor<'_>) {
+    let is_empty = match log(editor).await {
+        Some((_, journal, _)) => journal.start().is_none(),
+        None => false,
+    };
+    if !is_empty || editor.sb.incompat().contains(Incompat::RECOVER) {
+        return;
+    }
+    give_journal_up(editor).await;
+    let action = "give the empty journal up, for its blocks are a file's and there are no others";
+    editor.say(format!("{action}; tune2fs -j makes a new one"), "");
 }
 
 /// Repairs a group's descriptor.

@@ -6,6 +6,8 @@ mod damage;
 mod flips;
 mod healthy;
 mod hostile;
+mod journals;
 mod random;
 mod repairs;
 mod testbed;
+mod undoing;

@@ -6,20 +6,20 @@ use crate::damage::{EXT2, WITH_DEBUGFS};
 use crate::testbed::{complains, debugfs, e2fsck, examine, list, run, volume};
 use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, MemDevice, Op};
 use extant_check::Options;
-use extant_check::repair::{Plan, Policy, UndoError, UndoFile, UndoState, plan};
+use extant_check::repair::{Plan, Policy, Target, UndoError, UndoFile, UndoState, plan};
 use extant_rt::Rt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-fn rt() -> &'static Rt {
+pub(crate) fn rt() -> &'static Rt {
     static RT: OnceLock<Rt> = OnceLock::new();
     RT.get_or_init(|| Rt::real(Default::default()))
 }
 
 /// Some day in 2096, so that no time is in the future.
-const NOW: i64 = 4_000_000_000;
+pub(crate) const NOW: i64 = 4_000_000_000;
 
 /// Plans the repair of a volume in memory.
 pub(crate) fn planned(bytes: &[u8], policy: Policy) -> Result<Plan, String> {
@@ -32,8 +32,18 @@ pub(crate) fn planned(bytes: &[u8], policy: Policy) -> Result<Plan, String> {
 pub(crate) fn applied(bytes: &[u8], plan: &Plan) -> (Vec<u8>, MemDevice) {
     let device = MemDevice::from_bytes(bytes.to_vec());
     let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
-    rt().block_on(plan.apply(&device, &undo)).unwrap().unwrap();
+    rt().block_on(carry_out(plan, &device, &undo)).unwrap().unwrap();
     (device.to_bytes(), undo)
+}
+
+pub(crate) async fn carry_out(plan: &Plan, volume: &dyn Device, undo: &dyn Device) -> Result<(), UndoError> {
+    let mut file = plan.prepare(volume, Target::default(), undo).await?;
+    plan.apply(volume, &mut file, undo).await
+}
+
+/// Undoes a repair; whether there was anything to put back.
+pub(crate) fn undone(volume: &dyn Device, undo: &dyn Device, target: Target) -> Result<bool, UndoError> {
+    rt().block_on(async { UndoFile::read(undo).await?.undo(volume, undo, target).await }).unwrap()
 }
 
 pub(crate) fn steps(plan: &Plan) -> String {
@@ -67,9 +77,9 @@ fn judge(name: &str, bytes: &[u8], image: &std::path::Path) -> Option<String> {
         return Some(format!("{name}: a second check finds\n{}", list(&again)));
     }
     let device = MemDevice::from_bytes(after);
-    let mut file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
+    let file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
     assert_eq!(file.state(), UndoState::Done);
-    rt().block_on(file.undo(&device, &undo)).unwrap().unwrap();
+    assert!(plan.blocks() == 0 || undone(&device, &undo, Target::default()).unwrap());
     (device.to_bytes() != bytes).then(|| format!("{name}: undone, it differs from what it was"))
 }
 
@@ -93,7 +103,7 @@ fn each_damage_is_repaired_and_can_be_undone() {
 }
 
 /// Damage of many kinds at once, in 6 MiB.
-fn wreck(folder: &std::path::Path) -> Vec<u8> {
+pub(crate) fn wreck(folder: &std::path::Path) -> Vec<u8> {
     let image = volume(folder, "wreck", 6 << 10, crate::damage::EXT4);
     debugfs(
         &image,
@@ -168,13 +178,13 @@ fn a_repair_can_be_interrupted_at_every_write() {
         let (volume, undo) =
             (Arc::new(MemDevice::from_bytes(before.clone())), Arc::new(MemDevice::new(undo_bytes)));
         let dying = |inner: &Arc<MemDevice>| Dying { inner: inner.clone(), left: left.clone() };
-        let done = rt().block_on(plan.apply(&dying(&volume), &dying(&undo))).unwrap();
+        let done = rt().block_on(carry_out(&plan, &dying(&volume), &dying(&undo))).unwrap();
         if done.is_ok() {
             assert_eq!(volume.to_bytes(), after);
             break;
         }
         let read = rt().block_on(UndoFile::read(&*undo)).unwrap();
-        let mut file = match read {
+        let file = match read {
             Ok(file) => file,
             Err(error) => {
                 assert!(matches!(error, UndoError::Empty), "{error}");
@@ -185,25 +195,40 @@ fn a_repair_can_be_interrupted_at_every_write() {
         states.push(file.state());
         // Undoing is interrupted, too.
         left.store(cut % 7, Ordering::Relaxed);
-        let _ = rt().block_on(file.undo(&dying(&volume), &dying(&undo))).unwrap();
-        let mut file = rt().block_on(UndoFile::read(&*undo)).unwrap().unwrap();
-        rt().block_on(file.undo(&*volume, &*undo)).unwrap().unwrap();
+        let _ = undone(&dying(&volume), &dying(&undo), Target::default());
+        undone(&*volume, &*undo, Target::default()).unwrap();
         assert!(volume.to_bytes() == before, "cut {cut}: not as before the repair");
+        let file = rt().block_on(UndoFile::read(&*undo)).unwrap().unwrap();
         assert_eq!(file.state(), UndoState::Undone);
     }
     assert!(states.contains(&UndoState::Open));
-    // What changed after the repair is not mixed with what was before.
-    let (mut changed, undo) = applied(&before, &plan);
-    changed[1024 + 0x78] ^= 1;
-    let device = MemDevice::from_bytes(changed.clone());
-    let mut file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
-    let refused = rt().block_on(file.undo(&device, &undo)).unwrap().unwrap_err();
-    assert!(matches!(refused, UndoError::Changed(1)), "{refused}");
-    assert!(device.to_bytes() == changed);
+}
+
+/// mke2fs keeps the beginning of a file of zeros in its inode, and leaves its size. Linux reads
+/// zeros behind it, and e2fsck finds nothing wrong.
+#[test]
+fn a_file_that_is_larger_than_its_inode_keeps_its_size() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = &["-t", "ext4", "-b", "1024", "-O", "inline_data,^has_journal"];
+    let image = volume(folder.path(), "inline", 4 << 10, options);
+    let zeros = folder.path().join("zeros");
+    fs::write(&zeros, [0; 5305]).unwrap();
+    debugfs(&image, &[&format!("write {} zeros", zeros.display())]);
+    let bytes = fs::read(&image).unwrap();
+    let plan = planned(&bytes, Policy::Safe).unwrap();
+    assert!(plan.is_complete(), "{}", list(&plan.after));
+    assert_eq!(plan.steps.iter().map(|step| step.code.as_str()).collect::<Vec<_>>(), ["inline-size"]);
+    fs::write(&image, applied(&bytes, &plan).0).unwrap();
+    assert!(!complains(&e2fsck(&image)));
+    let stat = run("debugfs", &["-R", "stat /zeros", image.to_str().unwrap()]);
+    assert!(stat.contains("Size: 5305"), "{stat}");
 }
 
 /// Volumes of the corpus that this crate does not repair, and why.
-const NOT_REPAIRED: [(&str, &str); 14] = [
+const NOT_REPAIRED: [(&str, &str); 11] = [
     ("f_bad_encryption", "e2fsck clears what is encrypted without a key; the ciphertext is kept"),
     ("f_badcluster", "clusters that break the rules of bigalloc are not moved"),
     ("f_boundscheck", "no copy tells where an inode table is; e2fsck gives up, too"),
@@ -214,9 +239,6 @@ const NOT_REPAIRED: [(&str, &str); 14] = [
     ("f_ea_inode_fast_symlink", "e2fsck is wrong: it takes the target of a short link for block numbers"),
     ("f_ea_inode_self_ref", "data in an inode without room for attributes"),
     ("f_ext_journal", "journals on other devices are not looked at"),
-    ("f_jnl_etb_alloc_fail", "no repair is found; the cause is not known"),
-    ("f_resize_inode_meta_bg", "e2fsck wants block 3584 free; which is right is not known"),
-    ("f_write_ea_no_extra_isize", "data in an inode without extra fields"),
     ("j_recover_fast_commit", "fast commits are replayed by Linux only, and not given up"),
 ];
 
