@@ -1,7 +1,9 @@
 //! The command line. Help, completions and man pages are all made from here.
 
+use crate::check_args::{CheckArgs, UndoArgs};
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TrimArgs};
 use crate::exec_args::{ExecArgs, StageArgs};
+pub(crate) use crate::image_args::ImageArgs;
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
@@ -82,6 +84,7 @@ pub(crate) enum Command {
     Export(ExportArgs),
     Diff(DiffArgs),
     Check(CheckArgs),
+    Undo(UndoArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
     #[command(flatten)]
@@ -112,18 +115,6 @@ pub(crate) enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         directory: PathBuf,
     },
-}
-
-/// How to open an image for reading.
-#[derive(Debug, Default, clap::Args)]
-pub(crate) struct ImageArgs {
-    /// Use the superblock at this byte of the image, such as a backup; the primary one is at 1024
-    #[arg(long, value_name = "BYTE")]
-    pub(crate) superblock: Option<u64>,
-
-    /// Read the volume without replaying its journal
-    #[arg(long)]
-    pub(crate) ignore_journal: bool,
 }
 
 fn place() -> ValueParser {
@@ -610,61 +601,6 @@ pub(crate) struct VolumeArgs {
     /// cannot read volumes with these.
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
     pub(crate) features: Vec<values::Feature>,
-}
-
-/// Find what is wrong with a volume, without writing to it
-///
-/// All structures are checked, those that e2fsck does not look at included: backups, order and
-/// hashes of attributes, access lists, names that occur twice in a directory. With a dirty journal
-/// the volume is checked as replaying it would leave it. Each finding has a code, with the repair
-/// that it asks for; docs/check.md lists them. A volume that is in use can be checked, too, but
-/// contradictions between its structures are only suspected, for it may have changed meanwhile.
-///
-/// The command answers to the name fsck.extant, and to the options of fsck. It does not repair.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Exit codes, as of fsck(8):\n  0  nothing is wrong, or things are suspected only\n  4  something is wrong\n  \
-    8  the volume could not be checked, or not all of it\n  12  something is wrong, and not everything was checked\n  \
-    16  the command line was wrong\n  32  it was interrupted (Ctrl-C)"
-)]
-pub(crate) struct CheckArgs {
-    /// The image or disk
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) image: PathBuf,
-    /// Print JSON: one object with counts and all findings
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print at most this many findings of each class; all are counted
-    #[arg(long, value_name = "COUNT", default_value = "1000")]
-    pub(crate) max_per_class: usize,
-    /// Use at most this much memory, 25M or more, and say so if it is not enough; by default what a
-    /// healthy volume of this size needs
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub(crate) memory: Option<u64>,
-    /// Do not repair (as always)
-    #[arg(short = 'n')]
-    pub(crate) no: bool,
-    /// Check a volume that says it is clean, too (as always)
-    #[arg(short = 'f')]
-    pub(crate) force: bool,
-    /// Repair what is safe (not yet: as -n)
-    #[arg(short = 'p', conflicts_with_all = ["no", "yes"])]
-    pub(crate) preen: bool,
-    /// The same as -p
-    #[arg(short = 'a', conflicts_with_all = ["no", "yes"])]
-    pub(crate) auto: bool,
-    /// Repair everything (not yet: as -n)
-    #[arg(short = 'y', conflicts_with = "no")]
-    pub(crate) yes: bool,
-    #[command(flatten)]
-    pub(crate) open: ImageArgs,
-}
-
-impl CheckArgs {
-    /// Whether repairs were asked for.
-    pub(crate) fn repairs(&self) -> bool {
-        self.preen || self.auto || self.yes
-    }
 }
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean

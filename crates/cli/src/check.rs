@@ -1,15 +1,15 @@
 //! `extant check`, and `fsck.extant`.
 
-use crate::args::CheckArgs;
+use crate::check_args::CheckArgs;
 use crate::failure::{EXIT_CANCELLED, Exit, Failure};
+use crate::findings::{JsonFinding, failure, line};
 use crate::image_path::ImagePath;
-use crate::json::{self, Bytes};
+use crate::json;
 use crate::output::outln;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
 use extant_block::{FileDevice, ForeignLocks};
-use extant_check::{CheckError, Checked, Code, Finding, Incomplete, Options, Spot};
-use extant_fs::quote;
+use extant_check::{Checked, Incomplete, Options};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
@@ -34,18 +34,18 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     if args.memory.is_some_and(|bytes| bytes < MEMORY_MIN) {
         return Err(Failure::Usage(format!("--memory must be at least {}M", MEMORY_MIN >> 20)));
     }
-    if args.repairs() {
-        session.summary("repairs are not there yet; the volume is only checked, as with -n");
+    if args.undo.is_some() && args.policy().is_none() {
+        return Err(Failure::Usage("--undo says where a repair keeps what it changes: add --repair".into()));
     }
     // Once this has succeeded, the claim is given back at once: readers lock nothing.
-    let in_use = FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
-    let device = session.device(&place, Access::Metadata)?;
+    let in_use = args.policy().is_none()
+        && FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
     let progress = Progress::of_steps(session.quiet || args.json);
-    // Nothing is written, so an interrupted check need not be tidied up.
+    // A check need not be tidied up; a repair clears it while it writes.
+    let may_end = Arc::new(AtomicBool::new(true));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let always = Arc::new(AtomicBool::new(true));
-        register_conditional_shutdown(signal, EXIT_CANCELLED.into(), always)
+        register_conditional_shutdown(signal, EXIT_CANCELLED.into(), may_end.clone())
             .map_err(|error| Failure::host(Path::new("signals"), error))?;
     }
     let options = Options {
@@ -59,6 +59,12 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress: Some(progress.to_callback()),
         ..Options::default()
     };
+    if let Some(policy) = args.policy() {
+        let done = crate::repair::run(session, args, policy, options, &may_end);
+        progress.finish();
+        return done;
+    }
+    let device = session.device(&place, Access::Metadata)?;
     let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
     progress.finish();
     let checked = checked.map_err(|error| failure(session, args, error))?;
@@ -90,20 +96,6 @@ fn words(why: Incomplete) -> String {
             format!("blocks are shared between files or directories more than {limit} times")
         }
         _ => "a limit was reached".into(),
-    }
-}
-
-fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
-    match error {
-        CheckError::NoVolume(corrupt) => {
-            session.not_opened(&args.image, args.open.superblock, corrupt.into())
-        }
-        CheckError::Unsupported(feature) => {
-            let error = extant_fs::Error::Unsupported { feature, hint: "" };
-            session.not_opened(&args.image, args.open.superblock, error)
-        }
-        CheckError::World(error) => error.into(),
-        error => Failure::Usage(error.to_string()),
     }
 }
 
@@ -142,43 +134,6 @@ fn print(session: &mut Session, image: &str, checked: &Checked) -> Result<(), Fa
     Ok(())
 }
 
-/// One finding, on one line.
-fn line(finding: &Finding) -> String {
-    let mut text = format!("{}: ", finding.code);
-    let place = place(&finding.spot);
-    text.push_str(&place);
-    if let Some(path) = &finding.path {
-        text.push_str(&format!("{}({})", if place.is_empty() { "" } else { " " }, quote(path)));
-    }
-    if let Some(name) = &finding.name {
-        text.push_str(&format!(", entry {}", quote(name)));
-    }
-    let separator = if place.is_empty() { "" } else { ": " };
-    text.push_str(&format!("{separator}{}", finding.found));
-    if !finding.expected.is_empty() {
-        text.push_str(&format!("; expected {}", finding.expected));
-    }
-    if finding.suspected {
-        text.push_str(" (suspected)");
-    }
-    extant_fs::printable(&text).into_owned()
-}
-
-fn place(spot: &Spot) -> String {
-    let mut parts = Vec::new();
-    let mut add = |what: &str, number: Option<u64>| {
-        if let Some(number) = number {
-            parts.push(format!("{what} {number}"));
-        }
-    };
-    add("group", spot.group.map(u64::from));
-    add("inode", spot.inode.map(u64::from));
-    add("file block", spot.file_block);
-    add("block", spot.block);
-    add("offset", spot.offset.map(u64::from));
-    parts.join(", ")
-}
-
 #[derive(Serialize)]
 struct JsonChecked<'a> {
     clean: bool,
@@ -192,33 +147,6 @@ struct JsonChecked<'a> {
     findings: Vec<JsonFinding<'a>>,
 }
 
-#[derive(Serialize)]
-struct JsonFinding<'a> {
-    code: &'static str,
-    structure: &'static str,
-    severity: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inode: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file_block: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    offset: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<Bytes<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<Bytes<'a>>,
-    found: &'a str,
-    expected: &'a str,
-    suspected: bool,
-    meaning: &'static str,
-    repair: &'static str,
-    lost: &'static str,
-}
-
 impl<'a> JsonChecked<'a> {
     fn new(checked: &'a Checked) -> Self {
         Self {
@@ -230,30 +158,6 @@ impl<'a> JsonChecked<'a> {
             counts: checked.counts.iter().map(|(code, count)| (code.as_str(), *count)).collect(),
             notes: &checked.notes,
             findings: checked.findings.iter().map(JsonFinding::new).collect(),
-        }
-    }
-}
-
-impl<'a> JsonFinding<'a> {
-    fn new(finding: &'a Finding) -> Self {
-        let (code, spot): (Code, &Spot) = (finding.code, &finding.spot);
-        Self {
-            code: code.as_str(),
-            structure: code.structure(),
-            severity: code.severity().to_string(),
-            group: spot.group,
-            inode: spot.inode,
-            block: spot.block,
-            file_block: spot.file_block,
-            offset: spot.offset,
-            path: finding.path.as_deref().map(Bytes),
-            name: finding.name.as_deref().map(Bytes),
-            found: &finding.found,
-            expected: &finding.expected,
-            suspected: finding.suspected,
-            meaning: code.meaning(),
-            repair: code.repair(),
-            lost: code.lost(),
         }
     }
 }

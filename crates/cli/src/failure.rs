@@ -21,12 +21,16 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Done,
+    /// Everything that was wrong has been repaired; a code of fsck(8).
+    Repaired,
     Failed,
     Usage,
     Unsupported,
     Corrupt,
     /// `check` found something; this and the following are codes of fsck(8).
     Findings,
+    /// Something was repaired, and something is left.
+    RepairedSome,
     CheckFailed,
     /// It found something, and did not see everything.
     FindingsIncomplete,
@@ -37,10 +41,11 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Done => 0,
-            Self::Failed => 1,
+            Self::Failed | Self::Repaired => 1,
             Self::Usage => 2,
             Self::Corrupt => 3,
             Self::Unsupported | Self::Findings => 4,
+            Self::RepairedSome => 5,
             Self::CheckFailed => 8,
             Self::FindingsIncomplete => 12,
             Self::CheckUsage => 16,
@@ -211,7 +216,7 @@ impl Failure {
 
     /// The failure for an image that could not be opened for writing.
     pub(crate) fn open_to_change(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
-        let advice = ", which `extant check` looks into and e2fsck -b can repair";
+        let advice = ", which `extant check --repair=all` may put right";
         Self::not_opened(image, part, advice, error)
     }
 

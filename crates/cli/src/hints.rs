@@ -14,8 +14,8 @@ use std::path::Path;
 const ELSEWHERE: [(&[&str], &str); 8] = [
     (
         &["fsck", "e2fsck", "repair", "verify"],
-        "`extant check` finds what is wrong with a volume. Extant cannot repair one yet: run e2fsck -f IMAGE. `extant \
-         recover` replays a journal.",
+        "`extant check` finds what is wrong with a volume, and with --repair puts it right. `extant recover` replays \
+         a journal.",
     ),
     (
         &["resize", "grow", "resize2fs", "expand"],

@@ -6,6 +6,7 @@ mod attendant;
 mod build;
 mod cat;
 mod check;
+mod check_args;
 mod cp;
 mod debug;
 mod df;
@@ -20,9 +21,11 @@ mod exec_stages;
 mod export;
 mod failure;
 mod find;
+mod findings;
 mod globs;
 mod head;
 mod hints;
+mod image_args;
 mod image_path;
 mod info;
 mod json;
@@ -39,12 +42,14 @@ mod parts;
 mod place;
 mod progress;
 mod recover;
+mod repair;
 mod report;
 mod session;
 mod shell;
 mod shrink;
 mod stat;
 mod tree;
+mod undo_file;
 mod values;
 
 use args::{Args, Command};
@@ -95,6 +100,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
         Command::Check(args) => check::run(&mut session, args),
+        Command::Undo(args) => repair::undo(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
         Command::Mount(args) => mount::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),

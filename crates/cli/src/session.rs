@@ -5,7 +5,7 @@ use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
 use crate::parts;
-use extant::{Part, Partition, PlaceError, open_place};
+use extant::{Part, Partition, PlaceError, open_place_at};
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote};
 use extant_rt::Rt;
@@ -55,7 +55,7 @@ impl Session {
             None => Failure::host(&place.image, error),
         };
         Failure::of_split(place)?;
-        self.open_part(&place.image, &self.part, options, ForeignLocks::Honour, failure)
+        Ok(self.open_part(&place.image, &self.part, options, ForeignLocks::Honour, failure)?.0)
     }
 
     /// Opens an existing image, or the part of it that holds the volume, for reading and writing.
@@ -64,7 +64,18 @@ impl Session {
         image: &Path,
         foreign: ForeignLocks,
     ) -> Result<Arc<dyn Device>, Failure> {
-        let options = FileOptions { write: true, direct: false };
+        Ok(self.device_and_place(image, true, foreign)?.0)
+    }
+
+    /// Opens an existing image, or the part of it that holds the volume, for reading and perhaps
+    /// writing; also returns at which byte the part begins.
+    pub(crate) fn device_and_place(
+        &self,
+        image: &Path,
+        write: bool,
+        foreign: ForeignLocks,
+    ) -> Result<(Arc<dyn Device>, u64), Failure> {
+        let options = FileOptions { write, direct: false };
         self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))
     }
 
@@ -77,7 +88,7 @@ impl Session {
         foreign: ForeignLocks,
     ) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write, direct: true };
-        self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))
+        Ok(self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))?.0)
     }
 
     fn open_part(
@@ -87,8 +98,8 @@ impl Session {
         options: FileOptions,
         foreign: ForeignLocks,
         of_host: impl FnOnce(std::io::Error) -> Failure,
-    ) -> Result<Arc<dyn Device>, Failure> {
-        let opened = self.rt.block_on(open_place(&self.rt, image, part, options, foreign))?;
+    ) -> Result<(Arc<dyn Device>, u64), Failure> {
+        let opened = self.rt.block_on(open_place_at(&self.rt, image, part, options, foreign))?;
         opened.map_err(|error| match error {
             PlaceError::Host(error) => of_host(error),
             error => Failure::Place { image: quote(image.as_os_str().as_encoded_bytes()), error },
@@ -99,7 +110,7 @@ impl Session {
     pub(crate) fn partitions(&self, disk: &Path) -> Option<Vec<Partition>> {
         let options = FileOptions { write: false, direct: false };
         let of_host = |error| Failure::host(disk, error);
-        let device = self.open_part(disk, &Part::Whole, options, ForeignLocks::Honour, of_host).ok()?;
+        let (device, _) = self.open_part(disk, &Part::Whole, options, ForeignLocks::Honour, of_host).ok()?;
         self.rt.block_on(extant::partitions(&*device)).ok()?.ok()?
     }
 

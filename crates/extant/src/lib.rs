@@ -75,7 +75,7 @@ pub use file::File;
 pub use inode::Inode;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{AclKind, FileOptions, OpenOptions};
-pub use place::{Part, Partition, PlaceError, is_address, open_place, partitions};
+pub use place::{Part, Partition, PlaceError, is_address, open_place, open_place_at, partitions};
 pub use sys::{NewFile, Special};
 pub use volume::Volume;
 pub use walk::Walk;

@@ -120,6 +120,20 @@ pub async fn open_place(
     options: FileOptions,
     foreign: ForeignLocks,
 ) -> Result<Arc<dyn Device>, PlaceError> {
+    Ok(open_place_at(rt, image, part, options, foreign).await?.0)
+}
+
+/// Like [`open_place`]; also returns at which byte of the image, device or export the part begins.
+///
+/// # Errors
+/// As [`open_place`].
+pub async fn open_place_at(
+    rt: &Rt,
+    image: &Path,
+    part: &Part,
+    options: FileOptions,
+    foreign: ForeignLocks,
+) -> Result<(Arc<dyn Device>, u64), PlaceError> {
     if is_address(image) {
         let target: NbdTarget = image.to_string_lossy().parse()?;
         let nbd = NbdOptions { read_only: !options.write, ..NbdOptions::default() };
@@ -132,7 +146,7 @@ pub async fn open_place(
         Ok(Arc::new(device.driven_by(rt)))
     };
     if *part == Part::Whole {
-        return open(options);
+        return Ok((open(options)?, 0));
     }
     // Where the part begins decides whether it can be read past the host's page cache.
     let cached = open(FileOptions { direct: false, ..options })?;
@@ -199,13 +213,13 @@ impl Range {
         }
     }
 
-    fn on(self, device: Arc<dyn Device>) -> Result<Arc<dyn Device>, PlaceError> {
+    fn on(self, device: Arc<dyn Device>) -> Result<(Arc<dyn Device>, u64), PlaceError> {
         if self.whole {
-            return Ok(device);
+            return Ok((device, 0));
         }
         let name = device.limits().name.clone();
         let start = Sector::containing(self.start);
         let part = extant_block::Part { device, start, sectors: self.bytes / Sector::BYTES };
-        Ok(Arc::new(Linear::new(&name, vec![part])?))
+        Ok((Arc::new(Linear::new(&name, vec![part])?), self.start))
     }
 }

@@ -1,6 +1,6 @@
 //! `extant check`: output, exit codes, and that it writes nothing.
 
-use crate::testbed::{Ran, debugfs, extant, have, mke2fs, mounted};
+use crate::testbed::{Ran, debugfs, extant, have, mke2fs, mounted, place};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -49,6 +49,99 @@ fn a_check_reports_by_code_and_writes_nothing() {
 }
 
 #[test]
+fn a_repair_is_written_behind_an_undo_file() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    volume(&image);
+    debugfs(&image, &["sif /name links_count 7".into()]);
+    let damaged = fs::read(&image).unwrap();
+    // A dry run wants no right to write.
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o444)).unwrap();
+    for dry in
+        [&["check", "--repair", "--dry-run", arg(&image)][..], &["check", "-p", "--dry-run", arg(&image)]]
+    {
+        let dry = extant(dry);
+        let text = String::from_utf8(dry.stdout).unwrap();
+        assert_eq!(dry.code, Some(4), "{}", dry.stderr);
+        assert_eq!(text, "link-count: inode 12 (/name): i_links_count is 7: recount it\n");
+    }
+    assert_eq!(fs::read(&image).unwrap(), damaged);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "an image and a file");
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o644)).unwrap();
+
+    let repaired = extant(["check", "--repair", arg(&image)]);
+    assert_eq!(repaired.code, Some(1), "{}", repaired.stderr);
+    assert_eq!(extant(["check", arg(&image)]).code, Some(0));
+    let after = fs::read(&image).unwrap();
+    let undo = folder.path().join("image.extant-undo");
+    assert_eq!(undo.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let back = extant(["undo", arg(&undo), arg(&image)]);
+    assert_eq!(back.code, Some(0), "{}", back.stderr);
+    assert_eq!(fs::read(&image).unwrap(), damaged);
+    let back = extant(["undo", arg(&undo), arg(&image)]);
+    assert_eq!(back.code, Some(0), "{}", back.stderr);
+    assert_eq!(fs::read(&image).unwrap(), damaged);
+
+    // A second repair keeps the first one's file, and does not take one that is there.
+    let refused = extant(["check", "--repair", "--undo", arg(&undo), arg(&image)]);
+    assert!(refused.code == Some(8) && refused.stderr.contains("name a new file"), "{}", refused.stderr);
+    let json = extant(["check", "-y", "--json", arg(&image)]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let second = folder.path().join("image.extant-undo.1");
+    assert_eq!((&json["written"], &json["undo"]), (&true.into(), &arg(&second).into()));
+    assert_eq!(json["repairs"][0]["code"], "link-count");
+    assert_eq!(fs::read(&image).unwrap(), after);
+
+    // What was changed since then is kept, and another volume is left alone.
+    extant(["mkdir", &place(&image, "/new")]).clean();
+    let changed = fs::read(&image).unwrap();
+    let other = folder.path().join("other");
+    volume(&other);
+    for (image, why) in [(&image, "was changed after the repair"), (&other, "another volume: its UUID")] {
+        let before = fs::read(image).unwrap();
+        let refused = extant(["undo", arg(&second), arg(image)]);
+        assert!(refused.code == Some(1) && refused.stderr.contains(why), "{}", refused.stderr);
+        assert_eq!(fs::read(image).unwrap(), before);
+    }
+    assert_eq!(fs::read(&image).unwrap(), changed);
+}
+
+#[test]
+fn a_repair_says_what_it_leaves() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    volume(&image);
+    // No repair gives names new hashes.
+    debugfs(&image, &["ssv hash_seed null".into()]);
+    let left = extant(["check", "-y", arg(&image)]);
+    assert_eq!(left.code, Some(4), "{}", left.stderr);
+    debugfs(&image, &["sif /name links_count 7".into()]);
+    let some = extant(["check", "-p", arg(&image)]);
+    assert_eq!(some.code, Some(5), "{}", some.stderr);
+
+    // What loses something is not safe.
+    debugfs(&image, &["clri /name".into()]);
+    let damaged = fs::read(&image).unwrap();
+    let refused = extant(["check", "-a", arg(&image)]);
+    assert!(refused.code == Some(4) && refused.stderr.contains("nothing was written"), "{}", refused.stderr);
+    // A repair is of the whole volume, with its journal.
+    for repair in ["-p", "-a", "-y", "--repair", "--dry-run"] {
+        for (option, value) in [("--superblock", "8193K"), ("--ignore-journal", "-f")] {
+            let refused = extant(["check", repair, option, value, arg(&image)]);
+            assert_eq!(refused.code, Some(16), "{repair} {option}: {}", refused.stderr);
+        }
+    }
+    assert_eq!(extant(["check", "--undo", "x", arg(&image)]).code, Some(16));
+    assert_eq!(fs::read(&image).unwrap(), damaged);
+}
+
+#[test]
 fn it_answers_to_fsck() {
     if !have("mke2fs") || !have("debugfs") {
         return;
@@ -64,7 +157,7 @@ fn it_answers_to_fsck() {
     for repair in ["-p", "-a", "-y"] {
         let ran = fsck(&["-f", repair, arg(&image)]);
         assert_eq!(ran.code, Some(0));
-        assert!(ran.stderr.contains("repairs are not there yet"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("nothing to repair"), "{}", ran.stderr);
     }
     assert_eq!(fsck(&["--nonsense"]).code, Some(16));
     assert_eq!(fsck(&["-n", "-y", arg(&image)]).code, Some(16));
