@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Major and minor number.
-type DeviceNumber = (u32, u32);
+pub(super) type DeviceNumber = (u32, u32);
 
 /// Something that holds bytes: a file or a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Extent {
     }
 }
 
-fn number(raw: u64) -> DeviceNumber {
+pub(super) fn number(raw: u64) -> DeviceNumber {
     (rustix::fs::major(raw), rustix::fs::minor(raw))
 }
 

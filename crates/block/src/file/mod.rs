@@ -9,6 +9,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod users;
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use extant_rt::{Driver, DriverHandle, Rt};
@@ -82,10 +83,11 @@ impl FileDevice {
     ///
     /// # Errors
     /// For writing, whatever the host's kernel has mounted or attached to a loop device, under any
-    /// name, is refused as busy; a block device only after a second.
+    /// name, is refused as busy; a block device only after a second, with what uses it.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
         // Opening a FIFO would wait for its other end.
-        let kind = check_kind(&rustix::fs::stat(path)?)?;
+        let stat = rustix::fs::stat(path)?;
+        let kind = check_kind(&stat)?;
         let access = match (options.write, kind) {
             (false, _) => OFlags::RDONLY,
             // Fails while it is mounted or claimed (open(2)).
@@ -94,7 +96,8 @@ impl FileDevice {
         };
         let open = || rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
         let fd = match access.contains(OFlags::EXCL) {
-            true => busy::wait_for_claim(open)?,
+            true => busy::wait_for_claim(open)
+                .map_err(|errno| users::error_of(errno, loops::number(stat.st_rdev)))?,
             false => open()?,
         };
         Self::from_fd(fd, path, options)
@@ -115,7 +118,9 @@ impl FileDevice {
         let open = |access| rustix::fs::open(path, flags | access, Mode::empty());
         let own = match kind {
             FileType::BlockDevice => match busy::wait_for_claim(|| open(OFlags::RDONLY | OFlags::EXCL)) {
-                Err(rustix::io::Errno::BUSY) => return Err(rustix::io::Errno::BUSY.into()),
+                Err(errno @ rustix::io::Errno::BUSY) => {
+                    return Err(users::error_of(errno, loops::number(stat.st_rdev)));
+                }
                 own => own,
             },
             // Some file systems grant exclusive locks only to those who may write.
