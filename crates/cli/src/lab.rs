@@ -74,7 +74,8 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 words.join(" ")
             ))),
         },
-        LabCommand::List(args) => Ok(command::list(&args.folder, out)?),
+        LabCommand::List(args) => Ok(command::list(args.folder.as_deref(), out)?),
+        LabCommand::Show(args) => Ok(command::show(&args.name, out)?),
         LabCommand::Check(args) => Ok(command::check(&args.folders, args.update, out)?),
         LabCommand::Sweep(_) => unreachable!("it has begun already"),
         LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),

@@ -2,7 +2,8 @@
 
 use crate::values;
 use clap::ValueHint;
-use extant_history::{Choice, MakeDirtyControl, MakeElevator, MakePass};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
+use extant_history::{Choice, Kind, MakeDirtyControl, MakeElevator, MakePass, Named};
 use extant_lab::report::Format;
 use extant_lab::setup::Axis;
 use extant_lab::{FileSystem, Memory, Setting, VolumeSpec};
@@ -16,6 +17,8 @@ pub(crate) enum LabCommand {
     /// List machines, I/O schedulers, controllers of dirty memory, and all keys and options with
     /// their ranges and defaults
     List(ListArgs),
+    /// Print the file of a machine, or what an I/O scheduler, a controller or a key means
+    Show(ShowArgs),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
     /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in
@@ -34,12 +37,14 @@ pub(crate) enum LabCommand {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = extant_lab::command::keys())]
 pub(crate) struct RunArgs {
-    /// Machine model (TOML) to run on; without it, jobs run on real files
-    #[arg(long, value_name = "FILE")]
+    /// Machine to run on: a name of `lab list` or a model's file (TOML); without it, jobs run on
+    /// real files
+    #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<PathBuf>,
     /// I/O scheduler of the modelled machine's disks [default: none]
-    #[arg(long, value_name = "NAME", requires = "machine")]
+    #[arg(long, value_name = "NAME", requires = "machine", value_parser = policy::<MakeElevator>())]
     pub(crate) elevator: Option<Choice<MakeElevator>>,
     /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O
     /// scheduler; the report names it]
@@ -98,10 +103,10 @@ pub(crate) struct MemoryArgs {
     #[arg(long = "dirty-background", value_name = "SIZE", value_parser = values::size)]
     pub(crate) dirty_background_bytes: Option<u64>,
     /// Controller of dirty memory [default: extant]
-    #[arg(long = "dirty-control", value_name = "NAME")]
+    #[arg(long = "dirty-control", value_name = "NAME", value_parser = policy::<MakeDirtyControl>())]
     pub(crate) dirty_control: Option<Choice<MakeDirtyControl>>,
     /// How a pass of write-back goes over a file's dirty pages [default: extant]
-    #[arg(long = "write-back-pass", value_name = "NAME")]
+    #[arg(long = "write-back-pass", value_name = "NAME", value_parser = policy::<MakePass>())]
     pub(crate) pass: Option<Choice<MakePass>>,
 }
 
@@ -116,6 +121,14 @@ impl MemoryArgs {
             pass: self.pass,
         }
     }
+}
+
+/// A policy by name; help lists all.
+fn policy<F: Kind + Copy + Send + Sync>() -> ValueParser {
+    let shown = |policy: &'static Named<F>| PossibleValue::new(policy.name).help(policy.about);
+    let unlisted = F::UNLISTED.iter().map(|policy| PossibleValue::new(policy.name).hide(true));
+    let values: Vec<PossibleValue> = F::TABLE.iter().map(shown).chain(unlisted).collect();
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Choice<F>>()).into()
 }
 
 /// The smallest volume: room for a journal and some groups.
@@ -138,9 +151,15 @@ fn volume(text: &str) -> Result<VolumeSpec, String> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Folder with the machines
-    #[arg(default_value = "machines", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
-    pub(crate) folder: PathBuf,
+    /// Folder with machines of your own [default: list those that are built in]
+    #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// A name of `lab list`, such as cfq-2013
+    pub(crate) name: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -162,17 +181,17 @@ pub(crate) struct SweepArgs {
     /// Seeds, such as 1,2,3 or 1-10 [default: the experiment's, or 1]
     #[arg(long, value_name = "SEEDS", value_parser = seeds)]
     pub(crate) seeds: Option<Seeds>,
-    /// Machine model (TOML) that jobs run on
-    #[arg(long, value_name = "FILE")]
+    /// Machine that jobs run on: a name of `lab list` or a model's file (TOML)
+    #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<PathBuf>,
     /// I/O schedulers for jobs, such as none,mq-deadline
-    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',')]
+    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',', value_parser = policy::<MakeElevator>())]
     pub(crate) elevators: Vec<Choice<MakeElevator>>,
     /// Requests of the queue (nr_requests), for jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) requests: Option<u64>,
     /// Controllers of dirty memory for jobs, such as linux-3.1,extant
-    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',')]
+    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',', value_parser = policy::<MakeDirtyControl>())]
     pub(crate) controls: Vec<Choice<MakeDirtyControl>>,
     /// Make a volume on each modelled disk for the jobs' files, as `lab run` does
     #[arg(long, value_name = "FS[:SIZE]", value_parser = volume, requires = "machine")]

@@ -129,6 +129,9 @@ pub enum LabError {
     /// A file could not be read or written.
     #[error("{0}: {1}")]
     File(String, String),
+    /// A name that nothing has.
+    #[error("no machine, policy or key is named {0}; extant lab list shows all")]
+    Unknown(String),
     /// An experiment's table differs from the expected one.
     #[error(
         "{file}:{line}: expected \"{expected}\", got \"{got}\"; if that is intended, run it again with --update and commit it"
@@ -285,12 +288,29 @@ pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> 
     print(out, &compare_columns(&columns, &JobFigure::ALL)?)
 }
 
-/// Prints the machines in a folder, the policies, and all keys and options.
+/// Prints the machines in a folder or those that are built in, the policies, and all keys and
+/// options.
 ///
 /// # Errors
 /// A machine in the folder was refused.
-pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
+pub fn list(machines: Option<&Path>, out: &mut dyn Write) -> Result<(), LabError> {
     print(out, &crate::report::list(machines)?)
+}
+
+/// Prints what has a name: the file of a machine that is built in, or what a policy or a key means.
+///
+/// # Errors
+/// Nothing has it.
+pub fn show(name: &str, out: &mut dyn Write) -> Result<(), LabError> {
+    match crate::report::show(name) {
+        Some(shown) => print(out, &shown),
+        None => Err(LabError::Unknown(name.escape_debug().to_string())),
+    }
+}
+
+/// The keys of a machine's file, each with its unit, range, default and meaning.
+pub fn keys() -> String {
+    crate::report::keys()
 }
 
 /// Prints a summary of a trace, and draws it if asked.

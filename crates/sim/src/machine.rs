@@ -268,7 +268,7 @@ impl Machine {
     pub fn load_with(path: &Path, settings: &[Setting]) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         let refused =
-            |problem: String| ModelError { file: file.clone(), line: 0, key: "(file)".into(), problem };
+            |problem: String| ModelError { file: file.clone(), line: 0, key: String::new(), problem };
         let mut text = String::new();
         let source = std::fs::File::open(path).map_err(|error| refused(error.to_string()))?;
         source
@@ -278,10 +278,19 @@ impl Machine {
         if text.len() as u64 > MOST_FILE_BYTES {
             return Err(refused(format!("longer than {MOST_FILE_BYTES} bytes is no machine")));
         }
+        Self::parse_with(&file, &text, settings)
+    }
+
+    /// Like [`Self::parse`], with some of the keys overridden by `settings`.
+    ///
+    /// # Errors
+    /// As [`Machine::load_with`].
+    pub fn parse_with(file: &str, text: &str, settings: &[Setting]) -> Result<Self, ModelError> {
+        let mut text = text.to_owned();
         for setting in settings {
-            text = setting.apply(&file, &text)?;
+            text = setting.apply(file, &text)?;
         }
-        Self::parse(&file, &text)
+        Self::parse(file, &text)
     }
 
     /// Parses a model; `file` is used in error messages.

@@ -7,16 +7,25 @@ use toml::de::{DeInteger, DeTable, DeValue};
 
 /// Why a machine model was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {key}: {problem}")]
+#[error("{file}{}{}: {problem}", of_line(*.line), of_key(.key))]
 pub struct ModelError {
     /// The file's name.
     pub file: String,
-    /// The line, counted from 1; for a missing key, its table's line.
+    /// The line, counted from 1; for a missing key, its table's line. 0 if the problem is in no
+    /// line.
     pub line: usize,
-    /// The key, prefixed with its table's name.
+    /// The key, prefixed with its table's name; empty if the problem is that of the file.
     pub key: String,
     /// What is wrong, and what was expected.
     pub problem: String,
+}
+
+fn of_line(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
+}
+
+fn of_key(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(": {key}") }
 }
 
 /// An hour, the longest time in a model. Longer ones are typing errors, and sums of shorter ones do

@@ -77,9 +77,16 @@ fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
         format!("{folder}: an experiment stands alone and last; put options such as --workload before it")
     );
     let error = refused(&["run", "--elevator", "lift", "--name=a"]);
-    assert!(error.contains("there are none, mq-deadline, anticipatory, cfq, "), "{error}");
+    assert!(error.contains("possible values: none, mq-deadline, anticipatory, cfq, "), "{error}");
     let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
-    assert!(error.contains("--machine <FILE>"), "{error}");
+    assert!(error.contains("--machine <NAME|FILE>"), "{error}");
+    let error = refused(&["run", "--machine", "cfq-2031", "--name=a", "--rw=read", "--size=1m"]);
+    assert!(
+        error.starts_with("cfq-2031: no such file, and no machine of this name; there are altix-2006, "),
+        "{error}"
+    );
+    let error = refused(&["run", "--machine", "none/x.toml", "--name=a", "--rw=read", "--size=1m"]);
+    assert!(error.starts_with("none/x.toml: No such file"), "{error}");
     let error = refused(&["run", "--name=a", "--rw=read", "--prio=0", "--filename=/nonexistent/f"]);
     assert_eq!(
         error,
@@ -184,6 +191,30 @@ fn jobs_count_as_fio_counts() {
             [&theirs, &ours].map(|result| result["jobs"][0]["iodepth_level"][depth].as_f64().unwrap());
         assert!((theirs - ours).abs() < 1.0, "{depth}: {ours} is not {theirs}");
     }
+}
+
+#[test]
+fn machines_policies_and_keys_are_known_by_name() {
+    let shown = lab(&["show", "nvme-2017"]).unwrap();
+    assert_eq!(shown, std::fs::read_to_string(root().join("machines/nvme-2017.toml")).unwrap());
+    assert!(lab(&["show", "mq-deadline"]).unwrap().contains("--elevator"));
+    assert!(lab(&["show", "nothing"]).unwrap_err().contains("extant lab list shows all"));
+    assert!(lab(&["list"]).unwrap().contains("nvme-2017"));
+    let jobs = ["--name=a", "--rw=randread", "--size=1m", "--io_size=64k"];
+    let by_name = lab(&[&["run", "--machine", "nvme-2017"], &jobs[..]].concat()).unwrap();
+    let file = root().join("machines/nvme-2017.toml");
+    let by_file = lab(&[&["run", "--machine", file.to_str().unwrap()], &jobs[..]].concat()).unwrap();
+    assert_eq!(by_name, by_file);
+    // What there is to choose from is in the help.
+    let help = lab(&["run", "--help"]).unwrap();
+    for named in ["mq-deadline", "linux-3.1", "dirty_expire_centisecs", "10 ms; 1 to 360000"] {
+        assert!(help.contains(named), "{named}: {help}");
+    }
+    // What README names is there.
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let words = readme.split([' ', '\n', '"']);
+    let files = words.filter(|word| word.ends_with(".fio"));
+    assert!(files.map(|file| assert!(root().join(file).is_file(), "{file}")).count() > 1);
 }
 
 #[test]

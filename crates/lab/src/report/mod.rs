@@ -17,7 +17,7 @@ pub use fio_json::fio_json;
 pub use fio_terse::fio_terse;
 pub use fio_text::fio_text;
 pub(crate) use folder::write_folder;
-pub(crate) use names_list::list;
+pub(crate) use names_list::{keys, list, show};
 pub use side_by_side::{Column, CompareError, JobFigure, compare};
 pub use text_table::Format;
 pub(crate) use text_table::{TableRow, table};

@@ -1,5 +1,6 @@
 //! Lists the names and keys that describe a run.
 
+use crate::setup::built_in;
 use crate::workload::fio;
 use extant_rt::CostTable;
 use extant_sim::keys::{KEYS, Key, UNMODELLED};
@@ -21,44 +22,28 @@ pub(crate) fn cost_tables() -> [&'static CostTable; 8] {
     ]
 }
 
-/// Lists a folder's machines, the policies by kind, the keys of a machine's file, and fio's
-/// options.
+/// Lists the machines of a folder or those that are built in, the policies by kind, the keys of a
+/// machine's file, and fio's options.
 ///
 /// # Errors
 /// If a machine in the folder is refused.
-pub(crate) fn list(machines: &Path) -> Result<String, ModelError> {
+pub(crate) fn list(machines: Option<&Path>) -> Result<String, ModelError> {
     let mut out = String::new();
-    let mut files: Vec<_> = std::fs::read_dir(machines)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
-        .unwrap_or_default();
-    files.retain(|path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "toml"));
-    files.sort();
-    heading(&mut out, &format!("Machines in {} (--machine)", machines.display()));
-    for file in &files {
-        let machine = Machine::load(file)?;
-        let disks: Vec<String> =
-            machine.disks.iter().map(|disk| format!("{} x{}", disk.name, disk.count)).collect();
-        let disks = if disks.is_empty() { "no disks".to_owned() } else { disks.join(", ") };
-        line(&mut out, &file.display().to_string(), &format!("{} ({disks})", machine.name));
+    match machines {
+        Some(folder) => in_folder(&mut out, folder)?,
+        None => {
+            heading(&mut out, "Machines (--machine NAME; lab show NAME prints its file)");
+            for (name, text) in built_in::MACHINES {
+                machine(&mut out, name, &Machine::parse(name, text)?);
+            }
+        }
     }
-    if files.is_empty() {
-        let _ = writeln!(out, "  none; name the folder that has them: extant lab list FOLDER");
+    for (title, policies) in policies() {
+        heading(&mut out, title);
+        policies.iter().for_each(|(name, about)| line(&mut out, name, about));
     }
-    named(
-        &mut out,
-        "I/O schedulers (--elevator)",
-        extant_history::ELEVATORS.iter().map(|p| (p.name, p.about)),
-    );
-    let all = extant_history::DIRTY_CONTROLS.iter().chain(&extant_history::OTHER_DIRTY_CONTROLS);
-    let controls = all.map(|p| (p.name, p.about));
-    named(&mut out, "Controllers of dirty memory (--dirty-control)", controls);
-    let passes = extant_history::PASSES.iter().map(|p| (p.name, p.about));
-    named(&mut out, "Passes of write-back (--write-back-pass)", passes);
-    let allocators = extant_history::ALLOCATORS.iter().map(|p| (p.name, p.about));
-    named(&mut out, "Allocators (allocator of an experiment's row)", allocators);
-    let direct = extant_history::DIRECT_IO.iter().map(|p| (p.name, p.about));
-    named(&mut out, "Direct I/O (direct_io of an experiment's row)", direct);
-    keys(&mut out);
+    out.push('\n');
+    out.push_str(&keys());
     heading(
         &mut out,
         "Prices of work: nanoseconds for each unit, with up to three decimals; in [costs], where a run charges for it",
@@ -75,9 +60,78 @@ pub(crate) fn list(machines: &Path) -> Result<String, ModelError> {
     Ok(out)
 }
 
-fn keys(out: &mut String) {
+/// What there is of this name: a machine's file, policies, or keys of a machine's file. `None` if
+/// there is nothing.
+pub(crate) fn show(name: &str) -> Option<String> {
+    if let Some(text) = built_in::machine(name) {
+        return Some(text.to_owned());
+    }
+    let mut out = String::new();
+    for (title, policies) in policies() {
+        for (_, about) in policies.iter().filter(|(known, _)| *known == name) {
+            heading(&mut out, title);
+            line(&mut out, name, about);
+        }
+    }
+    for key in KEYS.iter().filter(|key| key.key == name) {
+        heading(&mut out, &format!("Key of a machine's file, in [{}]", key.table));
+        line(&mut out, name, &described(key));
+    }
+    Some(out).filter(|out| !out.is_empty())
+}
+
+/// Policies by kind: a heading, and their names and meanings.
+fn policies() -> [(&'static str, Vec<(&'static str, &'static str)>); 5] {
+    let controls = extant_history::DIRTY_CONTROLS.iter().chain(&extant_history::OTHER_DIRTY_CONTROLS);
+    [
+        (
+            "I/O schedulers (--elevator)",
+            extant_history::ELEVATORS.iter().map(|p| (p.name, p.about)).collect(),
+        ),
+        ("Controllers of dirty memory (--dirty-control)", controls.map(|p| (p.name, p.about)).collect()),
+        (
+            "Passes of write-back (--write-back-pass)",
+            extant_history::PASSES.iter().map(|p| (p.name, p.about)).collect(),
+        ),
+        (
+            "Allocators (allocator of an experiment's row)",
+            extant_history::ALLOCATORS.iter().map(|p| (p.name, p.about)).collect(),
+        ),
+        (
+            "Direct I/O (direct_io of an experiment's row)",
+            extant_history::DIRECT_IO.iter().map(|p| (p.name, p.about)).collect(),
+        ),
+    ]
+}
+
+fn machine(out: &mut String, name: &str, machine: &Machine) {
+    let disks: Vec<String> =
+        machine.disks.iter().map(|disk| format!("{} x{}", disk.name, disk.count)).collect();
+    let disks = if disks.is_empty() { "no disks, so no jobs".to_owned() } else { disks.join(", ") };
+    line(out, name, &format!("{} ({disks})", machine.name));
+}
+
+fn in_folder(out: &mut String, machines: &Path) -> Result<(), ModelError> {
+    let mut files: Vec<_> = std::fs::read_dir(machines)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    files.retain(|path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    heading(out, &format!("Machines in {} (--machine)", machines.display()));
+    for file in &files {
+        machine(out, &file.display().to_string(), &Machine::load(file)?);
+    }
+    if files.is_empty() {
+        let _ = writeln!(out, "  none");
+    }
+    Ok(())
+}
+
+/// The keys of a machine's file.
+pub(crate) fn keys() -> String {
+    let mut out = String::new();
     heading(
-        out,
+        &mut out,
         "Keys of a machine's file (--set KEY=VALUE, or TABLE.KEY=VALUE): unit; range; default; meaning, with the kernel's name",
     );
     let mut table = "";
@@ -86,15 +140,21 @@ fn keys(out: &mut String) {
             table = key.table;
             let _ = writeln!(out, "  [{table}]");
         }
-        let Key { unit, about, .. } = key;
-        let range = match key.bounds {
-            Some((least, most)) if most >= i64::MAX as u64 => format!("{least} and more"),
-            Some((least, most)) => format!("{least} to {most}"),
-            None => "see the meaning".to_owned(),
-        };
-        let default = key.default.unwrap_or("none: the file must have it");
-        line(out, key.key, &format!("{unit}; {range}; {default}; {about}"));
+        line(&mut out, key.key, &described(key));
     }
+    out
+}
+
+/// Unit, range, default and meaning of a key.
+fn described(key: &Key) -> String {
+    let Key { unit, about, .. } = key;
+    let range = match key.bounds {
+        Some((least, most)) if most >= i64::MAX as u64 => format!("{least} and more"),
+        Some((least, most)) => format!("{least} to {most}"),
+        None => "see the meaning".to_owned(),
+    };
+    let default = key.default.unwrap_or("none: the file must have it");
+    format!("{unit}; {range}; {default}; {about}")
 }
 
 fn heading(out: &mut String, title: &str) {
@@ -104,11 +164,6 @@ fn heading(out: &mut String, title: &str) {
 
 fn line(out: &mut String, name: &str, about: &str) {
     let _ = writeln!(out, "  {name:<28} {about}");
-}
-
-fn named<'a>(out: &mut String, title: &str, policies: impl Iterator<Item = (&'a str, &'a str)>) {
-    heading(out, title);
-    policies.for_each(|(name, about)| line(out, name, about));
 }
 
 #[cfg(test)]
@@ -122,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_key_of_every_machine_is_listed() {
-        let shown = list(&machines()).unwrap();
+        let shown = list(Some(&machines())).unwrap();
         let costs: Vec<&str> = cost_tables().iter().flat_map(|table| table.keys.iter().copied()).collect();
         for entry in std::fs::read_dir(machines()).unwrap() {
             let path = entry.unwrap().path();
@@ -145,6 +200,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_listed_is_shown_by_name() {
+        let listed = list(None).unwrap();
+        for name in ["cfq-2013", "mq-deadline", "dirty_expire_centisecs", "linux-3.1"] {
+            assert!(listed.contains(name), "{name}");
+            assert!(
+                show(name).is_some_and(|shown| shown.contains(name) || shown.contains("[processors]")),
+                "{name}"
+            );
+        }
+        assert_eq!(show("nothing"), None);
     }
 
     /// The listed bounds are those that the parser enforces.

@@ -234,7 +234,25 @@ pub fn compare(columns: &[Column], figures: &[JobFigure]) -> Result<String, Comp
             let _ = writeln!(out, "{}: {}", name.escape_debug(), figure.name());
         }
     }
+    let marks: Vec<&str> =
+        MARKS.iter().filter(|(mark, _)| is_used(&out, mark)).map(|(_, means)| *means).collect();
+    if !marks.is_empty() {
+        let _ = writeln!(out, "{}", marks.join("; "));
+    }
     Ok(out + &notes)
+}
+
+/// What the marks mean.
+const MARKS: [(&str, &str); 3] = [
+    ("***", "***: more than three standard errors apart, by chance once in 370 times"),
+    ("**", "**: more than two, by chance once in 22 times"),
+    ("~", "~: within two standard errors, so perhaps chance"),
+];
+
+/// Whether a table has a mark as one of its cells, behind a percentage.
+fn is_used(table: &str, mark: &str) -> bool {
+    let cells: Vec<&str> = table.split_ascii_whitespace().collect();
+    cells.windows(2).any(|pair| pair[1] == mark && (pair[0].ends_with('%') || pair[0] == "-"))
 }
 
 #[cfg(test)]
@@ -262,6 +280,7 @@ mod tests {
             "one run says nothing of its rate"
         );
         assert_eq!(cells(lines[2])[..4], ["2000.0", "-50.0%", "***", "1000.0"]);
+        assert_eq!(lines[3..], [MARKS[0].1], "what is used is explained");
         // With several runs, their own spread decides.
         let runs = |rates: [f64; 3]| rates.map(|iops| result(iops, 1e6, 0.0)).to_vec();
         let [one, two, far] = [[100.0, 110.0, 90.0], [104.0, 95.0, 108.0], [200.0, 201.0, 199.0]];

@@ -1,10 +1,12 @@
 //! Machine models for runs of the lab.
 
+use super::built_in;
 use extant_rt::CostTable;
 use extant_sim::{Machine, ModelError, Setting};
 use std::path::Path;
 
-/// Reads a machine's model, overriding some of its keys.
+/// Reads a machine's model, overriding some of its keys. `path` is a file, or the name of a machine
+/// that is built in.
 ///
 /// The model must price all work that a run charges for.
 ///
@@ -29,7 +31,15 @@ pub(crate) fn load_for(
         extant_cache::Cost::table(),
         crate::cost::Cost::table(),
     ];
-    let machine = Machine::load_with(path, settings)?;
+    let machine = match built_in::name(path).map(|name| (name, built_in::machine(name))) {
+        Some((name, Some(text))) => Machine::parse_with(name, text, settings)?,
+        Some((name, None)) => {
+            let problem =
+                format!("no such file, and no machine of this name; there are {}", built_in::names());
+            return Err(ModelError { file: name.to_owned(), line: 0, key: String::new(), problem });
+        }
+        None => Machine::load_with(path, settings)?,
+    };
     machine.check_costs(&charged)?;
     machine.check_costs(more)?;
     Ok(machine)

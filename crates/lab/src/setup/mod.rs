@@ -8,6 +8,7 @@
 //! policies instead of names, and no fault.
 
 mod axis;
+pub(crate) mod built_in;
 mod check;
 mod constants;
 mod errors;
