@@ -653,11 +653,12 @@ pub(crate) struct ShrinkArgs {
 ///
 /// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp),
 /// df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy;
-/// help explains each. Paths begin at the working directory. The tab key completes commands and
-/// paths, the arrow keys find earlier lines, also those of earlier sessions: the newest 1,000 are
-/// in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable by their user only.
-/// A line that begins with a space is not kept, and a place that cannot be written costs the
-/// history only. Each change is durable when the next prompt appears.
+/// help explains each. Paths begin at the working directory. `| COMMAND` gives the output of a line
+/// to a command of the host, `> FILE` and `>> FILE` write it into a file of the host. The tab key
+/// completes commands and paths, the arrow keys find earlier lines, also those of earlier sessions:
+/// the newest 1,000 are in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable
+/// by their user only. A line that begins with a space is not kept, and a place that cannot be
+/// written costs the history only. Each change is durable when the next prompt appears.
 ///
 /// Where standard input is no terminal, its lines are the commands, the first that fails ends the
 /// shell with its exit code, and the changes are one batch.

@@ -16,6 +16,11 @@ impl Output {
         Self { to }
     }
 
+    /// Writes to a file or pipe instead.
+    pub(crate) fn to(file: File) -> Self {
+        Self { to: Ok(BufWriter::with_capacity(256 << 10, file)) }
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.as_write()?.write_all(bytes).map_err(Failure::stdout)
     }

@@ -6,6 +6,7 @@
 mod arguments;
 mod history;
 mod prompt;
+mod redirect;
 
 use crate::args::{CatArgs, CpArgs, ImageArgs, LsArgs, ShellArgs, StatArgs, TreeArgs};
 use crate::edit::{self, Edit, words};
@@ -134,6 +135,20 @@ impl<'a> Shell<'a> {
     }
 
     fn line(&mut self, line: &[u8]) -> Result<ControlFlow<()>, Failure> {
+        let (line, goal) = redirect::parted(line).map_err(|what| Failure::Usage(what.into()))?;
+        let Some((output, elsewhere)) = goal.open(&self.image)? else { return self.own_line(line) };
+        self.session.out.flush()?;
+        let own = std::mem::replace(&mut self.session.out, output);
+        let done = self.own_line(line);
+        let flushed = self.session.out.flush();
+        self.session.out = own;
+        let ends = matches!(done, Ok(Break(())));
+        elsewhere.end(done.map(drop).and(flushed))?;
+        Ok(if ends { Break(()) } else { Continue(()) })
+    }
+
+    /// A line without its redirection.
+    fn own_line(&mut self, line: &[u8]) -> Result<ControlFlow<()>, Failure> {
         let words = words(line).map_err(|what| Failure::Usage(what.into()))?;
         if words.is_empty() {
             return Ok(Continue(()));

@@ -98,6 +98,28 @@ fn a_volume_is_looked_at_from_a_working_directory() {
 }
 
 #[test]
+fn output_goes_into_commands_and_files_of_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let before = fs::read(&image).unwrap();
+    let out = dir.path().join("out");
+    let (file, itself) = (out.display(), image.display());
+    let lines = format!(
+        "pwd\nls etc | tr a-z A-Z | sort -r\ncat etc/motd > {file}\ncat etc/motd>>'{file}'\ncat etc/motd | true\n\
+         ls 'a|b' | cat\npwd\n"
+    );
+    let ran = shell(&image, &[], &lines);
+    assert_eq!((ran.code, told(&ran).as_str()), (Some(1), "/\nMOTD\nINIT D\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("/a|b: no such file"), "{}", ran.stderr);
+    assert_eq!(fs::read(&out).unwrap(), b"hello\nhello\n");
+    let ran = shell(&image, &[], &format!("cat etc/motd > {itself}\n"));
+    assert!(ran.code == Some(1) && ran.stderr.contains("is the image that is read"), "{}", ran.stderr);
+    let ran = shell(&image, &[], "ls |\n");
+    assert!(ran.code == Some(2) && ran.stderr.contains("a command of the host"), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before, "nothing is written");
+}
+
+#[test]
 fn the_first_line_that_fails_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path()) else { return };
