@@ -1,9 +1,9 @@
 //! The command line. Help, completions and man pages are all made from here.
 
 use crate::check_args::{CheckArgs, UndoArgs};
-use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TrimArgs};
 use crate::exec_args::{ExecArgs, StageArgs};
 pub(crate) use crate::image_args::ImageArgs;
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TargetArgs, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
@@ -68,7 +68,7 @@ pub(crate) struct PlaceArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Build(BuildArgs),
+    Build(Box<BuildArgs>),
     Mkfs(MkfsArgs),
     Info(InfoArgs),
     Ls(LsArgs),
@@ -488,7 +488,9 @@ pub(crate) struct BuildArgs {
     /// tar on standard input
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
-    /// The image to write: a file, not standard output, for it is not written in order
+    /// The image to write: a file, not standard output, for it is not written in order; or a disk
+    /// or an NBD export, which is written in place, as is the part of a disk or file that
+    /// --partition or --offset names
     #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output(),
         required_unless_present = "into")]
     pub(crate) output: Option<PathBuf>,
@@ -496,12 +498,13 @@ pub(crate) struct BuildArgs {
     /// new volume mean nothing then
     #[arg(long, value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath, value_parser = place(),
         conflicts_with_all = ["output", "size", "fs_type", "block_size", "inode_size", "inodes", "bytes_per_inode",
-            "reserved", "journal", "label", "uuid", "hash_seed", "features"])]
+            "reserved", "journal", "label", "uuid", "hash_seed", "features", "discard"])]
     pub(crate) into: Option<ImagePath>,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N%
-    /// more), +64M (room for so many bytes of new files), or a size such as 2G
-    #[arg(long, default_value = "exact", value_parser = values::size_policy)]
-    pub(crate) size: SizePolicy,
+    /// more), +64M (room for so many bytes of new files), or a size such as 2G [default: exact;
+    /// what is written in place is filled]
+    #[arg(long, value_parser = values::size_policy)]
+    pub(crate) size: Option<SizePolicy>,
     /// Make root the owner of every file, and the root that capabilities are for
     #[arg(long, conflicts_with = "owner_map")]
     pub(crate) all_root: bool,
@@ -535,25 +538,30 @@ pub(crate) struct BuildArgs {
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
+    pub(crate) target: TargetArgs,
 }
 
 /// Make an empty volume
+///
+/// A disk, an NBD export, or the part of a disk or file that --partition or --offset names is
+/// written in place, and so is an existing file if no size is given. What holds a volume, a
+/// partition table or another known format is refused without --force. The superblock is written
+/// last: until then there is no volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkfsArgs {
-    /// The image to write; a file there is replaced
+    /// The image to write, or a disk or export; with SIZE, a file there is replaced
     #[arg(value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) image: PathBuf,
-    /// Its size, such as 512M or 2G
+    /// Its size, such as 512M or 2G; by default that of the disk, partition or existing file
     #[arg(value_parser = values::size)]
-    pub(crate) size: u64,
+    pub(crate) size: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
+    pub(crate) target: TargetArgs,
 }
 
 /// How a volume is laid out.
@@ -639,14 +647,15 @@ pub(crate) struct ShrinkArgs {
     /// The image, which must not be in use
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// Write the volume here and leave the image as it is
-    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    /// Write the volume here and leave the image as it is; a disk or an NBD export is written in
+    /// place. Needed if the image is a disk, an export or a part of one
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
+    pub(crate) target: TargetArgs,
 }
 
 /// Look at a volume, and change it, at a prompt

@@ -4,8 +4,10 @@ use crate::args::{BuildArgs, MkfsArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use crate::json;
+use crate::parts;
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::target;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
@@ -14,7 +16,7 @@ use extant_image::{
 };
 use extant_rt::Rt;
 use serde::Serialize;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure> {
@@ -28,10 +30,14 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         return add(session, args, place, &sources, ownership);
     }
     let output = args.output.as_ref().expect("clap wants it without --into");
+    let in_place = target::in_place(session, output, &session.part, true, &args.target)?;
+    let filled = in_place.as_ref().map(|place| SizePolicy::Fixed(place.device.limits().capacity_bytes));
+    let is_in_place = in_place.is_some();
     let options = BuildOptions {
         output: output.clone(),
-        foreign_locks: args.lock.foreign_locks(),
-        volume: args.volume.to_options(args.size, &session.rt),
+        in_place,
+        foreign_locks: args.target.foreign_locks(),
+        volume: args.volume.to_options(args.size.or(filled).unwrap_or_default(), &session.rt),
         ownership,
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
@@ -44,13 +50,13 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     let report = extant_image::build(&options, &sources, &session.rt, progress.to_callback());
     progress.finish();
     let report = report.map_err(|error| match error {
-        BuildError::TooSmall { .. } => {
+        BuildError::TooSmall { .. } if !is_in_place => {
             Failure::Advised { error, advice: "ask for that size or more, or for --size exact" }
         }
         BuildError::Overfull { .. } => {
             Failure::Advised { error, advice: "ask for a larger --size, or for --size exact" }
         }
-        error => advised(error),
+        error => target::failure(error, is_in_place),
     })?;
     tell(session, output, &report, args.json)
 }
@@ -63,7 +69,7 @@ fn add(
     sources: &[Source],
     ownership: Ownership,
 ) -> Result<(), Failure> {
-    let device = session.device_to_change(&place.image, args.lock.foreign_locks())?;
+    let device = session.device_to_change(&place.image, args.target.foreign_locks())?;
     let options = AddOptions {
         image: place.image.clone(),
         directory: place.path.clone(),
@@ -84,7 +90,7 @@ fn add(
                 Failure::Volume { error, .. } => Failure::Volume { place: path, error },
                 failure => failure,
             },
-            error => advised(error),
+            error => target::failure(error, false),
         })?;
     for note in &notes {
         session.summary(&describe(note));
@@ -102,27 +108,24 @@ fn add(
     Ok(())
 }
 
-fn advised(error: BuildError) -> Failure {
-    match error {
-        BuildError::SeveralImages { .. } => {
-            Failure::Advised { error, advice: "choose one with --image or --platform" }
-        }
-        error => error.into(),
-    }
-}
-
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
-    let options = args.volume.to_options(SizePolicy::Fixed(args.size), &session.rt);
+    let in_place = target::in_place(session, &args.image, &session.part, args.size.is_some(), &args.target)?;
+    let is_in_place = in_place.is_some();
+    let capacity = in_place.as_ref().map(|place| place.device.limits().capacity_bytes);
+    let unsized_told = "a new image needs a size, as in `extant mkfs IMAGE 512M`";
+    let size = args.size.or(capacity).ok_or_else(|| Failure::Usage(unsized_told.into()))?;
+    let options = args.volume.to_options(SizePolicy::Fixed(size), &session.rt);
     let now = Timestamp { seconds: session.rt.wall_clock(), nanos: 0 };
     let created = source_date_epoch()?.unwrap_or(now);
     let progress = Progress::new(0, session.quiet);
-    let foreign = args.lock.foreign_locks();
-    let progress_told = progress.to_callback();
-    let report = extant_image::mkfs_over(&args.image, foreign, &options, created, &session.rt, progress_told);
+    let target = target::of(&args.image, in_place, &args.target);
+    let report = extant_image::mkfs_on(target, &options, created, &session.rt, progress.to_callback());
     progress.finish();
     let report = report.map_err(|error| match error {
-        BuildError::TooSmall { .. } => Failure::Advised { error, advice: "ask for that size or more" },
-        error => error.into(),
+        BuildError::TooSmall { .. } if !is_in_place => {
+            Failure::Advised { error, advice: "ask for that size or more" }
+        }
+        error => target::failure(error, is_in_place),
     })?;
     tell(session, &args.image, &report, args.json)
 }
@@ -169,7 +172,7 @@ fn tell(session: &mut Session, image: &Path, report: &BuildReport, as_json: bool
     let BuildReport { image_bytes, free_bytes, files, directories, free_inodes, .. } = report;
     session.summary(&format!(
         "{}: {image_bytes} bytes, {files} files, {directories} directories, {free_bytes} bytes and {free_inodes} inodes free",
-        quote(image.as_os_str().as_bytes())
+        parts::described(image, &session.part)
     ));
     Ok(())
 }

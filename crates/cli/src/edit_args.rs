@@ -29,6 +29,25 @@ impl LockArgs {
     }
 }
 
+/// What to do about what is where a new volume goes.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct TargetArgs {
+    /// Write over a volume, a partition table or another format that a disk, a partition or an
+    /// export holds; and write the image although another program, such as a virtual machine, holds
+    /// a lock on it. What the kernel has mounted is refused all the same
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Tell a disk, a partition or an export first that nothing on it is needed
+    #[arg(long)]
+    pub(crate) discard: bool,
+}
+
+impl TargetArgs {
+    pub(crate) fn foreign_locks(self) -> ForeignLocks {
+        LockArgs { force: self.force }.foreign_locks()
+    }
+}
+
 /// A change of a volume.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EditCommand {

@@ -48,6 +48,7 @@ mod session;
 mod shell;
 mod shrink;
 mod stat;
+mod target;
 mod tree;
 mod undo_file;
 mod values;

@@ -24,9 +24,11 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         return Ok(part);
     }
     let refused = match command {
-        Command::Build(args) if args.into.is_none() => "build writes a new image",
-        Command::Mkfs(_) => "mkfs writes a new image",
-        Command::Shrink(_) => "shrink makes an image smaller, and a part of a disk keeps its size",
+        Command::Shrink(args) if args.output.is_none() => {
+            let told = "shrink makes an image smaller, and a part of a disk keeps its size; name a file for the smaller \
+                        volume with -o";
+            return Err(Failure::Usage(told.into()));
+        }
         Command::Lab(_)
         | Command::Umount(_)
         | Command::Sync(_)

@@ -91,6 +91,19 @@ impl Session {
         Ok(self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))?.0)
     }
 
+    /// Opens a disk or file, or a part of it, to write a new volume into it; `direct` is past the
+    /// host's page cache.
+    pub(crate) fn device_to_fill(
+        &self,
+        image: &Path,
+        part: &Part,
+        direct: bool,
+        foreign: ForeignLocks,
+    ) -> Result<Arc<dyn Device>, Failure> {
+        let options = FileOptions { write: true, direct };
+        self.open_part(image, part, options, foreign, |error| Failure::host(image, error))
+    }
+
     fn open_part(
         &self,
         image: &Path,

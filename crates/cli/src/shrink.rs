@@ -6,36 +6,54 @@ use crate::image_path::ImagePath;
 use crate::json;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
-use extant_block::FileDevice;
+use crate::target;
+use extant::Part;
+use extant_block::{Claim, FileDevice};
 use extant_fs::{OpenOptions, Volume};
 use extant_image::{BuildError, ShrinkReport};
 use serde::Serialize;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: Vec::new() };
-    if extant::is_address(&args.image) {
+    let is_address = extant::is_address(&args.image);
+    if is_address && args.output.is_none() {
         return Err(Failure::Usage(
-            "shrink replaces an image by a smaller file; an export cannot be replaced".into(),
+            "shrink replaces an image by a smaller file, and an export cannot be replaced; name a file with -o".into(),
         ));
     }
+    let output = args.output.as_ref().unwrap_or(&args.image);
+    if session.part != Part::Whole && is_same_file(output, &args.image) {
+        return Err(Failure::Usage("the volume cannot be written over the disk that it is read from".into()));
+    }
     // From here on no other command may write to it: what is read twice must not change.
-    let foreign = args.lock.foreign_locks();
-    let claim = FileDevice::claim_to_replace(&args.image, foreign)
-        .map_err(|error| Failure::to_claim(&args.image, error))?;
+    let claim = match is_address {
+        true => Claim::default(),
+        false => FileDevice::claim_to_replace(&args.image, args.target.foreign_locks())
+            .map_err(|error| Failure::to_claim(&args.image, error))?,
+    };
+    let in_place = match &args.output {
+        Some(output) if !is_same_file(output, &args.image) => {
+            target::in_place(session, output, &Part::Whole, true, &args.target)?
+        }
+        _ => None,
+    };
+    let is_in_place = in_place.is_some();
     let device = session.device(&place, Access::Contents)?;
     // Any damage is fatal: whatever cannot be read completely must not be lost.
     let opened = session
         .rt
         .block_on(Volume::open(device, OpenOptions { ignore_journal: true, ..Default::default() }))?;
     let volume = opened.map_err(|error| session.not_opened(&place.image, None, error))?;
-    let output = args.output.as_ref().unwrap_or(&args.image);
     let progress = Progress::new(0, session.quiet);
     let told = progress.to_callback();
-    let done = extant_image::shrink(&volume, &args.image, claim, output, foreign, &session.rt, told);
+    let target = target::of(output, in_place, &args.target);
+    let done = extant_image::shrink(&volume, &args.image, claim, target, &session.rt, told);
     progress.finish();
     let report = done.map_err(|error| match error {
         BuildError::Volume { path, error } => Failure::Volume { place: path, error },
-        error => error.into(),
+        error => target::failure(error, is_in_place),
     })?;
     if args.json {
         return json::print(&mut session.out, &JsonShrink::from(&report));
@@ -43,6 +61,18 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     let output = ImagePath { image: output.clone(), path: Vec::new() }.image_quoted();
     session.summary(&format!("{output}: {}", describe(&report)));
     Ok(())
+}
+
+/// Whether two names lead to one file or disk.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| {
+        let file = path.metadata().ok()?;
+        Some(match file.file_type().is_block_device() {
+            true => (file.rdev(), 0),
+            false => (file.dev(), file.ino()),
+        })
+    };
+    identity(a).is_some_and(|a| Some(a) == identity(b))
 }
 
 fn describe(report: &ShrinkReport) -> String {

@@ -14,10 +14,7 @@ pub(crate) fn image_output() -> ValueParser {
         b"-" => {
             Err("an image cannot be written to standard output; for a file of that name write ./-".into())
         }
-        _ if extant::is_address(path.as_ref()) => {
-            Err("an image is written as a file; `extant build --into` adds to a volume on an NBD export"
-                .into())
-        }
+        _ if extant::is_address(path.as_ref()) => Ok(PathBuf::from(path)),
         name => match other_format(name) {
             Some(format) => Err(format!(
                 "images are written raw, and the name says {format}; name it .img, then convert or compress that"

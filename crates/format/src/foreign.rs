@@ -19,6 +19,7 @@ const TO_RAW: &str = "convert it with qemu-img convert -O raw, or serve it with 
 const OTHER: &str = "extant reads ext2, ext3 and ext4 only";
 const ARCHIVE: &str = "extant build makes a volume of it";
 const MAPPED: &str = "open it first, and name the device below /dev/mapper";
+const RAID: &str = "assemble it with mdadm, and name the device /dev/mdN";
 
 /// Signatures by offset. Formats whose signature lies in the first bytes come first; those of
 /// partition tables, which are boot sectors, come after file systems that have boot sectors too.
@@ -44,10 +45,15 @@ const SIGNATURES: &[(usize, &[u8], &str, &str)] = &[
     (0, b"LUKS\xba\xbe", "a LUKS container", MAPPED),
     (0, b"\x7fELF", "an ELF program", OTHER),
     (512, b"LABELONE", "a physical volume of LVM", MAPPED),
+    (0, b"\xfc\x4e\x2b\xa9", "a member of a Linux RAID", RAID),
+    (4096, b"\xfc\x4e\x2b\xa9", "a member of a Linux RAID", RAID),
+    (0, b"bluestore block device", "an OSD of Ceph", OTHER),
     (0x400, b"\x10\x20\xf5\xf2", "an F2FS volume", OTHER),
     (0x400, b"\xe2\xe1\xf5\xe0", "an EROFS volume", OTHER),
     (4086, b"SWAPSPACE2", "a swap area", OTHER),
+    (0x8000, b"JFS1", "a JFS volume", OTHER),
     (0x8001, b"CD001", "an ISO 9660 image", OTHER),
+    (0x1_0034, b"ReIsEr", "a ReiserFS volume", OTHER),
     (0x1_0040, b"_BHRfS_M", "a btrfs volume", OTHER),
     (3, b"NTFS    ", "an NTFS volume", OTHER),
     (3, b"EXFAT   ", "an exFAT volume", OTHER),

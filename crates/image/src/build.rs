@@ -3,8 +3,8 @@
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::Tree;
-use crate::write::{Image, Output, Progress, Replaced, directory_of, pump};
-use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, VolumeOptions, owner};
+use crate::write::{Claimed, Image, Progress, directory_of};
+use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, Target, VolumeOptions, owner};
 use extant_block::ForeignLocks;
 use extant_format::{Timestamp, UintExt};
 use extant_rt::Rt;
@@ -37,14 +37,15 @@ pub struct BuildReport {
 }
 
 /// Builds a volume from the sources, merged over each other in order, and places it under the
-/// output's name.
+/// output's name, or in place in [`BuildOptions::in_place`].
 ///
 /// If a source contains an earlier build under the output's name, that file is left out. The image
-/// is durable when this returns. On error the name is absent, or still refers to the previous file.
+/// is durable when this returns. On error the name is absent, or still refers to the previous file;
+/// a device that is written in place holds what it held, or no volume.
 ///
 /// # Errors
-/// The output is in use or cannot be written; a source cannot be read, is malformed, or holds what
-/// the volume cannot; or the options contradict each other.
+/// The output is in use, holds something else or cannot be written; a source cannot be read, is
+/// malformed, or holds what the volume cannot; or the options contradict each other.
 pub fn build(
     options: &BuildOptions,
     sources: &[Source],
@@ -52,13 +53,22 @@ pub fn build(
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
     // Claim it before reading the sources, which may take long.
-    let replaced = Replaced::claim(&options.output, options.foreign_locks)?;
-    let spool_dir = directory_of(&options.output);
+    let target = match &options.in_place {
+        Some(place) => Target::Place(place.clone()),
+        None => Target::File { path: options.output.clone(), foreign: options.foreign_locks },
+    };
+    let target = Claimed::claim(target, rt)?;
+    let replaced = identity_of(&options.output);
+    // Next to a disk in /dev there is no room for a spool.
+    let spool_dir = match options.in_place.is_some() && replaced.is_none() {
+        true => std::env::temp_dir(),
+        false => directory_of(&options.output),
+    };
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
         one_file_system: options.one_file_system,
         selection: &options.selection,
-        replaced: identity_of(&options.output),
+        replaced,
         platform: options.platform.as_deref(),
         image: options.image_name.as_deref(),
         volume_bytes: match options.volume.size {
@@ -93,22 +103,27 @@ pub fn mkfs(
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
-    mkfs_over(path, ForeignLocks::Honour, volume, created, rt, progress)
+    let target = Target::File { path: path.to_owned(), foreign: ForeignLocks::Honour };
+    mkfs_on(target, volume, created, rt, progress)
 }
 
-/// Like [`mkfs`], with a choice of how to treat an existing image that another program has locked.
+/// Like [`mkfs`], on any target. In place, a volume that fits is made, as large as
+/// [`SizePolicy::Fixed`] says.
 ///
 /// # Errors
 /// As [`mkfs`].
-pub fn mkfs_over(
-    path: &Path,
-    foreign: ForeignLocks,
+pub fn mkfs_on(
+    target: Target,
     volume: &VolumeOptions,
     created: Timestamp,
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
-    let replaced = Replaced::claim(path, foreign)?;
+    let spool_dir = match &target {
+        Target::File { path, .. } => directory_of(path),
+        Target::Place(_) => std::env::temp_dir(),
+    };
+    let target = Claimed::claim(target, rt)?;
     let mut volume = volume.clone();
     let mut rng = rt.rng("mkfs");
     let mut random = || {
@@ -122,9 +137,9 @@ pub fn mkfs_over(
     };
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
-    let stores = Stores::new(directory_of(path), None);
+    let stores = Stores::new(spool_dir, None);
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
-    write(replaced, &volume, source, rt, progress)
+    write(target, &volume, source, rt, progress)
 }
 
 /// Makes an empty volume in a temporary file that disappears when its handle is dropped. Its
@@ -151,21 +166,21 @@ struct Loaded {
 }
 
 fn write(
-    replaced: Replaced,
+    target: Claimed,
     volume: &VolumeOptions,
     source: Loaded,
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
     let Loaded { tree, stores, mut notes, clamp } = source;
-    let mut params = Params::resolve(volume)?;
+    let mut params = Params::resolve(&target.fitted(volume)?)?;
     let (seconds, nanos) = rt.wall_time();
     let contents = Contents::new(tree, &mut params, (clamp, Timestamp { seconds, nanos }), &mut notes)?;
     let plan = layout::plan(&contents, &params)?;
     let image = Arc::new(Image::new(contents, params, plan, stores, clamp));
-    let output = Output::create(replaced, image.bytes(), rt)?;
-    pump(&image, output.device(), rt, progress)?;
-    output.commit(rt)?;
+    if target.write(&image, rt, progress)? {
+        notes.push(Note::NoDiscard);
+    }
     let sb = image.superblock();
     let used_inodes = sb.inodes_count() - sb.raw().s_free_inodes_count.get();
     let directories = image.contents.inodes.directories;

@@ -252,6 +252,14 @@ pub enum BuildError {
         /// Inodes available.
         given: u64,
     },
+    /// The target holds something.
+    #[error("{path} holds {contents}")]
+    Occupied {
+        /// The target.
+        path: String,
+        /// What it holds, with an article.
+        contents: String,
+    },
     /// Options that contradict each other or exceed what ext supports.
     #[error("{0}")]
     Options(String),

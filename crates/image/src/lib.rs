@@ -47,7 +47,7 @@ mod write;
 
 pub use add::{AddOptions, AddReport, add};
 pub use base64::base64_decoded;
-pub use build::{BuildReport, build, mkfs, mkfs_over, mkfs_temporary};
+pub use build::{BuildReport, build, mkfs, mkfs_on, mkfs_temporary};
 pub(crate) use error::quoted_path;
 pub use error::{BuildError, quoted};
 pub use extant_format::Timestamp;

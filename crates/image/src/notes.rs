@@ -89,6 +89,8 @@ pub enum Note {
         /// It looks like the start of another archive.
         is_archive: bool,
     },
+    /// The target of the volume cannot discard, as it was asked to.
+    NoDiscard,
 }
 
 impl fmt::Display for Note {
@@ -149,6 +151,7 @@ impl fmt::Display for Note {
             Self::BehindEnd { archive, at, is_archive: false } => {
                 write!(f, "{archive}: bytes from {at} on, behind the end of the archive, not read")
             }
+            Self::NoDiscard => write!(f, "the target does not support discard"),
         }
     }
 }

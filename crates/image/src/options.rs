@@ -1,9 +1,10 @@
 //! Options of a build.
 
 use crate::{Selection, Timestamp};
-use extant_block::ForeignLocks;
+use extant_block::{Device, ForeignLocks};
 use extant_format::BlockSize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,11 +162,43 @@ impl Default for VolumeOptions {
     }
 }
 
+/// What a volume is written to.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A new file, which gets its name once it is complete; one of that name is replaced.
+    File {
+        /// Its name.
+        path: PathBuf,
+        /// How to treat an existing file that another program has locked.
+        foreign: ForeignLocks,
+    },
+    /// A device, or a part of one, in place.
+    Place(InPlace),
+}
+
+/// A device, or a part of one, that a volume is written into in place.
+///
+/// The superblock is written last, when everything else is durable: after an error or a crash there
+/// is no volume, and what the device held is lost.
+#[derive(Clone, Debug)]
+pub struct InPlace {
+    /// The device, open for writing. It is claimed.
+    pub device: Arc<dyn Device>,
+    /// Its name in messages.
+    pub name: String,
+    /// Write over a volume, a partition table or another format that the device holds.
+    pub overwrite: bool,
+    /// Tell the device first that none of its contents are needed.
+    pub discard: bool,
+}
+
 /// How to build an image.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
     /// The image file. An existing one is replaced at the end, and only on success.
     pub output: PathBuf,
+    /// Write the volume into this device instead; `output` is its name on the host, if it has one.
+    pub in_place: Option<InPlace>,
     /// How to treat an existing image that another program has locked.
     pub foreign_locks: ForeignLocks,
     /// The volume.
@@ -197,6 +230,7 @@ impl BuildOptions {
     pub fn new(output: impl Into<PathBuf>) -> Self {
         Self {
             output: output.into(),
+            in_place: None,
             foreign_locks: ForeignLocks::Honour,
             volume: VolumeOptions::default(),
             ownership: Ownership::Source,

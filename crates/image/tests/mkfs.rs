@@ -3,8 +3,12 @@
 mod common;
 
 use common::*;
+use extant_block::{Device, MemDevice, Record};
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, JournalSize, SizePolicy, Timestamp, VolumeOptions, mkfs};
+use extant_image::{
+    BuildError, FeatureChoices, FsType, InPlace, JournalSize, SizePolicy, Target, Timestamp, VolumeOptions,
+    mkfs, mkfs_on,
+};
 use extant_rt::Rt;
 use std::collections::BTreeMap;
 use std::fs;
@@ -150,4 +154,125 @@ fn a_volume_that_32_bits_cannot_count_is_not_made_smaller() {
     let image = dir.path().join("image");
     let error = mkfs(&image, &volume, CREATED, &Rt::real(Default::default()), Arc::new(|_, _| {}));
     assert!(error.unwrap_err().to_string().contains("needs 64bit"));
+}
+
+/// Blocks that dumpe2fs lists as free.
+fn free_blocks(image: &Path) -> Option<Vec<std::ops::RangeInclusive<usize>>> {
+    let output = tool("dumpe2fs", &[image.to_str().unwrap()])?;
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lists = listed.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
+    let runs = lists.flat_map(|list| list.split(", ")).filter(|run| !run.is_empty());
+    let run = |run: &str| {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        first.parse().unwrap()..=last.parse().unwrap()
+    };
+    Some(runs.map(run).collect())
+}
+
+#[test]
+fn a_volume_made_in_place_is_there_as_a_whole_or_not_at_all() {
+    const BYTES: usize = 3 << 20;
+    const OLD: u8 = 0xa5;
+    let dir = tempfile::tempdir().unwrap();
+    let (image, placed) = (dir.path().join("image"), dir.path().join("placed"));
+    for block in [1024, 4096] {
+        let volume = VolumeOptions {
+            uuid: Some([7; 16]),
+            hash_seed: Some([8; 16]),
+            block_size: BlockSize::from_bytes(block),
+            // So small a volume has no room for a journal of large blocks.
+            journal: if block == 1024 { JournalSize::Blocks(1024) } else { JournalSize::None },
+            ..sized(BYTES as u64)
+        };
+        make(&image, &volume);
+        let new = fs::read(&image).unwrap();
+        // An older volume's superblock, and what is left of its contents.
+        let mut old = vec![OLD; BYTES];
+        old[..4096].copy_from_slice(&new[..4096]);
+        let disk = Arc::new(MemDevice::from_bytes(old.clone()));
+        let record = Arc::new(Record::new(disk.clone()));
+        let place = |overwrite| {
+            let device: Arc<dyn Device> = record.clone();
+            let place = InPlace { device, name: "the disk".into(), overwrite, discard: false };
+            mkfs_on(
+                Target::Place(place),
+                &volume,
+                CREATED,
+                &Rt::real(Default::default()),
+                Arc::new(|_, _| {}),
+            )
+        };
+        let refused = place(false).unwrap_err();
+        assert!(matches!(&refused, BuildError::Occupied { .. }), "{refused}");
+        assert_eq!(refused.to_string(), "the disk holds an ext4 volume");
+        assert!(disk.to_bytes() == old, "nothing is written");
+
+        place(true).unwrap();
+        let done = disk.to_bytes();
+        fs::write(&placed, &done).unwrap();
+        assert_clean(&placed);
+        // All blocks in use are those of a new image, and those of the disk's ends.
+        if let Some(free) = free_blocks(&placed) {
+            for (n, (there, new)) in done.chunks(block as usize).zip(new.chunks(block as usize)).enumerate() {
+                let is_free = free.iter().any(|run| run.contains(&n));
+                assert!(there == new || is_free && there.iter().all(|&byte| byte == OLD), "block {n}");
+            }
+            assert!(done.iter().filter(|&&byte| byte == OLD).count() > BYTES / 4, "free blocks are left");
+        }
+        // Wherever a crash comes, there is the old volume, no volume, or all of the new one.
+        let log = record.log();
+        let is_volume = |disk: &[u8]| disk[1024 + 0x38..][..2] == [0x53, 0xef];
+        let (mut gone, mut whole) = (0, 0);
+        for events in 0..=log.events.len() {
+            for lucky in [false, true] {
+                let crashed = log.disk_after(&old, events, lucky);
+                assert!(!is_volume(&crashed) || crashed == old || crashed == done, "event {events}, {lucky}");
+                gone += usize::from(!is_volume(&crashed));
+                whole += usize::from(crashed == done);
+            }
+        }
+        assert!(gone > 4 && whole > 1, "{gone} {whole}");
+    }
+}
+
+#[test]
+fn a_volume_in_place_has_blocks_that_its_disk_takes_and_must_fit() {
+    let make = |bytes: usize, block_bytes, volume: &VolumeOptions| {
+        let disk = OfBlocks(MemDevice::new(bytes), block_bytes);
+        let place =
+            InPlace { device: Arc::new(disk), name: "the disk".into(), overwrite: false, discard: true };
+        let rt = Rt::real(Default::default());
+        mkfs_on(Target::Place(place), volume, CREATED, &rt, Arc::new(|_, _| {}))
+    };
+    let small = sized(4 << 20);
+    assert_eq!(make(4 << 20, 512, &small).unwrap().block_bytes, 1024);
+    assert_eq!(make(4 << 20, 4096, &small).unwrap().block_bytes, 4096);
+    let of_1k = VolumeOptions { block_size: BlockSize::from_bytes(1024), ..small.clone() };
+    let error = make(4 << 20, 4096, &of_1k).unwrap_err();
+    assert!(error.to_string().contains("the disk is read and written in blocks of 4096 bytes"), "{error}");
+    let error = make(3 << 20, 512, &small).unwrap_err();
+    assert!(matches!(error, BuildError::TooSmall { needed: 4_194_304, given: 3_145_728 }), "{error}");
+}
+
+/// A disk with blocks of this many bytes.
+#[derive(Debug)]
+struct OfBlocks(MemDevice, u32);
+
+impl Device for OfBlocks {
+    fn limits(&self) -> &extant_block::Limits {
+        static LARGE: std::sync::OnceLock<extant_block::Limits> = std::sync::OnceLock::new();
+        match self.1 {
+            4096 => LARGE.get_or_init(|| extant_block::Limits {
+                block_bytes: 4096,
+                physical_block_bytes: 4096,
+                ..self.0.limits().clone()
+            }),
+            _ => self.0.limits(),
+        }
+    }
+
+    fn submit(&self, bio: extant_block::Bio) {
+        assert!((bio.start.0 * 512 | bio.bytes).is_multiple_of(self.1.into()), "{bio:?}");
+        self.0.submit(bio);
+    }
 }

@@ -281,6 +281,38 @@ fn a_disk_under_a_loop_device_that_is_mounted_is_refused() {
     fsck(&image);
 }
 
+#[test]
+fn a_volume_is_made_on_a_disk_which_the_kernel_mounts() {
+    if !have("mke2fs") || !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(&dir.path().join("a"));
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("new"), b"of the new volume").unwrap();
+    let disk = LoopDevice::attach(&image, &[]).unwrap();
+    let (name, source) = (disk.path().to_str().unwrap(), source.to_str().unwrap());
+    refused(&extant(["mkfs", name]), &["holds an ext4 volume", "--force"]);
+    extant(["mkfs", "--force", "-t", "ext2", name]).clean();
+    run("e2fsck", &["-fn", name]);
+    extant(["build", source, "--force", "--discard", "-o", name]).clean();
+    let mount = Mount::new(disk.path(), &dir.path().join("mnt"), "rw");
+    assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"of the new volume");
+    fs::write(mount.path().join("more"), vec![7; 1 << 20]).unwrap();
+    drop(mount);
+    // Mounted itself, it is known by its number.
+    let at = dir.path().join("direct");
+    fs::create_dir(&at).unwrap();
+    run("mount", &[name, at.to_str().unwrap()]);
+    let ran = extant(["mkfs", "--force", name]);
+    run("umount", &[at.to_str().unwrap()]);
+    refused(&ran, &["in use: device 7:", &format!("is mounted on {}; unmount it first", at.display())]);
+    drop(disk);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 16 << 20);
+    fsck(&image);
+}
+
 /// QEMU's interactive tool for block devices, with an image open as in a virtual machine.
 struct Machine {
     qemu_io: Child,

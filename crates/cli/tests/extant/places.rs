@@ -144,7 +144,8 @@ fn partitions_are_listed_and_named() {
             "ends behind the end",
         );
         refused(&["shrink", "--partition", "1", name], 2, "keeps its size");
-        refused(&["mkfs", "--partition", "1", name, "8M"], 2, "writes a new image");
+        refused(&["mkfs", "--partition", whole[1], name], 1, "holds an ext4 volume; --force writes over it");
+        refused(&["mkfs", name], 1, "partition table; --force writes over it");
         assert!(fs::read(&disk).unwrap() == after);
         let volume = dir.path().join("volume");
         refused(&["ls", "--partition", "1", volume.to_str().unwrap()], 1, "there is no partition table");
@@ -178,6 +179,101 @@ fn a_volume_on_an_nbd_server_is_read_and_changed() {
     // An address that leads nowhere is said to.
     let ran = extant(["ls", "nbd+unix:///?socket=/no/such/socket"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("socket=/no/such/socket: "), "{}", ran.stderr);
-    let ran = extant(["mkfs", "nbd://localhost/x", "8M"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("build --into"), "{}", ran.stderr);
+    let ran = extant(["mkfs", "nbd+unix:///?socket=/no/such/socket"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("socket=/no/such/socket: "), "{}", ran.stderr);
+    // A volume is made on it, as large as it is.
+    let script = format!(
+        "set -e; e='nbd+unix:///?socket='$unixsocket; {ours} -q mkfs -L first \"$e\"; \
+         if {ours} build {dir} -o \"$e\" --exclude image; then exit 9; fi; \
+         {ours} -q build {dir} -o \"$e\" --exclude image --force --discard; {ours} cat \"$e:/new\" | cmp - {new}; \
+         {ours} check \"$e\"; {ours} -q shrink \"$e\" -o {dir}/image --force; {ours} info \"$e\"",
+        dir = dir.path().display(),
+        new = new.display()
+    );
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.args(["--exit-with-parent", "-U", "-", "memory", "12M", "--run", &script]);
+    let ran = nbdkit.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{stdout}{stderr}");
+    assert!(stderr.contains("holds an ext4 volume labelled \"first\"; --force"), "{stdout}{stderr}");
+    // Its server prefers blocks of 4 KiB.
+    assert!(stdout.contains("blocks:           3072\n"), "{stdout}{stderr}");
+    fsck(&image);
+    assert_eq!(extant(["cat", &place(&image, "/new")]).clean(), fs::read(&new).unwrap());
+}
+
+#[test]
+fn volumes_are_made_in_partitions_and_existing_files() {
+    if !have("sfdisk") || !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = disk(dir.path(), "gpt", &[(1, 1, 8, "name=\"EFI system\""), (2, 9, 16, "name=root")]);
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("etc")).unwrap();
+    fs::write(source.join("etc/motd"), noise(9, 70_000)).unwrap();
+    let (name, source) = (disk.to_str().unwrap(), source.to_str().unwrap());
+    let before = fs::read(&disk).unwrap();
+    let (start, end) = (9 * MIB as usize, 25 * MIB as usize);
+    let rest_is_kept = || {
+        let after = fs::read(&disk).unwrap();
+        assert!(before[..start] == after[..start] && before[end..] == after[end..]);
+    };
+    let blocks = |at: &Path| {
+        let told: serde_json::Value =
+            serde_json::from_slice(&extant(["info", "--json", at.to_str().unwrap()]).clean()).unwrap();
+        told["blocks"].as_u64().unwrap() * told["block_bytes"].as_u64().unwrap()
+    };
+    let refused = |args: &[&str], code, told: &str| {
+        let before = fs::read(&disk).unwrap();
+        let ran = extant(args);
+        assert!(ran.code == Some(code) && ran.stderr.contains(told), "{args:?}: {ran:?}");
+        assert!(fs::read(&disk).unwrap() == before, "{args:?}");
+    };
+
+    // On noise, which has no signature: as large as the partition.
+    extant(["mkfs", "--partition", "root", "-L", "old", name]).clean();
+    let cut = cut_out(dir.path(), &disk, 9, 16);
+    assert_eq!(blocks(&cut), 16 * MIB);
+    fsck(&cut);
+    rest_is_kept();
+    let build = ["build", source, "-o", name, "--partition", "2"];
+    refused(&build, 1, "partition 2 holds an ext4 volume labelled \"old\"; --force writes over it");
+    extant([&build[..], &["--force", "--discard"]].concat()).clean();
+    let cut = cut_out(dir.path(), &disk, 9, 16);
+    assert_eq!(blocks(&cut), 16 * MIB);
+    fsck(&cut);
+    assert_eq!(extant(["cat", "--partition", "2", &place(&disk, "/etc/motd")]).clean(), noise(9, 70_000));
+    rest_is_kept();
+    // Of a size, and at an offset.
+    extant(["mkfs", "--offset", "9M", "--size-limit", "16M", "--force", name, "4M"]).clean();
+    let cut = cut_out(dir.path(), &disk, 9, 16);
+    assert_eq!(blocks(&cut), 4 * MIB);
+    fsck(&cut);
+    rest_is_kept();
+    refused(&["mkfs", "--partition", "2", "--force", name, "17M"], 1, "name a larger disk or partition");
+    fs::write(dir.path().join("source/large"), noise(2, 17 << 20)).unwrap();
+    refused(&[&build[..], &["--force"]].concat(), 1, "name a larger disk or partition");
+    refused(&["mkfs", "--discard", "new.img", "4M"], 2, "written in place");
+    // A smaller copy of what is in a partition.
+    let small = dir.path().join("small");
+    extant(["shrink", "--partition", "2", name, "-o", small.to_str().unwrap()]).clean();
+    fsck(&small);
+    refused(&["shrink", "--partition", "2", name, "-o", name], 2, "over the disk that it is read from");
+    rest_is_kept();
+
+    // An existing file stays the same file, of the same length, if no size is given.
+    let file = dir.path().join("file");
+    fs::write(&file, [noise(4, 5 << 20), b"tail".to_vec()].concat()).unwrap();
+    let second = dir.path().join("second");
+    fs::hard_link(&file, &second).unwrap();
+    extant(["mkfs", file.to_str().unwrap()]).clean();
+    assert_eq!(fs::metadata(&second).unwrap().len(), (5 << 20) + 4);
+    assert_eq!(blocks(&second), 5 * MIB);
+    fsck(&second);
+    fs::write(&file, b"text\n".repeat(50_000)).unwrap();
+    let ran = extant(["mkfs", file.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("holds a text file"), "{}", ran.stderr);
+    let ran = extant(["mkfs", dir.path().join("none").to_str().unwrap()]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("needs a size"), "{}", ran.stderr);
 }

@@ -5,7 +5,7 @@ use super::plan::{Arrangement, NewNumbers};
 use super::renumber::{self, Seeds};
 use super::survey::{Found, Role, Survey, read_blocks};
 use crate::BuildError;
-use crate::layout::{FileMap, MapBlocks, Params, Piece};
+use crate::layout::{FileMap, Geometry, MapBlocks, Params, Piece};
 use crate::write::{Emit, GroupInodes, Heads, Pieces, block_bitmap, count_usage, descriptors};
 use extant_format::{
     Compat, Corrupt, FileBlock, Group, Inode, InodeFlags, InodeNumber, Place, Superblock, UintExt,
@@ -350,6 +350,10 @@ impl Pieces for Shrunk {
 
     fn superblock(&self) -> &Superblock {
         &self.sb
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.arrangement.geometry
     }
 
     fn emitter(&self) -> Emitter<'_> {

@@ -13,10 +13,10 @@ mod renumber;
 mod sound;
 mod survey;
 
-use crate::write::{Output, Progress, Replaced, pump};
-use crate::{BuildError, quoted, quoted_path};
+use crate::write::{Claimed, Output, Progress, pump};
+use crate::{BuildError, Target, quoted, quoted_path};
 use emit::Shrunk;
-use extant_block::{Claim, ForeignLocks};
+use extant_block::Claim;
 use extant_format::{InodeNumber, UintExt};
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
@@ -44,26 +44,25 @@ pub struct ShrinkReport {
     pub is_written: bool,
 }
 
-/// Writes the smallest volume with the contents of `volume`, read from `image`, to `output`.
+/// Writes the smallest volume with the contents of `volume`, read from `image`, to `target`.
 ///
-/// `output` may be the image itself; then the new file gets its permissions, and takes its name
-/// once it is durable. `claim` keeps writers away from the image and must have been taken before
-/// `volume` was opened; see
-/// [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace). `foreign` says how
-/// to treat an existing image at `output` that a program has locked.
+/// The target may be the image itself as a file; then the new file gets its permissions, and takes
+/// its name once it is durable. A device that is written in place is not the one that `volume` is
+/// read from. `claim` keeps writers away from the image and must have been taken before `volume`
+/// was opened; see
+/// [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
 ///
 /// # Errors
 /// An image that is to replace itself but is not a regular file, has other names, is not writable,
 /// or has anything except zeros after its volume. A volume with a dirty journal, orphans or known
 /// errors. Damage. Unsupported features, by name: those that depend on numbers or locations of
 /// inodes and blocks, and layouts that [`build`](crate::build) does not create. On error the
-/// output's name is absent, or still refers to the previous file.
+/// target's name is absent, or still refers to the previous file.
 pub fn shrink(
     volume: &Volume,
     image: &Path,
     claim: Claim,
-    output: &Path,
-    foreign: ForeignLocks,
+    target: Target,
     rt: &Rt,
     progress: Progress,
 ) -> Result<ShrinkReport, BuildError> {
@@ -98,22 +97,23 @@ pub fn shrink(
     let mut report = shrunk.report(before_bytes);
     // A file longer than its volume is still truncated.
     let file_bytes = std::fs::metadata(image).map_or(before_bytes, |meta| meta.len());
-    let in_place = is_same_file(image, output);
-    if in_place {
-        check_replaceable(image, before_bytes)?;
-    }
-    if in_place && report.after_bytes >= file_bytes {
+    let itself = match &target {
+        Target::File { path, .. } => Some(path).filter(|path| is_same_file(image, path)),
+        Target::Place(_) => None,
+    };
+    let Some(itself) = itself else {
+        let target = Claimed::claim(target, rt)?;
+        target.write(&Arc::new(shrunk), rt, progress)?;
+        return Ok(report);
+    };
+    check_replaceable(image, before_bytes)?;
+    if report.after_bytes >= file_bytes {
         report.is_written = false;
         return Ok(report);
     }
-    let (file, _claim) = if in_place {
-        let target = std::fs::canonicalize(output).map_err(|e| BuildError::output("look at", output, e))?;
-        let file = Output::create_over(&target, claim, report.after_bytes, rt)?;
-        file.keep_attributes()?;
-        (file, Claim::default())
-    } else {
-        (Output::create(Replaced::claim(output, foreign)?, report.after_bytes, rt)?, claim)
-    };
+    let path = std::fs::canonicalize(itself).map_err(|e| BuildError::output("look at", itself, e))?;
+    let file = Output::create_over(&path, claim, report.after_bytes, rt)?;
+    file.keep_attributes()?;
     pump(&Arc::new(shrunk), file.device(), rt, progress)?;
     file.commit(rt)?;
     Ok(report)

@@ -4,7 +4,7 @@ use super::Image;
 use super::pump::{Emit, Pieces};
 use super::tables::{block_bitmap, inode_bitmap};
 use crate::BuildError;
-use crate::layout::{MapBlocks, Piece, Shape, What};
+use crate::layout::{Geometry, MapBlocks, Piece, Shape, What};
 use crate::source::Reader;
 use crate::tree::Kind;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
@@ -37,6 +37,10 @@ impl Pieces for Image {
 
     fn superblock(&self) -> &Superblock {
         Self::superblock(self)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.plan.geometry
     }
 
     fn emitter(&self) -> Emitter<'_> {

@@ -4,16 +4,20 @@ mod emit;
 mod heads;
 mod inodes;
 mod new_file;
+mod occupied;
 mod output;
+mod place;
 mod pump;
 mod tables;
+mod target;
 
 pub(crate) use heads::Heads;
 pub(crate) use new_file::{NewFile, behind_links, directory_of};
-pub(crate) use output::{Output, Replaced};
+pub(crate) use output::Output;
 pub use pump::Progress;
 pub(crate) use pump::{Emit, Pieces, pump};
 pub(crate) use tables::{GroupInodes, block_bitmap, count_usage, descriptors};
+pub(crate) use target::Claimed;
 
 use crate::layout::{Contents, FileMap, Params, Plan};
 use crate::source::{Origin, Stores};

@@ -1,7 +1,7 @@
 //! Keeps sources and disk busy at the same time: several threads fill large aligned buffers, and
 //! the device writes them.
 
-use crate::layout::Piece;
+use crate::layout::{Geometry, Piece};
 use crate::{BuildError, workers};
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, Segment, execute};
 use extant_format::{Superblock, UintExt};
@@ -23,6 +23,8 @@ const BUFFER: usize = 2 << 20;
 const BUFFERS: usize = 3;
 /// Writes start and end at multiples of this many bytes, for direct I/O.
 const ALIGN: u64 = 4096;
+/// Bytes of [`pump_all_but_head`]'s head: whole blocks of every device, with the superblock.
+const HEAD_BYTES: usize = 4096;
 /// Gaps up to this many bytes are filled with zeros instead of left as holes.
 const MAX_GAP: u64 = 16 << 10;
 
@@ -39,6 +41,8 @@ pub(crate) trait Pieces: Send + Sync + 'static {
     fn pieces(&self) -> &[Piece<Self::What>];
 
     fn superblock(&self) -> &Superblock;
+
+    fn geometry(&self) -> &Geometry;
 
     fn emitter(&self) -> Self::Emitter<'_>;
 }
@@ -57,6 +61,28 @@ pub(crate) fn pump<I: Pieces>(
     rt: &Rt,
     progress: Progress,
 ) -> Result<(), BuildError> {
+    run(image, device, rt, progress, false).map(drop)
+}
+
+/// Like [`pump`], except that the volume's first 4,096 bytes, with its superblock, are returned
+/// instead of written.
+pub(crate) fn pump_all_but_head<I: Pieces>(
+    image: &Arc<I>,
+    device: Arc<dyn Device>,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<Buf, BuildError> {
+    let head = run(image, device, rt, progress, true)?;
+    Ok(head.expect("every volume begins with a superblock"))
+}
+
+fn run<I: Pieces>(
+    image: &Arc<I>,
+    device: Arc<dyn Device>,
+    rt: &Rt,
+    progress: Progress,
+    keeps_head: bool,
+) -> Result<Option<Buf>, BuildError> {
     let sb = image.superblock();
     let block_log = sb.block_size().log2();
     let total = image.pieces().iter().map(|piece| u64::from(piece.blocks) << block_log).sum();
@@ -64,15 +90,17 @@ pub(crate) fn pump<I: Pieces>(
         image: image.clone(),
         device,
         rt: rt.clone(),
-        state: Mutex::new(State { at: Cursor { piece: 0, skip: 0 }, written: 0, failed: None }),
+        state: Mutex::new(State { at: Cursor { piece: 0, skip: 0 }, written: 0, head: None, failed: None }),
         block_log,
         bytes: sb.blocks_count() << block_log,
         total,
+        keeps_head,
         progress,
     });
     let run = workers::run(rt, "write", &shared, Pump::<I>::work);
-    let failed = shared.state.lock().failed.take();
-    failed.map_or(run, Err)
+    let mut state = shared.state.lock();
+    state.failed.take().map_or(run, Err)?;
+    Ok(state.head.take())
 }
 
 struct Pump<I> {
@@ -85,12 +113,15 @@ struct Pump<I> {
     bytes: u64,
     /// Bytes to write.
     total: u64,
+    /// Whether the first bytes are kept instead of written.
+    keeps_head: bool,
     progress: Progress,
 }
 
 struct State {
     at: Cursor,
     written: u64,
+    head: Option<Buf>,
     failed: Option<BuildError>,
 }
 
@@ -142,9 +173,16 @@ impl<I: Pieces> Pump<I> {
             let len = (job.end_bytes - job.start_bytes).to_usize();
             let bytes = Arc::get_mut(&mut buf).expect("its write has ended");
             self.fill(&mut emitter, &job, &mut bytes[..len])?;
-            let start = Sector(job.start_bytes / Sector::BYTES);
-            let bio = Bio::new(Op::Write, start, vec![Segment::shared(buf.clone(), 0, len)]);
-            in_flight.push_back(InFlight { buf, write: Box::pin(execute(&*self.device, bio)) });
+            let mut skip = 0;
+            if self.keeps_head && job.start_bytes == 0 {
+                skip = len.min(HEAD_BYTES);
+                self.state.lock().head = Some(Buf::from_slice(&bytes[..skip]));
+            }
+            if skip < len {
+                let start = Sector((job.start_bytes + skip.to_u64()) / Sector::BYTES);
+                let bio = Bio::new(Op::Write, start, vec![Segment::shared(buf.clone(), skip, len - skip)]);
+                in_flight.push_back(InFlight { buf, write: Box::pin(execute(&*self.device, bio)) });
+            }
             let written = {
                 let mut state = self.state.lock();
                 state.written += len.to_u64();

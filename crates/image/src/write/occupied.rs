@@ -1,0 +1,102 @@
+//! What a target holds already, so that it is not written over by mistake.
+
+use crate::quoted;
+use extant_block::{Device, IoError, Sector, read};
+use extant_format::{
+    Compat, FOREIGN_HEAD_BYTES, Foreign, Incompat, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock, UintExt,
+};
+
+/// Reads begin and end at multiples of this many bytes, which suit every device.
+const UNIT: u64 = 4096;
+/// A RAID's superblock of version 0.90 lies up to 128 KiB before the end (kernel: md_p.h).
+const TAIL_BYTES: u64 = 128 << 10;
+/// Magic number of Linux's RAIDs, little-endian (kernel: md_p.h).
+const RAID_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
+
+/// What a device holds, with its article; `None` for nothing that has a signature.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) async fn contents(device: &dyn Device) -> Result<Option<String>, IoError> {
+    let capacity = device.limits().capacity_bytes / UNIT * UNIT;
+    let len = FOREIGN_HEAD_BYTES.to_u64().next_multiple_of(UNIT).min(capacity);
+    if len == 0 {
+        return Ok(None);
+    }
+    let head = read(device, Sector(0), len.to_usize()).await?;
+    if let Some(volume) = ext(&head) {
+        return Ok(Some(volume));
+    }
+    if let Some(foreign) = Foreign::identify(&head) {
+        return Ok(Some(match foreign.name.strip_prefix("a disk with ") {
+            Some(table) => table.to_owned(),
+            None => foreign.name.to_owned(),
+        }));
+    }
+    let capacity = device.limits().capacity_bytes;
+    let start = capacity.saturating_sub(TAIL_BYTES).next_multiple_of(UNIT).min(capacity);
+    let unit = u64::from(device.limits().block_bytes);
+    let tail = read(device, Sector::containing(start), ((capacity - start) / unit * unit).to_usize()).await?;
+    let at = |byte: u64, signature: &[u8]| {
+        let from = byte.checked_sub(start).and_then(|from| tail.get(from.to_usize()..));
+        from.is_some_and(|bytes| bytes.starts_with(signature))
+    };
+    if [512, 4096].iter().any(|unit| capacity > *unit && at(capacity - unit, b"EFI PART")) {
+        return Ok(Some("the copy of a GPT partition table".to_owned()));
+    }
+    // Version 0.90 begins 64 to 128 KiB before the end, 1.0 8 to 12 KiB (kernel: md.c).
+    let raids = [
+        (capacity / (64 << 10) * (64 << 10)).checked_sub(64 << 10),
+        capacity.checked_sub(8 << 10).map(|at| at / UNIT * UNIT),
+    ];
+    let is_raid = raids.into_iter().flatten().any(|byte| at(byte, &RAID_MAGIC));
+    Ok(is_raid.then(|| "a member of a Linux RAID".to_owned()))
+}
+
+/// An ext volume, with its label.
+fn ext(head: &[u8]) -> Option<String> {
+    let bytes = head.get(1024..1024 + SUPERBLOCK_BYTES)?;
+    if bytes[0x38..0x3a] != SUPERBLOCK_MAGIC.to_le_bytes() {
+        return None;
+    }
+    let Ok(sb) = Superblock::parse(bytes) else { return Some("a damaged ext volume".to_owned()) };
+    let family = match sb {
+        _ if sb.incompat().contains(Incompat::EXTENTS) => "ext4",
+        _ if sb.compat().contains(Compat::HAS_JOURNAL) => "ext3",
+        _ => "ext2",
+    };
+    let label = match sb.label() {
+        [] => String::new(),
+        label => format!(" labelled {}", quoted(label)),
+    };
+    Some(format!("an {family} volume{label}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_block::MemDevice;
+    use extant_rt::Rt;
+
+    fn found(bytes: Vec<u8>) -> Option<String> {
+        Rt::real(Default::default()).block_on(contents(&MemDevice::from_bytes(bytes))).unwrap().unwrap()
+    }
+
+    #[test]
+    fn signatures_at_both_ends_are_found() {
+        const SIZE: usize = (1 << 20) + 3 * 512;
+        let with = |at: usize, signature: &[u8]| {
+            let mut bytes = vec![0; SIZE];
+            bytes[at..at + signature.len()].copy_from_slice(signature);
+            found(bytes)
+        };
+        assert_eq!(with(0, b"XFSB").as_deref(), Some("an XFS volume"));
+        assert_eq!(with(1024 + 0x38, b"\x53\xef").as_deref(), Some("a damaged ext volume"));
+        assert_eq!(with(SIZE - 512, b"EFI PART").as_deref(), Some("the copy of a GPT partition table"));
+        let raid = Some("a member of a Linux RAID");
+        assert_eq!(with((1 << 20) - (64 << 10), &RAID_MAGIC).as_deref(), raid);
+        assert_eq!(with((SIZE - (8 << 10)) / 4096 * 4096, &RAID_MAGIC).as_deref(), raid);
+        assert_eq!(found(vec![0; SIZE]), None);
+        assert_eq!(found(vec![0; 512]), None);
+    }
+}
