@@ -519,6 +519,23 @@ pub(crate) struct BuildArgs {
     pub(crate) one_file_system: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+    /// Leave out access lists
+    #[arg(long)]
+    pub(crate) no_acls: bool,
+    /// Leave out all other extended attributes: labels and file capabilities, too
+    #[arg(long)]
+    pub(crate) no_xattrs: bool,
+    /// Make devices and directories, and set owners and modes, as a table of makedevs or genext2fs
+    /// lists them
+    ///
+    /// Each line is NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, with - for what the type
+    /// does not need: d for a directory, c, b and p for devices and pipes, f for a file of the
+    /// sources, r for a directory with everything in it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) device_table: Option<PathBuf>,
+    /// Label files (security.selinux) by path, as the file_contexts of an SELinux policy say
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file_contexts: Option<PathBuf>,
     /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a
     /// whole directory
     ///

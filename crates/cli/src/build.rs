@@ -11,13 +11,13 @@ use crate::target;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
-    AddOptions, AddReport, BuildError, BuildOptions, BuildReport, FeatureChoices, Note, Ownership,
-    SizePolicy, Source, Timestamp, VolumeOptions,
+    AddOptions, AddReport, BuildError, BuildOptions, BuildReport, DeviceTable, FeatureChoices, FileContexts,
+    Note, Overrides, Ownership, SizePolicy, Source, Timestamp, VolumeOptions,
 };
 use extant_rt::Rt;
 use serde::Serialize;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure> {
     let sources: Vec<Source> = args.sources.iter().cloned().map(Source::Guess).collect();
@@ -45,6 +45,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         platform: args.platform.clone(),
         image_name: args.image.clone(),
         layers: args.layers,
+        overrides: overrides(args)?,
     };
     let progress = Progress::new(0, session.quiet);
     let report = extant_image::build(&options, &sources, &session.rt, progress.to_callback());
@@ -59,6 +60,27 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         error => target::failure(error, is_in_place),
     })?;
     tell(session, output, &report, args.json)
+}
+
+/// What the options change in the sources.
+fn overrides(args: &BuildArgs) -> Result<Overrides, Failure> {
+    let read = |path: &PathBuf| {
+        let bytes = std::fs::read(path).map_err(|error| Failure::host(path, error))?;
+        Ok::<_, Failure>((quote(path.as_os_str().as_encoded_bytes()), bytes))
+    };
+    let device_table = match args.device_table.as_ref().map(read).transpose()? {
+        Some((name, bytes)) => Some(DeviceTable::parse(&name, &bytes)?),
+        None => None,
+    };
+    let file_contexts = match args.file_contexts.as_ref().map(read).transpose()? {
+        Some((name, bytes)) => {
+            let text = String::from_utf8(bytes);
+            let text = text.map_err(|_| Failure::Usage(format!("{name}: a file_contexts is text")))?;
+            Some(FileContexts::parse(&name, &text)?)
+        }
+        None => None,
+    };
+    Ok(Overrides { no_acls: args.no_acls, no_xattrs: args.no_xattrs, device_table, file_contexts })
 }
 
 /// Adds the sources to a volume.
@@ -80,6 +102,7 @@ fn add(
         platform: args.platform.clone(),
         image_name: args.image.clone(),
         layers: args.layers,
+        overrides: overrides(args)?,
     };
     let progress = Progress::new(0, session.quiet);
     let added = extant_image::add(&options, sources, device, &session.rt, progress.to_callback());

@@ -2,9 +2,9 @@
 
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
-use crate::tree::Tree;
+use crate::tree::{NodeId, Tree};
 use crate::write::{Claimed, Image, Progress, directory_of};
-use crate::{BuildError, BuildOptions, Note, SizePolicy, Source, Target, VolumeOptions, owner};
+use crate::{BuildError, BuildOptions, Note, Overrides, SizePolicy, Source, Target, VolumeOptions, owner};
 use extant_block::ForeignLocks;
 use extant_format::{Timestamp, UintExt};
 use extant_rt::Rt;
@@ -76,12 +76,36 @@ pub fn build(
             SizePolicy::Exact | SizePolicy::PlusPercent(_) | SizePolicy::PlusBytes(_) => None,
         },
         layers: options.layers,
+        no_acls: options.overrides.no_acls,
+        no_xattrs: options.overrides.no_xattrs,
     };
     let mut notes = Vec::new();
     let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
+    options.overrides.apply(&mut tree, b"/", options.clamp_time)?;
     let source = Loaded { tree, stores, notes, clamp: options.clamp_time };
-    write(replaced, &options.volume, source, rt, progress)
+    write(target, &options.volume, source, rt, progress)
+}
+
+impl Overrides {
+    /// Changes the merged sources, whose root lies at `top` on the volume.
+    pub(crate) fn apply(
+        &self,
+        tree: &mut Tree,
+        top: &[u8],
+        clamp: Option<Timestamp>,
+    ) -> Result<(), BuildError> {
+        if let Some(table) = &self.device_table {
+            // What the sources do not date gets their latest time.
+            let times = (0..tree.node_slots().fit_u32()).map(|id| tree.node(NodeId(id)).mtime);
+            let latest = times.max().unwrap_or_default();
+            table.apply(tree, clamp.unwrap_or(latest))?;
+        }
+        match &self.file_contexts {
+            Some(contexts) => contexts.apply(tree, top),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The regular file of this name, if any.

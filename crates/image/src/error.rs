@@ -252,6 +252,16 @@ pub enum BuildError {
         /// Inodes available.
         given: u64,
     },
+    /// A line of a list that goes with the sources.
+    #[error("{file}, line {line}: {problem}")]
+    Line {
+        /// The list.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
     /// The target holds something.
     #[error("{path} holds {contents}")]
     Occupied {

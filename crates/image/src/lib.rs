@@ -30,6 +30,8 @@
 mod add;
 mod base64;
 mod build;
+mod contexts;
+mod devices;
 pub mod diff;
 mod error;
 pub mod export;
@@ -48,6 +50,8 @@ mod write;
 pub use add::{AddOptions, AddReport, add};
 pub use base64::base64_decoded;
 pub use build::{BuildReport, build, mkfs, mkfs_on, mkfs_temporary};
+pub use contexts::FileContexts;
+pub use devices::DeviceTable;
 pub(crate) use error::quoted_path;
 pub use error::{BuildError, quoted};
 pub use extant_format::Timestamp;

@@ -1,6 +1,6 @@
 //! Options of a build.
 
-use crate::{Selection, Timestamp};
+use crate::{DeviceTable, FileContexts, Selection, Timestamp};
 use extant_block::{Device, ForeignLocks};
 use extant_format::BlockSize;
 use std::path::PathBuf;
@@ -223,6 +223,21 @@ pub struct BuildOptions {
     /// overlayfs attributes mean the same. Without this option such marks are treated as files,
     /// with a note; layers of whole images are always applied.
     pub layers: bool,
+    /// Changes of what the sources hold.
+    pub overrides: Overrides,
+}
+
+/// What is changed in the merged sources, in this order.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Leave out access lists; the owning group gets what its entry of the list allows.
+    pub no_acls: bool,
+    /// Leave out all extended attributes other than access lists: labels and capabilities, too.
+    pub no_xattrs: bool,
+    /// Make and change these files, when owners have been mapped.
+    pub device_table: Option<DeviceTable>,
+    /// Label files by path.
+    pub file_contexts: Option<FileContexts>,
 }
 
 impl BuildOptions {
@@ -240,6 +255,7 @@ impl BuildOptions {
             platform: None,
             image_name: None,
             layers: false,
+            overrides: Overrides::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ mod exporting;
 mod graphs;
 mod hostile;
 mod layers;
+mod overrides;
 mod owners;
 mod partial;
 mod places;

@@ -7,7 +7,7 @@ use crate::build::identity_of;
 use crate::source::{LoadOptions, Origin, load};
 use crate::tree::{EntryId, Kind, NodeId, Tree};
 use crate::write::{Progress, directory_of};
-use crate::{BuildError, Note, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
+use crate::{BuildError, Note, Overrides, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::UintExt;
@@ -44,6 +44,9 @@ pub struct AddOptions {
     pub image_name: Option<String>,
     /// Same as [`crate::BuildOptions::layers`]; whiteouts also remove files of the volume.
     pub layers: bool,
+    /// Same as [`crate::BuildOptions::overrides`], for what the sources hold. Paths of a device
+    /// table begin at the directory; labels follow the paths on the volume.
+    pub overrides: Overrides,
 }
 
 impl AddOptions {
@@ -59,6 +62,7 @@ impl AddOptions {
             platform: None,
             image_name: None,
             layers: false,
+            overrides: Overrides::default(),
         }
     }
 }
@@ -113,10 +117,13 @@ pub fn add(
         image: options.image_name.as_deref(),
         volume_bytes: Some(device.limits().capacity_bytes),
         layers: options.layers,
+        no_acls: options.overrides.no_acls,
+        no_xattrs: options.overrides.no_xattrs,
     };
     let mut notes = Vec::new();
     let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
+    options.overrides.apply(&mut tree, &options.directory, options.clamp_time)?;
     let image = crate::quoted_path(&options.image);
     let failed = |error| BuildError::Volume { path: image.clone(), error };
     let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES))

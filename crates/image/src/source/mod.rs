@@ -9,12 +9,14 @@ mod layer_name;
 mod lost;
 mod marks;
 mod named_acls;
+mod override_stat;
 mod owners;
 mod pax;
 mod place;
 mod reader;
 mod sparse;
 mod store;
+mod strip;
 mod tar;
 mod walk;
 
@@ -44,6 +46,9 @@ pub(crate) struct LoadOptions<'a> {
     pub(crate) volume_bytes: Option<u64>,
     /// Whether archives and directories are layers, so that whiteouts apply.
     pub(crate) layers: bool,
+    /// Whether to leave out access lists, and all other attributes.
+    pub(crate) no_acls: bool,
+    pub(crate) no_xattrs: bool,
 }
 
 /// Device major, device minor and inode number of a file.
@@ -86,6 +91,8 @@ pub(crate) fn load(
         }
     }
     options.selection.prune(&mut tree);
+    override_stat::apply(&mut tree);
+    strip::strip(&mut tree, options.no_acls, options.no_xattrs);
     named_acls::resolve(&mut tree, &mut stores, notes)?;
     settle::follow_access_lists(&mut tree);
     Ok((tree, stores))
