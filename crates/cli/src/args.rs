@@ -143,8 +143,8 @@ pub(crate) struct LsArgs {
     /// Files and directories to list
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<ImagePath>,
-    /// Show mode, links, owner, size and time of change
-    #[arg(short, long)]
+    /// Show mode, links, owner, size and time of change; owners are numbers, so -n is the same
+    #[arg(short, long, short_alias = 'n', alias = "numeric-uid-gid")]
     pub(crate) long: bool,
     /// Show names that begin with a dot as well
     #[arg(short, long)]
@@ -170,6 +170,9 @@ pub(crate) struct LsArgs {
     /// One name a line, as always
     #[arg(short = '1')]
     pub(crate) one_a_line: bool,
+    /// When to colour names by kind
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always", "never"])]
+    pub(crate) color: String,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     pub(crate) help: Option<bool>,

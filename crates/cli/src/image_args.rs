@@ -3,7 +3,8 @@
 /// How to open an image for reading.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct ImageArgs {
-    /// Use the superblock at this byte of the image, such as a backup; the primary one is at 1024
+    /// Use the superblock at this byte of the image, such as a backup, which `info` lists; the
+    /// primary one is at 1024
     #[arg(long, value_name = "BYTE")]
     pub(crate) superblock: Option<u64>,
 

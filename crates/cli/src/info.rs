@@ -7,7 +7,7 @@ use crate::json::{self, Bytes, Time};
 use crate::output::outln;
 use crate::session::{Access, Session};
 use extant::Part;
-use extant_format::{Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock};
+use extant_format::{Compat, Group, GroupDescriptor, GroupFlags, Incompat, RoCompat, Superblock};
 use extant_fs::Volume;
 use serde::Serialize;
 
@@ -49,6 +49,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     }
     outln!(session.out, "{sb}")?;
     outln!(session.out, "journal:          {journal}")?;
+    outln!(session.out, "backups:          {}", shown(&backups(sb)))?;
     for (number, group) in &groups {
         outln!(
             session.out,
@@ -59,6 +60,42 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
         outln!(session.out, "{group}")?;
     }
     Ok(())
+}
+
+/// The most copies of the superblock that are listed: a volume may have one in every group.
+const BACKUPS_MAX: usize = 100;
+
+/// Where copies of the superblock lie, in bytes, as `--superblock` takes them.
+fn backups(sb: &Superblock) -> Vec<u64> {
+    let powers = [3, 5, 7].map(|base: u32| std::iter::successors(Some(base), move |n| n.checked_mul(base)));
+    let is_sparse =
+        sb.ro_compat().contains(RoCompat::SPARSE_SUPER) || sb.compat().contains(Compat::SPARSE_SUPER2);
+    let mut groups: Vec<u32> = match is_sparse {
+        true => {
+            let two = sb.raw().s_backup_bgs.map(|group| group.get());
+            powers.into_iter().flatten().chain(two).chain([1]).collect()
+        }
+        false => (1..sb.group_count()).take(BACKUPS_MAX).collect(),
+    };
+    groups.sort_unstable();
+    groups.dedup();
+    let there = groups
+        .into_iter()
+        .map(Group)
+        .filter(|&group| group.0 > 0 && group.0 < sb.group_count() && sb.has_backup(group));
+    there.take(BACKUPS_MAX).map(|group| sb.group_first_block(group).0 << sb.block_size().log2()).collect()
+}
+
+fn shown(backups: &[u64]) -> String {
+    const MOST: usize = 4;
+    match backups {
+        [] => "none".into(),
+        all => {
+            let first: Vec<String> = all.iter().take(MOST).map(|at| format!("byte {at}")).collect();
+            let more = if all.len() > MOST { ", …" } else { "" };
+            format!("{}{more}", first.join(", "))
+        }
+    }
 }
 
 /// The journal's state, from the superblock as it is on disk.
@@ -117,6 +154,8 @@ struct JsonVolume<'a> {
     last_mount: Time,
     last_write: Time,
     last_check: Time,
+    /// Copies of the superblock, in bytes.
+    backups: Vec<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group_descriptors: Option<Vec<JsonGroup>>,
 }
@@ -160,6 +199,7 @@ impl<'a> JsonVolume<'a> {
             last_mount: sb.mounted().into(),
             last_write: sb.written().into(),
             last_check: sb.checked().into(),
+            backups: backups(sb),
             group_descriptors: groups,
         }
     }

@@ -12,9 +12,10 @@ use extant_format::{FileKind, Inode, InodeNumber};
 use extant_fs::{Follow, Volume, WalkEntry, WalkOptions, quote};
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::io::IsTerminal;
 
 pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
-    let mut listing = Listing { args, first: true };
+    let mut listing = Listing { args, first: true, has_colour: has_colour(&args.color) };
     if args.json {
         session.out.write(b"[")?;
     }
@@ -47,6 +48,36 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
 struct Listing<'a> {
     args: &'a LsArgs,
     first: bool,
+    has_colour: bool,
+}
+
+/// Whether names are coloured: by default on a terminal, unless `NO_COLOR` (<https://no-color.org>)
+/// or a terminal without colours is set.
+fn has_colour(when: &str) -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match when {
+        "always" => true,
+        "auto" => {
+            std::io::stdout().is_terminal()
+                && !is_set("NO_COLOR")
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        }
+        _ => false,
+    }
+}
+
+/// The colour that ls(1) gives to a kind of file, as an escape sequence's number.
+fn colour(item: &Item<'_>) -> Option<&'static str> {
+    let is_run = item.inode.is_some_and(|inode| inode.mode() & 0o111 != 0);
+    Some(match item.kind? {
+        FileKind::Directory => "01;34",
+        FileKind::Symlink => "01;36",
+        FileKind::CharDevice | FileKind::BlockDevice => "01;33",
+        FileKind::Fifo => "33",
+        FileKind::Socket => "01;35",
+        FileKind::Regular if is_run => "01;32",
+        FileKind::Regular => return None,
+    })
 }
 
 /// A name to list.
@@ -153,7 +184,10 @@ impl Listing<'_> {
             return json::print_compact(out, &JsonItem::new(volume, item));
         }
         let number = if self.args.inode { format!("{:>7} ", item.number.0) } else { String::new() };
-        let path = quote(item.path);
+        let path = match colour(item).filter(|_| self.has_colour) {
+            Some(colour) => format!("\x1b[{colour}m{}\x1b[0m", quote(item.path)),
+            None => quote(item.path),
+        };
         match item.inode.filter(|_| self.args.long) {
             None => outln!(out, "{number}{path}"),
             Some(inode) => {

@@ -104,6 +104,12 @@ fn a_callers_mistake_is_no_damage() {
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         assert!(ran.stderr.contains(&format!("no superblock at byte {at}")), "{}", ran.stderr);
     }
+    // Those that there are can be read.
+    let told: serde_json::Value = serde_json::from_slice(&extant(["info", "--json", image]).clean()).unwrap();
+    let backups = told["backups"].as_array().unwrap();
+    assert_eq!(backups, &[8193 << 10]);
+    extant(["ls", "--superblock", &backups[0].to_string(), image]).clean();
+    assert!(extant(["info", image]).clean_text().contains("backups:          byte 8389632\n"));
 }
 
 /// What e2fsck finds on an image.
