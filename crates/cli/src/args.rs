@@ -377,12 +377,15 @@ pub(crate) enum DebugWhat {
 /// written into it. Below HOST, devices, pipes and sockets are replaced by their own kind only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpArgs {
-    /// File or directory to copy
-    #[arg(value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) place: ImagePath,
-    /// Destination: a directory to copy into, or a new name
+    /// Files and directories to copy
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
+    /// Destination: a directory to copy into, or (for one file) a new name
     #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
     pub(crate) to: PathBuf,
+    /// Print JSON: counts, and all that was lost
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
@@ -400,6 +403,9 @@ pub(crate) struct ExportArgs {
     /// output
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
+    /// Print JSON: counts, and all that was lost
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
     #[command(flatten)]

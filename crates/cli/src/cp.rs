@@ -2,13 +2,15 @@
 
 use crate::args::CpArgs;
 use crate::failure::Failure;
+use crate::globs;
 use crate::hints;
+use crate::image_path::ImagePath;
 use crate::progress::Progress;
-use crate::report::{self, Reporter};
+use crate::report::{self, JsonLoss, Reporter};
 use crate::session::{Access, Session, used_bytes};
 use extant_format::FileKind;
 use extant_fs::{Follow, quote};
-use extant_image::export::{to_directory, to_writer};
+use extant_image::export::{Exported, to_directory, to_writer};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -19,17 +21,46 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     hints::wrong_way(args)?;
     // Every directory on the way down stays open.
     let _ = raise_open_files();
-    let volume = session.volume(&args.place, &args.open, Access::Contents)?;
+    if args.json && args.to.as_os_str() == "-" {
+        return Err(Failure::Usage("with --json the copy cannot be standard output; name a file".into()));
+    }
+    let places = globs::expanded(session, &args.places, &args.open)?;
+    if places.len() > 1 && !args.to.is_dir() {
+        return Err(Failure::host(
+            &args.to,
+            std::io::Error::other("is no directory, and there are several files"),
+        ));
+    }
+    let to = quote(args.to.as_os_str().as_bytes());
+    let (mut all, mut lost) = (Exported::default(), Vec::new());
+    for place in &places {
+        let (done, more) = copy(session, args, place, &to)?;
+        all.directories += done.directories;
+        all.others += done.others;
+        all.bytes += done.bytes;
+        lost.extend(more);
+    }
+    report::print(session, &to, &all, args.json.then_some(lost))
+}
+
+/// Copies one file or directory. Returns what was copied and, for JSON, what was lost.
+fn copy(
+    session: &mut Session,
+    args: &CpArgs,
+    place: &ImagePath,
+    to: &str,
+) -> Result<(Exported, Vec<JsonLoss>), Failure> {
+    let volume = session.volume(place, &args.open, Access::Contents)?;
     let rt = session.rt.clone();
-    let top = rt.block_on(args.place.resolve(&volume, Follow::No))?;
-    let top = top.map_err(|error| Failure::at(&args.place, error))?;
-    let destination = Destination::of(args, top.kind())?;
+    let top = rt.block_on(place.resolve(&volume, Follow::No))?;
+    let top = top.map_err(|error| Failure::at(place, error))?;
+    let destination = Destination::of(args, place, top.kind())?;
     let _claim = match args.to.metadata() {
-        Ok(there) if there.is_file() => Some(Session::claim_output(&args.to, &args.place.image)?),
+        Ok(there) if there.is_file() => Some(Session::claim_output(&args.to, &place.image)?),
         _ => None,
     };
     let progress = Progress::new(used_bytes(&volume), session.quiet);
-    let mut reporter = Reporter { session, place: &args.place, progress };
+    let mut reporter = Reporter::new(session, place, progress, args.json);
     let copied = rt.block_on(async {
         match destination {
             Destination::Name { directory, name } => {
@@ -38,11 +69,8 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
             Destination::Special(mut file) => to_writer(&volume, &top, &mut file, &mut reporter).await,
         }
     })?;
-    reporter.progress.finish();
-    let to = quote(args.to.as_os_str().as_bytes());
-    let done = copied.map_err(|error| report::failure(&args.place, &to, error))?;
-    session.summary(&format!("{to}: {done}"));
-    Ok(())
+    let lost = reporter.finish();
+    copied.map(|done| (done, lost)).map_err(|error| report::failure(place, to, error))
 }
 
 /// Destination of a copy.
@@ -55,8 +83,8 @@ enum Destination {
 }
 
 impl Destination {
-    fn of(args: &CpArgs, source: Option<FileKind>) -> Result<Self, Failure> {
-        let of_source = args.place.file_name().map(|name| name.as_bytes().to_vec());
+    fn of(args: &CpArgs, place: &ImagePath, source: Option<FileKind>) -> Result<Self, Failure> {
+        let of_source = place.file_name().map(|name| name.as_bytes().to_vec());
         let host = |error| Failure::host(&args.to, error);
         let refuse = |text: &str| Err(host(std::io::Error::other(text)));
         if args.to.as_os_str() == "-" {

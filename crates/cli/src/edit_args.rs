@@ -85,6 +85,9 @@ pub(crate) struct EditArgs {
     /// The script; standard input by default, as for -
     #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) script: PathBuf,
+    /// Print JSON: how many commands were done, and the line that failed
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 }
@@ -161,6 +164,9 @@ pub(crate) struct PutArgs {
     /// The time of change, in seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(crate) mtime: Option<i64>,
+    /// Print JSON: how many files, directories and bytes were put
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Files of the host, and where to put them: a directory of the image, or (for one file) its
     /// new name; - is standard input
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", TARGETS], value_hint = ValueHint::AnyPath)]
@@ -480,6 +486,9 @@ impl EditCommand {
             Self::Rm(_) | Self::Ln(_) => Ok(()),
             Self::Put(PutArgs { paths, .. }) if paths[..paths.len() - 1].iter().any(|path| path == "-") => {
                 Err("standard input cannot be put here; name a file")
+            }
+            Self::Put(PutArgs { json: true, .. }) => {
+                Err("--json is an option of the command that opens the image")
             }
             Self::Xattr(args) if args.only_lists() => Err("a script sets (-s) or removes (-x) attributes"),
             _ if self.lock().force => Err("--force is an option of the command that opens the image"),

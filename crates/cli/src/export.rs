@@ -3,7 +3,7 @@
 use crate::args::ExportArgs;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::report::{self, Reporter};
+use crate::report::{self, JsonLoss, Reporter};
 use crate::session::{Access, Session, used_bytes};
 use extant_fs::{Follow, Volume, quote};
 use extant_image::export::{Archive, Compression, Exported, to_tar};
@@ -15,6 +15,11 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;
     let output = quote(args.output.as_os_str().as_bytes());
     if args.output.as_os_str() == "-" {
+        if args.json {
+            return Err(Failure::Usage(
+                "with --json the archive cannot be standard output; name a file".into(),
+            ));
+        }
         if std::io::stdout().is_terminal() {
             return Err(Failure::Usage(
                 "an archive is not written to a terminal; name a file or a pipe".into(),
@@ -22,10 +27,9 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
         }
         let file = session.out.duplicate()?;
         let mut out = std::io::BufWriter::with_capacity(256 << 10, file);
-        let done = write(session, args, &volume, "standard output", &mut out)?;
+        let (done, _) = write(session, args, &volume, "standard output", &mut out)?;
         out.flush().map_err(Failure::stdout)?;
-        session.summary(&done.to_string());
-        return Ok(());
+        return report::print(session, "", &done, None);
     }
     let host = |error| Failure::host(&args.output, error);
     let other = || Failure::Usage(format!("{output}: archives are compressed with gzip, zstd or xz only"));
@@ -38,27 +42,27 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
     };
     let _claim = Session::claim_output(&args.output, &args.place.image)?;
     let mut archive = Archive::create(&args.output, compression).map_err(create)?;
-    let done = write(session, args, &volume, &output, &mut archive)?;
+    let (done, lost) = write(session, args, &volume, &output, &mut archive)?;
     archive.finish().map_err(host)?;
-    session.summary(&format!("{output}: {done}"));
-    Ok(())
+    report::print(session, &output, &done, args.json.then_some(lost))
 }
 
+/// Writes the archive. Returns what was written and, for JSON, what was lost.
 fn write(
     session: &mut Session,
     args: &ExportArgs,
     volume: &Volume,
     output: &str,
     out: &mut dyn Write,
-) -> Result<Exported, Failure> {
+) -> Result<(Exported, Vec<JsonLoss>), Failure> {
     let rt = session.rt.clone();
     let progress = Progress::new(used_bytes(volume), session.quiet);
-    let mut reporter = Reporter { session, place: &args.place, progress };
+    let mut reporter = Reporter::new(session, &args.place, progress, args.json);
     let name = args.place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
     let written = rt.block_on(async {
         let top = args.place.resolve(volume, Follow::No).await?;
         to_tar(volume, &top, name, &args.selection.to_selection(), out, &mut reporter).await
     })?;
-    reporter.progress.finish();
-    written.map_err(|error| report::failure(&args.place, output, error))
+    let lost = reporter.finish();
+    written.map(|done| (done, lost)).map_err(|error| report::failure(&args.place, output, error))
 }

@@ -147,16 +147,16 @@ pub(crate) fn wrong_way(args: &CpArgs) -> Result<(), Failure> {
     if !is_image {
         return Ok(());
     }
-    let (from, to) = (args.place.image_quoted(), quote(to.as_bytes()));
-    let is_host = args.place.path == b"/" && Path::new(&args.place.image).exists();
-    Err(Failure::Usage(match is_host && args.place.image != target.image {
+    let place = args.places.first().expect("clap wants one");
+    let (from, to) = (place.image_quoted(), quote(to.as_bytes()));
+    let is_host = place.path == b"/" && Path::new(&place.image).exists();
+    Err(Failure::Usage(match is_host && place.image != target.image {
         true => format!("cp copies out of an image; into one: extant put -r {from} {to}"),
-        false if args.place.image == target.image => {
-            format!("cp copies out of an image; within one: extant copy {} {to}", args.place.quoted())
+        false if place.image == target.image => {
+            format!("cp copies out of an image; within one: extant copy {} {to}", place.quoted())
         }
-        false => format!(
-            "cp copies out of an image; copy {} to a directory first, then put that",
-            args.place.quoted()
-        ),
+        false => {
+            format!("cp copies out of an image; copy {} to a directory first, then put that", place.quoted())
+        }
     }))
 }

@@ -2,10 +2,12 @@
 
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
+use crate::json::{self, Bytes};
 use crate::progress::Progress;
 use crate::session::Session;
 use extant_fs::{Error, WalkError, quote};
-use extant_image::export::{ExportError, Loss, Watch};
+use extant_image::export::{ExportError, Exported, Loss, Watch};
+use serde::{Serialize, Serializer};
 use std::io::ErrorKind;
 
 /// Prints losses as they occur.
@@ -13,6 +15,76 @@ pub(crate) struct Reporter<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) place: &'a ImagePath,
     pub(crate) progress: Progress,
+    /// All of them, for `--json`.
+    lost: Option<Vec<JsonLoss>>,
+}
+
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(
+        session: &'a mut Session,
+        place: &'a ImagePath,
+        progress: Progress,
+        as_json: bool,
+    ) -> Self {
+        Self { session, place, progress, lost: as_json.then(Vec::new) }
+    }
+
+    /// Ends the progress. Returns what was lost, for [`print`].
+    pub(crate) fn finish(self) -> Vec<JsonLoss> {
+        self.progress.finish();
+        self.lost.unwrap_or_default()
+    }
+
+    fn lose(&mut self, path: &[u8], error: String, range: Option<(u64, u64)>) {
+        let path = self.place.below(path);
+        let (offset, bytes) = range.unzip();
+        if let Some(all) = &mut self.lost {
+            all.push(JsonLoss { path, error, offset, bytes });
+        }
+    }
+}
+
+/// Prints what was copied to `output`, or with losses as JSON.
+pub(crate) fn print(
+    session: &mut Session,
+    output: &str,
+    done: &Exported,
+    lost: Option<Vec<JsonLoss>>,
+) -> Result<(), Failure> {
+    let Some(lost) = lost else {
+        session.summary(&match output {
+            "" => done.to_string(),
+            output => format!("{output}: {done}"),
+        });
+        return Ok(());
+    };
+    let &Exported { directories, others, bytes } = done;
+    json::print(&mut session.out, &JsonExported { directories, others, bytes, lost })
+}
+
+#[derive(Serialize)]
+struct JsonExported {
+    directories: u64,
+    others: u64,
+    bytes: u64,
+    lost: Vec<JsonLoss>,
+}
+
+/// Something that is not in the copy, or not as it is on the volume.
+#[derive(Serialize)]
+pub(crate) struct JsonLoss {
+    #[serde(serialize_with = "as_bytes")]
+    path: Vec<u8>,
+    error: String,
+    /// For contents: start of the unreadable part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+fn as_bytes<S: Serializer>(path: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    Bytes(path).serialize(serializer)
 }
 
 impl Watch for Reporter<'_> {
@@ -21,11 +93,17 @@ impl Watch for Reporter<'_> {
     }
 
     fn unreadable(&mut self, path: &[u8], error: Error) {
+        let range = match &error {
+            Error::Lost(lost) => Some((lost.offset, lost.bytes)),
+            _ => None,
+        };
+        self.lose(path, error.to_string(), range);
         self.progress
             .suspend(|| self.session.fail_walk(self.place, WalkError { path: path.to_vec(), error }));
     }
 
     fn not_kept(&mut self, path: &[u8], loss: Loss) {
+        self.lose(path, loss.to_string(), None);
         let path = quote(&self.place.below(path));
         let place = format!("{}:{path}", self.place.image_quoted());
         self.progress.suspend(|| match loss.is_expected() {

@@ -48,10 +48,27 @@ pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<()
         return attributes::list(session, &args.paths);
     }
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
+    let mut counts = Counts::default();
     batch(session, &image, command.lock(), |session, volume| {
         let edit = Edit { in_script: false, ..Edit::in_script(session, &image, volume) };
-        edit.run(command).map_err(|failure| edit.stopped(failure))
-    })
+        let done = edit.run(command).map_err(|failure| edit.stopped(failure));
+        counts = edit.counts.get();
+        done
+    })?;
+    match command {
+        EditCommand::Put(args) if args.json => json::print(&mut session.out, &counts),
+        _ => Ok(()),
+    }
+}
+
+/// What `put` has put into a volume.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Counts {
+    /// All but directories.
+    files: u64,
+    directories: u64,
+    /// Of contents, without holes.
+    bytes: u64,
 }
 
 /// The image in which all of these paths are.
@@ -106,22 +123,43 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         commands.push((number, command));
     }
     let count = commands.len();
+    let (mut done, mut failed_line, mut put) = (0, None, Counts::default());
     let work = |session: &Session, volume: &Volume| {
         for (number, command) in &commands {
-            let edit = Edit::in_script(session, &args.image, volume);
+            let edit = Edit { counts: put.into(), ..Edit::in_script(session, &args.image, volume) };
             edit.run(command).map_err(|failure| {
+                failed_line = Some(*number);
                 edit.stopped(Failure::Line { number: *number, failure: Box::new(failure) })
             })?;
+            (done, put) = (done + 1, edit.counts.get());
         }
         Ok(())
     };
-    match args.atomic {
-        true => atomic::batch(session, &args.image, args.lock, work)?,
-        false => batch(session, &args.image, args.lock, work)?,
+    let ended = match args.atomic {
+        true => atomic::batch(session, &args.image, args.lock, work),
+        false => batch(session, &args.image, args.lock, work),
+    };
+    if args.json {
+        if args.atomic && ended.is_err() {
+            (done, put) = (0, Counts::default());
+        }
+        json::print(&mut session.out, &JsonEdit { commands: count, done, failed_line, put })?;
+        return ended;
     }
+    ended?;
     let image = quote(args.image.as_os_str().as_bytes());
     session.summary(&format!("{image}: {count} commands done"));
     Ok(())
+}
+
+/// What a script has done: after a failed line the changes of those before it stay, but not with
+/// `--atomic`.
+#[derive(Serialize)]
+struct JsonEdit {
+    commands: usize,
+    done: usize,
+    failed_line: Option<usize>,
+    put: Counts,
 }
 
 /// The failure for a line that is not a command.
@@ -267,12 +305,23 @@ pub(crate) struct Edit<'a> {
     in_script: bool,
     /// The batch had changed nothing when an operation failed that leaves nothing behind.
     is_void: Cell<bool>,
+    counts: Cell<Counts>,
 }
 
 impl<'a> Edit<'a> {
     /// For commands whose paths start at the volume's root.
     pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
-        Self { session, image, volume, root: volume.root(), in_script: true, is_void: Cell::new(false) }
+        let (is_void, counts) = (Cell::new(false), Cell::default());
+        Self { session, image, volume, root: volume.root(), in_script: true, is_void, counts }
+    }
+
+    /// Counts what was put.
+    fn count(&self, files: u64, directories: u64, bytes: u64) {
+        let mut counts = self.counts.get();
+        counts.files += files;
+        counts.directories += directories;
+        counts.bytes += bytes;
+        self.counts.set(counts);
     }
 
     fn stopped(&self, failure: Failure) -> Stopped {

@@ -140,6 +140,7 @@ impl Put<'_> {
             let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(&target, error))?;
             self.attributes(&source, &target, &inode, &metadata)?;
             self.count_clamped(&target, self.modified(&metadata)?);
+            self.edit.count(0, 1, 0);
             dirs.push((target, metadata));
         }
         dirs.iter().rev().try_for_each(|(target, metadata)| {
@@ -187,6 +188,7 @@ impl Put<'_> {
             self.count_clamped(target, time);
             made.set_times(Some(time), Some(time)).map_err(failed)?;
         }
+        self.edit.count(1, 0, at);
         made.link_over(root, &target.path).map_err(failed)
     }
 
@@ -205,6 +207,7 @@ impl Put<'_> {
         if metadata.nlink() > 1 {
             match self.links.get(&(metadata.dev(), metadata.ino())) {
                 Some(first) => {
+                    self.edit.count(1, 0, 0);
                     let linked = root.inode(first).and_then(|first| first.link_over(root, path));
                     return linked.map_err(failed);
                 }
@@ -251,6 +254,7 @@ impl Put<'_> {
         }
         self.attributes(source, target, &made, metadata)?;
         self.times(target, &made, metadata)?;
+        self.edit.count(1, 0, 0);
         made.link_over(root, path).map_err(failed)
     }
 
@@ -284,6 +288,7 @@ impl Put<'_> {
                 Err(error) => return Err(read(error)),
             };
             file.write_all_at(data.start, &chunk[..n]).map_err(failed)?;
+            self.edit.count(0, 0, n as u64);
             data.start += n as u64;
             unplaced += n;
             // Before the cache does so at its own time: the same files get the same locations.

@@ -187,8 +187,8 @@ impl<'a> Shell<'a> {
                 tree::run(self.session, &TreeArgs { place, depth, json, open })
             }
             ShellCommand::Get { path, to } => {
-                let place = self.place(&path);
-                cp::run(self.session, &CpArgs { place, to, open })
+                let places = vec![self.place(&path)];
+                cp::run(self.session, &CpArgs { places, to, json, open })
             }
             ShellCommand::Cd { path } => self.change_directory(path.as_deref().unwrap_or(OsStr::new("/"))),
             ShellCommand::Pwd => outln!(self.session.out, "{}", quote(&self.directory)),

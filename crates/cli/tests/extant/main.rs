@@ -20,6 +20,7 @@ mod quotas;
 mod reading;
 mod refused;
 mod replacing;
+mod schemas;
 mod shell;
 mod shrinking;
 mod space;

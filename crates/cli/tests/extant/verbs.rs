@@ -116,6 +116,31 @@ fn ls_sorts_and_shows_sizes_and_inodes() {
     let line = numbered.iter().find(|line| line.ends_with(" three")).unwrap();
     let number = line.split_whitespace().next().unwrap();
     assert!(stat.contains(&format!("Inode: {number} ")), "{line}: {stat}");
+    // A pipe gets no colours unless asked for.
+    let root = image.to_str().unwrap();
+    assert_eq!(names(&["-n"]), names(&["-l"]));
+    assert!(!extant(["ls", root]).clean_text().contains('\x1b'));
+    assert!(extant(["ls", "--color=always", root]).clean_text().contains("\x1b[01;34metc\x1b[0m\n"));
+}
+
+#[test]
+fn several_files_are_copied_into_a_directory() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let (confs, passwd) = (place(&image, "/a/*/*.conf"), place(&image, "/etc/passwd"));
+    let told = extant(["cp", "--json", &confs, &passwd, out.to_str().unwrap()]).clean_text();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["others"], 2);
+    let mut names: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["passwd", "two.conf"]);
+    let ran = extant(["cp", &confs, &passwd, dir.path().join("none").to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("there are several files"), "{}", ran.stderr);
 }
 
 #[test]
