@@ -1,9 +1,9 @@
 //! The command line. Help, completions and man pages are all made from here.
 
 use crate::check_args::{CheckArgs, UndoArgs};
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TargetArgs, TrimArgs};
 use crate::exec_args::{ExecArgs, StageArgs};
 pub(crate) use crate::image_args::ImageArgs;
-use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TargetArgs, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
