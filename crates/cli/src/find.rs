@@ -5,27 +5,14 @@ use crate::failure::Failure;
 use crate::globs;
 use crate::image_path::ImagePath;
 use crate::output::outln;
-use crate::session::{Access, Session};
+use crate::session::Session;
 use extant_format::{FileKind, Inode};
 use extant_fs::{Follow, Volume, WalkOptions, quote};
 
 pub(crate) fn run(session: &mut Session, args: &FindArgs) -> Result<(), Failure> {
-    for place in &globs::expanded(session, &args.places, &args.open)? {
-        let volume = match session.volume(place, &args.open, Access::Metadata) {
-            Ok(volume) => volume,
-            Err(failure) => {
-                session.fail(failure);
-                continue;
-            }
-        };
-        let rt = session.rt.clone();
-        match rt.block_on(find(session, args, place, &volume))? {
-            Err(failure @ (Failure::Closed | Failure::Stdout(_))) => return Err(failure),
-            Err(failure) => session.fail(failure),
-            Ok(()) => {}
-        }
-    }
-    Ok(())
+    globs::for_each_place(session, &args.places, &args.open, async |session, place, volume| {
+        find(session, args, place, volume).await
+    })
 }
 
 async fn find(

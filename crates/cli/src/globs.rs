@@ -43,6 +43,32 @@ pub(crate) fn expanded(
     Ok(all)
 }
 
+/// Calls `each` with the volume of every place, expanded. A place that fails is reported, and the
+/// others follow; only an output that takes no more ends the command.
+pub(crate) fn for_each_place(
+    session: &mut Session,
+    places: &[ImagePath],
+    open: &ImageArgs,
+    mut each: impl AsyncFnMut(&mut Session, &ImagePath, &Volume) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for place in &expanded(session, places, open)? {
+        let volume = match session.volume(place, open, Access::Metadata) {
+            Ok(volume) => volume,
+            Err(failure) => {
+                session.fail(failure);
+                continue;
+            }
+        };
+        let rt = session.rt.clone();
+        match rt.block_on(each(session, place, &volume))? {
+            Err(failure @ (Failure::Closed | Failure::Stdout(_))) => return Err(failure),
+            Err(failure) => session.fail(failure),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Paths that match. What cannot be read matches nothing.
 async fn matching(volume: &Volume, path: &[u8]) -> Vec<Vec<u8>> {
     if volume.resolve(path, Follow::No).await.is_ok() {
