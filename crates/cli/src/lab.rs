@@ -6,7 +6,6 @@ use crate::lab_sweep;
 use crate::session::Session;
 use extant_lab::command::{self, Jobs, ReproduceRequest, Selection, TraceReport};
 use extant_lab::{Memory, Policy};
-use extant_rt::Nanos;
 use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Failure> {
@@ -24,13 +23,10 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     )));
                 }
                 let selection = Selection {
-                    path: path.into(),
-                    workloads: args.workloads.clone(),
-                    rows: args.rows.clone(),
-                    span: args.seconds.map(Nanos::from_secs),
                     settings: args.settings.clone(),
                     report: args.report.clone(),
                     blktrace: args.blktrace.clone(),
+                    ..args.part.of(path)
                 };
                 Ok(command::experiment(&selection, out)?)
             }
@@ -49,7 +45,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 "{}: --report is of an experiment; name its folder or .toml file",
                 words.join(" ")
             ))),
-            words if args.workloads.is_empty() && args.rows.is_empty() && args.seconds.is_none() => {
+            words if !args.part.is_given() => {
                 let default = Policy::default();
                 let policy = Policy {
                     elevator: args.elevator.unwrap_or(default.elevator),

@@ -4,9 +4,11 @@ use crate::values;
 use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
 use extant_history::{Choice, Kind, MakeDirtyControl, MakeElevator, MakePass, Named};
+use extant_lab::command::Selection;
 use extant_lab::report::Format;
 use extant_lab::setup::Axis;
 use extant_lab::{FileSystem, Memory, Setting, VolumeSpec};
+use extant_rt::Nanos;
 use std::path::{Path, PathBuf};
 
 /// `extant lab`: its subcommands.
@@ -36,6 +38,40 @@ pub(crate) enum LabCommand {
     Report(ReportArgs),
 }
 
+/// The part of an experiment to run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PartArgs {
+    /// Run only this workload of an experiment; may be given several times
+    #[arg(long = "workload", value_name = "NAME")]
+    pub(crate) workloads: Vec<String>,
+    /// Run only this row of an experiment; may be given several times
+    #[arg(long = "row", value_name = "NAME")]
+    pub(crate) rows: Vec<String>,
+    /// Run each workload of an experiment for this many seconds, without warm-up
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) seconds: Option<u64>,
+}
+
+impl PartArgs {
+    /// Whether it is less than the whole, or shorter.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.workloads.is_empty() || !self.rows.is_empty() || self.seconds.is_some()
+    }
+
+    /// This part of the experiment at `path`, as it is.
+    pub(crate) fn of(&self, path: &str) -> Selection {
+        Selection {
+            path: path.into(),
+            workloads: self.workloads.clone(),
+            rows: self.rows.clone(),
+            span: self.seconds.map(Nanos::from_secs),
+            settings: Vec::new(),
+            report: None,
+            blktrace: None,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = extant_lab::command::keys())]
 pub(crate) struct RunArgs {
@@ -62,15 +98,8 @@ pub(crate) struct RunArgs {
     pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
-    /// Run only this workload of an experiment; may be given several times
-    #[arg(long = "workload", value_name = "NAME")]
-    pub(crate) workloads: Vec<String>,
-    /// Run only this row of an experiment; may be given several times
-    #[arg(long = "row", value_name = "NAME")]
-    pub(crate) rows: Vec<String>,
-    /// Run each workload of an experiment for this many seconds, without warm-up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) seconds: Option<u64>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Write a blktrace of each modelled disk, BASE.DISK.blktrace.0, for blkparse and btt; of
     /// several runs, that of the last
     #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
@@ -199,15 +228,8 @@ pub(crate) struct SweepArgs {
     /// Values for an option of the jobs, such as iodepth=1,4,32; may be given several times
     #[arg(long = "job", value_name = "KEY=VALUE,VALUE", value_parser = option_values)]
     pub(crate) options: Vec<(String, Vec<String>)>,
-    /// Run only this workload of an experiment; may be given several times
-    #[arg(long = "workload", value_name = "NAME")]
-    pub(crate) workloads: Vec<String>,
-    /// Run only this row of an experiment; may be given several times
-    #[arg(long = "row", value_name = "NAME")]
-    pub(crate) rows: Vec<String>,
-    /// Run each workload of an experiment for this many seconds, without warm-up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) seconds: Option<u64>,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
     /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on,
     /// and several share it
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]

@@ -4,10 +4,9 @@ use crate::failure::Failure;
 use crate::lab_args::{Emit, SweepArgs, names_experiment};
 use crate::progress::Progress;
 use crate::session::Session;
-use extant_lab::command::{self, Selection};
+use extant_lab::command;
 use extant_lab::sweep::{Sweep, SweepOptions, SweptJobs};
 use extant_lab::{Memory, Policy};
-use extant_rt::Nanos;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,7 +28,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
         None if args.machine.is_none() => {
             Some("jobs are swept over on a modelled machine; name one with --machine")
         }
-        None if !args.workloads.is_empty() || !args.rows.is_empty() || args.seconds.is_some() => {
+        None if args.part.is_given() => {
             Some("--workload, --row and --seconds choose from an experiment; name its folder or .toml file")
         }
         _ => None,
@@ -37,15 +36,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
     if let Some(problem) = unfit {
         return Err(Failure::Usage(format!("{}: {problem}", args.words.join(" "))));
     }
-    let selection = experiment.map(|path| Selection {
-        path: path.into(),
-        workloads: args.workloads.clone(),
-        rows: args.rows.clone(),
-        span: args.seconds.map(Nanos::from_secs),
-        settings: Vec::new(),
-        report: None,
-        blktrace: None,
-    });
+    let selection = experiment.map(|path| args.part.of(path));
     if let (Some(selection), false) = (&selection, args.is_new()) {
         return Ok(command::sweep(selection, &args.axes, session.out.as_write()?)?);
     }
