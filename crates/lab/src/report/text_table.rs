@@ -1,5 +1,6 @@
 //! Tables of words and numbers, as aligned columns or as Markdown.
 
+use serde_json::Value;
 use std::fmt::Write;
 
 /// The format of the report.
@@ -12,6 +13,17 @@ pub enum Format {
     Markdown,
     /// One JSON object with unrounded values.
     Json,
+}
+
+impl Format {
+    /// Formats results that are tables, whose argument is whether they are Markdown, or JSON.
+    pub(crate) fn render(self, tables: impl FnOnce(bool) -> String, json: impl FnOnce() -> Value) -> String {
+        match self {
+            Self::Text => tables(false),
+            Self::Markdown => tables(true),
+            Self::Json => format!("{:#}\n", json()),
+        }
+    }
 }
 
 /// The cells of a row.

@@ -117,11 +117,7 @@ const COLUMNS: [&str; 10] =
 impl Intervals {
     /// Formats the results.
     pub fn text(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.tables(false),
-            Format::Markdown => self.tables(true),
-            Format::Json => format!("{:#}\n", self.json()),
-        }
+        format.render(|markdown| self.tables(markdown), || self.json())
     }
 
     fn tables(&self, markdown: bool) -> String {
