@@ -2,7 +2,9 @@
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, NamePattern, OwnerMap, SizePolicy};
+use extant_image::{
+    FeatureChoices, FsType, IdRange, JournalSize, NamePattern, OwnerMap, SizePolicy, random_uuid,
+};
 use extant_rt::Rt;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -158,19 +160,11 @@ pub(crate) enum Uuid {
 }
 
 impl Uuid {
-    /// The bytes; random ones are of version 4 (RFC 9562).
+    /// The bytes.
     pub(crate) fn bytes(self, rt: &Rt) -> [u8; 16] {
         match self {
             Self::Given(bytes) => bytes,
-            Self::Random => {
-                let mut rng = rt.rng("uuid");
-                let mut bytes = [0; 16];
-                bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
-                bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
-                bytes[6] = bytes[6] & 0x0f | 0x40;
-                bytes[8] = bytes[8] & 0x3f | 0x80;
-                bytes
-            }
+            Self::Random => random_uuid(&mut rt.rng("uuid")),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::write::{Claimed, Image, Progress, directory_of};
 use crate::{BuildError, BuildOptions, Note, Overrides, SizePolicy, Source, Target, VolumeOptions, owner};
 use extant_block::ForeignLocks;
 use extant_format::{Timestamp, UintExt};
-use extant_rt::Rt;
+use extant_rt::{Rng, Rt};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -150,20 +150,22 @@ pub fn mkfs_on(
     let target = Claimed::claim(target, rt)?;
     let mut volume = volume.clone();
     let mut rng = rt.rng("mkfs");
-    let mut random = || {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
-        bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
-        // RFC 9562: version 4 (random), variant 1.
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        bytes
-    };
+    let mut random = || random_uuid(&mut rng);
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
     let stores = Stores::new(spool_dir, None);
     let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
     write(target, &volume, source, rt, progress)
+}
+
+/// A new UUID: version 4 (random), variant 1 of RFC 9562.
+pub fn random_uuid(rng: &mut Rng) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+    bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
 }
 
 /// Makes an empty volume in a temporary file that disappears when its handle is dropped. Its

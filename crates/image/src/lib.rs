@@ -49,7 +49,7 @@ mod write;
 
 pub use add::{AddOptions, AddReport, add};
 pub use base64::base64_decoded;
-pub use build::{BuildReport, build, mkfs, mkfs_on, mkfs_temporary};
+pub use build::{BuildReport, build, mkfs, mkfs_on, mkfs_temporary, random_uuid};
 pub use contexts::FileContexts;
 pub use devices::DeviceTable;
 pub(crate) use error::quoted_path;
