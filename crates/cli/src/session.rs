@@ -101,9 +101,10 @@ impl Session {
         foreign: ForeignLocks,
     ) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: true, direct };
-        self.open_part(image, part, options, foreign, |error| Failure::host(image, error))
+        Ok(self.open_part(image, part, options, foreign, |error| Failure::host(image, error))?.0)
     }
 
+    /// Opens a part of an image; also returns at which byte it begins.
     fn open_part(
         &self,
         image: &Path,

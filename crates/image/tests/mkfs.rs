@@ -272,7 +272,7 @@ impl Device for OfBlocks {
     }
 
     fn submit(&self, bio: extant_block::Bio) {
-        assert!((bio.start.0 * 512 | bio.bytes).is_multiple_of(self.1.into()), "{bio:?}");
+        assert!(((bio.start.0 * 512) | bio.bytes).is_multiple_of(self.1.into()), "{bio:?}");
         self.0.submit(bio);
     }
 }
