@@ -7,6 +7,7 @@ mod cache;
 mod data;
 mod fio;
 mod meta;
+mod peers;
 mod read;
 mod report;
 mod rt;
@@ -24,6 +25,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("cache", cache::run),
     ("data", data::run),
     ("meta", meta::run),
+    ("peers", peers::run),
     ("read", read::run),
     ("rt", rt::run),
     ("sim", sim::run),

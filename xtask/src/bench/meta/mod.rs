@@ -6,7 +6,6 @@
 mod fsync;
 mod modelled;
 mod names;
-mod peers;
 mod recovery;
 mod scale;
 mod untar;
@@ -33,7 +32,6 @@ const PARTS: &[(&str, Part)] = &[
     ("names", names::one_directory),
     ("threads", names::two_threads),
     ("virtual", modelled::two_tasks),
-    ("peers", peers::run),
     ("fsync", fsync::run),
     ("untar", untar::run),
     ("recover", recovery::run),
