@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -152,6 +153,18 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// system call.
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
         bios.for_each(|bio| self.submit(bio));
+    }
+    /// Whether [`Device::read_here`] is worth trying: the device reads on the calling thread, and
+    /// that is the fastest way for a thread that has nothing else to do.
+    fn reads_here(&self) -> bool {
+        false
+    }
+    /// Reads at `start` on the calling thread, which waits for the medium; see
+    /// [`extant_rt::Rt::may_wait`]. Returns whether `to` is filled. If not, its bytes are
+    /// undefined, and a bio for the same range tells why.
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        let _ = (start, to);
+        false
     }
     /// Claims the device for a user that changes it as a whole, such as a file system, until the
     /// claim is dropped. Devices that others cannot reach grant every claim.

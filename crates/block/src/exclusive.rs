@@ -1,7 +1,8 @@
 //! A device with one writer, whose writes end with its claim.
 
-use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op};
+use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use parking_lot::Mutex;
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,11 +77,19 @@ impl Device for Exclusive {
         self.inner.submit_all(&mut bios.filter_map(|bio| self.admit(bio)));
     }
 
+    fn reads_here(&self) -> bool {
+        self.inner.reads_here()
+    }
+
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        self.inner.read_here(start, to)
+    }
+
     /// Claims the device below, once.
     fn claim(&self) -> Result<Claim, IoError> {
         let mut tenure = self.tenure.lock();
         if !matches!(*tenure, Tenure::Unclaimed) {
-            let bio = Bio::range(Op::Write, crate::Sector(0), 0);
+            let bio = Bio::range(Op::Write, Sector(0), 0);
             return Err(bio.error(&self.limits().name, IoErrorKind::Claimed));
         }
         *tenure = Tenure::Claimed(Arc::new(self.inner.claim()?));
@@ -95,7 +104,7 @@ impl Device for Exclusive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buf, MemDevice, Sector, execute, flush};
+    use crate::{Buf, MemDevice, execute, flush};
     use extant_rt::Rt;
     use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -3,6 +3,7 @@
 use crate::device::claim_all;
 use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -101,6 +102,19 @@ impl Device for Linear {
 
     fn submit(&self, bio: Bio) {
         spread(&self.layout, &self.limits, bio);
+    }
+
+    fn reads_here(&self) -> bool {
+        self.layout.devices.iter().all(|device| device.reads_here())
+    }
+
+    /// Leaves reads that cross from one part to the next to bios.
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();
+        let end = start.byte_offset().and_then(|at| at.checked_add(bytes));
+        let Some(end) = end.filter(|&end| bytes > 0 && end <= self.layout.end) else { return false };
+        let (device, below, part_end) = self.layout.place(end - bytes);
+        end <= part_end && self.layout.devices[device].read_here(Sector::containing(below), to)
     }
 
     fn claim(&self) -> Result<Claim, IoError> {

@@ -1,9 +1,10 @@
 //! A device in memory.
 
 use crate::device::OneClaim;
-use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op};
+use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use parking_lot::RwLock;
 use std::fmt;
+use std::io::IoSliceMut;
 
 /// A disk whose contents are in memory; every bio ends before `submit` returns.
 pub struct MemDevice {
@@ -64,6 +65,22 @@ impl Device for MemDevice {
     fn submit(&self, mut bio: Bio) {
         let result = self.run(&mut bio);
         bio.end_as(&self.limits.name, result);
+    }
+
+    fn reads_here(&self) -> bool {
+        true
+    }
+
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        let bytes = self.bytes.read();
+        let from = start.byte_offset().and_then(|at| usize::try_from(at).ok());
+        let Some(mut from) = from.and_then(|at| bytes.get(at..)) else { return false };
+        for to in to {
+            let Some((some, rest)) = from.split_at_checked(to.len()) else { return false };
+            to.copy_from_slice(some);
+            from = rest;
+        }
+        true
     }
 
     fn claim(&self) -> Result<Claim, IoError> {

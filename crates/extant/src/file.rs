@@ -78,8 +78,8 @@ impl File {
     /// # Errors
     /// The file is not open for reading, or nothing could be read.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
-        // Cached bytes need neither the executor nor another thread.
-        let (done, is_all) = self.inner.read_cached(at, to);
+        // Bytes in memory, or in a buffered image, need neither the executor nor another thread.
+        let (done, is_all) = self.inner.open.read_here(at, to);
         if is_all {
             return Ok(done);
         }
@@ -181,7 +181,11 @@ impl File {
     /// Those of [`File::read_at`], and [`Error::Range`](crate::Error::Range) if the file ends
     /// first.
     pub fn read_exact_at(&self, at: u64, to: &mut [u8]) -> Result<()> {
-        self.world.wait(self.inner.read_exact_at(at, to))
+        let read = self.read_at(at, to)?;
+        if read == to.len() {
+            return Ok(());
+        }
+        self.world.wait(self.inner.read_exact_at(at + read.to_u64(), &mut to[read..]))
     }
 
     /// Like [`File::write_at`], of all bytes.

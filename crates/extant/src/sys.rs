@@ -496,13 +496,13 @@ impl OpenNode {
         }
     }
 
-    /// Like [`Self::read`], but from memory only: how much of it was cached, and whether that was
-    /// all.
-    pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
+    /// Like [`Self::read`], as far as the calling thread can do it alone, from memory or from a
+    /// buffered image: how much that was, and whether it was all.
+    pub(crate) fn read_here(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
         let read = match &self.contents {
             _ if !self.options.read => return (0, false),
-            Contents::Live(file) => file.try_read(at, to),
-            Contents::Still(file) => file.try_read_at(at, to),
+            Contents::Live(file) => file.read_here(at, to),
+            Contents::Still(file) => file.read_here_at(at, to),
         };
         read.map_or_else(|rest| (rest.done_bytes, false), |bytes| (bytes, true))
     }

@@ -4,28 +4,42 @@ mod bed;
 
 use bed::{fsck, image, writable};
 use extant::{FileOptions, InodeFlags, OpenOptions, Volume};
-use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op};
+use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op, Sector};
 use extant_image::{SizePolicy, Timestamp, VolumeOptions};
-use extant_rt::Rt;
+use extant_rt::{Class, Rt};
+use std::io::IoSliceMut;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts bytes read from a device.
+/// Counts bytes read from a device: by bios, and by readers' own threads.
 #[derive(Debug)]
 struct Counted {
     below: FileDevice,
-    read_bytes: AtomicU64,
+    bio_bytes: AtomicU64,
+    here_bytes: AtomicU64,
+    /// Reads of readers' own threads fail.
+    fails_here: AtomicBool,
 }
 
 impl Counted {
-    fn open(rt: &Rt, path: &Path) -> Arc<Self> {
-        let below = FileDevice::open(path, extant_block::FileOptions::default()).unwrap().driven_by(rt);
-        Arc::new(Self { below, read_bytes: AtomicU64::new(0) })
+    fn open(rt: &Rt, path: &Path, write: bool) -> Arc<Self> {
+        let options = extant_block::FileOptions { write, direct: false };
+        let below = FileDevice::open(path, options).unwrap().driven_by(rt);
+        let (bio_bytes, here_bytes, fails_here) = Default::default();
+        Arc::new(Self { below, bio_bytes, here_bytes, fails_here })
+    }
+
+    fn bio_bytes(&self) -> u64 {
+        self.bio_bytes.load(Ordering::Relaxed)
+    }
+
+    fn here_bytes(&self) -> u64 {
+        self.here_bytes.load(Ordering::Relaxed)
     }
 
     fn read_bytes(&self) -> u64 {
-        self.read_bytes.load(Ordering::Relaxed)
+        self.bio_bytes() + self.here_bytes()
     }
 }
 
@@ -36,9 +50,22 @@ impl Device for Counted {
 
     fn submit(&self, bio: Bio) {
         if bio.op == Op::Read {
-            self.read_bytes.fetch_add(bio.bytes, Ordering::Relaxed);
+            self.bio_bytes.fetch_add(bio.bytes, Ordering::Relaxed);
         }
         self.below.submit(bio);
+    }
+
+    fn reads_here(&self) -> bool {
+        self.below.reads_here()
+    }
+
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        if self.fails_here.load(Ordering::Relaxed) {
+            return false;
+        }
+        let bytes = to.iter().map(|part| part.len() as u64).sum();
+        self.here_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.below.read_here(start, to)
     }
 
     fn claim(&self) -> Result<Claim, IoError> {
@@ -70,7 +97,7 @@ fn a_volume_open_for_reading_reads_nothing_twice() {
     fsck(&path);
 
     let rt = Rt::real(Default::default());
-    let device = Counted::open(&rt, &path);
+    let device = Counted::open(&rt, &path, false);
     let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new()).unwrap();
     let root = volume.root();
     let look = || {
@@ -96,6 +123,59 @@ fn a_volume_open_for_reading_reads_nothing_twice() {
 }
 
 #[test]
+fn a_thread_that_misses_reads_a_buffered_image_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let contents = pattern((5 << 20) - 100, 1);
+    volume.root().write("file", &contents).unwrap();
+    volume.close().unwrap();
+    for write in [false, true] {
+        let rt = Rt::real(Default::default());
+        let device = Counted::open(&rt, &path, write);
+        let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new().write(write)).unwrap();
+        let file = volume.open_file("file").unwrap();
+        let look = |at: usize, len: usize| {
+            let mut bytes = vec![0; len];
+            let read = file.read_at(at as u64, &mut bytes).unwrap();
+            assert!(
+                bytes[..read] == contents[at..contents.len().min(at + len)],
+                "{len} bytes from byte {at}"
+            );
+        };
+        // Finds the map.
+        look(0, 1);
+        let bios = device.bio_bytes();
+        let here = device.here_bytes();
+        // Far from each other, so that nothing is read ahead.
+        for page in [700, 300, 1100, 410] {
+            look(page * 4096 + 10, 100);
+        }
+        // Parts of five pages, and the end of the file, past which there is nothing.
+        look(500 * 4096 + 4000, 4 * 4096);
+        look(1279 * 4096, 8192);
+        assert_eq!((device.bio_bytes(), device.here_bytes()), (bios, here + 10 * 4096));
+        look(500 * 4096, 4096);
+        assert_eq!(device.here_bytes(), here + 10 * 4096, "it is cached now");
+
+        // Where that fails, or from a task, a bio reads.
+        device.fails_here.store(true, Ordering::Relaxed);
+        look(900 * 4096, 4096);
+        device.fails_here.store(false, Ordering::Relaxed);
+        let awaited = file.asynch().clone();
+        let task = rt.spawn("reader", Class::Normal, async move {
+            let mut bytes = [0; 4096];
+            awaited.read_at(100 * 4096, &mut bytes).await.map(|_| bytes)
+        });
+        let bytes = rt.block_on(task).unwrap().unwrap().unwrap();
+        assert!(bytes[..] == contents[100 * 4096..][..4096]);
+        assert_eq!((device.bio_bytes(), device.here_bytes()), (bios + 2 * 4096, here + 10 * 4096));
+        drop(file);
+        volume.close().unwrap();
+    }
+}
+
+#[test]
 fn thousands_of_small_files_are_read_from_memory_again() {
     const FILES: u64 = 4200;
     let dir = tempfile::tempdir().unwrap();
@@ -118,7 +198,7 @@ fn thousands_of_small_files_are_read_from_memory_again() {
     volume.root().write("dir/0", "another").unwrap();
     volume.close().unwrap();
 
-    let device = Counted::open(&rt, &path);
+    let device = Counted::open(&rt, &path, false);
     let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new()).unwrap();
     let root = volume.root();
     let look = |files: usize| {

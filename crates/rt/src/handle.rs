@@ -307,6 +307,17 @@ impl Rt {
         }
     }
 
+    /// Whether the calling thread may wait for something else than a future of this world.
+    ///
+    /// True for ordinary threads outside [`Rt::block_on`]. False for workers and completions of any
+    /// real world, and for virtual worlds.
+    pub fn may_wait(&self) -> bool {
+        match &self.shared.world {
+            Which::Real(real) => real.may_wait(),
+            Which::Virtual(_) => false,
+        }
+    }
+
     /// Calls `waker` at `at`, or at once if that is past, unless the alarm is dropped first.
     ///
     /// In the real world the timers' thread calls it, and a drop may return while the waker is

@@ -541,8 +541,9 @@ fn only_a_thread_that_polls_what_it_waits_for_may_block() {
     assert!(!rt.may_block_once());
     assert!(!rt.may_block());
     let inside = rt.clone();
-    let task = rt.spawn("task", Class::Normal, async move { inside.may_block() });
+    let task = rt.spawn("task", Class::Normal, async move { inside.may_block() || inside.may_wait() });
     assert_eq!(rt.block_on(task).unwrap(), Ok(false), "others wait for a worker");
+    assert!(rt.may_wait() && !rt.block_on(async { world().may_wait() }).unwrap());
     let asks = Arc::new(Asks(world(), AtomicUsize::new(1), Lazy::new(), AtomicBool::new(false)));
     let _handle = rt.register_driver(asks.clone());
     while asks.in_flight() > 0 {

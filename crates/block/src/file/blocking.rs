@@ -4,6 +4,7 @@ use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Runs a transfer to completion on this thread.
@@ -35,6 +36,21 @@ pub(super) fn read_now(host_file: &HostFile, mut transfer: Transfer) -> Option<T
     let Some(result) = result else { return Some(transfer) };
     transfer.bio.end_as(&host_file.limits.name, result);
     None
+}
+
+/// Reads at byte `at` on this thread, through the host's page cache. Returns whether it filled
+/// `to`.
+pub(super) fn read_here(host_file: &HostFile, at: u64, to: &mut [IoSliceMut<'_>]) -> bool {
+    let bytes = to.iter().map(|part| part.len()).sum::<usize>();
+    loop {
+        let outcome = match to {
+            [one] => rustix::io::pread(&host_file.buffered, &mut **one, at),
+            _ => rustix::io::preadv(&host_file.buffered, to, at),
+        };
+        if outcome != Err(Errno::INTR) {
+            return outcome == Ok(bytes);
+        }
+    }
 }
 
 fn take_step(host_file: &HostFile, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {

@@ -17,6 +17,7 @@ use host_file::{HostFile, check_kind};
 pub use locks::ForeignLocks;
 use ring::Ring;
 use rustix::fs::{FileType, Mode, OFlags};
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -57,7 +58,8 @@ pub struct FileOptions {
 /// is claimed. A claim locks the file against other writers, and against programs that check locks,
 /// as QEMU does; for their locks see [`ForeignLocks`]. Readers take no locks and respect none.
 ///
-/// A read that the host's page cache can answer ends before [`Device::submit`] returns.
+/// A read that the host's page cache can answer ends before [`Device::submit`] returns. Without
+/// direct I/O, [`Device::read_here`] is a `preadv(2)`.
 ///
 /// Over io_uring, other bios end on threads that wait ([`extant_rt::Driver`]). If a thread that
 /// does not belong to this world submits, a thread of this world is woken. A thread in
@@ -305,6 +307,22 @@ impl Device for FileDevice {
         }
         copies.into_iter().for_each(|transfer| blocking::run(&self.host_file, transfer));
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
+    }
+
+    /// Not with direct I/O on: then the device works on several reads at a time.
+    fn reads_here(&self) -> bool {
+        !self.host_file.direct_is_on()
+    }
+
+    fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
+        let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();
+        let capacity = self.host_file.limits.capacity_bytes;
+        match start.byte_offset() {
+            Some(at) if at.checked_add(bytes).is_some_and(|end| end <= capacity) => {
+                blocking::read_here(&self.host_file, at, to)
+            }
+            _ => false,
+        }
     }
 
     fn claim(&self) -> Result<Claim, IoError> {

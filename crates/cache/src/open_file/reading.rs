@@ -72,15 +72,73 @@ impl CachedOpenFile {
     /// # Errors
     /// The rest would have to be loaded. No I/O is started.
     pub fn try_read(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
-        let some = self.file.read_cached(at, buf, self.is_new_use(at));
-        self.note_end(at + some.bytes as u64);
-        if let Some(mark) = some.mark {
-            self.read_on_past(mark);
+        self.read_until(at, buf, |_| false)
+    }
+
+    /// Like [`CachedOpenFile::read`], for a thread that has nothing else to do: what is missing is
+    /// read by this thread, if its world and the device allow it, and copied.
+    ///
+    /// # Errors
+    /// The rest needs [`CachedOpenFile::read`]: the device reads better in the background, the
+    /// backing has to look up where it is, it is being loaded, memory is short, or there was an
+    /// error, which that call returns.
+    pub fn read_here(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        let end = at.saturating_add(buf.len() as u64).div_ceil(PAGE);
+        let mut last = None;
+        self.read_until(at, buf, |page| {
+            let pages = PageRange::new(page, end.max(page + 1));
+            match last.replace(page) {
+                // Loaded and gone again before it was copied: memory is short, or others exclude
+                // it.
+                Some(last) if last == page => false,
+                Some(_) => self.file.load_here(pages),
+                None => self.fill_here(pages),
+            }
+        })
+    }
+
+    /// Reads what is cached, and goes on after a missing page if `fill` has loaded it.
+    #[inline]
+    fn read_until(
+        &self,
+        at: u64,
+        buf: &mut [u8],
+        mut fill: impl FnMut(u64) -> bool,
+    ) -> std::result::Result<usize, WouldWait> {
+        let mut done = 0;
+        loop {
+            let offset = at + done as u64;
+            let some = self.file.read_cached(offset, &mut buf[done..], self.is_new_use(offset));
+            done += some.bytes;
+            self.note_end(offset + some.bytes as u64);
+            if let Some(mark) = some.mark {
+                self.read_on_past(mark);
+            }
+            match some.stop {
+                ReadStop::Done => return Ok(done),
+                ReadStop::Missing(page) if fill(page) => {}
+                _ => return Err(WouldWait { done_bytes: done }),
+            }
         }
-        match some.stop {
-            ReadStop::Done => Ok(some.bytes),
-            _ => Err(WouldWait { done_bytes: some.bytes }),
+    }
+
+    /// Loads missing pages on this thread, then starts what read-ahead wants.
+    fn fill_here(&self, pages: PageRange) -> bool {
+        let is_plain = !self.exempt && !self.in_exclusion;
+        let end = self.file.size().div_ceil(PAGE);
+        let is_filled = is_plain && self.file.loads_here() && self.file.load_here(pages);
+        if is_filled {
+            self.read_ahead_of(pages, end);
         }
+        is_filled
+    }
+
+    /// Starts what read-ahead wants after a reader asked for these pages of a file of `end` pages,
+    /// and missed the first.
+    fn read_ahead_of(&self, pages: PageRange, end: u64) {
+        let asked = pages.start..pages.end.min(end).max(pages.start + 1);
+        let plan = self.ahead.lock().missed(asked, end);
+        self.carry_out(plan);
     }
 
     /// A read that continues inside the page where the last one ended is not a new use of that
@@ -190,9 +248,7 @@ impl CachedOpenFile {
             Loading::Started(load) => {
                 waiting.took(|on| on == Condition::Frames);
                 if read_ahead {
-                    let plan =
-                        self.ahead.lock().missed(pages.start..pages.end.min(end).max(pages.start + 1), end);
-                    self.carry_out(plan);
+                    self.read_ahead_of(pages, end);
                 }
                 Ok(Some(load))
             }

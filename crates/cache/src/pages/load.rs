@@ -4,14 +4,14 @@ use crate::PageRange;
 use crate::backing::{ReadExtent, ReadFrom};
 use crate::caught::caught;
 use crate::file::{CachedFile, loaded};
-use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
+use crate::page::PAGE;
 use crate::pages::exclude::InLine;
+use crate::pages::loading_pages::LoadingPages;
 use crate::pool::Purpose;
 use crate::{ByteRange, Result};
 use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
 use parking_lot::Mutex;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -43,10 +43,7 @@ pub(crate) enum Loading {
 #[derive(Debug)]
 pub(crate) struct Load {
     file: Arc<CachedFile>,
-    first: u64,
-    frames: Vec<FrameNo>,
-    /// How many bytes of the file, from `first`, are valid; the rest becomes zeros.
-    valid_bytes: u64,
+    entered: LoadingPages,
     left: AtomicUsize,
     over: AtomicBool,
     error: Mutex<Option<IoError>>,
@@ -123,41 +120,15 @@ impl CachedFile {
             if taken.is_empty() {
                 return Ok(Loading::NoFrames);
             }
-            let mut unused = taken.into_iter();
-            let mut frames = Vec::new();
-            let (valid_bytes, stale) = {
-                let mut pages = self.lock_pages();
-                let valid_end = lookup.end(&mut pages);
-                // A truncation stores the new size before it takes the lock to drop pages.
-                let size = self.size();
-                if size > start * PAGE {
-                    let limit = end.min(valid_end).min(size.div_ceil(PAGE));
-                    let mut cursor = pages.cursor();
-                    for index in start..limit {
-                        if cursor.find(self.key(index)).is_some() {
-                            break;
-                        }
-                        let Some(frame) = unused.next() else { break };
-                        let fresh = self.core.pool.frames.take_free(frame, self.key(index));
-                        // Pages loaded on demand start as unread too. Otherwise, when memory is
-                        // short, the reader's own read-ahead could evict the page before the reader
-                        // has copied it, and the reader would load it again, forever.
-                        fresh.start_loading(mark == Some(index), true);
-                        pages.add_page(&mut cursor, frame);
-                        frames.push(frame);
-                    }
-                }
-                (size.saturating_sub(start * PAGE), valid_end <= start)
-            };
-            pool.return_frames(unused);
-            if stale {
+            let range = PageRange::new(start, end);
+            let Some(entered) = self.enter_loading(Some(lookup), range, taken, mark) else {
                 was_overtaken = purpose != Purpose::Ahead && !in_exclusion;
                 continue;
-            }
-            if frames.is_empty() {
+            };
+            let count = entered.pages().len();
+            if count == 0 {
                 return Ok(Loading::Present);
             }
-            let count = frames.len() as u64;
             self.core.rt.charge(Cost::PageInsert(count));
             if purpose == Purpose::Ahead {
                 let (inode, page, pages) = (self.inode, start, count);
@@ -165,9 +136,7 @@ impl CachedFile {
             }
             let load = Arc::new(Load {
                 file: self.clone(),
-                first: start,
-                frames,
-                valid_bytes,
+                entered,
                 left: AtomicUsize::new(1),
                 over: AtomicBool::new(false),
                 error: Mutex::new(None),
@@ -191,12 +160,12 @@ impl CachedFile {
 impl Load {
     /// The pages being loaded.
     pub(crate) fn pages(&self) -> PageRange {
-        PageRange::new(self.first, self.first + self.frames.len() as u64)
+        self.entered.pages()
     }
 
     /// Waits until the load ends.
     pub(crate) async fn wait(&self) -> Result<()> {
-        let first = self.file.key(self.first);
+        let first = self.file.key(self.pages().start);
         self.file.core.pages.wait_until(loaded(first), || self.over.load(Ordering::Acquire)).await;
         self.error().map_or(Ok(()), |error| Err(error.into()))
     }
@@ -211,8 +180,7 @@ impl Load {
         let core = &self.file.core;
         let device = &self.file.disk.device;
         let limits = device.limits();
-        let base = self.first * PAGE;
-        let end = base + self.frames.len() as u64 * PAGE;
+        let (base, end) = (self.pages().start * PAGE, self.pages().end * PAGE);
         let most = (limits.max_bytes.min(core.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
         let mut bios = Vec::new();
         for (offset, extent) in extents {
@@ -221,19 +189,21 @@ impl Load {
             let sector = match &extent.from {
                 ReadFrom::Device(sector) => sector,
                 ReadFrom::Hole => {
-                    self.zero(ByteRange::new(offset, extent_end));
+                    self.entered.zero(core, ByteRange::new(offset, extent_end));
                     continue;
                 }
                 ReadFrom::Inline(bytes) => {
                     let inline_end = extent_end.min(offset + bytes.len() as u64);
-                    self.fill(offset, &bytes[..inline_end.saturating_sub(offset) as usize]);
-                    self.zero(ByteRange::new(inline_end, extent_end));
+                    let inline = &bytes[..inline_end.saturating_sub(offset) as usize];
+                    self.entered.fill(core, offset, inline);
+                    self.entered.zero(core, ByteRange::new(inline_end, extent_end));
                     continue;
                 }
             };
             let mut at = offset;
             while at < extent_end {
-                let mut segments = self.segments(at - base, most.min(extent_end - at));
+                let segments = self.entered.segments(core, at - base, most.min(extent_end - at));
+                let mut segments: Vec<_> = segments.collect();
                 segments.truncate(limits.max_segments.max(1) as usize);
                 let bytes = segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
                 let start = Sector(sector.0 + (at - offset) / Sector::BYTES);
@@ -257,52 +227,6 @@ impl Load {
         self.piece_ended(Ok(()));
     }
 
-    /// Zeroes a range of the file within the pages. For parts that no bio fills.
-    fn zero(&self, range: ByteRange) {
-        self.for_each_part(range, |frame, skip, n, _| {
-            // SAFETY: the frame is loading, and no bio covers this part of it: either none was
-            // created for it, or all have ended.
-            unsafe { self.file.core.pool.frames.zero_loading(frame, skip, n) };
-        });
-    }
-
-    /// Copies `bytes` to offset `offset` of the file, within the pages. For parts that no bio
-    /// fills.
-    fn fill(&self, offset: u64, bytes: &[u8]) {
-        self.for_each_part(ByteRange::at(offset, bytes.len() as u64), |frame, skip, n, from| {
-            let from = (from - offset) as usize;
-            // SAFETY: as in `zero`.
-            unsafe { self.file.core.pool.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
-        });
-    }
-
-    /// Splits a range of the file at page boundaries. Calls `part` with (frame, bytes to skip in
-    /// it, length, offset in the file).
-    fn for_each_part(&self, range: ByteRange, part: impl Fn(FrameNo, usize, usize, u64)) {
-        let base = self.first * PAGE;
-        let mut at = range.start;
-        while at < range.end {
-            let slot = ((at - base) / PAGE) as usize;
-            let skip = (at % PAGE) as usize;
-            let n = ((range.end - at) as usize).min(PAGE_BYTES - skip);
-            part(self.frames[slot], skip, n, at);
-            at += n as u64;
-        }
-    }
-
-    /// Memory for the bytes `skip..skip + len` of the run: one segment for each run of adjacent
-    /// frames.
-    fn segments(&self, skip: u64, len: u64) -> Vec<extant_block::Segment> {
-        let owner: Arc<dyn Any + Send + Sync> = self.file.core.clone();
-        neighbours(&self.frames, skip, len)
-            .map(|(frame, count, skip, len)| {
-                // SAFETY: the frames stay loading until every bio of this load has ended and been
-                // dropped, and the pieces of a load do not overlap.
-                unsafe { self.file.core.pool.frames.to_fill(frame, count, skip, len, owner.clone()) }
-            })
-            .collect()
-    }
-
     fn piece_ended(&self, result: std::result::Result<(), IoError>) {
         if let Err(error) = result {
             self.error.lock().get_or_insert(error);
@@ -314,35 +238,9 @@ impl Load {
 
     /// All bios have ended.
     fn finish(&self) {
-        let core = &self.file.core;
-        if self.error.lock().is_some() {
-            let mut pages = self.file.lock_pages();
-            let mut cursor = pages.cursor();
-            for &frame in &self.frames {
-                if !core.pool.frames.state(frame).snapshot().is_detached() {
-                    pages.drop_page(&mut cursor, frame);
-                }
-            }
-            drop(cursor);
-            drop(pages);
-            for &frame in &self.frames {
-                core.pool.settle(frame, core.pool.frames.state(frame).load_failed());
-            }
-        } else {
-            let end = (self.first + self.frames.len() as u64) * PAGE;
-            let valid = (self.first * PAGE + self.valid_bytes).min(end);
-            self.zero(ByteRange::new(valid, end));
-            // Make the pages eviction candidates before anyone can change them: a writer that
-            // dirties one withdraws it.
-            core.pool.evictable(&self.frames);
-            for &frame in &self.frames {
-                core.pool.settle(frame, core.pool.frames.state(frame).loaded());
-            }
-        }
+        let is_read = self.error.lock().is_none();
+        self.entered.end(&self.file, is_read);
         self.over.store(true, Ordering::Release);
-        let mut batch = core.pages.batch();
-        for index in self.pages().indices() {
-            batch.wake(loaded(self.file.key(index)));
-        }
+        self.entered.wake(&self.file);
     }
 }

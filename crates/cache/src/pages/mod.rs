@@ -4,5 +4,7 @@ pub(crate) mod cached_read;
 pub(crate) mod cached_write;
 pub(crate) mod exclude;
 pub(crate) mod load;
+pub(crate) mod load_here;
+mod loading_pages;
 mod new_pages;
 pub(crate) mod page_removal;

@@ -199,6 +199,25 @@ impl Frames {
         unsafe { Segment::exclusive(ptr, len, owner) }
     }
 
+    /// The bytes of frames being loaded, or part of them, for the calling thread to fill.
+    ///
+    /// # Safety
+    /// The frames are loading, and no segment and no other slice overlaps, as long as this one
+    /// lives.
+    #[expect(clippy::mut_from_ref, reason = "a loading frame belongs to its loader")]
+    pub(crate) unsafe fn to_fill_here(
+        &self,
+        frame: FrameNo,
+        count: usize,
+        skip: usize,
+        len: usize,
+    ) -> &mut [u8] {
+        let ptr = self.run(frame, count, skip, len);
+        // SAFETY: the memory lives as long as `self`, was zeroed at first, and is in bounds. As the
+        // caller promises, no one else touches it while the frames are loading.
+        unsafe { std::slice::from_raw_parts_mut(ptr.as_ptr(), len) }
+    }
+
     /// The bytes of frames under write-back, for the device to read.
     ///
     /// # Safety

@@ -57,12 +57,6 @@ impl File {
         Ok(done)
     }
 
-    /// Like [`File::read_at`], but from memory only: how many bytes were cached, and whether that
-    /// was all of them.
-    pub(crate) fn read_cached(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
-        self.open.read_cached(at, to)
-    }
-
     /// Writes at byte `at`, or at the end of a file open for appending. Returns the number of bytes
     /// written, which is short if space ran out. Durable after [`File::sync_all`].
     ///

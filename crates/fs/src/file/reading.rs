@@ -28,4 +28,18 @@ impl OpenFile {
             false => self.pages.try_read(at, to),
         }
     }
+
+    /// As [`OpenFile::read`], for a thread that has nothing else to do: bytes that are not in
+    /// memory are read by this thread, if its world and the device allow it, instead of in the
+    /// background.
+    ///
+    /// # Errors
+    /// The rest needs [`OpenFile::read`], which waits for what it takes, and returns the error if
+    /// there is one.
+    pub fn read_here(&self, at: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        match self.contents.writer.may_halt() {
+            true => Err(WouldWait { done_bytes: 0 }),
+            false => self.pages.read_here(at, to),
+        }
+    }
 }

@@ -122,6 +122,28 @@ impl Mapper {
         self.before_structures(from, inode, run).await
     }
 
+    /// Like [`Self::map`], from what was read last. `None` if that does not tell.
+    pub(crate) fn recall(&self, sb: &Superblock, inode: &Inode, logical: u64) -> Option<Run> {
+        let run = match self.last.as_ref()? {
+            Last::Extents { range, leaf } if range.contains(logical) => leaf.find(*range, logical).ok()?,
+            Last::Pointers { first, at, block } => {
+                let is_here = BlockRange::at(*first, (block.len() / 4).to_u64()).contains(logical);
+                let run = is_here.then(|| pointer_run(sb, inode, Some(*at), block, *first, logical));
+                run?.ok()?
+            }
+            Last::Extents { .. } => return None,
+        };
+        let (RunState::Written(at) | RunState::Unwritten(at)) = run.state else { return Some(run) };
+        match sb.is_own_inode(inode.number) {
+            true => Some(run),
+            false if !self.own_structures.covers(at) => None,
+            false => {
+                let blocks = self.own_structures.free_from(at, run.blocks).ok()?;
+                Some(Run { blocks, ..run })
+            }
+        }
+    }
+
     /// The part of a run before the first of the volume's own structures. Only the volume's own
     /// files may have some of them.
     async fn before_structures(&mut self, from: &impl MapSource, inode: &Inode, run: Run) -> Mapped<Run> {

@@ -252,6 +252,10 @@ impl Real {
         park::may_block_once()
     }
 
+    pub(crate) fn may_wait(&self) -> bool {
+        park::crew_of_thread() == 0
+    }
+
     /// Called when the running task lets others go first, including those whose I/O has completed.
     pub(crate) fn before_yield(&self) {
         self.engine.crew.reap_if_unattended();

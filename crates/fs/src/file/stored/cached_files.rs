@@ -4,7 +4,7 @@ use crate::file::cache_errors::refusal;
 use crate::map::Mapper;
 use crate::meta::CHUNK_BYTES;
 use crate::view::View;
-use crate::{Error, Result, RunState};
+use crate::{Error, Result, Run, RunState};
 use extant_block::Sector;
 use extant_cache::accounts::{Account, AccountConfig, Charge};
 use extant_cache::{
@@ -115,6 +115,21 @@ struct StoredContents {
 }
 
 impl StoredContents {
+    /// Where the start of a range is, if the part of the map read last tells, and nothing but the
+    /// device has it.
+    fn recall(&self, range: ByteRange) -> Option<ReadExtent> {
+        let sb = self.view.superblock();
+        let block = range.start >> sb.block_size().log2();
+        let run = self.mapper.lock().as_ref()?.recall(sb, &self.inode, block)?;
+        let is_plain = match run.state {
+            RunState::Written(first) => {
+                !self.with_neighbours && self.view.buffers().clean_run(first, run.blocks) > 0
+            }
+            _ => true,
+        };
+        is_plain.then(|| self.extent(range, run))
+    }
+
     async fn find(&self, range: ByteRange) -> Result<ReadExtent> {
         let bits = self.view.superblock().block_size().log2();
         let (block, skip) = (range.start >> bits, range.start & ((1 << bits) - 1));
@@ -122,11 +137,7 @@ impl StoredContents {
         let run = mapper.map(&self.view, &self.inode, block).await;
         *self.mapper.lock() = Some(mapper);
         let run = run?;
-        // A file with more blocks would overflow a byte count.
-        let bytes = |blocks: u64| blocks.min(1 << 40) << bits;
-        let RunState::Written(first) = run.state else {
-            return Ok(ReadExtent { from: ReadFrom::Hole, bytes: bytes(run.blocks) - skip });
-        };
+        let RunState::Written(first) = run.state else { return Ok(self.extent(range, run)) };
         let buffers = self.view.buffers();
         let clean = buffers.clean_run(first, run.blocks);
         if clean == 0 {
@@ -143,8 +154,23 @@ impl StoredContents {
                 return Ok(inline_extent(&contents[skip.to_usize()..]));
             }
         }
-        let from = ReadFrom::Device(sector(first, bits, skip));
-        Ok(ReadExtent { from, bytes: bytes(clean) - skip })
+        Ok(self.extent(range, run))
+    }
+
+    /// The start of a range, which is in a run that the journal has no newer copy of, or only of a
+    /// later part.
+    fn extent(&self, range: ByteRange, run: Run) -> ReadExtent {
+        let bits = self.view.superblock().block_size().log2();
+        let skip = range.start & ((1 << bits) - 1);
+        // A file with more blocks would overflow a byte count.
+        let bytes = |blocks: u64| (blocks.min(1 << 40) << bits) - skip;
+        match run.state {
+            RunState::Written(first) => {
+                let clean = self.view.buffers().clean_run(first, run.blocks);
+                ReadExtent { from: ReadFrom::Device(sector(first, bits, skip)), bytes: bytes(clean) }
+            }
+            _ => ReadExtent { from: ReadFrom::Hole, bytes: bytes(run.blocks) },
+        }
     }
 }
 
@@ -162,7 +188,10 @@ impl Backing for StoredContents {
     }
 
     fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
-        Answer::later(async move { self.find(range).await.map_err(refusal) })
+        match self.recall(range) {
+            Some(extent) => Answer::ok(extent),
+            None => Answer::later(async move { self.find(range).await.map_err(refusal) }),
+        }
     }
 
     fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {

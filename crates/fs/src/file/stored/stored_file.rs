@@ -131,6 +131,19 @@ impl File {
         }
     }
 
+    /// As [`File::read_at`], for a thread that has nothing else to do: see
+    /// [`OpenFile::read_here`].
+    ///
+    /// # Errors
+    /// The rest needs [`File::read_at`].
+    pub fn read_here_at(&self, offset: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        match (&self.live, &self.pages) {
+            (Some(live), _) => live.read_here(offset, to),
+            (None, Some(pages)) => pages.read_here(offset, to),
+            (None, None) => self.try_read_at(offset, to),
+        }
+    }
+
     /// As [`File::read_at`], for callers that must not wait: reads everything from memory or
     /// reports how much of it was there.
     ///
