@@ -96,7 +96,11 @@ impl File {
     /// # Errors
     /// The file is not open for writing, or nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
-        self.world.wait(self.inner.write_at(at, bytes))
+        // Bytes of one page in memory need neither the executor nor another thread.
+        match self.inner.open.write_here(at, bytes) {
+            Some(written) => Ok(written),
+            None => self.world.wait(self.inner.write_at(at, bytes)),
+        }
     }
 
     /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`).
@@ -193,7 +197,10 @@ impl File {
     /// # Errors
     /// Those of [`File::write_at`]; some bytes may have been written.
     pub fn write_all_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.world.wait(self.inner.write_all_at(at, bytes))
+        match self.inner.open.write_here(at, bytes) {
+            Some(_) => Ok(()),
+            None => self.world.wait(self.inner.write_all_at(at, bytes)),
+        }
     }
 
     /// Sets the size: truncates, or extends with zeros.

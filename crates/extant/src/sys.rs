@@ -511,6 +511,11 @@ impl OpenNode {
         self.writable()?.write(at, bytes).await
     }
 
+    /// Like [`Self::write`], if the calling thread can do it at once, in memory.
+    pub(crate) fn write_here(&self, at: u64, bytes: &[u8]) -> Option<usize> {
+        self.writable().ok()?.try_write(at, bytes).ok()
+    }
+
     pub(crate) async fn read_direct(&self, at: u64, mut buf: Buf) -> (Buf, Result<usize>) {
         match &self.contents {
             _ if !self.options.read => (buf, Err(Error::BadFile("reading"))),

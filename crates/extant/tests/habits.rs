@@ -3,7 +3,9 @@
 mod bed;
 
 use bed::{fsck, image, writable};
-use extant::{Acl, AclKind, Error, FileOptions, OpenOptions, Special, Time, Volume, asynch, copy_tree};
+use extant::{
+    Acl, AclKind, Caller, Error, FileOptions, OpenOptions, Special, Time, Volume, asynch, copy_tree,
+};
 use extant_block::{FileDevice, FileOptions as DeviceOptions};
 use extant_rt::Rt;
 use std::future::Future;
@@ -124,6 +126,55 @@ fn the_position_of_a_file_that_is_appended_to_is_its_end() {
     assert_eq!(log.stream_position().unwrap(), 12);
     drop(log);
     volume.close().unwrap();
+}
+
+#[test]
+fn short_writes_keep_the_rules_of_long_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    let at = |name: &str, options: &mut FileOptions| {
+        root.open_with(name, options.read(true).write(true).create(true)).unwrap()
+    };
+
+    // What a file had in its last block when it was longer does not come back.
+    let cut = at("cut", &mut FileOptions::new());
+    cut.write_all_at(0, &[7; 3000]).unwrap();
+    cut.sync_all().unwrap();
+    cut.set_len(10).unwrap();
+    assert_eq!(cut.write_at(2000, b"end").unwrap(), 3);
+    let mut expected = vec![7; 10];
+    expected.resize(2000, 0);
+    expected.extend(b"end");
+    assert_eq!(root.read("cut").unwrap(), expected);
+
+    let log = at("log", FileOptions::new().append(true));
+    log.write_all_at(0, &[1; 5000]).unwrap();
+    for byte in [2, 3] {
+        assert_eq!(log.write_at(0, &[byte]).unwrap(), 1);
+    }
+    assert_eq!(root.read("log").unwrap()[4998..], [1, 1, 2, 3]);
+
+    // A stranger's write takes the set-ID bits away.
+    let tool = at("tool", &mut FileOptions::new());
+    tool.write_all_at(0, b"tool").unwrap();
+    root.set_mode("tool", 0o6777).unwrap();
+    let stranger = volume.as_caller(Caller::user(1000, 1000, Vec::new()));
+    let theirs = stranger.root().open_with("tool", FileOptions::new().write(true)).unwrap();
+    assert_eq!(theirs.write_at(0, b"T").unwrap(), 1);
+    assert_eq!(root.metadata("tool").unwrap().mode() & 0o7777, 0o777);
+
+    // Durable when they return, if asked for: `synced` is on the volume after what is like a power
+    // cut.
+    at("synced", FileOptions::new().sync(true)).write_at(0, b"synced").unwrap();
+    let reading = root.open("cut").unwrap();
+    assert!(matches!(reading.write_at(0, b"x"), Err(Error::BadFile("writing"))));
+    drop((cut, log, tool, theirs, reading, stranger, root, volume));
+    let volume = writable(&path);
+    assert_eq!(volume.read("synced").unwrap(), b"synced");
+    volume.close().unwrap();
+    fsck(&path);
 }
 
 #[test]

@@ -100,22 +100,34 @@ impl OpenFile {
         self.strip_setid().await
     }
 
-    async fn strip_setid(&self) -> Result<()> {
+    /// Whether a write changes nothing of the inode but its times: not its capabilities, nor its
+    /// set-ID bits, nor where its contents are; and need not be durable when it returns.
+    pub(super) fn is_written_plainly(&self) -> bool {
+        !(self.options.sync || self.options.datasync)
+            && self.contents.cell.read(|inode| {
+                let special = InodeFlags::SYNC | InodeFlags::INLINE_DATA;
+                !may_have_any(inode) && !inode.flags().intersects(special) && self.stripped(inode.mode()) == 0
+            })
+    }
+
+    /// The set-ID bits that a write takes away from a mode.
+    fn stripped(&self, mode: u16) -> u16 {
         const SUID: u16 = 0o4000;
         const SGID: u16 = 0o2000;
         const GROUP_EXECUTES: u16 = 0o0010;
+        let sgid = if mode & GROUP_EXECUTES != 0 { mode & SGID } else { 0 };
+        if self.options.keeps_setid { 0 } else { (mode & SUID) | sgid }
+    }
+
+    async fn strip_setid(&self) -> Result<()> {
         let cell = &self.contents.cell;
-        let strips = |mode: u16| {
-            let sgid = if mode & GROUP_EXECUTES != 0 { mode & SGID } else { 0 };
-            (mode & SUID) | sgid
-        };
-        if self.options.keeps_setid || strips(cell.read(extant_format::Inode::mode)) == 0 {
+        if self.stripped(cell.read(extant_format::Inode::mode)) == 0 {
             return Ok(());
         }
         let mut handle = self.contents.writer.journal.start(crate::journal::Credits(1)).await?;
         let mut inode = handle.inode(cell);
         let mode = inode.mode();
-        inode.raw.i_mode = (mode & !strips(mode)).into();
+        inode.raw.i_mode = (mode & !self.stripped(mode)).into();
         Ok(())
     }
 }

@@ -22,6 +22,16 @@ pub(super) enum Mark {
     Holes,
 }
 
+/// What came of an attempt to reserve.
+enum Attempt {
+    /// The runs that [`Contents::reserve_as`] returns.
+    Reserved(Vec<BlockRange>),
+    /// The map of some block is not known.
+    Unknown,
+    /// So many clusters are not free now.
+    Short { data: u64, nodes: u64 },
+}
+
 impl Contents {
     /// Reserves what copying bytes to these blocks may need, starting at byte `at`.
     ///
@@ -54,52 +64,81 @@ impl Contents {
         privilege: Privilege,
         mark: Mark,
     ) -> Result<Vec<BlockRange>> {
-        let mut in_hand: Option<(Reservation, u64, u64)> = None;
+        let mut in_hand = None;
         loop {
             self.know(blocks).await?;
-            let (data, nodes) = {
-                let mut live = self.live.lock();
-                if live.map.first_unknown(blocks).is_some() {
-                    continue;
-                }
-                let need = live.map.need(blocks);
-                let nodes = match mark {
-                    _ if need.is_empty() => 0,
-                    Mark::Dirty | Mark::DirtyNow => {
-                        live.reserve.nodes_for(&live.map, &need, self.map_form(), self.block)
-                    }
-                    Mark::Holes => nodes_for_holes(&need, self.tree_shape(), self.block),
-                };
-                let reserved = match in_hand.take() {
-                    Some((reservation, data, for_nodes)) if need.clusters <= data && nodes <= for_nodes => {
-                        Ok(Some((reservation, for_nodes)))
-                    }
-                    _ if need.clusters + nodes == 0 => Ok(None),
-                    _ => self
-                        .writer
-                        .alloc
-                        .reserve(need.clusters, nodes, privilege)
-                        .map(|reservation| Some((reservation, nodes))),
-                };
-                match reserved {
-                    Ok(reserved) => {
-                        if let Some((reservation, for_nodes)) = reserved {
-                            live.reserve.keep(reservation, for_nodes);
-                        }
-                        return Ok(match mark {
-                            Mark::Dirty | Mark::DirtyNow => {
-                                live.map.mark_dirty(blocks, self.recorded_bytes())
-                            }
-                            Mark::Holes => live.map.delay_holes(blocks),
-                        });
-                    }
-                    Err(Error::NoSpace) if mark != Mark::DirtyNow => (need.clusters, nodes),
-                    Err(other) => return Err(other),
-                }
+            let (data, nodes) = match self.reserve_known(blocks, privilege, mark, &mut in_hand)? {
+                Attempt::Reserved(pending) => return Ok(pending),
+                Attempt::Unknown => continue,
+                Attempt::Short { data, nodes } => (data, nodes),
             };
             let Writer { alloc, journal, .. } = &*self.writer;
             let reservation = alloc.reserve_waiting(journal, data, nodes, privilege).await?;
             in_hand = Some((reservation, data, nodes));
+        }
+    }
+
+    /// As [`Self::reserve_for_copy`], without waiting; `None` if that takes longer, or is refused.
+    pub(super) fn try_reserve_for_copy(
+        &self,
+        blocks: BlockRange,
+        at: u64,
+        privilege: Privilege,
+    ) -> Option<ReservedWrite<'_>> {
+        match self.reserve_known(blocks, privilege, Mark::Dirty, &mut None) {
+            Ok(Attempt::Reserved(pending)) => {
+                Some(ReservedWrite { contents: self, pending, at, copied_bytes: AtomicUsize::new(0) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Reserves for blocks whose map is known, with the help of a reservation `in_hand` of so many
+    /// clusters for data and for nodes.
+    fn reserve_known(
+        &self,
+        blocks: BlockRange,
+        privilege: Privilege,
+        mark: Mark,
+        in_hand: &mut Option<(Reservation, u64, u64)>,
+    ) -> Result<Attempt> {
+        let mut live = self.live.lock();
+        if live.map.first_unknown(blocks).is_some() {
+            return Ok(Attempt::Unknown);
+        }
+        let need = live.map.need(blocks);
+        let nodes = match mark {
+            _ if need.is_empty() => 0,
+            Mark::Dirty | Mark::DirtyNow => {
+                live.reserve.nodes_for(&live.map, &need, self.map_form(), self.block)
+            }
+            Mark::Holes => nodes_for_holes(&need, self.tree_shape(), self.block),
+        };
+        let reserved = match in_hand.take() {
+            Some((reservation, data, for_nodes)) if need.clusters <= data && nodes <= for_nodes => {
+                Ok(Some((reservation, for_nodes)))
+            }
+            _ if need.clusters + nodes == 0 => Ok(None),
+            _ => self
+                .writer
+                .alloc
+                .reserve(need.clusters, nodes, privilege)
+                .map(|reservation| Some((reservation, nodes))),
+        };
+        match reserved {
+            Ok(reserved) => {
+                if let Some((reservation, for_nodes)) = reserved {
+                    live.reserve.keep(reservation, for_nodes);
+                }
+                Ok(Attempt::Reserved(match mark {
+                    Mark::Dirty | Mark::DirtyNow => live.map.mark_dirty(blocks, self.recorded_bytes()),
+                    Mark::Holes => live.map.delay_holes(blocks),
+                }))
+            }
+            Err(Error::NoSpace) if mark != Mark::DirtyNow => {
+                Ok(Attempt::Short { data: need.clusters, nodes })
+            }
+            Err(other) => Err(other),
         }
     }
 

@@ -7,8 +7,9 @@
 use super::cache_errors::cache_error;
 use super::open_file::OpenFile;
 use crate::{Error, Result};
-use extant_cache::ByteRange;
+use extant_cache::{ByteRange, WouldWait};
 use extant_format::UintExt;
+use std::sync::atomic::Ordering;
 
 /// Bytes reserved and copied in one step.
 const STEP_BYTES: u64 = 1 << 20;
@@ -26,6 +27,39 @@ impl OpenFile {
     /// overwritten page cannot be read.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.contents.writer.guarded(self.write_at(at, bytes)).await
+    }
+
+    /// As [`OpenFile::write`], for callers that must not wait: writes bytes of one page into
+    /// memory. More than that is left to [`OpenFile::write`], which would make the rest of a write
+    /// under another hold of the file's lock.
+    ///
+    /// # Errors
+    /// Nothing was written. It takes a wait, a change of the inode, or an error.
+    pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<usize, WouldWait> {
+        self.write_now(at, bytes).ok_or(WouldWait { done_bytes: 0 })
+    }
+
+    fn write_now(&self, at: u64, bytes: &[u8]) -> Option<usize> {
+        let contents = &*self.contents;
+        if bytes.is_empty() || contents.writer.may_halt() {
+            return None;
+        }
+        let _inode = contents.cell.lock().try_write()?;
+        let at = if self.options.append { self.size() } else { at };
+        let range = ByteRange::new(at, at.checked_add(bytes.len().to_u64())?);
+        let is_possible = range.pages().len() == 1 && range.end <= contents.max_bytes();
+        if !is_possible
+            || !self.is_written_plainly()
+            || self.check_may_write(at).is_err()
+            || self.tail_end(at) > self.size()
+        {
+            return None;
+        }
+        contents.touch();
+        let reserved = contents.try_reserve_for_copy(contents.blocks_of(range), at, self.privilege())?;
+        self.pages.try_write(at, bytes).ok()?;
+        reserved.copied_bytes.store(bytes.len(), Ordering::Relaxed);
+        Some(bytes.len())
     }
 
     async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
@@ -93,10 +127,13 @@ impl OpenFile {
     /// Before the file grows past its last block, extends it with zeroes to the end of that block
     /// or to `until`. The device may hold stale bytes there from when the file was larger.
     async fn zero_tail(&self, until: u64) -> Result<()> {
-        let contents = &*self.contents;
-        let size = self.size();
-        let end = size.next_multiple_of(contents.block.bytes().into()).min(until);
+        let (size, end) = (self.size(), self.tail_end(until));
         if size >= end { Ok(()) } else { Box::pin(self.zero_up_to(end, size)).await }
+    }
+
+    /// The end of the block in which the file ends, or `until`.
+    fn tail_end(&self, until: u64) -> u64 {
+        self.size().next_multiple_of(self.contents.block.bytes().into()).min(until)
     }
 
     async fn zero_up_to(&self, end: u64, size: u64) -> Result<()> {
