@@ -60,6 +60,9 @@ pub enum IoErrorKind {
     /// unknown whether the operation was done.
     #[error("dropped before it ended")]
     Dropped,
+    /// The words of a program's own [`crate::Storage`].
+    #[error("{0}")]
+    Storage(String),
     /// The device does not support this operation.
     #[error("not supported by the device")]
     Unsupported,

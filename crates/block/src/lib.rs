@@ -1,11 +1,12 @@
 //! From bio to disk.
 //!
-//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three devices
+//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Four devices
 //! hold data: [`FileDevice`] (a file or disk of the host, over io_uring), [`NbdDevice`] (an export
-//! of an NBD server) and [`MemDevice`]. The others are layered over devices: [`Stripe`] and
-//! [`Linear`] combine several, [`Deferred`] keeps changes in memory until they are applied,
-//! [`Record`] keeps a log for crash tests, [`Fault`] injects errors, [`Trace`] writes the blktrace
-//! format, and [`Exclusive`] ties writes to their writer's claim.
+//! of an NBD server), [`MemDevice`], and [`StorageDevice`] (a program's own [`Storage`]). The
+//! others are layered over devices: [`Stripe`] and [`Linear`] combine several, [`Deferred`] keeps
+//! changes in memory until they are applied, [`Record`] keeps a log for crash tests, [`Fault`]
+//! injects errors, [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their
+//! writer's claim.
 //!
 //! This crate knows nothing about pages, inodes or ext, and it does no scheduling: the request
 //! queue and elevators are in `extant-iosched`.
@@ -40,6 +41,7 @@ mod nbd;
 mod op;
 mod record;
 mod split;
+mod storage;
 mod stripe;
 mod trace;
 
@@ -58,5 +60,6 @@ pub use nbd::{NbdAddress, NbdDevice, NbdError, NbdOptions, NbdTarget};
 pub use op::{Op, Sector};
 pub use record::{Change, Crash, Log, LogEvent, Record};
 pub use split::{LayoutError, Piece, split};
+pub use storage::{Storage, StorageDevice};
 pub use stripe::{Chunks, Stripe};
 pub use trace::Trace;

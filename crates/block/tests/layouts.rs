@@ -1,13 +1,14 @@
 //! Tests devices over devices by comparing them with a plain array of bytes.
 
 use extant_block::{
-    Bio, BioFlags, Buf, Device, FileDevice, FileOptions, Linear, MemDevice, Op, Part, Sector, Segment,
-    Stripe, execute,
+    Bio, BioFlags, Buf, Device, FileDevice, FileOptions, IoErrorKind, Linear, MemDevice, Op, Part, Sector,
+    Segment, Storage, StorageDevice, Stripe, execute,
 };
 use extant_rt::{RealConfig, Rt};
 use extant_testbed::LoopDevice;
+use parking_lot::Mutex;
 use proptest::prelude::*;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -96,6 +97,49 @@ fn disks(n: usize) -> Vec<Arc<dyn Device>> {
     (0..n).map(|_| Arc::new(MemDevice::new(DISK_SECTORS as usize * 512)) as Arc<dyn Device>).collect()
 }
 
+/// A program's own storage.
+struct Own(Mutex<Vec<u8>>);
+
+impl Storage for Own {
+    fn size(&self) -> u64 {
+        self.0.lock().len() as u64
+    }
+
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        to.copy_from_slice(&self.0.lock()[at as usize..][..to.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.lock()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self.0.lock()[0] {
+            0xee => Err(io::Error::other("the vault is closed")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_storage_of_ones_own_fails_in_its_own_words() {
+    let rt = Rt::real(RealConfig::default());
+    let device = StorageDevice::new("vault", Own(Mutex::new(vec![0xee; 1000]))).on_threads_of(&rt);
+    assert_eq!(device.limits().capacity_bytes, 512, "an incomplete sector is not used");
+    let error = |op| {
+        let bytes = if op == Op::Flush { 0 } else { 512 };
+        rt.block_on(execute(&device, Bio::range(op, Sector(0), bytes))).unwrap().1.unwrap_err()
+    };
+    assert_eq!(error(Op::Flush).to_string(), "vault: flush of 0 bytes at sector 0: the vault is closed");
+    assert_eq!(error(Op::Discard).kind, IoErrorKind::Unsupported);
+    let mut beyond = [0; 512];
+    let here = StorageDevice::new("vault", Own(Mutex::new(vec![0; 1000])));
+    assert!(here.read_here(Sector(0), &mut [IoSliceMut::new(&mut beyond)]));
+    assert!(!here.read_here(Sector(1), &mut [IoSliceMut::new(&mut beyond)]));
+}
+
 /// Miri checks the memory that pieces share; a few cases suffice, and take minutes.
 const CASES: u32 = if cfg!(miri) { 4 } else { 256 };
 const MOST_REQUESTS: usize = if cfg!(miri) { 4 } else { 20 };
@@ -106,6 +150,12 @@ proptest! {
     #[test]
     fn a_stripe_is_an_array(n in 1..5_usize, chunk in 1..9_u64, requests in prop::collection::vec(request(240), 1..MOST_REQUESTS)) {
         behaves_like_an_array(&Stripe::new("stripe", chunk, disks(n)).unwrap(), &requests);
+    }
+
+    #[test]
+    fn a_storage_of_ones_own_is_an_array(requests in prop::collection::vec(request(240), 1..MOST_REQUESTS)) {
+        let storage = Own(Mutex::new(vec![0; DISK_SECTORS as usize * 512]));
+        behaves_like_an_array(&StorageDevice::new("own", storage), &requests);
     }
 
     #[test]

@@ -29,11 +29,86 @@
 //! # }
 //! ```
 //!
-//! Blocking calls are for ordinary threads. They panic inside a task, or inside a future run by the
-//! `block_on` of any world; await the [`asynch`] counterparts there.
+//! Blocking calls are for ordinary threads. Inside a task, or inside a future run by the `block_on`
+//! of any world, they panic unless the answer is in memory; await the [`asynch`] counterparts
+//! there.
 //!
+//! # Writers
 //! A volume has one writer at a time. A second writer, in this process or another, gets
-//! [`Error::Busy`].
+//! [`Error::Busy`]. Within that writer, any number of threads work on the volume at once:
+//!
+//! ```
+//! # fn main() -> Result<(), extant::Error> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("disk.img");
+//! # let options = extant_image::VolumeOptions {
+//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
+//! #     ..Default::default()
+//! # };
+//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+//! # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+//! #     std::sync::Arc::new(|_, _| {})).unwrap();
+//! # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true))?;
+//! let log = volume.root().open_with("log", extant::FileOptions::new().append(true).create(true))?;
+//! std::thread::scope(|scope| {
+//!     for n in 0..4 {
+//!         let (root, log) = (volume.root(), log.clone());
+//!         scope.spawn(move || {
+//!             root.write(format!("part-{n}"), "done\n")?;
+//!             log.write_all_at(0, b"done\n") // at the end, wherever that is by then
+//!         });
+//!     }
+//! });
+//! log.sync_all()?;
+//! assert_eq!(volume.read("/log")?.len(), 20);
+//! # drop(log);
+//! # volume.close()
+//! # }
+//! ```
+//!
+//! # Storage of one's own
+//! A volume can lie in anything that reads and writes at byte offsets, such as a `Vec<u8>`, an
+//! encrypted file or, for reading, an object store. See [`Storage`]:
+//!
+//! ```
+//! use extant::{OpenOptions, Storage, Volume};
+//! use std::{io, sync::Mutex};
+//!
+//! struct Memory(Mutex<Vec<u8>>);
+//!
+//! impl Storage for Memory {
+//!     fn size(&self) -> u64 {
+//!         self.0.lock().unwrap().len() as u64
+//!     }
+//!     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+//!         to.copy_from_slice(&self.0.lock().unwrap()[at as usize..][..to.len()]);
+//!         Ok(())
+//!     }
+//!     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+//!         self.0.lock().unwrap()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+//!         Ok(())
+//!     }
+//! }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("disk.img");
+//! # let options = extant_image::VolumeOptions {
+//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
+//! #     ..Default::default()
+//! # };
+//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
+//! # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
+//! #     std::sync::Arc::new(|_, _| {}))?;
+//!
+//! let memory = Memory(Mutex::new(std::fs::read(&path)?));
+//! let volume = Volume::open_storage("memory", memory, &OpenOptions::new().write(true))?;
+//! volume.root().write("hello", "world")?;
+//! volume.sync()?;
+//! assert_eq!(volume.read("/hello")?, b"world");
+//! volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Durability
 //! On a volume with a journal, names, links, modes, owners, attributes, explicit times and sizes
@@ -62,7 +137,7 @@ mod world;
 
 pub use copy::copy_tree;
 pub use dir::Dir;
-pub use extant_block::Buf;
+pub use extant_block::{Buf, Device, FileDevice, MemDevice, Storage, StorageDevice};
 pub use extant_check as check;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 #[doc(hidden)]
@@ -71,6 +146,7 @@ pub use extant_fs::{
     Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
     Result, SetMode as XattrMode, Space as Statfs,
 };
+pub use extant_rt::Rt;
 pub use file::File;
 pub use inode::Inode;
 pub use metadata::{DirEntry, FileType, Metadata, Time};

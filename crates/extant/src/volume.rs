@@ -4,7 +4,7 @@ use crate::check;
 use crate::world::World;
 use crate::{Caller, Dir, DirEntry, Error, File, Metadata, OpenOptions, Result, Statfs, Time, Walk, asynch};
 use crate::{PlaceError, open_place};
-use extant_block::{Device, ForeignLocks};
+use extant_block::{Device, ForeignLocks, Storage, StorageDevice};
 use extant_rt::{Nanos, Rt};
 use std::ops::Range;
 use std::path::Path;
@@ -93,6 +93,20 @@ impl Volume {
         let world = World::new(rt);
         let inner = world.wait(asynch::Volume::open(rt, device, options))?;
         Ok(Self { world, inner })
+    }
+
+    /// Opens the volume in a program's own storage, which `name` stands for in errors. Its methods
+    /// are called by threads of the volume's own, several at a time, and may take their time.
+    ///
+    /// For storage that answers at once, such as memory, [`Volume::open_device`] with a
+    /// [`StorageDevice`] is faster: the threads that need the bytes make the calls.
+    ///
+    /// # Errors
+    /// Same as [`Volume::open_device`].
+    pub fn open_storage(name: &str, storage: impl Storage, options: &OpenOptions) -> Result<Self> {
+        let rt = Rt::real(extant_rt::RealConfig::default());
+        let device = StorageDevice::new(name, storage).on_threads_of(&rt);
+        Self::open_device(&rt, Arc::new(device), options)
     }
 
     /// The same volume, for async code.
