@@ -7,7 +7,7 @@ use extant_check::Options;
 use extant_check::repair::{Guard, Plan, Policy, Resumed, Target, UndoError, UndoFile, plan};
 use extant_format::{Mmp, MmpState, Superblock, VolumeBlock};
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const HERE: Target = Target { offset_bytes: 0, counter_at: None };
 
@@ -16,14 +16,18 @@ const UUID: usize = 1024 + 0x68;
 
 /// A repaired volume as before, its plan, and as afterwards with the undo file.
 fn repaired() -> Option<(Vec<u8>, Plan, Vec<u8>, MemDevice)> {
+    static PLANNED: OnceLock<(Vec<u8>, Plan)> = OnceLock::new();
     if !extant_testbed::have(&["mke2fs", "debugfs"]) {
         return None;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let before = wreck(folder.path());
-    let plan = planned(&before, Policy::All).unwrap();
-    let (after, undo) = applied(&before, &plan);
-    Some((before, plan, after, undo))
+    let (before, plan) = PLANNED.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let before = wreck(folder.path());
+        let plan = planned(&before, Policy::All).unwrap();
+        (before, plan)
+    });
+    let (after, undo) = applied(before, plan);
+    Some((before.clone(), plan.clone(), after, undo))
 }
 
 /// An undo file in the state that it has while the volume is written.
