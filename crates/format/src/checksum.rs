@@ -8,6 +8,20 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
+/// The reverse of [`crc32c`]: the seed from which `bytes` lead to the checksum `end`.
+pub fn crc32c_origin(end: u32, bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    bytes.iter().rev().fold(end, |crc, &byte| {
+        // Bit by bit: the polynomial was subtracted where the top bit, which a shift leaves clear,
+        // is set.
+        let before = (0..8).fold(crc, |crc, _| match crc >> 31 {
+            0 => crc << 1,
+            _ => (crc ^ POLYNOMIAL) << 1 | 1,
+        });
+        before ^ u32::from(byte)
+    })
+}
+
 /// CRC-16 (polynomial 0x8005, reflected) over `bytes`, continuing from `seed`; used for group
 /// descriptors under `uninit_bg`.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
@@ -41,6 +55,18 @@ impl ChecksumSeed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_origin_of_a_checksum_is_its_seed() {
+        let bytes = b"any bytes, of any length";
+        for n in 0..bytes.len() {
+            assert_eq!(crc32c_origin(crc32c(0x1234_5678, &bytes[..n]), &bytes[..n]), 0x1234_5678);
+        }
+        // Four bytes are added to the seed: either tells the other.
+        let number = 77_u32;
+        let sum = crc32c(0x1234_5678, &number.to_le_bytes());
+        assert_eq!(crc32c_origin(sum, &[0; 4]) ^ 0x1234_5678, number);
+    }
 
     /// Check values of the CRC catalogue: CRC-32/ISCSI and CRC-16/ARC over "123456789".
     #[test]

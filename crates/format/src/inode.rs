@@ -2,7 +2,7 @@
 
 use crate::{
     ChecksumSeed, Corrupt, DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, Place, Superblock, Timestamp,
-    UintExt, VolumeBlock,
+    UintExt, VolumeBlock, crc32c_origin,
 };
 use bitflags::bitflags;
 use std::fmt;
@@ -37,6 +37,13 @@ pub struct RawInode {
     /* 0x7a */ pub i_gid_high: U16,
     /* 0x7c */ pub i_checksum_lo: U16,
     /* 0x7e */ pub i_reserved: U16,
+}
+
+impl RawInode {
+    /// The fields at the start of `bytes`, whatever they hold; `None` if there are too few bytes.
+    pub fn from_prefix(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(bytes).ok().map(|(raw, _)| raw)
+    }
 }
 
 /// The fields after the first 128 bytes; `i_extra_isize` says how many of them are valid.
@@ -305,6 +312,26 @@ impl Inode {
         }
     }
 
+    /// What the checksum of the inode in `bytes`, which are as long as the volume's inodes, says
+    /// about its origin: the volume's seed exclusive-or the inode's number, so that either tells
+    /// the other. `None` if the checksum has 16 bits only.
+    pub fn checksum_origin(bytes: &[u8]) -> Option<u32> {
+        let extra_isize = u16::from_le_bytes(*bytes.get(GOOD_OLD_INODE_SIZE..)?.first_chunk()?);
+        if extra_isize < 4 || usize::from(extra_isize) > bytes.len() - GOOD_OLD_INODE_SIZE {
+            return None;
+        }
+        let (raw, _) = RawInode::read_from_prefix(bytes).ok()?;
+        let high = u16::from_le_bytes([bytes[CHECKSUM_HI_AT], bytes[CHECKSUM_HI_AT + 1]]);
+        let stored = u32::from(high) << 16 | u32::from(raw.i_checksum_lo.get());
+        let end = crc32c_origin(stored, &bytes[CHECKSUM_HI_AT + 2..]);
+        let end = crc32c_origin(end, &[0, 0]);
+        let end = crc32c_origin(end, &bytes[CHECKSUM_LO_AT + 2..CHECKSUM_HI_AT]);
+        let end = crc32c_origin(end, &[0, 0]);
+        let end = crc32c_origin(end, &bytes[..CHECKSUM_LO_AT]);
+        let end = crc32c_origin(end, &raw.i_generation.get().to_le_bytes());
+        Some(crc32c_origin(end, &[0; 4]))
+    }
+
     fn has_checksum_hi(&self) -> bool {
         self.extra.i_extra_isize.get() >= 4
     }
@@ -520,6 +547,12 @@ impl Inode {
     /// Time of the last content change.
     pub fn modified(&self) -> Timestamp {
         Timestamp::from_raw(self.raw.i_mtime, self.extra_field(12, self.extra.i_mtime_extra))
+    }
+
+    /// When it was deleted, if it was. Of an inode that waits to be deleted, the field is a link of
+    /// a list instead.
+    pub fn deleted(&self) -> Option<Timestamp> {
+        (self.raw.i_dtime.get() != 0).then(|| Timestamp::from_superblock(self.raw.i_dtime, 0))
     }
 
     /// Creation time, if the inode has room for it.

@@ -54,7 +54,7 @@ pub use bitmap::{
 pub use block_range::{BlockRange, joined_ranges};
 pub use capability::{CAPABILITY_XATTR, capability_root, with_capability_root};
 pub use char_sign::CharSign;
-pub use checksum::{ChecksumSeed, crc16, crc32c};
+pub use checksum::{ChecksumSeed, crc16, crc32c, crc32c_origin};
 pub use cluster::ClusterSize;
 pub use dirent::{
     DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, decode_record_bytes,

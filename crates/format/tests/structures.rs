@@ -129,6 +129,17 @@ fn descriptors_of_both_checksum_kinds() {
 }
 
 #[test]
+fn an_inodes_checksum_tells_its_number() {
+    let seed = sb().checksum_seed().unwrap();
+    for (number, bytes) in [(17, INODE), (12, DIR_INODE)] {
+        assert_eq!(Inode::checksum_origin(bytes), Some(seed.0 ^ number));
+    }
+    // Without room for the second half of the checksum.
+    assert_eq!(Inode::checksum_origin(&INODE[..128]), None);
+    assert_eq!(Inode::checksum_origin(&with(INODE, 0x80, &[0, 0])), None);
+}
+
+#[test]
 fn inodes_come_back_byte_for_byte() {
     let sb = sb();
     for (number, bytes) in [(17, INODE), (12, DIR_INODE)] {
