@@ -4,9 +4,9 @@
 //! hold data: [`FileDevice`] (a file or disk of the host, over io_uring), [`NbdDevice`] (an export
 //! of an NBD server), [`MemDevice`], and [`StorageDevice`] (a program's own [`Storage`]). The
 //! others are layered over devices: [`Stripe`] and [`Linear`] combine several, [`Deferred`] keeps
-//! changes in memory until they are applied, [`Record`] keeps a log for crash tests, [`Fault`]
-//! injects errors, [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their
-//! writer's claim.
+//! changes in memory until they are applied, [`Mended`] leaves out what is known to be damaged and
+//! puts in what was restored, [`Record`] keeps a log for crash tests, [`Fault`] injects errors,
+//! [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their writer's claim.
 //!
 //! This crate knows nothing about pages, inodes or ext, and it does no scheduling: the request
 //! queue and elevators are in `extant-iosched`.
@@ -37,6 +37,7 @@ mod file;
 mod lend;
 mod linear;
 mod mem;
+mod mended;
 mod nbd;
 mod op;
 mod record;
@@ -56,6 +57,7 @@ pub use file::{FileDevice, FileOptions, ForeignLocks};
 pub use lend::{is_lendable, lend, lend_to_read};
 pub use linear::{Linear, Part};
 pub use mem::MemDevice;
+pub use mended::{Mended, Spans};
 pub use nbd::{NbdAddress, NbdDevice, NbdError, NbdOptions, NbdTarget};
 pub use op::{Op, Sector};
 pub use record::{Change, Crash, Log, LogEvent, Record};
