@@ -56,8 +56,8 @@ pub use names::{
     SetAttributes, SetTime, Walk, WalkEntry, WalkError, WalkOptions, walk_path,
 };
 pub use quote::{printable, quote};
-pub use recovery::{JournalCopies, JournalCopy, Recovery, journal_copies};
-pub use view::{Damage, OpenOptions, read_superblock};
+pub use recovery::{JournalCopies, JournalCopy, OldCopy, Recovery, journal_copies};
+pub use view::{Damage, DescriptorSource, OpenOptions, read_superblock};
 pub use volume::{Protection, Space, Volume, WriteOptions, recover};
 pub use writer::ErrorPolicy;
 pub use xattr::{Attribute, SetMode};

@@ -5,6 +5,7 @@
 //! in memory. [`replay`](replay::replay) writes the copies home.
 
 mod copies;
+mod history;
 mod log;
 mod reader;
 mod replay;
@@ -12,6 +13,8 @@ mod scan;
 mod sums;
 
 pub use copies::{JournalCopies, JournalCopy, journal_copies};
+pub use history::OldCopy;
+pub(crate) use history::history;
 pub use replay::Recovery;
 pub(crate) use replay::replay;
 

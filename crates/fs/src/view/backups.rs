@@ -23,6 +23,17 @@ pub(super) struct Backups {
     told: Mutex<BTreeSet<(VolumeBlock, VolumeBlock)>>,
 }
 
+/// Where a sound copy of a group's descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorSource {
+    /// In the table that belongs to the primary superblock.
+    Primary,
+    /// In a backup only.
+    Backup,
+    /// Nowhere.
+    Nowhere,
+}
+
 /// Opens a volume whose primary superblock is unusable, from the first valid backup.
 pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage: Error) -> Result<View> {
     let capacity = device.limits().capacity_bytes;
@@ -58,6 +69,22 @@ impl View {
             return sb.descriptor_copies(index).get(1).map_or(primary, |copy| copy.block);
         }
         VolumeBlock(self.inner.superblock_at.0 + 1 + u64::from(index))
+    }
+
+    /// Where a group's descriptor is sound.
+    pub(crate) async fn descriptor_source(&self, group: Group) -> DescriptorSource {
+        let index = group.0 / self.superblock().descriptors_per_block();
+        let primary = self.superblock().descriptor_block(index);
+        if self.sound_descriptor(primary, group).await.is_ok() {
+            return DescriptorSource::Primary;
+        }
+        let copies = self.superblock().descriptor_copies(index).into_iter().map(|copy| copy.block);
+        for at in std::iter::once(self.table_block(index)).chain(copies) {
+            if self.sound_descriptor(at, group).await.is_ok() {
+                return DescriptorSource::Backup;
+            }
+        }
+        DescriptorSource::Nowhere
     }
 
     /// Reads a group's descriptor from the first valid copy.

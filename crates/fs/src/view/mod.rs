@@ -14,6 +14,7 @@ mod problems;
 use crate::meta::{Buffers, Journaled};
 use crate::{BlockRef, Error, Result};
 use backups::Backups;
+pub use backups::DescriptorSource;
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
@@ -293,11 +294,19 @@ impl View {
         self.table_block(group.0 / self.superblock().descriptors_per_block())
     }
 
+    /// The block that a group's descriptor is read from first, and its byte offset in it.
+    pub(crate) fn descriptor_place(&self, group: Group) -> (VolumeBlock, usize) {
+        (self.table_block_of(group), self.descriptor_offset(group))
+    }
+
+    fn descriptor_offset(&self, group: Group) -> usize {
+        let sb = self.superblock();
+        (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size()
+    }
+
     /// Reads a block of descriptors, and returns it with a group's byte offset in it.
     async fn descriptor(&self, at: VolumeBlock, group: Group) -> Result<(BlockRef, usize)> {
-        let sb = self.superblock();
-        let block = self.buffers().block(at).await?;
-        Ok((block, (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size()))
+        Ok((self.buffers().block(at).await?, self.descriptor_offset(group)))
     }
 
     /// The block that contains an inode, and the inode's offset in it.

@@ -4,8 +4,8 @@ use super::Volume;
 use crate::alloc::Layout;
 use crate::names::{Want, check_stored};
 use crate::{
-    Attribute, Caller, DirItem, DirReader, Dump, File, FileOptions, FileStream, Follow, Result, Runs, Walk,
-    WalkOptions,
+    Attribute, BlockRef, Caller, DescriptorSource, DirItem, DirReader, Dump, File, FileOptions, FileStream,
+    Follow, OldCopy, Result, Runs, Walk, WalkOptions,
 };
 use extant_block::Device;
 use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock, UintExt, VolumeBlock};
@@ -29,6 +29,34 @@ impl Volume {
     /// The group does not exist; a damaged descriptor.
     pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
         self.view.group(group).await
+    }
+
+    /// Where a group's descriptor is sound. Only the first was kept up to date by everything that
+    /// changed the volume.
+    pub async fn descriptor_source(&self, group: Group) -> DescriptorSource {
+        self.view.descriptor_source(group).await
+    }
+
+    /// The block that a group's descriptor is read from first, and its byte offset in it.
+    pub fn descriptor_place(&self, group: Group) -> (VolumeBlock, usize) {
+        self.view.descriptor_place(group)
+    }
+
+    /// All versions of blocks that the journal's log still holds, the newest first, also of
+    /// transactions that have long been written home. Empty without an internal journal.
+    ///
+    /// # Errors
+    /// The journal cannot be opened.
+    pub async fn journal_history(&self) -> Result<Vec<OldCopy>> {
+        crate::recovery::history(&self.view).await
+    }
+
+    /// Reads a block of the volume, as the journal leaves it.
+    ///
+    /// # Errors
+    /// It cannot be read, or lies outside the device.
+    pub async fn block(&self, at: VolumeBlock) -> Result<BlockRef> {
+        self.view.buffers().block(at).await
     }
 
     /// Reads an inode. On a volume open for writing, an inode in use is returned with its latest
