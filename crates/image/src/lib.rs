@@ -1,8 +1,8 @@
 //! Builds ext2, ext3 and ext4 volumes from directories, tar archives and OCI layouts in one pass,
 //! or adds those to an existing volume.
 //!
-//! It also exports volumes to archives and directories, compares them, rewrites them at minimal
-//! size, and creates empty ones.
+//! It also exports volumes to archives and directories, rescues damaged ones, brings back deleted
+//! files, compares volumes, rewrites them at minimal size, and creates empty ones.
 //!
 //! The size is known before the first byte is written: sources are read into one compact tree, a
 //! pure planner places every block, and then contents stream from the sources into the image in
@@ -39,11 +39,13 @@ mod layout;
 mod notes;
 mod options;
 mod owner;
+pub mod rescue;
 mod selection;
 mod settle;
 mod shrink;
 mod source;
 mod tree;
+pub mod undelete;
 mod workers;
 mod write;
 

@@ -11,11 +11,13 @@ pub(crate) mod contents;
 mod header;
 mod host;
 mod links;
+mod places;
 mod stream;
 mod tar;
 mod tree;
 
 pub use archive::{Archive, Compression};
+pub(crate) use places::{Place as OutPlace, Places};
 pub use stream::to_writer;
 pub use tar::to_tar;
 pub use tree::to_directory;
@@ -33,8 +35,15 @@ pub trait Watch {
     fn advanced(&mut self, bytes: u64);
     /// Something is unreadable. For contents, called once per unreadable part ([`Error::Lost`]).
     fn unreadable(&mut self, path: &[u8], error: Error);
+    /// A name, a directory or a part of one is unreadable, and there is no more to say about it.
+    fn missing(&mut self, path: &[u8], error: Error) {
+        self.unreadable(path, error);
+    }
     /// A file was read but could not be kept, or only in part.
     fn not_kept(&mut self, path: &[u8], loss: Loss);
+    /// Everything else about a path has been said, except that a directory's contents and
+    /// attributes follow. `is_kept` says whether the destination has the path now.
+    fn settled(&mut self, _path: &[u8], _inode: &Inode, _is_kept: bool) {}
 }
 
 /// Something that an export cannot keep.

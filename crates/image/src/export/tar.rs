@@ -31,14 +31,7 @@ pub async fn to_tar(
     watch: &mut dyn Watch,
 ) -> Result<Exported, ExportError> {
     super::check_top(top)?;
-    let mut archive = Archive {
-        volume,
-        out,
-        watch,
-        links: Links::default(),
-        allowance: Allowance::of(volume),
-        done: Exported::default(),
-    };
+    let mut archive = Archive::new(volume, out, watch);
     if top.kind() == Some(FileKind::Directory) {
         let mut walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
         archive.add(b".", top).await?;
@@ -51,35 +44,60 @@ pub async fn to_tar(
                     }
                 }
                 Err(failure) if selection.leaves_out_above(&failure.path) => {}
-                Err(failure) => archive.watch.unreadable(&failure.path, failure.error),
+                Err(failure) => archive.watch.missing(&failure.path, failure.error),
             }
         }
     } else {
         archive.add(name, top).await?;
     }
-    // The archive ends with two empty records.
-    archive.out.write_all(&[0; 2 * RECORD_BYTES])?;
-    Ok(archive.done)
+    archive.finish()
 }
 
-struct Archive<'a> {
-    volume: &'a Volume,
+/// An archive being written.
+pub(super) struct Archive<'a> {
+    pub(super) volume: Volume,
     out: &'a mut dyn Write,
-    watch: &'a mut dyn Watch,
+    pub(super) watch: &'a mut dyn Watch,
     links: Links,
     allowance: Allowance,
     done: Exported,
 }
 
-impl Archive<'_> {
-    async fn add(&mut self, path: &[u8], inode: &Inode) -> Result<(), ExportError> {
-        let Some(kind) = inode.kind() else { return Ok(()) };
+impl<'a> Archive<'a> {
+    /// Begins an archive of files of `volume`.
+    pub(super) fn new(volume: &Volume, out: &'a mut dyn Write, watch: &'a mut dyn Watch) -> Self {
+        Self {
+            volume: volume.clone(),
+            out,
+            watch,
+            links: Links::default(),
+            allowance: Allowance::of(volume),
+            done: Exported::default(),
+        }
+    }
+
+    /// Ends the archive with two empty records.
+    pub(super) fn finish(self) -> Result<Exported, ExportError> {
+        self.out.write_all(&[0; 2 * RECORD_BYTES])?;
+        Ok(self.done)
+    }
+
+    /// Adds an inode under a path.
+    pub(super) async fn add(&mut self, path: &[u8], inode: &Inode) -> Result<(), ExportError> {
+        let is_kept = self.store(path, inode).await?;
+        self.watch.settled(path, inode, is_kept);
+        Ok(())
+    }
+
+    /// Whether the archive has the path now.
+    async fn store(&mut self, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
+        let Some(kind) = inode.kind() else { return Ok(false) };
         if kind != FileKind::Directory
             && let Some(first) = self.links.earlier(inode)
         {
             self.put(path, EntryType::Link, inode, &first, &[], Contents::None)?;
             self.done.others += 1;
-            return Ok(());
+            return Ok(true);
         }
         let xattrs = match self.volume.xattrs(inode).await {
             Ok(xattrs) => xattrs,
@@ -93,20 +111,20 @@ impl Archive<'_> {
                 let path = [path, b"/"].concat();
                 self.put(&path, EntryType::Directory, inode, b"", &xattrs, Contents::None)?;
                 self.done.directories += 1;
-                return Ok(());
+                return Ok(true);
             }
             FileKind::Regular => match self.volume.stream(inode.clone()).await {
                 Ok(stream) => self.add_file(path, inode, &xattrs, stream).await?,
                 Err(error) => {
                     self.watch.unreadable(path, error);
-                    return Ok(());
+                    return Ok(false);
                 }
             },
             FileKind::Symlink => match self.volume.read_link(inode).await {
                 Ok(target) => self.put(path, EntryType::Symlink, inode, &target, &xattrs, Contents::None)?,
                 Err(error) => {
                     self.watch.unreadable(path, error);
-                    return Ok(());
+                    return Ok(false);
                 }
             },
             FileKind::CharDevice => self.put(path, EntryType::Char, inode, b"", &xattrs, Contents::None)?,
@@ -114,12 +132,12 @@ impl Archive<'_> {
             FileKind::Fifo => self.put(path, EntryType::Fifo, inode, b"", &xattrs, Contents::None)?,
             FileKind::Socket => {
                 self.watch.not_kept(path, Loss::Socket);
-                return Ok(());
+                return Ok(false);
             }
         }
         self.links.came(inode, path);
         self.done.others += 1;
-        Ok(())
+        Ok(true)
     }
 
     fn put(
@@ -143,7 +161,7 @@ impl Archive<'_> {
         stream: FileStream,
     ) -> Result<(), ExportError> {
         let size = inode.size();
-        let mut regions = contents::regions(self.volume, inode).await;
+        let mut regions = contents::regions(&self.volume, inode).await;
         let mut data_bytes = regions.iter().map(|region| region.len()).sum();
         self.allowance.spend(inode, data_bytes)?;
         let map = sparse_map(&regions, size);

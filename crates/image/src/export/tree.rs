@@ -40,21 +40,7 @@ pub async fn to_directory(
     if name.is_none() && !is_directory {
         return Err(Error::NotADirectory(format!("inode {}", top.number)).into());
     }
-    let mut copy = Copy {
-        volume,
-        watch,
-        stack: vec![Level {
-            dir: HostDir::open(directory)?,
-            inode: None,
-            name: Vec::new(),
-            path: Vec::new(),
-        }],
-        links: Links::default(),
-        allowance: Allowance::of(volume),
-        is_root: rustix::process::geteuid().is_root(),
-        skip_below: None,
-        done: Exported::default(),
-    };
+    let mut copy = Copy::new(volume, directory, watch)?;
     // If `top` itself is created, everything is one level deeper.
     let shift = usize::from(name.is_some());
     if let Some(name) = name {
@@ -69,17 +55,17 @@ pub async fn to_directory(
                         copy.add(entry.depth + shift, &entry.name, walk.path(), inode).await?;
                     }
                 }
-                Err(failure) => copy.watch.unreadable(&failure.path, failure.error),
+                Err(failure) => copy.watch.missing(&failure.path, failure.error),
             }
         }
     }
-    copy.leave_to(0).await;
-    Ok(copy.done)
+    Ok(copy.finish().await)
 }
 
-struct Copy<'a> {
-    volume: &'a Volume,
-    watch: &'a mut dyn Watch,
+/// A directory of the host being filled.
+pub(super) struct Copy<'a> {
+    pub(super) volume: Volume,
+    pub(super) watch: &'a mut dyn Watch,
     /// Open directories, outermost first.
     stack: Vec<Level>,
     links: Links,
@@ -100,7 +86,49 @@ struct Level {
     path: Vec<u8>,
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    /// Begins to copy files of `volume` to a directory.
+    pub(super) fn new(
+        volume: &Volume,
+        directory: &Path,
+        watch: &'a mut dyn Watch,
+    ) -> Result<Self, ExportError> {
+        let dir = HostDir::open(directory)?;
+        Ok(Self {
+            volume: volume.clone(),
+            watch,
+            stack: vec![Level { dir, inode: None, name: Vec::new(), path: Vec::new() }],
+            links: Links::default(),
+            allowance: Allowance::of(volume),
+            is_root: rustix::process::geteuid().is_root(),
+            skip_below: None,
+            done: Exported::default(),
+        })
+    }
+
+    /// Completes all directories.
+    pub(super) async fn finish(mut self) -> Exported {
+        self.leave_to(0).await;
+        self.done
+    }
+
+    /// Gives the destination itself the attributes of `top`, in the end.
+    pub(super) fn be(&mut self, top: &Inode) {
+        self.stack[0].inode = Some(top.clone());
+        self.watch.settled(b"", top, true);
+    }
+
+    /// Opens a directory at `depth`, which is made if it is not there and keeps its attributes.
+    pub(super) async fn enter(&mut self, depth: usize, name: &[u8]) -> Result<(), ExportError> {
+        self.skip_below = None;
+        self.leave_to(depth).await;
+        let name = SafeName::new(name).ok_or(io::Error::from(Errno::INVAL))?;
+        let parent = &self.stack.last().expect("the destination stays open").dir;
+        let (dir, name) = (parent.make_child(name)?, name.as_bytes().to_vec());
+        self.stack.push(Level { dir, inode: None, name, path: Vec::new() });
+        Ok(())
+    }
+
     /// Completes directories until the innermost open one is at `depth`.
     async fn leave_to(&mut self, depth: usize) {
         while self.stack.len() > depth.max(1) || (depth == 0 && !self.stack.is_empty()) {
@@ -112,7 +140,7 @@ impl Copy<'_> {
     }
 
     /// Copies one inode into the directory at `depth - 1`.
-    async fn add(
+    pub(super) async fn add(
         &mut self,
         depth: usize,
         name: &[u8],
@@ -120,6 +148,7 @@ impl Copy<'_> {
         inode: &Inode,
     ) -> Result<(), ExportError> {
         if self.skip_below.is_some_and(|skip| depth > skip) {
+            self.watch.settled(path, inode, false);
             return Ok(());
         }
         self.skip_below = None;
@@ -145,6 +174,7 @@ impl Copy<'_> {
             (false, true) => self.skip_below = Some(depth),
             (false, false) => {}
         }
+        self.watch.settled(path, inode, made);
         Ok(())
     }
 
@@ -208,7 +238,7 @@ impl Copy<'_> {
                 return Ok(false);
             }
         };
-        let regions = contents::regions(self.volume, inode).await;
+        let regions = contents::regions(&self.volume, inode).await;
         self.allowance.spend(inode, regions.iter().map(|region| region.len()).sum())?;
         let level = self.stack.pop().expect("the destination stays open");
         let file = level.dir.create_file(name);
