@@ -82,6 +82,8 @@ pub(crate) enum Command {
     #[command(alias = "get")]
     Cp(CpArgs),
     Export(ExportArgs),
+    Rescue(RescueArgs),
+    Undelete(UndeleteArgs),
     Diff(DiffArgs),
     Check(CheckArgs),
     Undo(UndoArgs),
@@ -410,6 +412,76 @@ pub(crate) struct ExportArgs {
     pub(crate) selection: SelectionArgs,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
+}
+
+/// Copy everything that is readable out of a damaged image or disk, without writing to it
+///
+/// Where the superblock is lost, a backup is looked for everywhere, then a copy in the journal;
+/// where there is none, directories tell where inodes are. Group descriptors that are lost with all
+/// of their copies are put together again. Of a bad sector, a damaged mapping and a cut-off end,
+/// what they hit is lost and nothing more; lost parts of files are zeros. Inodes that no name leads
+/// to are put into lost+found under their numbers, directories with what is in them.
+///
+/// Each path is told as whole, partial or lost: on standard output, or where that takes the
+/// archive, those that are not whole on standard error. "Left out" is what OUT cannot hold, such as
+/// devices if the user is not root.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes:\n  0  the volume is sound, and everything was copied\n  1  the operation failed, or OUT cannot \
+    hold everything\n  2  the command line was wrong\n  3  the volume is damaged; what is readable was copied\n  4  it uses a \
+    feature that is not supported"
+)]
+pub(crate) struct RescueArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// An archive if it ends in .tar, .gz, .tgz, .zst, .tzst, .xz or .txz, or is -, for standard
+    /// output; otherwise a directory, new or empty
+    #[arg(value_name = "OUT", value_hint = ValueHint::AnyPath)]
+    pub(crate) output: PathBuf,
+    /// A map of the image's holes in the format of ddrescue: if there is such a file, what it does
+    /// not call rescued is not taken for data; otherwise it is written and lists what could not be
+    /// read
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) map: Option<PathBuf>,
+    /// Print JSON: one object with all paths and a summary
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Bring back deleted files that are still in reach, without writing to the image or disk
+///
+/// The journal keeps older versions of inodes and directories for a while, also those that were
+/// written home long ago: from them come contents, attributes, names and times. Names are looked
+/// for behind the entries of directories, too, and on ext2, what was deleted is in the inode
+/// tables. Do not use the volume until this is done: whatever is written to it may take the blocks
+/// of what was deleted.
+///
+/// Each path is told as whole, as partial, or as overwritten. Whole means that no file uses its
+/// blocks now, and that none in reach did after it was deleted. What has no name any more comes
+/// into lost+found under its number. OUT must be elsewhere.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes:\n  0  what is in reach was brought back, which may be nothing\n  1  the operation failed, or OUT \
+    cannot hold everything\n  2  the command line was wrong\n  3  the volume is damaged as well\n  4  it uses a feature that is \
+    not supported"
+)]
+pub(crate) struct UndeleteArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// An archive if it ends in .tar, .gz, .tgz, .zst, .tzst, .xz or .txz, or is -, for standard
+    /// output; otherwise a directory, new or empty
+    #[arg(value_name = "OUT", value_hint = ValueHint::AnyPath)]
+    pub(crate) output: PathBuf,
+    /// Print JSON: one object with all paths and a summary
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Use the superblock at this byte of the image, such as a backup; the primary one is at 1024
+    #[arg(long, value_name = "BYTE")]
+    pub(crate) superblock: Option<u64>,
 }
 
 /// Names to leave out.

@@ -210,7 +210,7 @@ impl Failure {
             Some(at) if lacks_superblock(&error) => {
                 Self::NoBackup { image: parts::described(image, part), at, error }
             }
-            _ => Self::not_opened(image, part, ", which --superblock may get round", error),
+            _ => Self::not_opened(image, part, ", which --superblock or extant rescue may get round", error),
         }
     }
 

@@ -44,6 +44,7 @@ mod progress;
 mod recover;
 mod repair;
 mod report;
+mod rescue;
 mod session;
 mod shell;
 mod shrink;
@@ -99,6 +100,8 @@ fn main() -> ExitCode {
         Command::Df(args) => df::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
+        Command::Rescue(args) => rescue::run(&mut session, args),
+        Command::Undelete(args) => rescue::undelete(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
         Command::Check(args) => check::run(&mut session, args),
         Command::Undo(args) => repair::undo(&mut session, args),
