@@ -46,7 +46,15 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         // It has printed the reason.
         return attendant.wait_for(pid).map_err(of_signals);
     };
-    let volume = mount::open_volume(session, &args.image, args.lock, words.volume)?;
+    let volume = match mount::open_volume(session, &args.image, args.lock, words.volume) {
+        Ok(volume) => volume,
+        Err(failure) => {
+            // That process then unmounts, and ends.
+            drop((tie, device));
+            attendant.wait_for(pid).map_err(of_signals)?;
+            return Err(failure);
+        }
+    };
     let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids) };
     let server = Server::new(&session.rt, volume, Arc::new(device), settings, || {});
     let end =
@@ -60,6 +68,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         }
         served
     });
+    let failed = |error| Failure::Volume { place: quote(args.image.as_os_str().as_bytes()), error };
     // If that process has ended, waiting for it shows why.
     let _ = tie.tell();
     let code = attendant.wait_for(pid).map_err(of_signals)?;
@@ -68,7 +77,6 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         session.complain("a process outside still uses the volume; it gets errors from now on");
     }
     let closed = session.rt.block_on(server.close())?;
-    let failed = |error| Failure::Volume { place: quote(args.image.as_os_str().as_bytes()), error };
     match ended {
         Some(served) => served?.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?,
         // A thread still waits for requests.

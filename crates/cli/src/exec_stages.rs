@@ -70,6 +70,8 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let sent = tie.send_device(&device);
     drop(device);
     if sent.is_err() || !tie.hear() {
+        // Before the directory is removed.
+        let _ = unmount(dir, true);
         return Ok(EXIT_NOT_RUN);
     }
     let mut command = Command::new("/proc/self/exe");
