@@ -58,11 +58,14 @@ mgr data = $dir/mgr
 CONF
     export CEPH_CONF=$dir/ceph.conf
     monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$port]" "$dir/monmap" >/dev/null
-    ceph-mon --mkfs -i a --monmap "$dir/monmap" && ceph-mon -i a && ceph-mgr -i x
-    ceph osd new "$uuid" >/dev/null
-    ceph-osd -i 0 --mkfs --osd-uuid "$uuid" >/dev/null 2>&1
-    ceph-osd -i 0 >/dev/null
-    ceph osd pool create rbd 8 8 2>/dev/null && rbd pool init rbd
+    {
+        ceph-mon --mkfs -i a --monmap "$dir/monmap" && ceph-mon -i a && ceph-mgr -i x
+        ceph osd new "$uuid"
+        ceph-osd -i 0 --mkfs --osd-uuid "$uuid"
+        ceph-osd -i 0
+        ceph osd pool create rbd 8 8
+    } >"$dir/start.log" 2>&1
+    rbd pool init rbd
 }
 
 # Serves the image; no writes are kept back, so that a flush reaches the OSD.
@@ -75,8 +78,8 @@ serve() {
 # What Ceph has of the image is a sound volume.
 sound() {
     rm -f "$dir/out.img"
-    rbd export --no-progress rbd/vol "$dir/out.img"
-    e2fsck -fn "$dir/out.img" >"$dir/fsck.log"
+    rbd export --no-progress rbd/vol "$dir/out.img" 2>>"$dir/start.log"
+    e2fsck -fn "$dir/out.img" >"$dir/fsck.log" 2>&1
 }
 
 cluster
@@ -97,7 +100,8 @@ say "500 files and 32 MiB are built into the image"
 "$extant" -q put -r "$dir/tree" "$url:/copy"
 "$extant" -q edit "$url" <<<$'mkdir /new\nput /etc/hostname /new/hostname\nchmod 600 /new/hostname'
 "$extant" cat "$url:/copy/large" | cmp - "$dir/tree/large"
-"$extant" -q cp "$url:/copy" "$dir/back" && diff -r "$dir/tree" "$dir/back"
+"$extant" -q cp "$url:/copy" "$dir/back"
+diff -r "$dir/tree" "$dir/back"
 "$extant" -q diff "$url:/etc" "$dir/tree/etc"
 "$extant" -q check "$url"
 sound
@@ -118,10 +122,10 @@ say "the export server was killed, and the volume recovers"
 "$extant" -q put -r "$dir/tree/etc" "$url:/again" &
 sleep 0.2
 kill -9 "$(cat "$dir/osd.0.pid")"
-ceph-osd -i 0 >/dev/null
+ceph-osd -i 0 >>"$dir/start.log" 2>&1
 wait $!
-"$extant" -q cp "$url:/again/etc" "$dir/again" && diff -r "$dir/tree/etc" "$dir/again" ||
-    { "$extant" -q cp "$url:/again" "$dir/again2" && diff -r "$dir/tree/etc" "$dir/again2"; }
+"$extant" -q cp "$url:/again" "$dir/again"
+diff -r "$dir/tree/etc" "$dir/again"
 "$extant" -q check "$url"
 sound
 say "the OSD was killed, and nothing is lost"
