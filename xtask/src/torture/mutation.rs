@@ -26,8 +26,8 @@ pub(crate) mod mutant {
 }
 "#;
 
-/// Processor time of one search, in seconds: a mutant may loop forever. The time of day would depend
-/// on what else runs.
+/// Processor time of one search, in seconds: a mutant may loop forever. The time of day would
+/// depend on what else runs.
 const LIMIT_SECONDS: u32 = 600;
 
 /// Limit in seconds for a mutant that waits for ever.

@@ -8,6 +8,7 @@ use extant_format::{
     inode_table_blocks, leading_blocks,
 };
 use extant_fs::{DescriptorSource, Volume};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Volumes with more groups (128 TiB, with blocks of 4 KiB) keep their descriptors as they are.
@@ -49,9 +50,9 @@ pub(super) async fn rebuilt(volume: &Volume, device: &Mended) -> Option<(Mended,
     let size = sb.descriptor_size();
     for group in missing {
         let (at, offset) = volume.descriptor_place(group);
-        if !blocks.contains_key(&at) {
+        if let Entry::Vacant(place) = blocks.entry(at) {
             let bytes = volume.block(at).await.map(|block| block.to_vec());
-            blocks.insert(at, bytes.unwrap_or_else(|_| vec![0; sb.block_size().byte_len()]));
+            place.insert(bytes.unwrap_or_else(|_| vec![0; sb.block_size().byte_len()]));
         }
         if let (Some(bytes), Some(descriptor)) = (blocks.get_mut(&at), chosen.get(&group)) {
             descriptor.write_to(&mut bytes[offset..offset + size], sb, group);
