@@ -65,3 +65,8 @@ pub use split::{LayoutError, Piece, split};
 pub use storage::{Storage, StorageDevice};
 pub use stripe::{Chunks, Stripe};
 pub use trace::Trace;
+
+/// A length in memory as one on a device; no machine has addresses of more than 64 bits.
+pub(crate) fn wide(len: usize) -> u64 {
+    len as u64
+}

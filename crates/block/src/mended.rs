@@ -1,6 +1,6 @@
 //! A damaged device, with what is known about its damage.
 
-use crate::{Bio, Device, IoErrorKind, Limits, Op, Piece, split};
+use crate::{Bio, Device, IoErrorKind, Limits, Op, Piece, split, wide};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ impl Mended {
     pub fn with_patch(mut self, at: u64, bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
         let block = u64::from(self.limits.block_bytes);
-        assert!((at | bytes.len() as u64).is_multiple_of(block), "patches are whole blocks");
+        assert!((at | wide(bytes.len())).is_multiple_of(block), "patches are whole blocks");
         self.patches.insert(at, bytes);
         self
     }
@@ -127,9 +127,9 @@ impl Mended {
     fn found(&self, at: u64, end: u64) -> (Found, u64) {
         let before = self.patches.range(..=at).next_back();
         if let Some((&start, bytes)) = before
-            && at < start + bytes.len() as u64
+            && at < start + wide(bytes.len())
         {
-            return (Found::Patch(start, bytes.clone()), end.min(start + bytes.len() as u64));
+            return (Found::Patch(start, bytes.clone()), end.min(start + wide(bytes.len())));
         }
         let end = self.patches.range(at..end).next().map_or(end, |(&start, _)| start);
         match self.holes.after(at) {

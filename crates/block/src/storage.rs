@@ -1,7 +1,7 @@
 //! A device out of reads and writes at byte offsets.
 
 use crate::device::OneClaim;
-use crate::{Bio, BioFlags, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector};
+use crate::{Bio, BioFlags, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector, wide};
 use extant_rt::Rt;
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -129,7 +129,7 @@ impl Device for StorageDevice {
         let Some(mut at) = start.byte_offset() else { return false };
         to.iter_mut().all(|to| {
             let from = at;
-            at = at.saturating_add(to.len() as u64);
+            at = at.saturating_add(wide(to.len()));
             at <= self.inner.limits.capacity_bytes && self.inner.storage.read_at(from, to).is_ok()
         })
     }
@@ -158,18 +158,18 @@ fn run(limits: &Limits, storage: &dyn Storage, bio: &mut Bio) -> Result<(), IoEr
             for segment in &mut bio.segments {
                 let to = segment.as_mut_slice().expect("admitted");
                 storage.read_at(at, to).map_err(kind_of)?;
-                at += to.len() as u64;
+                at += wide(to.len());
             }
         }
         Op::Write => {
             for segment in &bio.segments {
                 storage.write_at(at, segment.as_slice()).map_err(kind_of)?;
-                at += segment.len() as u64;
+                at += wide(segment.len());
             }
         }
         Op::WriteZeroes => {
             while at < end {
-                let len = (end - at).min(ZEROES.len() as u64);
+                let len = (end - at).min(wide(ZEROES.len()));
                 storage.write_at(at, &ZEROES[..len as usize]).map_err(kind_of)?;
                 at += len;
             }
