@@ -50,9 +50,9 @@ pub(super) async fn rebuilt(volume: &Volume, device: &Mended) -> Option<(Mended,
     let size = sb.descriptor_size();
     for group in missing {
         let (at, offset) = volume.descriptor_place(group);
-        if let Entry::Vacant(place) = blocks.entry(at) {
+        if let Entry::Vacant(free) = blocks.entry(at) {
             let bytes = volume.block(at).await.map(|block| block.to_vec());
-            place.insert(bytes.unwrap_or_else(|_| vec![0; sb.block_size().byte_len()]));
+            free.insert(bytes.unwrap_or_else(|_| vec![0; sb.block_size().byte_len()]));
         }
         if let (Some(bytes), Some(descriptor)) = (blocks.get_mut(&at), chosen.get(&group)) {
             descriptor.write_to(&mut bytes[offset..offset + size], sb, group);
@@ -195,13 +195,19 @@ async fn fit(volume: &Volume, table: VolumeBlock, group: Group) -> Slot {
         let Ok(block) = volume.block(at).await else { continue };
         let per_block = sb.block_size().bytes() / u32::from(sb.inode_size());
         let first = group.0 * sb.inodes_per_group() + n * per_block + 1;
+        let (mut good, mut bad) = (0, 0);
         for (number, (_, bytes)) in (first..).zip(slots(&block, inode_bytes)) {
             match judge(bytes, sb, InodeNumber(number)) {
                 Slot::Blank => {}
-                Slot::Right => right += 1,
-                Slot::Wrong => wrong += 1,
+                Slot::Right => good += 1,
+                Slot::Wrong => bad += 1,
             }
         }
+        // A superblock may claim longer tables than there are; what follows says nothing.
+        if bad > good && right > 0 {
+            break;
+        }
+        (right, wrong) = (right + good, wrong + bad);
     }
     match (right, wrong) {
         (0, 0) => Slot::Blank,
