@@ -7,6 +7,7 @@ use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
 use crate::{BioFlags, IoErrorKind, Op, end_all};
 use extant_rt::{Driver, Wait};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
@@ -156,6 +157,25 @@ enum Vector {
     },
 }
 
+/// What the ring can be used for, from now on. Filters of system calls, such as those of a sandbox,
+/// do not see into it, and it could open files and connect to hosts.
+fn restrictions() -> Vec<Restriction> {
+    const OPERATIONS: [u8; 7] = [
+        opcode::Nop::CODE,
+        opcode::Fsync::CODE,
+        opcode::Read::CODE,
+        opcode::Readv::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fallocate::CODE,
+    ];
+    // linux/io_uring.h
+    const UNREGISTER_FILES: u8 = 3;
+    let flags = Restriction::sqe_flags_allowed(squeue::Flags::FIXED_FILE.bits());
+    let calls = Restriction::register_op(UNREGISTER_FILES);
+    OPERATIONS.into_iter().map(Restriction::sqe_op).chain([flags, calls]).collect()
+}
+
 #[derive(Default)]
 struct Scratch {
     completions: Vec<(u64, i32)>,
@@ -164,13 +184,17 @@ struct Scratch {
 impl Ring {
     /// A ring over `host_file`. Fails if the kernel or a seccomp profile forbids it.
     pub(super) fn new(host_file: Arc<HostFile>) -> std::io::Result<Arc<Self>> {
-        let uring = IoUring::builder().setup_clamp().setup_cqsize(SQ_ENTRIES * 2).build(SQ_ENTRIES)?;
+        let mut builder = IoUring::builder();
+        let uring =
+            builder.setup_clamp().setup_cqsize(SQ_ENTRIES * 2).setup_r_disabled().build(SQ_ENTRIES)?;
         let params = uring.params();
         if !(params.is_feature_ext_arg() && params.is_feature_nodrop() && params.is_feature_submit_stable()) {
             return Err(Errno::NOSYS.into());
         }
         let direct = host_file.direct.as_ref().unwrap_or(&host_file.buffered);
         uring.submitter().register_files(&[host_file.buffered.as_raw_fd(), direct.as_raw_fd()])?;
+        uring.submitter().register_restrictions(&mut restrictions())?;
+        uring.submitter().register_enable_rings()?;
         Ok(Arc::new(Self {
             uring,
             host_file,
@@ -502,7 +526,8 @@ impl fmt::Debug for Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bio, Buf, Sector};
+    use crate::{Bio, Buf, FileOptions, Sector};
+    use std::path::Path;
 
     fn write(at: u64, bytes: usize, flags: BioFlags) -> Transfer {
         let mut bio = Bio::new(Op::Write, Sector(at), vec![Buf::zeroed(bytes).into()]);
@@ -518,6 +543,24 @@ mod tests {
             started.push(transfer.bio.start.0);
         }
         started
+    }
+
+    #[test]
+    fn the_ring_opens_nothing() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let options = FileOptions { write: true, direct: false };
+        let host_file = HostFile::new(file.into(), Path::new("image"), options).unwrap();
+        // A seccomp profile may forbid rings altogether.
+        let Ok(ring) = Ring::new(Arc::new(host_file)) else { return };
+        let nowhere = types::Fd(rustix::fs::CWD.as_raw_fd());
+        let open = opcode::OpenAt::new(nowhere, c"/dev/null".as_ptr()).build();
+        // SAFETY: nobody else uses the ring, and the path is static.
+        unsafe { ring.uring.submission_shared().push(&open) }.unwrap();
+        ring.uring.submit_and_wait(1).unwrap();
+        // SAFETY: as above.
+        let ended = unsafe { ring.uring.completion_shared() }.next().unwrap();
+        assert_eq!(ended.result(), -Errno::ACCESS.raw_os_error());
     }
 
     #[test]
