@@ -6,7 +6,7 @@ use crate::exec_args::{ExecArgs, StageArgs};
 pub(crate) use crate::image_args::ImageArgs;
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
-use crate::mount_args::{MountArgs, SyncArgs, UmountArgs};
+use crate::mount_args::{MonitorArgs, MountArgs, SyncArgs, UmountArgs};
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     #[command(hide = true)]
     ExecStage(StageArgs),
+    #[command(hide = true)]
+    MountMonitor(MonitorArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),

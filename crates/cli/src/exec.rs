@@ -5,10 +5,12 @@ use crate::exec_args::ExecArgs;
 use crate::failure::Failure;
 use crate::mount;
 use crate::mount_args::MountWords;
+use crate::mount_monitor;
+use crate::sandbox::Sandbox;
 use crate::session::Session;
 use extant_fs::quote;
 use extant_fuse::contain::OwnIds;
-use extant_fuse::{Device, IdMap, Server, Settings, Tie};
+use extant_fuse::{Device, IdMap, Monitor, OpenVolume, Server, Settings, Tie};
 use extant_rt::{Nanos, Rt, Task};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io;
@@ -46,8 +48,9 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         // It has printed the reason.
         return attendant.wait_for(pid).map_err(of_signals);
     };
-    let volume = match mount::open_volume(session, &args.image, args.lock, words.volume) {
-        Ok(volume) => volume,
+    let sandbox = Sandbox::new(args.sandbox, &args.image);
+    let (monitor, volume) = match open(session, args, &words, &ids, &sandbox) {
+        Ok(opened) => opened,
         Err(failure) => {
             // That process then unmounts, and ends.
             drop((tie, device));
@@ -55,7 +58,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
             return Err(failure);
         }
     };
-    let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids) };
+    let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor };
     let server = Server::new(&session.rt, volume, Arc::new(device), settings, || {});
     let end =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).map_err(of_signals)?;
@@ -69,6 +72,12 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         served
     });
     let failed = |error| Failure::Volume { place: quote(args.image.as_os_str().as_bytes()), error };
+    if let Err(failure) = sandbox.confine_calls(Some(pid)) {
+        drop(tie);
+        attendant.wait_for(pid).map_err(of_signals)?;
+        session.rt.block_on(server.close())?.map_err(failed)?;
+        return Err(failure);
+    }
     // If that process has ended, waiting for it shows why.
     let _ = tie.tell();
     let code = attendant.wait_for(pid).map_err(of_signals)?;
@@ -129,6 +138,24 @@ fn mounted(session: &Session, tie: &Tie, process: u32) -> Result<Option<(Device,
     let _ = tie.tell();
     let device = tie.receive_device().map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
     Ok(device.map(|device| (device, map)))
+}
+
+/// Opens the volume, out of reach of most files.
+fn open(
+    session: &Session,
+    args: &ExecArgs,
+    words: &MountWords,
+    ids: &IdMap,
+    sandbox: &Sandbox<'_>,
+) -> Result<(Option<Arc<Monitor>>, OpenVolume), Failure> {
+    let monitor = match ids.is_single() {
+        // Root needs no groups.
+        true => None,
+        false => Some(Arc::new(Monitor::new(mount_monitor::start(None, false)?.0))),
+    };
+    sandbox.confine_files()?;
+    let volume = mount::open_volume(session, &args.image, args.lock, words.volume)?;
+    Ok((monitor, volume))
 }
 
 /// What a task returns; `None` if it does not in time.

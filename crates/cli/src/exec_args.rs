@@ -1,6 +1,7 @@
 //! The command line of `exec`.
 
 use crate::edit_args::LockArgs;
+use crate::sandbox::SandboxArgs;
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ pub(crate) struct ExecArgs {
     /// Options of `extant mount` that are about the volume, separated by commas
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     /// The command and its arguments

@@ -6,8 +6,8 @@ use extant::{Part, PlaceError};
 use extant_block::IoErrorKind;
 use extant_format::{FOREIGN_HEAD_BYTES, Foreign};
 use extant_fs::quote;
-use extant_fuse::MountError;
 use extant_fuse::contain::{IdError, NamespaceError, RootError};
+use extant_fuse::{MountError, SandboxError};
 use extant_image::BuildError;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
@@ -120,6 +120,8 @@ pub(crate) enum Failure {
     Ids(#[from] IdError),
     #[error(transparent)]
     Root(#[from] RootError),
+    #[error("the sandbox of the server: {0}; --no-sandbox serves without one")]
+    Sandbox(#[from] SandboxError),
     #[error(transparent)]
     Lab(LabError),
     #[error(transparent)]

@@ -36,6 +36,7 @@ mod ls;
 mod modes;
 mod mount;
 mod mount_args;
+mod mount_monitor;
 mod output;
 mod owners;
 mod parts;
@@ -45,6 +46,7 @@ mod recover;
 mod repair;
 mod report;
 mod rescue;
+mod sandbox;
 mod session;
 mod shell;
 mod shrink;
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         Command::Undo(args) => repair::undo(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
         Command::Mount(args) => mount::run(&mut session, args),
+        Command::MountMonitor(args) => mount_monitor::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
         Command::Sync(args) => mount::sync(args),
         Command::Exec(args) => return exec::run(session, args),

@@ -5,14 +5,16 @@ use crate::failure::{Exit, Failure};
 use crate::hints;
 use crate::image_path::ImagePath;
 use crate::mount_args::{MountArgs, MountWords, SyncArgs, UmountArgs};
+use crate::mount_monitor;
 use crate::place;
+use crate::sandbox::Sandbox;
 use crate::session::{Access, Session};
 use extant::Part;
 use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
-    MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport,
-    VolumeOptions, clear_dead, keep_own_descriptors, mount, mounted_at, unmount,
+    Monitor, MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport,
+    Unmounting, VolumeOptions, clear_dead, keep_own_descriptors, mounted_at, unmount,
 };
 use extant_rt::{Nanos, Rt};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -20,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -131,7 +134,6 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::host(Path::new("signals"), error))?;
     let rt = session.rt.clone();
-    let opened = open_volume(session, &args.image, args.lock, words.volume)?;
     let mounting = MountOptions {
         source: image,
         read_only: !words.volume.write,
@@ -140,32 +142,47 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         dev: words.dev,
         exec: !words.noexec,
     };
-    let device = match mount(&directory, &mounting) {
-        Ok(device) => device,
-        Err(error) => {
-            rt.block_on(opened.close())?.map_err(|error| failed(&args.image, error))?;
-            return Err(error.into());
-        }
+    let (tie, _monitor) = mount_monitor::start(Some((&*directory, &mounting)), args.tell)?;
+    let null = File::options().read(true).write(true).open("/dev/null").ok();
+    let sandbox = Sandbox::new(args.sandbox, &args.image);
+    sandbox.confine_files()?;
+    let opened = open_volume(session, &args.image, args.lock, words.volume)?;
+    // If the monitor has ended, there is no device.
+    let _ = tie.tell();
+    let device = tie.receive_device().map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
+    let Some(device) = device else {
+        // It has printed the reason.
+        session.exit_with(Exit::Failed);
+        return rt.block_on(opened.close())?.map_err(|error| failed(&args.image, error));
     };
+    let monitor = Arc::new(Monitor::new(tie));
+    if args.tell {
+        let _ = std::env::set_current_dir("/");
+    }
+    if let Err(failure) = sandbox.confine_calls(None) {
+        monitor.unmount(true);
+        rt.block_on(opened.close())?.map_err(|error| failed(&args.image, error))?;
+        return Err(failure);
+    }
     let ready = {
         let (told, tells) =
             (format!("extant: {} is mounted on {}", quoted(&args.image), quoted(&directory)), args.tell);
         let quiet = session.quiet;
         move || match tells {
-            true => go_to_background(),
+            true => go_to_background(null),
             false if !quiet => eprintln!("{told}"),
             false => {}
         }
     };
-    let settings = Settings { kernel_checks: words.allow_other, ids: None };
+    let settings = Settings { kernel_checks: words.allow_other, ids: None, monitor: Some(monitor.clone()) };
     let transport: Arc<dyn Transport> = Arc::new(device);
     let server = Server::new(&rt, opened, transport, settings, ready);
     let handle = signals.handle();
     let closing = Arc::new(AtomicBool::new(false));
     let watch = {
         let leave = Leave { rt: rt.clone(), server: server.clone(), closing: closing.clone() };
-        let directory = directory.clone();
-        rt.spawn_blocking("signals", move || on_signals(&leave, &directory, &mut signals))
+        let monitor = monitor.clone();
+        rt.spawn_blocking("signals", move || on_signals(&leave, &monitor, &mut signals))
     };
     let serving = server.clone();
     let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))??;
@@ -178,11 +195,15 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
     // After an abort the directory stays mounted and gives errors only.
     let cleared = match served.is_err() {
-        true => unmount(&directory, true),
-        false => clear_dead(&directory).map(drop),
+        true => monitor.unmount(true),
+        false => monitor.clear_dead(),
     };
+    if cleared != Unmounting::Done {
+        // The monitor has printed the reason.
+        session.exit_with(Exit::Failed);
+    }
     served.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
-    closed.and(cleared.map_err(Failure::from))
+    closed
 }
 
 fn failed(image: &Path, error: extant_fs::Error) -> Failure {
@@ -190,14 +211,10 @@ fn failed(image: &Path, error: extant_fs::Error) -> Failure {
 }
 
 /// Tells the command that waits, and lets go of its terminal and directory.
-fn go_to_background() {
+fn go_to_background(null: Option<File>) {
     // If the waiting command has ended, the directory stays mounted.
     let _ = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
-    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
-    }
-    let _ = std::env::set_current_dir("/");
+    mount_monitor::let_go(null);
 }
 
 /// Ends the process although programs still use the volume.
@@ -220,19 +237,13 @@ impl Leave {
 
 /// Unmounts at the first signal; programs that still use the volume may go on for a while. Ends the
 /// process at the second, or when that time is over.
-fn on_signals(leave: &Leave, directory: &Path, signals: &mut Signals) {
+fn on_signals(leave: &Leave, monitor: &Monitor, signals: &mut Signals) {
     let mut received = signals.forever();
     if received.next().is_none() {
         return;
     }
-    // After a lazy unmount, another volume may be mounted on the same directory.
-    let is_own = mounted_at(directory).and_then(|mounted| mounted.server()) == Some(std::process::id());
-    match is_own.then(|| unmount(directory, false)) {
-        Some(Err(MountError::Busy(_))) => {
-            let _ = unmount(directory, true);
-        }
-        Some(Err(error)) => eprintln!("extant: {error}"),
-        Some(Ok(())) | None => {}
+    if monitor.unmount(false) == Unmounting::Busy {
+        monitor.unmount(true);
     }
     let late = leave.clone();
     drop(leave.rt.spawn_blocking("deadline", move || {

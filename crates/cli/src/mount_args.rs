@@ -1,6 +1,7 @@
 //! The command line of `mount`, `umount` and `sync`.
 
 use crate::edit_args::LockArgs;
+use crate::sandbox::SandboxArgs;
 use crate::values;
 use clap::{Args, ValueHint};
 use extant_fs::ErrorPolicy;
@@ -42,7 +43,35 @@ pub(crate) struct MountArgs {
     #[arg(long, hide = true)]
     pub(crate) fake: bool,
     #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+    #[command(flatten)]
     pub(crate) lock: LockArgs,
+}
+
+/// Used by `mount` and `exec` themselves: a process outside of the server's sandbox.
+#[derive(Debug, Args)]
+pub(crate) struct MonitorArgs {
+    /// The descriptor of its socket
+    #[arg(long)]
+    pub(crate) socket: i32,
+    /// What to mount on, if it is to mount
+    #[arg(long)]
+    pub(crate) directory: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) source: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) ro: bool,
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    #[arg(long)]
+    pub(crate) suid: bool,
+    #[arg(long)]
+    pub(crate) dev: bool,
+    #[arg(long)]
+    pub(crate) noexec: bool,
+    /// Let go of the terminal once it is mounted
+    #[arg(long)]
+    pub(crate) in_background: bool,
 }
 
 /// Unmount a directory that `extant mount` has mounted

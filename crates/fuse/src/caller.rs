@@ -1,6 +1,6 @@
 //! Who asks.
 
-use crate::ids::IdMap;
+use crate::served::Served;
 use crate::wire::{Operation, RequestHeader, fattr};
 use extant_fs::{Caller, Capabilities};
 
@@ -15,8 +15,7 @@ pub(crate) struct Who<'a> {
     /// The group that the kernel sent.
     group: Option<u32>,
     reads_groups: bool,
-    /// The ids of the caller's namespace, if that is not the server's.
-    ids: Option<&'a IdMap>,
+    served: &'a Served,
 }
 
 impl<'a> Who<'a> {
@@ -24,7 +23,7 @@ impl<'a> Who<'a> {
         header: &'a RequestHeader,
         group: Option<u32>,
         operation: &Operation<'_>,
-        ids: Option<&'a IdMap>,
+        served: &'a Served,
     ) -> Self {
         const SET_GID: u32 = 0o2000;
         let reads_groups = match operation {
@@ -35,7 +34,7 @@ impl<'a> Who<'a> {
             Operation::Create { args, .. } | Operation::Tmpfile(args) => args.mode & SET_GID != 0,
             _ => false,
         };
-        Self { header, group, reads_groups: reads_groups && header.uid != 0, ids }
+        Self { header, group, reads_groups: reads_groups && header.uid != 0, served }
     }
 
     /// The same caller with all groups, if this was one without.
@@ -51,37 +50,8 @@ impl<'a> Who<'a> {
         if uid == 0 {
             return Caller { gid, umask, ..Caller::root() };
         }
-        let mut groups = if self.reads_groups { groups_of(pid) } else { Vec::new() };
-        if let Some(ids) = self.ids {
-            // The file has them as they are in the server's namespace.
-            groups = groups.into_iter().filter_map(|group| ids.groups.inside(group)).collect();
-        }
+        let mut groups = if self.reads_groups { self.served.groups_of(pid) } else { Vec::new() };
         groups.extend(self.group);
         Caller { uid, gid, groups, capabilities: Capabilities::empty(), umask, checked: true }
-    }
-}
-
-/// The supplementary groups of a thread; none if it has ended.
-fn groups_of(pid: u32) -> Vec<u32> {
-    if pid == 0 {
-        return Vec::new();
-    }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    groups_in(&status)
-}
-
-fn groups_in(status: &str) -> Vec<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_are_those_of_the_status_file() {
-        assert_eq!(groups_in("Name:\tcat\nGroups:\t4 24 1000 \nKthread:\t0\n"), [4, 24, 1000]);
-        assert_eq!(groups_in("Name:\tcat\nGroups:\t \n"), Vec::<u32>::new());
     }
 }

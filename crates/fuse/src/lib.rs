@@ -14,16 +14,20 @@ mod caller;
 pub mod contain;
 mod device;
 mod errno;
+mod groups;
 mod handles;
 mod ids;
 mod inherit;
 mod listing;
+mod monitor;
 mod mounting;
 mod nodes;
 mod object;
 mod ops;
+mod sandbox;
 mod served;
 mod server;
+mod settings;
 mod tie;
 mod transport;
 mod volume;
@@ -31,11 +35,14 @@ pub mod wire;
 
 pub use device::Device;
 pub use ids::{IdMap, IdRange, IdRanges};
+pub use monitor::{Monitor, Unmounting, monitor};
 pub use mounting::{
     FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead,
     keep_own_descriptors, mount, mounted_at, mounted_from, unmount,
 };
-pub use server::{Server, Settings};
+pub use sandbox::{ImageIs, SandboxError, confine_calls, confine_files};
+pub use server::Server;
+pub use settings::Settings;
 pub use tie::Tie;
 pub use transport::Transport;
 pub use volume::{OpenVolume, VolumeOptions};

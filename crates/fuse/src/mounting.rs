@@ -237,6 +237,18 @@ fn mounts() -> Vec<Mounted> {
     list.split(|&byte| byte == b'\n').filter_map(listed).collect()
 }
 
+/// The number of the topmost mount's device on a directory, given without links. Asks nothing of
+/// the mount's server.
+pub(crate) fn device_at(dir: &Path) -> Option<Vec<u8>> {
+    let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut lines = list.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ').skip(2);
+        let device = words.next()?;
+        (path_of(words.nth(1)?) == dir).then(|| device.to_vec())
+    });
+    lines.next_back()
+}
+
 /// An absolute path without links. Asks nothing of the directory itself, which may be dead.
 fn whole(dir: &Path) -> Option<PathBuf> {
     if let Ok(path) = dir.canonicalize() {

@@ -6,9 +6,9 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
-use crate::ids::IdMap;
 use crate::object::{Object, ROOT};
 use crate::served::{MAX_WRITE, Served};
+use crate::settings::Settings;
 use crate::wire::{
     FSYNC_FDATASYNC, ForgetOne, InitIn, InitOut, InvalInodeOut, MAJOR, MINOR, MINOR_MIN, Malformed,
     NOTIFY_INVAL_INODE, Operation, Reply, ReplyHeader, Request, RequestHeader, init,
@@ -39,17 +39,6 @@ const DELETED_STEPS: u32 = 1000;
 const SPARE_BUFFERS: usize = 4;
 /// Requests of read-ahead and of write-back that the kernel has in flight at once.
 const MAX_BACKGROUND: u16 = 128;
-
-/// What is asked of the kernel.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// The kernel checks permissions, access lists included, before it asks. Needed if users other
-    /// than the one who mounts may enter.
-    pub kernel_checks: bool,
-    /// The users and groups of the user namespace that the volume is mounted in, if that is not the
-    /// server's. Others appear as root.
-    pub ids: Option<IdMap>,
-}
 
 /// A server of one volume.
 pub struct Server {
@@ -90,7 +79,7 @@ impl Server {
             rt: rt.clone(),
             kernel_checks: settings.kernel_checks,
             transport,
-            served: Served::new(volume.volume.clone(), volume.root.clone(), settings.ids),
+            served: Served::new(volume.volume.clone(), volume.root.clone(), settings),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Mutex::default(),
@@ -248,7 +237,7 @@ impl Server {
         group: Option<u32>,
         operation: &Operation<'_>,
     ) -> Result<Reply> {
-        let who = Who::new(header, group, operation, self.served.ids.as_ref());
+        let who = Who::new(header, group, operation, &self.served);
         match (self.perform_as(header.nodeid, who, operation).await, who.with_groups()) {
             (Err(failure), Some(who)) if failure.is_denied() => {
                 Box::pin(self.perform_as(header.nodeid, who, operation)).await

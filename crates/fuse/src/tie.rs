@@ -7,7 +7,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use std::io::{IoSlice, IoSliceMut, Result};
+use std::io::{IoSlice, IoSliceMut, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -97,5 +97,21 @@ impl Tie {
             });
             return Ok(descriptors.flatten().next().map(Device::new));
         }
+    }
+}
+
+impl Read for Tie {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        Ok(rustix::io::read(&self.0, bytes)?)
+    }
+}
+
+impl Write for Tie {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
     }
 }

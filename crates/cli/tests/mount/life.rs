@@ -129,6 +129,31 @@ fn a_busy_directory_stays_mounted_and_a_signal_unmounts() {
 }
 
 #[test]
+fn a_server_is_in_a_sandbox_unless_it_is_told_not_to_be() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::unmounted("8M", &[]);
+    let limits = |bed: &Bed| {
+        let status = fs::read_to_string(format!("/proc/{}/status", bed.server().as_raw_nonzero())).unwrap();
+        let of =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        [of("NoNewPrivs:"), of("Seccomp:")]
+    };
+    bed.mount("");
+    // A filter.
+    assert_eq!(limits(&bed), ["1", "2"]);
+    bed.umount();
+    let outside = ["NoNewPrivs:", "Seccomp:"].map(|name| {
+        run("sh", &["-c", &format!("sed -n 's/^{name}.//p' /proc/self/status")]).trim().to_owned()
+    });
+    let ran = extant(&["mount", "--no-sandbox", text(&bed.image), text(&bed.at)]);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+    assert_eq!(limits(&bed), outside);
+    bed.umount();
+}
+
+#[test]
 fn a_volume_is_the_same_for_the_kernel() {
     if !can_mount() {
         return;

@@ -1,5 +1,7 @@
 //! A server without a kernel: requests and replies as bytes.
 
+mod sandbox;
+
 use extant_block::{FileDevice, FileOptions};
 use extant_fuse::wire::*;
 use extant_fuse::{OpenVolume, Server, Settings, Transport, VolumeOptions};

@@ -1,0 +1,79 @@
+//! The process outside of a server's sandbox, which mounts and unmounts for it. It has a single
+//! thread.
+
+use crate::failure::Failure;
+use crate::mount_args::MonitorArgs;
+use crate::session::Session;
+use extant_fuse::{MountOptions, Tie, monitor};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Starts it. It mounts when it is told to.
+pub(crate) fn start(
+    directory: Option<(&Path, &MountOptions)>,
+    in_background: bool,
+) -> Result<(Tie, Child), Failure> {
+    let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
+    let (ours, theirs) = Tie::pair().map_err(own)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("mount-monitor").arg("--socket").arg(theirs.number().to_string());
+    if let Some((directory, options)) = directory {
+        command.arg("--directory").arg(directory).arg("--source").arg(&options.source);
+        let MountOptions { read_only, allow_other, suid, dev, exec, .. } = *options;
+        let flags = [
+            (read_only, "--ro"),
+            (allow_other, "--allow-other"),
+            (suid, "--suid"),
+            (dev, "--dev"),
+            (!exec, "--noexec"),
+            (in_background, "--in-background"),
+        ];
+        command.args(flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));
+    }
+    let child = command.spawn().map_err(own)?;
+    Ok((ours, child))
+}
+
+/// `extant mount-monitor`.
+pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failure> {
+    let own = |error: std::io::Error| Failure::host(Path::new("/proc/self"), error);
+    let tie = Tie::inherited(args.socket).map_err(own)?;
+    // The server gets them too, and needs this process until it has unmounted.
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(own)?;
+    }
+    if let Some(directory) = &args.directory {
+        if !tie.hear() {
+            return Ok(());
+        }
+        let mounting = MountOptions {
+            source: args.source.clone().unwrap_or_default(),
+            read_only: args.ro,
+            allow_other: args.allow_other,
+            suid: args.suid,
+            dev: args.dev,
+            exec: !args.noexec,
+        };
+        let device = extant_fuse::mount(directory, &mounting)?;
+        tie.send_device(&device).map_err(own)?;
+    }
+    if args.in_background {
+        // The command that waits for the server waits for the end of this one's output too.
+        let_go(File::options().read(true).write(true).open("/dev/null").ok());
+        let _ = std::env::set_current_dir("/");
+    }
+    let report = |error: &extant_fuse::MountError| session.complain(&error.to_string());
+    monitor(tie, args.directory.as_deref(), report).map_err(own)
+}
+
+/// Lets go of the terminal.
+pub(crate) fn let_go(null: Option<File>) {
+    if let Some(null) = null {
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
