@@ -29,7 +29,7 @@ impl<'a> Reporter<'a> {
         Self { session, place, progress, lost: as_json.then(Vec::new) }
     }
 
-    /// Ends the progress. Returns what was lost, for [`print`].
+    /// Ends the progress. Returns what was lost, for [`print()`].
     pub(crate) fn finish(self) -> Vec<JsonLoss> {
         self.progress.finish();
         self.lost.unwrap_or_default()
