@@ -8,7 +8,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// The reverse of [`crc32c`]: the seed from which `bytes` lead to the checksum `end`.
+/// The reverse of [`crc32c()`]: the seed from which `bytes` lead to the checksum `end`.
 pub fn crc32c_origin(end: u32, bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     bytes.iter().rev().fold(end, |crc, &byte| {
