@@ -88,7 +88,7 @@ impl<'a> Patient<'a> {
                     return Err(told(&shown(name), format!("{error}; {advice}")));
                 }
             };
-            match session.rt.block_on(file.resume(&*self.device, &undo, self.target))? {
+            match session.rt.block_on(file.resume(&*self.device, &undo, self.target, &self.guard))? {
                 Ok(Resumed::Whole) => {}
                 Ok(Resumed::Finished) => session.summary(&format!(
                     "{}: a repair had been interrupted after its last block; {} undoes it",
@@ -156,7 +156,7 @@ impl<'a> Patient<'a> {
                 return Err(owned.err().unwrap_or(Failure::Closed));
             }
         };
-        let done = session.rt.block_on(plan.apply(&*self.device, &mut file, &undo))?;
+        let done = session.rt.block_on(plan.apply(&*self.device, &mut file, &undo, &self.guard))?;
         done.map_err(|error| {
             let undo = undo_command(session, &name, self.image);
             session.complain(&format!("{}: the repair was interrupted; {undo} undoes it", self.name));
@@ -220,6 +220,10 @@ pub(crate) fn run(
     let done = repair(session, args, policy, options, may_end, &patient);
     let (name, closed) = (patient.name.clone(), patient.close(session));
     let (plan, written) = done?;
+    if let (Err(_), Some(undo)) = (&closed, &written) {
+        let undo = undo_command(session, undo, &args.image);
+        session.complain(&format!("{name}: was repaired; {undo} undoes it"));
+    }
     closed?;
     match args.json {
         true => json::print(&mut session.out, &JsonRepair::new(&plan, written.as_deref()))?,
@@ -378,7 +382,7 @@ fn put_back(
     let undo = undo_file::open(&args.undo).map_err(|error| Failure::host(&args.undo, error))?;
     let read = session.rt.block_on(UndoFile::read(&undo))?;
     let mut file = read.map_err(|error| failed(&shown(&args.undo), error))?;
-    let done = session.rt.block_on(file.undo(&*patient.device, &undo, patient.target))?;
+    let done = session.rt.block_on(file.undo(&*patient.device, &undo, patient.target, &patient.guard))?;
     let is_changed = done.map_err(|error| failed(&patient.name, error))?;
     Ok((undo, file, is_changed))
 }

@@ -24,6 +24,11 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// The guard of a volume that no other host can reach, such as a copy in memory.
+    pub fn unshared(rt: &Rt) -> Self {
+        Self { rt: rt.clone(), protection: None, at_bytes: 0 }
+    }
+
     /// Takes the volume on `device`, which the caller has claimed. Volumes without protection need
     /// none. With `writes` false, other users are looked for, and nothing is written.
     ///
@@ -32,7 +37,7 @@ impl Guard {
     /// # Errors
     /// Another host uses the volume, which may take some seconds to find out.
     pub async fn take(rt: &Rt, device: &Arc<dyn Device>, writes: bool) -> Result<Self, Error> {
-        let free = Self { rt: rt.clone(), protection: None, at_bytes: 0 };
+        let free = Self::unshared(rt);
         let any: Arc<dyn Device> = Arc::new(Below::new(device.clone()));
         let Some(sb) = protected(&any).await else { return Ok(free) };
         let at = VolumeBlock(sb.raw().s_mmp_block.get());
@@ -67,7 +72,7 @@ impl Guard {
     /// Whether the volume is still ours.
     ///
     /// # Errors
-    /// Another host has taken it.
+    /// Another host has taken it, or may have, because this process stood still for too long.
     pub fn check(&self) -> Result<(), Error> {
         self.protection.as_ref().map_or(Ok(()), Protection::check)
     }

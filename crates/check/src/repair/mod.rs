@@ -127,10 +127,12 @@ pub async fn plan(
             break (checked, Some(known));
         }
     };
-    let known = known.unwrap_or(Known { block_bytes: 1024, witnesses: BTreeSet::new() });
+    let known =
+        known.unwrap_or(Known { block_bytes: 1024, witnesses: BTreeSet::new(), last: BTreeSet::from([1]) });
     let block_bytes = u64::try_from(known.block_bytes).unwrap_or(u64::MAX);
     let unit = block_bytes.max(device.limits().block_bytes.into());
     let edits = edits(&*device, &overlay, unit, counter.map(|at| at * block_bytes)).await?;
+    let last = known.last.iter().map(|at| at * block_bytes / unit).collect();
     let mut witnesses = BTreeMap::new();
     for at in known.witnesses.into_iter().map(|at| at * block_bytes / unit) {
         if !edits.contains_key(&at) {
@@ -146,6 +148,7 @@ pub async fn plan(
         obstacle: made.obstacle,
         unit_bytes: usize::try_from(unit).unwrap_or(usize::MAX),
         edits,
+        last,
         witnesses,
     })
 }
@@ -160,12 +163,15 @@ struct Known {
     block_bytes: usize,
     /// Blocks that every use of the volume changes: those of the superblocks of volume and journal.
     witnesses: BTreeSet<u64>,
+    /// Those of the superblock and of multiple-mount protection.
+    last: BTreeSet<u64>,
 }
 
 impl Known {
     async fn of(survey: &crate::sweeps::Survey) -> Self {
         let sb = &survey.ctx.sb;
         let mut witnesses = BTreeSet::from([1024 / u64::from(sb.block_size().bytes())]);
+        let last = witnesses.iter().copied().chain([sb.raw().s_mmp_block.get()]).collect();
         if let Some(number) = sb.journal_inode()
             && let Some(inode) = crate::own_files::read_inode(&survey.ctx, number).await
             && let Some(&(0, at, _)) = crate::own_files::runs(&survey.ctx, &inode).await.first()
@@ -173,7 +179,7 @@ impl Known {
         {
             witnesses.insert(at);
         }
-        Self { block_bytes: survey.ctx.source.block_bytes(), witnesses }
+        Self { block_bytes: survey.ctx.source.block_bytes(), witnesses, last }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A plan: what a repair changes, and why.
 
+use super::guard::Guard;
 use super::undo::{Edit, Target, UndoError, UndoFile, UndoState};
 use crate::{Checked, Code, Finding, Spot};
 use extant_block::{Buf, Device, Sector, flush, write};
@@ -70,6 +71,9 @@ pub struct Plan {
     /// Blocks that every use of the volume changes, with checksums of their contents. They stay as
     /// they are, but an undo file tells by them that the volume was used after the repair.
     pub(super) witnesses: BTreeMap<u64, u32>,
+    /// Blocks that tell other hosts whether the volume is in use: those of the superblock and of
+    /// multiple-mount protection.
+    pub(super) last: BTreeSet<u64>,
 }
 
 /// What a block is to hold.
@@ -121,21 +125,30 @@ impl Plan {
         UndoFile::create(undo, volume, target.offset_bytes, self.unit_bytes, &edits).await
     }
 
-    /// Writes the new blocks, behind the undo file that [`Self::prepare`] has made.
+    /// Writes the new blocks, behind the undo file that [`Self::prepare`] has made. `guard` must
+    /// still hold the volume before each. Blocks that let other hosts in come last, when the others
+    /// are durable.
     ///
     /// # Errors
-    /// A device fails. [`UndoFile::undo`] then puts the volume back.
+    /// A device fails, or another host has taken the volume. [`UndoFile::undo`] then puts the
+    /// volume back.
     pub async fn apply(
         &self,
         volume: &dyn Device,
         file: &mut UndoFile,
         undo: &dyn Device,
+        guard: &Guard,
     ) -> Result<(), UndoError> {
         let unit = u64::try_from(self.unit_bytes).unwrap_or(u64::MAX);
-        for (&block, change) in &self.edits {
-            write(volume, Sector::containing(block * unit), Buf::from_slice(&change.new)).await?;
+        for comes_last in [false, true] {
+            for (&block, change) in
+                self.edits.iter().filter(|(block, _)| self.last.contains(block) == comes_last)
+            {
+                guard.check()?;
+                write(volume, Sector::containing(block * unit), Buf::from_slice(&change.new)).await?;
+            }
+            flush(volume).await?;
         }
-        flush(volume).await?;
         file.set_state(undo, UndoState::Done).await
     }
 }

@@ -65,6 +65,9 @@ pub enum UndoError {
     /// The device or the undo file could not be read or written.
     #[error(transparent)]
     Io(#[from] IoError),
+    /// Another host has taken the volume meanwhile.
+    #[error("{0}; nothing more was written")]
+    Taken(#[from] extant_fs::Error),
     /// The undo file could not be made.
     #[error("the undo file could not be written ({0}), so the volume was not changed")]
     NotKept(IoError),

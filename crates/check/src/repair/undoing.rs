@@ -1,5 +1,6 @@
 //! Undoing a repair, and telling one that was interrupted from one that was overtaken.
 
+use super::guard::Guard;
 use super::undo::{SECTOR_BYTES, Target, UndoError, UndoFile, UndoState, sector, sector_sums};
 use extant_block::{Device, flush, read, write};
 
@@ -63,12 +64,14 @@ impl UndoFile {
     ///
     /// # Errors
     /// The undo file is damaged or of another volume; or the volume was changed after the repair.
-    /// Then nothing is written. A device that fails leaves the rest to the next run.
+    /// Then nothing is written. A device that fails, or another host that takes the volume from
+    /// `guard`, leaves the rest to the next run.
     pub async fn undo(
         &mut self,
         volume: &dyn Device,
         undo: &dyn Device,
         target: Target,
+        guard: &Guard,
     ) -> Result<bool, UndoError> {
         self.belongs_to(volume, target).await?;
         let seen = self.look(volume, undo, target).await?;
@@ -84,6 +87,7 @@ impl UndoFile {
             self.set_state(undo, UndoState::Undoing).await?;
             for n in self.counting(target) {
                 let old = self.old(undo, n).await?;
+                guard.check()?;
                 write(volume, sector(self.rows[n].block * self.unit()), old).await?;
             }
         }
@@ -124,6 +128,7 @@ impl UndoFile {
         volume: &dyn Device,
         undo: &dyn Device,
         target: Target,
+        guard: &Guard,
     ) -> Result<Resumed, UndoError> {
         if matches!(self.state, UndoState::Done | UndoState::Undone) {
             return Ok(Resumed::Whole);
@@ -136,7 +141,7 @@ impl UndoFile {
             self.set_state(undo, UndoState::Done).await?;
             return Ok(Resumed::Finished);
         }
-        self.undo(volume, undo, target).await?;
+        self.undo(volume, undo, target, guard).await?;
         Ok(Resumed::Undone)
     }
 }

@@ -6,7 +6,7 @@ use crate::damage::{EXT2, WITH_DEBUGFS};
 use crate::testbed::{complains, debugfs, e2fsck, examine, list, run, volume};
 use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, MemDevice, Op};
 use extant_check::Options;
-use extant_check::repair::{Plan, Policy, Target, UndoError, UndoFile, UndoState, plan};
+use extant_check::repair::{Guard, Plan, Policy, Target, UndoError, UndoFile, UndoState, plan};
 use extant_rt::Rt;
 use std::fs;
 use std::path::PathBuf;
@@ -38,12 +38,15 @@ pub(crate) fn applied(bytes: &[u8], plan: &Plan) -> (Vec<u8>, MemDevice) {
 
 pub(crate) async fn carry_out(plan: &Plan, volume: &dyn Device, undo: &dyn Device) -> Result<(), UndoError> {
     let mut file = plan.prepare(volume, Target::default(), undo).await?;
-    plan.apply(volume, &mut file, undo).await
+    plan.apply(volume, &mut file, undo, &Guard::unshared(rt())).await
 }
 
 /// Undoes a repair; whether there was anything to put back.
 pub(crate) fn undone(volume: &dyn Device, undo: &dyn Device, target: Target) -> Result<bool, UndoError> {
-    rt().block_on(async { UndoFile::read(undo).await?.undo(volume, undo, target).await }).unwrap()
+    rt().block_on(async {
+        UndoFile::read(undo).await?.undo(volume, undo, target, &Guard::unshared(rt())).await
+    })
+    .unwrap()
 }
 
 pub(crate) fn steps(plan: &Plan) -> String {

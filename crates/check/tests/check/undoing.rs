@@ -1,13 +1,13 @@
 //! Undo files: they put back their own volume only, and only if nothing else changed it.
 
-use crate::repairs::{NOW, applied, planned, rt, undone, wreck};
+use crate::repairs::{NOW, applied, carry_out, planned, rt, undone, wreck};
 use crate::testbed::{run, volume};
 use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector, flush, read, write};
 use extant_check::Options;
 use extant_check::repair::{Guard, Plan, Policy, Resumed, Target, UndoError, UndoFile, plan};
 use extant_format::{Mmp, MmpState, Superblock, VolumeBlock};
 use std::fs;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const HERE: Target = Target { offset_bytes: 0, counter_at: None };
 
@@ -108,7 +108,8 @@ fn a_repair_that_was_undone_is_undone_by_the_volumes_state() {
     assert!(device.to_bytes() == half);
     // All of it, but the undo file does not know.
     let (device, open) = (MemDevice::from_bytes(after.clone()), open_file(&before, &plan));
-    let resumed = async { UndoFile::read(&open).await?.resume(&device, &open, HERE).await };
+    let resumed =
+        async { UndoFile::read(&open).await?.resume(&device, &open, HERE, &Guard::unshared(rt())).await };
     assert_eq!(rt().block_on(resumed).unwrap().unwrap(), Resumed::Finished);
     assert!(device.to_bytes() == after);
     assert!(undone(&device, &open, HERE).unwrap());
@@ -181,7 +182,7 @@ fn a_device_of_large_blocks_and_one_that_cannot_be_written_are_planned_for() {
         }
         let undo = MemDevice::new(usize::try_from(planned.undo_bytes()).unwrap());
         let mut file = rt().block_on(planned.prepare(&*device, HERE, &undo)).unwrap().unwrap();
-        rt().block_on(planned.apply(&*device, &mut file, &undo)).unwrap().unwrap();
+        rt().block_on(planned.apply(&*device, &mut file, &undo, &Guard::unshared(rt()))).unwrap().unwrap();
         assert!(device.inner.to_bytes() == after);
         assert!(undone(&*device, &undo, HERE).unwrap());
         assert!(device.inner.to_bytes() == before);
@@ -229,15 +230,56 @@ fn a_protected_volume_is_taken_and_given_back() {
         assert!(plan.is_complete());
         let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
         let mut file = plan.prepare(&*device, target, &undo).await.unwrap();
-        plan.apply(&*device, &mut file, &undo).await.unwrap();
+        plan.apply(&*device, &mut file, &undo, &guard).await.unwrap();
         assert!(matches!(found().await.0.state(), MmpState::Mounted(_)), "no part of the repair");
         guard.check().unwrap();
         guard.release().await.unwrap();
         assert_eq!(found().await.0.state(), MmpState::Clean);
         // While it is undone, another guard counts.
         let guard = Guard::take(rt(), &device, true).await.unwrap();
-        assert!(file.undo(&*device, &undo, target).await.unwrap());
+        assert!(file.undo(&*device, &undo, target, &guard).await.unwrap());
         guard.release().await.unwrap();
     })
     .unwrap();
+}
+
+/// A device that notes where it was written.
+#[derive(Debug)]
+struct Noting {
+    inner: MemDevice,
+    written: Mutex<Vec<u64>>,
+}
+
+impl Device for Noting {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if bio.op == Op::Write {
+            self.written.lock().unwrap().push(bio.start.0 / 2);
+        }
+        self.inner.submit(bio);
+    }
+}
+
+#[test]
+fn other_hosts_are_let_in_last() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "mmp", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp"]);
+    run("debugfs", &["-w", "-R", "sif /file links_count 5", image.to_str().unwrap()]);
+    let mut bytes = fs::read(image).unwrap();
+    let mmp = Superblock::parse(&bytes[1024..]).unwrap().raw().s_mmp_block.get();
+    bytes[usize::try_from(mmp).unwrap() * 1024] ^= 1;
+    let plan = planned(&bytes, Policy::All).unwrap();
+    let device = Noting { inner: MemDevice::from_bytes(bytes), written: Mutex::default() };
+    let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
+    rt().block_on(carry_out(&plan, &device, &undo)).unwrap().unwrap();
+    let written = device.written.into_inner().unwrap();
+    let last = written.iter().position(|&block| block == 1 || block == mmp).unwrap();
+    assert!(last > 0 && written.contains(&mmp), "{written:?}");
+    assert!(written[last..].iter().all(|&block| block == 1 || block == mmp), "{written:?}");
 }

@@ -34,6 +34,10 @@ struct Held {
     sb: Superblock,
     /// Locked while the block is read and written.
     count: TaskMutex<Count>,
+    /// When the block was last known to be ours.
+    known: Mutex<Nanos>,
+    /// How long after that another host may conclude that this one crashed.
+    patience: Nanos,
     /// Why counting has stopped.
     lost: Mutex<Option<Error>>,
     /// The volume to stop writing when another host takes the block.
@@ -46,8 +50,6 @@ struct Count {
     block: Mmp,
     /// The state of a failed write, which the block may have instead.
     perhaps: Option<MmpState>,
-    /// When the block was last known to be ours.
-    known: Nanos,
 }
 
 impl Count {
@@ -100,10 +102,12 @@ impl Protection {
         }
         let (lost, namespace) = Default::default();
         let (device, sb) = (device.clone(), sb.clone());
-        let count = Count { block: ours, perhaps: None, known: rt.now() };
+        let patience = Nanos::from_secs(ours.check_interval_s().into());
+        let known = Mutex::new(rt.now());
+        let count = Count { block: ours, perhaps: None };
         let waits = WaitConfig { bucket_bits: 1, ..WaitConfig::new("multiple-mount protection") };
         let count = TaskMutex::new(&Arc::new(WaitTable::new(rt, waits)), count);
-        let held = Arc::new(Held { rt: rt.clone(), device, sb, count, lost, namespace });
+        let held = Arc::new(Held { rt: rt.clone(), device, sb, count, known, patience, lost, namespace });
         let (rt, weak) = (rt.clone(), Arc::downgrade(&held));
         let update = Nanos::from_secs(interval.into());
         let count = async move {
@@ -119,12 +123,22 @@ impl Protection {
         Ok(Some(Self { held }))
     }
 
-    /// Fails if another host has taken the block.
+    /// Fails if another host has taken the block, or may have, because this process stood still for
+    /// longer than others wait.
     ///
     /// # Errors
-    /// [`Error::InUse`], or the device's error if the block could not be written for too long.
+    /// [`Error::InUse`]; the device's error if the block could not be written for too long;
+    /// [`Error::NotWritten`] if it was not counted for too long.
     pub fn check(&self) -> Result<()> {
-        self.held.lost.lock().clone().map_or(Ok(()), Err)
+        self.held.check()?;
+        let since = self.held.rt.now() - *self.held.known.lock();
+        match since > self.held.patience {
+            true => Err(Error::NotWritten(format!(
+                "the volume was not marked as in use for {} seconds, so another host may have taken it",
+                since.0 / 1_000_000_000
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Sets the volume whose writing ends when another host takes the block.
@@ -140,7 +154,7 @@ impl Protection {
     pub async fn release(&self, time: i64) -> Result<()> {
         let held = &*self.held;
         let mut count = held.count.lock().await;
-        self.check()?;
+        held.check()?;
         *held.lost.lock() = Some(Error::ReadOnly);
         count.block = count.block.clone().with_state(MmpState::Clean, time.cast_unsigned());
         write(&held.device, &held.sb, &count.block).await
@@ -148,6 +162,10 @@ impl Protection {
 }
 
 impl Held {
+    fn check(&self) -> Result<()> {
+        self.lost.lock().clone().map_or(Ok(()), Err)
+    }
+
     /// Advances the counter. Returns false once the block was released or taken by another host.
     async fn count(&self) -> bool {
         let mut count = self.count.lock().await;
@@ -173,8 +191,7 @@ impl Held {
             Err(Error::Io(error)) => Error::Io(error),
             other => return other,
         };
-        let interval = Nanos::from_secs(count.block.check_interval_s().into());
-        if self.rt.now() - count.known > interval {
+        if self.rt.now() - *self.known.lock() > self.patience {
             return Err(failed);
         }
         // The write's outcome is unknown: the block has this number or the one before. Any other
@@ -182,7 +199,8 @@ impl Held {
         let now = self.rt.now();
         match read(&self.device, &self.sb).await {
             Ok(found) if count.has(found.state()) => {
-                (count.block, count.perhaps, count.known) = (found, None, now);
+                (count.block, count.perhaps) = (found, None);
+                *self.known.lock() = now;
                 Ok(())
             }
             Ok(found) => Err(in_use(&found)),
@@ -202,7 +220,8 @@ impl Held {
         (count.block, count.perhaps) = (found, Some(next));
         let now = self.rt.now();
         write(&self.device, &self.sb, &written).await?;
-        (count.block, count.perhaps, count.known) = (written, None, now);
+        (count.block, count.perhaps) = (written, None);
+        *self.known.lock() = now;
         Ok(())
     }
 
