@@ -5,6 +5,7 @@ use crate::{Bio, BioFlags, Claim, Device, IoError, IoErrorKind, Limits, Op, Sect
 use extant_rt::Rt;
 use std::fmt;
 use std::io::{self, IoSliceMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Zeros written at a time.
@@ -130,7 +131,8 @@ impl Device for StorageDevice {
         to.iter_mut().all(|to| {
             let from = at;
             at = at.saturating_add(wide(to.len()));
-            at <= self.inner.limits.capacity_bytes && self.inner.storage.read_at(from, to).is_ok()
+            let read = || self.inner.storage.read_at(from, to).is_ok();
+            at <= self.inner.limits.capacity_bytes && catch_unwind(AssertUnwindSafe(read)).unwrap_or(false)
         })
     }
 
@@ -141,7 +143,9 @@ impl Device for StorageDevice {
 
 impl Inner {
     fn end(&self, mut bio: Bio) {
-        let result = run(&self.limits, &*self.storage, &mut bio);
+        // A program's panic must not leave what waits for the bio waiting.
+        let result = catch_unwind(AssertUnwindSafe(|| run(&self.limits, &*self.storage, &mut bio)))
+            .unwrap_or_else(|_| Err(IoErrorKind::Storage("the program's storage panicked".into())));
         bio.end_as(&self.limits.name, result);
     }
 }

@@ -140,6 +140,23 @@ fn a_storage_of_ones_own_fails_in_its_own_words() {
     assert!(!here.read_here(Sector(1), &mut [IoSliceMut::new(&mut beyond)]));
 }
 
+#[test]
+fn storage_that_panics_fails_its_bios() {
+    struct Broken;
+    impl Storage for Broken {
+        fn size(&self) -> u64 {
+            4096
+        }
+        fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            panic!("broken on purpose")
+        }
+    }
+    let device = StorageDevice::new("vault", Broken);
+    let error = pollster::block_on(extant_block::read(&device, Sector(0), 512)).unwrap_err();
+    assert!(matches!(error.kind, IoErrorKind::Storage(_)), "{error}");
+    assert!(!device.read_here(Sector(0), &mut [IoSliceMut::new(&mut [0; 512])]));
+}
+
 /// Miri checks the memory that pieces share; a few cases suffice, and take minutes.
 const CASES: u32 = if cfg!(miri) { 4 } else { 256 };
 const MOST_REQUESTS: usize = if cfg!(miri) { 4 } else { 20 };
