@@ -97,10 +97,11 @@ impl ClaimedPlace {
         }
         let bare = bare(image.pieces(), image.geometry(), capacity);
         let lacks_discard = rt.block_on(async {
+            // Before the zeros: what a discard leaves there is the device's choice.
+            let lacks_discard = self.place.discard && !discarded(&**device).await?;
             // From here on there is no volume.
             zero(&**device, 0..ENDS_BYTES.min(capacity)).await?;
             flush(&**device).await?;
-            let lacks_discard = self.place.discard && !discarded(&**device).await?;
             for range in bare {
                 zero(&**device, range).await?;
             }
