@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::mount_args::MonitorArgs;
 use crate::session::Session;
 use extant_fuse::{MountOptions, Tie, monitor};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -43,7 +43,7 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self"), error);
     let tie = Tie::inherited(args.socket).map_err(own)?;
     // The server gets them too, and needs this process until it has unmounted.
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(own)?;
     }
     if let Some(directory) = &args.directory {
@@ -59,7 +59,10 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
             exec: !args.noexec,
         };
         let device = extant_fuse::mount(directory, &mounting)?;
-        tie.send_device(&device).map_err(own)?;
+        if let Err(error) = tie.send_device(&device) {
+            let _ = extant_fuse::unmount(directory, true);
+            return Err(own(error));
+        }
     }
     if args.in_background {
         // The command that waits for the server waits for the end of this one's output too.
