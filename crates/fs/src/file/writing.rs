@@ -41,7 +41,7 @@ impl OpenFile {
 
     fn write_now(&self, at: u64, bytes: &[u8]) -> Option<usize> {
         let contents = &*self.contents;
-        if bytes.is_empty() || contents.writer.may_halt() {
+        if bytes.is_empty() || contents.writer.may_halt() || contents.writer.has_noted() {
             return None;
         }
         let _inode = contents.cell.lock().try_write()?;

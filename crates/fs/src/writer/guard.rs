@@ -56,7 +56,7 @@ impl Writer {
     }
 
     /// Whether there are errors that [`Self::heed_noted`] has not handled.
-    fn has_noted(&self) -> bool {
+    pub(crate) fn has_noted(&self) -> bool {
         let errors = &self.errors;
         errors.has_noted.load(Ordering::Relaxed)
             || self.alloc.problem_count() > errors.problems.load(Ordering::Relaxed)
