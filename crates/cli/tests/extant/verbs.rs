@@ -269,7 +269,7 @@ fn what_is_typed_for_something_else_is_answered_with_the_right_command() {
     let (file, within) = (file.to_str().unwrap(), format!("{image}:/a/zero"));
     let target = format!("{image}:/new");
     for (args, told) in [
-        (vec!["fsck", image], "e2fsck -f"),
+        (vec!["fsck", image], "extant check"),
         (vec!["resize", image, "20M"], "extant shrink"),
         (vec!["extract", image], "extant export"),
         (vec!["create", image], "extant build"),

@@ -92,7 +92,7 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
             return refuse("needs_recovery without a journal".into());
         }
         if sb.raw().s_state.get() & STATE_VALID == 0 {
-            let feature = "an unclean volume without a journal".into();
+            let feature = "a volume without a journal that was not closed cleanly".into();
             return Err(Error::Unsupported { feature, hint: "; run e2fsck first" });
         }
     }

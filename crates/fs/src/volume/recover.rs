@@ -38,7 +38,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     let claim = super::mount::claim(&*own)?;
     let found = crate::read_superblock(&*own, options.superblock_offset.unwrap_or(1024)).await?;
     if !found.compat().contains(Compat::HAS_JOURNAL) && found.raw().s_state.get() & STATE_VALID == 0 {
-        let feature = "an unclean volume without a journal".into();
+        let feature = "a volume without a journal that was not closed cleanly".into();
         return Err(Error::Unsupported { feature, hint: "; run e2fsck, for there is nothing to replay" });
     }
     let protection = match found.incompat().contains(Incompat::RECOVER) {
