@@ -56,7 +56,9 @@ fn copy(
     let top = top.map_err(|error| Failure::at(place, error))?;
     let destination = Destination::of(args, place, top.kind())?;
     let _claim = match args.to.metadata() {
-        Ok(there) if there.is_file() => Some(Session::claim_output(&args.to, &place.image)?),
+        Ok(there) if there.is_file() || there.file_type().is_block_device() => {
+            Some(Session::claim_output(&args.to, &place.image)?)
+        }
         _ => None,
     };
     let progress = Progress::new(used_bytes(&volume), session.quiet);

@@ -38,6 +38,7 @@ mod mount;
 mod mount_args;
 mod mount_monitor;
 mod output;
+mod own_image;
 mod owners;
 mod parts;
 mod place;

@@ -75,7 +75,7 @@ impl<'a> Patient<'a> {
     }
 
     /// Undoes a repair that was interrupted, if one of the files says so.
-    fn resume(&self, session: &Session, names: &[PathBuf]) -> Result<(), Failure> {
+    fn resume(&self, session: &Session, names: &[PathBuf], named: Option<&PathBuf>) -> Result<(), Failure> {
         for name in names {
             let found = undo_file::find(name, self.image).map_err(|error| Failure::host(name, error))?;
             let Some(undo) = found else { continue };
@@ -83,6 +83,8 @@ impl<'a> Patient<'a> {
                 Ok(file) => file,
                 // Its repair had not begun to write.
                 Err(UndoError::Empty) => continue,
+                // Whatever it is, it is not a file to be removed.
+                Err(_) if named == Some(name) => continue,
                 Err(error) => {
                     let advice = "a repair may have been interrupted; to go on all the same, remove the file";
                     return Err(told(&shown(name), format!("{error}; {advice}")));
@@ -250,7 +252,9 @@ fn repair(
     } else {
         may_end.store(false, Ordering::SeqCst);
         let own = args.undo.as_slice();
-        let resumed = patient.resume(session, own).and_then(|()| patient.resume(session, &names));
+        let resumed = patient
+            .resume(session, own, args.undo.as_ref())
+            .and_then(|()| patient.resume(session, &names, None));
         may_end.store(true, Ordering::SeqCst);
         resumed?;
         if let Some(undo) = args.undo.as_ref().filter(|undo| undo.symlink_metadata().is_ok()) {

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
 use crate::output::outln;
+use crate::own_image;
 use crate::progress::Progress;
 use crate::report;
 use crate::session::{Access, Session};
@@ -14,9 +15,10 @@ use extant_fs::quote;
 use extant_image::export::{Archive, Compression, ExportError, Loss};
 use extant_image::rescue::{Destination, RescueOptions, Rescued, State, Summary, Witness, holes_of, map_of};
 use serde::Serialize;
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &RescueArgs) -> Result<(), Failure> {
@@ -39,7 +41,9 @@ pub(crate) fn run(session: &mut Session, args: &RescueArgs) -> Result<(), Failur
     })?;
     if let (Some(map), None) = (&args.map, &known) {
         let text = map_of(&summary.unread, offset, capacity);
-        std::fs::write(map, text).map_err(|error| Failure::host(map, error))?;
+        // The map may have the name of something that was just written.
+        let written = File::create_new(map).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| Failure::host(map, error))?;
         let map = quote(map.as_os_str().as_bytes());
         session.summary(&format!("{map}: lists what could not be read"));
     }
@@ -88,7 +92,9 @@ impl Output<'_> {
                 "an archive is not written to a terminal; name a file or a pipe".into(),
             ));
         }
-        refuse_own_volume(output, &place.image)?;
+        if !is_stdout {
+            refuse_own_volume(output, &place.image)?;
+        }
         let rt = session.rt.clone();
         let progress = Progress::new(capacity, session.quiet);
         let style = match (is_stdout, as_json) {
@@ -167,14 +173,15 @@ fn make_directory(output: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Fails if the output is on the volume that is read, where it would overwrite what is to be saved.
+/// Fails if the output is on the volume that is read, where it would overwrite what is to be saved,
+/// or if it is a disk, whose contents a slip of the fingers would end.
 fn refuse_own_volume(output: &Path, image: &Path) -> Result<(), Failure> {
-    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let there = output.metadata().or_else(|_| parent.metadata());
-    let (Ok(there), Ok(image)) = (there, image.metadata()) else { return Ok(()) };
-    if image.file_type().is_block_device() && image.rdev() == there.dev() {
-        let error = std::io::Error::other("is on the volume that is read; name a place on another one");
-        return Err(Failure::host(output, error));
+    let refuse = |why| Err(Failure::host(output, std::io::Error::other(why)));
+    if own_image::is_written_by(image, output) {
+        return refuse("is the image that is read, or on it; name another place");
+    }
+    if output.metadata().is_ok_and(|there| there.file_type().is_block_device()) {
+        return refuse("is a disk; name a directory or an archive");
     }
     Ok(())
 }

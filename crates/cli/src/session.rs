@@ -4,6 +4,7 @@ use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
+use crate::own_image;
 use crate::parts;
 use extant::{Part, Partition, PlaceError, open_place_at};
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
@@ -159,12 +160,11 @@ impl Session {
     /// lives.
     ///
     /// # Errors
-    /// It is in use, or it is the image that the command reads.
+    /// It is in use, or it is the image that the command reads, or lies on that.
     pub(crate) fn claim_output(output: &Path, image: &Path) -> Result<Claim, Failure> {
-        use std::os::unix::fs::MetadataExt;
-        let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
-        if identity(output).is_some_and(|output| Some(output) == identity(image)) {
-            let error = std::io::Error::other("is the image that is read; name another file");
+        if own_image::is_written_by(image, output) {
+            let error =
+                std::io::Error::other("is the image that is read, or lies on it; name a place elsewhere");
             return Err(Failure::host(output, error));
         }
         let claimed = FileDevice::claim_to_replace(output, ForeignLocks::Honour);

@@ -4,6 +4,7 @@ use crate::args::ShrinkArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use crate::json;
+use crate::own_image;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
 use crate::target;
@@ -12,8 +13,6 @@ use extant_block::{Claim, FileDevice};
 use extant_fs::{OpenOptions, Volume};
 use extant_image::{BuildError, ShrinkReport};
 use serde::Serialize;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: Vec::new() };
@@ -24,7 +23,7 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
         ));
     }
     let output = args.output.as_ref().unwrap_or(&args.image);
-    if session.part != Part::Whole && is_same_file(output, &args.image) {
+    if session.part != Part::Whole && own_image::is_same(output, &args.image) {
         return Err(Failure::Usage("the volume cannot be written over the disk that it is read from".into()));
     }
     // From here on no other command may write to it: what is read twice must not change.
@@ -34,7 +33,7 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
             .map_err(|error| Failure::to_claim(&args.image, error))?,
     };
     let in_place = match &args.output {
-        Some(output) if !is_same_file(output, &args.image) => {
+        Some(output) if !own_image::is_same(output, &args.image) => {
             target::in_place(session, output, &Part::Whole, true, &args.target)?
         }
         _ => None,
@@ -61,18 +60,6 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     let output = ImagePath { image: output.clone(), path: Vec::new() }.image_quoted();
     session.summary(&format!("{output}: {}", describe(&report)));
     Ok(())
-}
-
-/// Whether two names lead to one file or disk.
-fn is_same_file(a: &Path, b: &Path) -> bool {
-    let identity = |path: &Path| {
-        let file = path.metadata().ok()?;
-        Some(match file.file_type().is_block_device() {
-            true => (file.rdev(), 0),
-            false => (file.dev(), file.ino()),
-        })
-    };
-    identity(a).is_some_and(|a| Some(a) == identity(b))
 }
 
 fn describe(report: &ShrinkReport) -> String {

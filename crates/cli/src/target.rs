@@ -5,7 +5,7 @@ use crate::edit_args::TargetArgs;
 use crate::failure::Failure;
 use crate::parts;
 use crate::session::Session;
-use extant::Part;
+use extant::{Part, Partition};
 use extant_image::{BuildError, InPlace, Target};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -32,7 +32,31 @@ pub(crate) fn in_place(
     }
     let device = session.device_to_fill(image, part, is_disk, args.foreign_locks())?;
     let name = parts::described(image, part);
+    if let Part::Bytes { offset_bytes, .. } = *part
+        && !args.force
+    {
+        refuse_neighbours(session, image, offset_bytes, device.limits().capacity_bytes)?;
+    }
     Ok(Some(InPlace { device, name, overwrite: args.force, discard: args.discard }))
+}
+
+/// Fails if a range of a disk overlaps a partition, unless it is that partition.
+fn refuse_neighbours(session: &Session, disk: &Path, start: u64, bytes: u64) -> Result<(), Failure> {
+    let end = start.saturating_add(bytes);
+    let bounds = |part: &Partition| (part.start_bytes, part.start_bytes.saturating_add(part.size_bytes));
+    let all = session.partitions(disk).unwrap_or_default();
+    // A logical partition lies in an extended one.
+    if all.iter().any(|part| bounds(part) == (start, end)) {
+        return Ok(());
+    }
+    if let Some(part) = all.iter().find(|part| start < bounds(part).1 && bounds(part).0 < end) {
+        let (number, (its_start, its_end)) = (part.number, bounds(part));
+        return Err(Failure::Usage(format!(
+            "bytes {start}..{end} overlap partition {number}, bytes {its_start}..{its_end}; --partition names one, \
+             --size-limit ends the range earlier, and --force writes over it"
+        )));
+    }
+    Ok(())
 }
 
 /// The target of a command that writes a new volume.

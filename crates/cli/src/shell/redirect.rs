@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -100,7 +101,9 @@ impl Goal<'_> {
             }
             Goal::File { name, appends } => {
                 let _claim = match name.metadata() {
-                    Ok(there) if there.is_file() => Some(Session::claim_output(name, image)?),
+                    Ok(there) if there.is_file() || there.file_type().is_block_device() => {
+                        Some(Session::claim_output(name, image)?)
+                    }
                     _ => None,
                 };
                 let mut options = OpenOptions::new();

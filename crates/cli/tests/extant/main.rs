@@ -12,6 +12,7 @@ mod graphs;
 mod hostile;
 mod layers;
 mod overrides;
+mod own_image;
 mod owners;
 mod partial;
 mod places;

@@ -251,6 +251,7 @@ fn volumes_are_made_in_partitions_and_existing_files() {
     assert_eq!(blocks(&cut), 4 * MIB);
     fsck(&cut);
     rest_is_kept();
+    refused(&["mkfs", "--offset", "10M", "--size-limit", "4M", name], 2, "overlap partition 2");
     refused(&["mkfs", "--partition", "2", "--force", name, "17M"], 1, "name a larger disk or partition");
     fs::write(dir.path().join("source/large"), noise(2, 17 << 20)).unwrap();
     refused(&[&build[..], &["--force"]].concat(), 1, "name a larger disk or partition");
