@@ -32,6 +32,9 @@ pub(super) struct Names {
     /// Names that lead to an inode of the same number now.
     present: BTreeSet<(InodeNumber, Vec<u8>)>,
     wanted: BTreeSet<InodeNumber>,
+    /// Inodes that were used more than once, as far as is known. Which of their names was whose
+    /// cannot be told.
+    reused: BTreeSet<InodeNumber>,
 }
 
 impl Names {
@@ -43,7 +46,11 @@ impl Names {
         space: &Space,
     ) -> Self {
         let mut names = Self::default();
-        names.wanted.extend(deleted.iter().map(|deleted| deleted.inode.number));
+        for deleted in deleted {
+            if !names.wanted.insert(deleted.inode.number) {
+                names.reused.insert(deleted.inode.number);
+            }
+        }
         names.paths.insert(InodeNumber::ROOT, Vec::new());
         names.walk(volume).await;
         // Which directory each block belongs to, and whether the directory is there.
@@ -90,6 +97,7 @@ impl Names {
                 self.paths.insert(entry.number, walk.path().to_vec());
             }
             if self.wanted.contains(&entry.number) {
+                self.reused.insert(entry.number);
                 self.present.insert((entry.number, entry.name));
             }
         }
@@ -140,8 +148,12 @@ impl Names {
         }
     }
 
-    /// The name that a deleted inode had last. A name is given once.
+    /// The name that a deleted inode had last, unless it may be that of another file which had the
+    /// inode before or after. A name is given once.
     pub(super) fn take(&mut self, deleted: &Deleted) -> Option<Name> {
+        if self.reused.contains(&deleted.inode.number) {
+            return None;
+        }
         let list = self.of.get_mut(&deleted.inode.number)?;
         let fits = |name: &Name| name.kind.is_none_or(|kind| deleted.inode.kind() == Some(kind));
         // If inodes of that number were deleted several times, names of the same age are this
