@@ -121,6 +121,9 @@ fn allowed(image: ImageIs<'_>, child: Option<u32>) -> Result<BTreeMap<i64, Vec<S
     const BLKDISCARD: u64 = 0x1277;
     rules.insert(libc::SYS_ioctl, only(1, all, BLKDISCARD)?);
     if image == ImageIs::OnNetwork {
+        // Connecting anew within a time limit.
+        const FIONBIO: u64 = 0x5421;
+        rules.insert(libc::SYS_ioctl, [only(1, all, BLKDISCARD)?, only(1, all, FIONBIO)?].concat());
         rules.extend(NETWORK.iter().map(|call| (*call, Vec::new())));
         let writes = flag(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC);
         rules.insert(libc::SYS_openat, only(2, writes, flag(libc::O_RDONLY))?);
