@@ -46,7 +46,8 @@ pub(crate) fn is_written_by(image: &Path, output: &Path) -> bool {
         }
 }
 
-/// Whether a disk is an image, is backed by it, or is a part of it; or the image a part of the disk.
+/// Whether a disk is an image, is backed by it, or is a part of it; or the image a part of the
+/// disk.
 fn is_over(disk: u64, image: Identity) -> bool {
     if Identity::Disk(disk) == image || backing(disk).is_some_and(|file| Identity::at(&file) == Some(image)) {
         return true;
