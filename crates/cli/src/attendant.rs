@@ -32,8 +32,8 @@ impl Attendant {
                 }
             }
             for received in self.0.wait() {
-                // The kernel sends those of a terminal to all processes in the foreground, so that
-                // the command has them already; their codes are positive (sigaction(2)).
+                // The kernel sends a terminal's signals to all foreground processes, so the command
+                // already has them. Their codes are positive (sigaction(2)).
                 let is_sent = received.si_code <= 0 && received.si_signo != SIGCHLD;
                 if let Some(signal) = Signal::from_named_raw(received.si_signo).filter(|_| is_sent) {
                     // It may have ended.

@@ -42,7 +42,7 @@ pub(crate) fn start(
 pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self"), error);
     let tie = Tie::inherited(args.socket).map_err(own)?;
-    // The server gets them too, and needs this process until it has unmounted.
+    // The server gets the same signals, and still needs this process to unmount.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(own)?;
     }

@@ -209,8 +209,8 @@ fn undo_command(session: &Session, undo: &Path, image: &Path) -> String {
     format!("`extant undo{part} {} {}`", shown(undo), shown(image))
 }
 
-/// Plans a repair, and makes it unless it is a dry run. `may_end` says whether a signal may end the
-/// program.
+/// Plans a repair and, unless it is a dry run, carries it out. While `may_end` is false, a signal
+/// does not end the program.
 pub(crate) fn run(
     session: &mut Session,
     args: &CheckArgs,

@@ -555,7 +555,7 @@ mod tests {
         let Ok(ring) = Ring::new(Arc::new(host_file)) else { return };
         let nowhere = types::Fd(rustix::fs::CWD.as_raw_fd());
         let open = opcode::OpenAt::new(nowhere, c"/dev/null".as_ptr()).build();
-        // SAFETY: nobody else uses the ring, and the path is static.
+        // SAFETY: only this test uses the ring, and the path lives for ever.
         unsafe { ring.uring.submission_shared().push(&open) }.unwrap();
         ring.uring.submit_and_wait(1).unwrap();
         // SAFETY: as above.

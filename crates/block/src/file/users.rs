@@ -1,4 +1,4 @@
-//! What uses a block device of the host, for messages. Devices are told apart by their numbers: a
+//! Finds what uses a block device of the host, for messages. It compares device numbers, because a
 //! disk has many names, and a container may show none of them.
 
 use super::loops::DeviceNumber;

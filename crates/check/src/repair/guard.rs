@@ -14,8 +14,8 @@ const LOOK_BYTES: u64 = 1 << 20;
 /// How long a damaged block is watched: twice the default interval of its writers and a second.
 const WATCHED: Nanos = Nanos::from_secs(11);
 
-/// The multiple-mount protection of a volume, taken for a repair. It counts until it is released or
-/// dropped; the next user of a volume whose guard was dropped waits some seconds.
+/// Holds a volume's multiple-mount protection during a repair, and keeps counting until it is
+/// released or dropped. If it is dropped, the next user of the volume has to wait some seconds.
 #[derive(Debug)]
 pub struct Guard {
     rt: Rt,
@@ -89,7 +89,7 @@ impl Guard {
     }
 }
 
-/// The superblock of a volume with protection, by itself or, if it is damaged, by a backup.
+/// The superblock, or a backup if it is damaged. `None` if the volume has no protection.
 async fn protected(device: &Arc<dyn Device>) -> Option<Superblock> {
     let limits = Arc::new(Limits::new(None, Default::default()));
     let bytes = read_at(device, &limits, PRIMARY_OFFSET).await;

@@ -183,8 +183,8 @@ impl Known {
     }
 }
 
-/// Makes the volume look as if nobody used it by multiple-mount protection, because the guard of
-/// this very repair does. Returns the block, unless it is damaged, which is for a repair.
+/// Marks the protection block clean in the overlay, because the mark in it is this repair's own.
+/// Returns the block, or `None` if it is damaged and the plan has to repair it.
 async fn hide_counter(survey: &crate::sweeps::Survey, overlay: &Deferred) -> Result<Option<u64>, CheckError> {
     let sb = &survey.ctx.sb;
     let at = VolumeBlock(sb.raw().s_mmp_block.get());

@@ -71,8 +71,8 @@ pub struct Plan {
     /// Blocks that every use of the volume changes, with checksums of their contents. They stay as
     /// they are, but an undo file tells by them that the volume was used after the repair.
     pub(super) witnesses: BTreeMap<u64, u32>,
-    /// Blocks that tell other hosts whether the volume is in use: those of the superblock and of
-    /// multiple-mount protection.
+    /// The blocks of the superblock and of multiple-mount protection. Other hosts read them to see
+    /// whether the volume is in use.
     pub(super) last: BTreeSet<u64>,
 }
 

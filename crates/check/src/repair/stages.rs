@@ -133,8 +133,8 @@ pub(super) fn stage(code: Code) -> Stage {
     }
 }
 
-/// Whether findings of a kind do not keep a plan from being carried out: nothing that this crate
-/// can do makes them better, and repairs beside them make nothing worse.
+/// Whether a plan may be carried out although findings of this kind stay: this crate cannot repair
+/// them, and other repairs do not make them worse.
 pub(super) fn is_told_only(code: Code) -> bool {
     matches!(code, Code::SuperblockHashSeed | Code::Encryption | Code::EncryptionPolicy)
 }

@@ -22,7 +22,7 @@ struct Seen {
     not_old: Option<u64>,
     /// The first that is not as after it.
     not_new: Option<u64>,
-    /// The first that is neither, and not made of old and new sectors.
+    /// The first with a sector that is neither old nor new.
     foreign: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! What `build` changes in its sources: access lists and attributes left out, device tables, and
-//! SELinux labels.
+//! Options of `build` that override its sources: without access lists or attributes, with a device
+//! table, with SELinux labels.
 
 use crate::testbed::{extant, fsck, have, mke2fs, place, run};
 use std::fs;

@@ -10,8 +10,8 @@ const COPIES_MAX: usize = 64;
 /// Copies of superblocks, by what they are.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Backups of the volume that begins with the device, and their places, the most frequent
-    /// volume first.
+    /// Backup superblocks and their places, for volumes that begin where the device does. The
+    /// volume with the most backups comes first.
     pub(super) backups: Vec<(u64, Superblock)>,
     /// Copies of primary ones at other places, as a journal has them.
     pub(super) strays: Vec<Superblock>,

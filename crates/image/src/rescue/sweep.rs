@@ -36,7 +36,7 @@ pub(super) async fn sweep(device: &Mended, mut see: impl FnMut(u64, &[u8])) {
     }
 }
 
-/// Reads bytes that begin and end anywhere; `None` if they cannot be read.
+/// Reads bytes at any offset and of any length; `None` if they cannot be read.
 pub(super) async fn read_at(device: &Mended, at: u64, len: usize) -> Option<Vec<u8>> {
     let sector = u64::from(device.limits().block_bytes).max(Sector::BYTES);
     let start = at / sector * sector;
