@@ -121,7 +121,10 @@ fn a_volume_is_the_root_directory() {
 }
 
 fn start(bed: &Bed, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    // What runs in the background of a script inherits signals that are ignored, and a shell cannot
+    // set traps for those.
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_extant")]);
     command.args(["--quiet", "exec", text(&bed.image), "--", "sh", "-c", script]);
     // A killed server leaves a directory behind.
     command.env("TMPDIR", bed.image.parent().unwrap());
