@@ -14,13 +14,7 @@ use crate::{Dir, File, FileOptions, Metadata, NewFile, Result, Time, XattrMode, 
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let options = extant_image::VolumeOptions {
-/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
-/// #     ..Default::default()
-/// # };
-/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
-/// #     std::sync::Arc::new(|_, _| {})).unwrap();
+/// # extant::Volume::create(&path, 16 << 20).unwrap().close().unwrap();
 /// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
 /// # let root = volume.root();
 /// # root.write("config", "old")?;

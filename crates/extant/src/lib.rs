@@ -10,24 +10,28 @@
 //! # fn main() -> Result<(), extant::Error> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("disk.img");
-//! # let volume = extant_image::VolumeOptions {
-//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
-//! #     ..Default::default()
-//! # };
-//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-//! # extant_image::mkfs(&path, &volume, created, &extant_rt::Rt::real(Default::default()),
-//! #     std::sync::Arc::new(|_, _| {})).unwrap();
 //! use extant::{OpenOptions, Volume};
 //!
-//! let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
+//! let volume = Volume::create(&path, 64 << 20)?; // with the feature "build"
 //! let root = volume.root();
 //! root.create_dir("etc")?;
 //! root.write("etc/hostname", "box\n")?;
 //! root.open("etc/hostname")?.sync_all()?; // durable from here on
 //! volume.close()?;
+//!
+//! let volume = Volume::open(&path, &OpenOptions::new())?; // for reading
+//! assert_eq!(volume.read("/etc/hostname")?, b"box\n");
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Features
+//! Reading and writing volumes needs none. `build` adds [`Volume::create`] and [`image`], which
+//! builds volumes from directories and archives and exports them. `check` adds
+//! [`Volume::check`] and [`check`], which find and repair damage.
+//!
+//! The folder `examples` has complete programs: read, edit, walk, build, several writers at once,
+//! tasks of tokio, storage of one's own, and NBD.
 //!
 //! Blocking calls are for ordinary threads. Inside a task, or inside a future run by the `block_on`
 //! of any world, they panic unless the answer is in memory; await the [`asynch`] counterparts
@@ -41,13 +45,7 @@
 //! # fn main() -> Result<(), extant::Error> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("disk.img");
-//! # let options = extant_image::VolumeOptions {
-//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
-//! #     ..Default::default()
-//! # };
-//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-//! # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
-//! #     std::sync::Arc::new(|_, _| {})).unwrap();
+//! # extant::Volume::create(&path, 16 << 20).unwrap().close().unwrap();
 //! # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true))?;
 //! let log = volume.root().open_with("log", extant::FileOptions::new().append(true).create(true))?;
 //! std::thread::scope(|scope| {
@@ -92,13 +90,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("disk.img");
-//! # let options = extant_image::VolumeOptions {
-//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
-//! #     ..Default::default()
-//! # };
-//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-//! # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
-//! #     std::sync::Arc::new(|_, _| {}))?;
+//! # extant::Volume::create(&path, 16 << 20).unwrap().close().unwrap();
 //!
 //! let memory = Memory(Mutex::new(std::fs::read(&path)?));
 //! let volume = Volume::open_storage("memory", memory, &OpenOptions::new().write(true))?;
@@ -124,6 +116,8 @@
 
 pub mod asynch;
 mod copy;
+#[cfg(feature = "build")]
+mod create;
 mod dir;
 mod file;
 mod inode;
@@ -138,6 +132,7 @@ mod world;
 pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_block::{Buf, Device, FileDevice, MemDevice, Storage, StorageDevice};
+#[cfg(feature = "check")]
 pub use extant_check as check;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 #[doc(hidden)]
@@ -146,6 +141,8 @@ pub use extant_fs::{
     Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
     Result, SetMode as XattrMode, Space as Statfs,
 };
+#[cfg(feature = "build")]
+pub use extant_image as image;
 pub use extant_rt::Rt;
 pub use file::File;
 pub use inode::Inode;

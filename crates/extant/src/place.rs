@@ -9,6 +9,7 @@ use extant_block::{
     Device, FileDevice, FileOptions, ForeignLocks, IoError, LayoutError, Limits, Linear, NbdDevice, NbdError,
     NbdOptions, NbdTarget, Sector,
 };
+use extant_fs::Error;
 use extant_rt::Rt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -221,5 +222,35 @@ impl Range {
         let start = Sector::containing(self.start);
         let part = extant_block::Part { device, start, sectors: self.bytes / Sector::BYTES };
         Ok((Arc::new(Linear::new(&name, vec![part])?), self.start))
+    }
+}
+
+/// The error for an image, or a part of it, that cannot be opened.
+pub(crate) fn place_error(path: &Path, error: PlaceError) -> Error {
+    match error {
+        PlaceError::Host(error) => host_error(path, &error),
+        PlaceError::Io(error) => Error::Io(error),
+        error => {
+            Error::Invalid(format!("{}: {error}", extant_fs::quote(path.as_os_str().as_encoded_bytes())))
+        }
+    }
+}
+
+/// Converts the host's error for opening a file to an error of this crate.
+pub(crate) fn host_error(path: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind as Kind;
+    use std::os::unix::ffi::OsStrExt;
+    let name = extant_fs::quote(path.as_os_str().as_bytes());
+    match error.kind() {
+        Kind::NotFound => Error::NotFound(name),
+        Kind::PermissionDenied => Error::Access(name),
+        Kind::ReadOnlyFilesystem => Error::ReadOnly,
+        Kind::NotADirectory => Error::NotADirectory(name),
+        Kind::IsADirectory => Error::IsADirectory(name),
+        Kind::ResourceBusy => Error::Busy(format!("{name}: {error}")),
+        _ => match error.raw_os_error() {
+            Some(errno) => Error::Host { place: name, errno, message: error.to_string() },
+            None => Error::Invalid(format!("{name}: {error}")),
+        },
     }
 }

@@ -1,19 +1,14 @@
 //! A volume, for code that blocks.
 
+#[cfg(feature = "check")]
 use crate::check;
 use crate::world::World;
 use crate::{Caller, Dir, DirEntry, Error, File, Metadata, OpenOptions, Result, Statfs, Time, Walk, asynch};
-use crate::{PlaceError, open_place};
-use extant_block::{Device, ForeignLocks, Storage, StorageDevice};
-use extant_rt::{Nanos, Rt};
+use extant_block::{Device, Storage, StorageDevice};
+use extant_rt::Rt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Opening a busy volume is retried for a second: a dropped volume releases its device in the
-/// background.
-const CLAIM_TRIES: u32 = 20;
-const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// A volume, open for reading or writing.
 ///
@@ -24,13 +19,7 @@ const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 /// # fn main() -> Result<(), extant::Error> {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("disk.img");
-/// # let options = extant_image::VolumeOptions {
-/// #     size: extant_image::SizePolicy::Fixed(16 << 20),
-/// #     ..Default::default()
-/// # };
-/// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
-/// #     std::sync::Arc::new(|_, _| {})).unwrap();
+/// # extant::Volume::create(&path, 16 << 20).unwrap().close().unwrap();
 /// use extant::{OpenOptions, Volume};
 ///
 /// let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
@@ -64,24 +53,9 @@ impl Volume {
 
     fn open_path(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
-        let file = extant_block::FileOptions { write: options.write, direct: options.direct };
-        let mut tries = 1;
-        loop {
-            let foreign = match options.override_locks {
-                true => ForeignLocks::Override,
-                false => ForeignLocks::Honour,
-            };
-            let opened = rt.block_on(open_place(&rt, path, &options.part, file, foreign));
-            let opened = opened.map_err(PlaceError::from).and_then(|opened| opened);
-            let device = opened.map_err(|error| place_error(path, error))?;
-            match Self::open_device(&rt, device, options) {
-                Err(Error::Busy(_)) if tries < CLAIM_TRIES => {
-                    tries += 1;
-                    let _ = rt.block_on(rt.sleep(CLAIM_PAUSE));
-                }
-                opened => return opened,
-            }
-        }
+        let world = World::new(&rt);
+        let inner = world.wait(asynch::Volume::open_on(&rt, path, options))?;
+        Ok(Self { world, inner })
     }
 
     /// Opens the volume on a device.
@@ -91,7 +65,7 @@ impl Volume {
     /// feature.
     pub fn open_device(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         let world = World::new(rt);
-        let inner = world.wait(asynch::Volume::open(rt, device, options))?;
+        let inner = world.wait(asynch::Volume::open_device(rt, device, options))?;
         Ok(Self { world, inner })
     }
 
@@ -231,13 +205,7 @@ impl Volume {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("disk.img");
-    /// # let options = extant_image::VolumeOptions {
-    /// #     size: extant_image::SizePolicy::Fixed(16 << 20),
-    /// #     ..Default::default()
-    /// # };
-    /// # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-    /// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()),
-    /// #     std::sync::Arc::new(|_, _| {})).unwrap();
+    /// # extant::Volume::create(&path, 16 << 20).unwrap().close().unwrap();
     /// use extant::{OpenOptions, Volume, check};
     ///
     /// let volume = Volume::open(&path, &OpenOptions::new())?;
@@ -253,6 +221,7 @@ impl Volume {
     /// # Errors
     /// There is no superblock any more; the check was cancelled; or what was written could not be
     /// made durable.
+    #[cfg(feature = "check")]
     pub fn check(&self, options: check::Options) -> std::result::Result<check::Checked, check::CheckError> {
         self.world.wait(self.inner.check(options))
     }
@@ -276,35 +245,5 @@ impl Volume {
     /// Something could not be written.
     pub fn sync(&self) -> Result<()> {
         self.world.wait(self.inner.sync())
-    }
-}
-
-/// The error for an image, or a part of it, that cannot be opened.
-fn place_error(path: &Path, error: PlaceError) -> Error {
-    match error {
-        PlaceError::Host(error) => host_error(path, &error),
-        PlaceError::Io(error) => Error::Io(error),
-        error => {
-            Error::Invalid(format!("{}: {error}", extant_fs::quote(path.as_os_str().as_encoded_bytes())))
-        }
-    }
-}
-
-/// Converts the host's error for opening a file to an error of this crate.
-fn host_error(path: &Path, error: &std::io::Error) -> Error {
-    use std::io::ErrorKind as Kind;
-    use std::os::unix::ffi::OsStrExt;
-    let name = extant_fs::quote(path.as_os_str().as_bytes());
-    match error.kind() {
-        Kind::NotFound => Error::NotFound(name),
-        Kind::PermissionDenied => Error::Access(name),
-        Kind::ReadOnlyFilesystem => Error::ReadOnly,
-        Kind::NotADirectory => Error::NotADirectory(name),
-        Kind::IsADirectory => Error::IsADirectory(name),
-        Kind::ResourceBusy => Error::Busy(format!("{name}: {error}")),
-        _ => match error.raw_os_error() {
-            Some(errno) => Error::Host { place: name, errno, message: error.to_string() },
-            None => Error::Invalid(format!("{name}: {error}")),
-        },
     }
 }

@@ -36,8 +36,8 @@ fn everything_may_be_used_from_any_thread() {
     sent(&root.walk().next());
     sent(&volume.asynch().sync());
     let (rt, memory) = (Rt::real(Default::default()), Arc::new(extant_block::MemDevice::new(4096)));
-    sent(&asynch::Volume::open(&rt, memory.clone(), &OpenOptions::new()));
-    sent(&asynch::Volume::open(&rt, memory, &OpenOptions::new().write(true)));
+    sent(&asynch::Volume::open_device(&rt, memory.clone(), &OpenOptions::new()));
+    sent(&asynch::Volume::open_device(&rt, memory, &OpenOptions::new().write(true)));
     sent(&volume.asynch().clone().close());
     volume.root().write("shared", [0; 80_000]).unwrap();
     std::thread::scope(|scope| {
@@ -462,4 +462,30 @@ fn a_volume_is_checked_while_open_and_findings_are_told() {
     assert!(matches!(volume.check(options), Err(extant::check::CheckError::Cancelled)));
     assert_eq!(told.load(Ordering::Relaxed), 1);
     assert!(!volume.check(Default::default()).unwrap().is_clean());
+}
+
+#[test]
+fn a_volume_is_created_under_a_free_name_and_opened_by_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new.img");
+    let volume = Volume::create(&path, 8 << 20).unwrap();
+    volume.root().write("file", "text").unwrap();
+    assert!(matches!(Volume::create(dir.path(), 8 << 20), Err(Error::Exists(_))));
+    assert!(matches!(Volume::create(&path, 8 << 20), Err(Error::Exists(_))));
+    volume.close().unwrap();
+    let read = pollster::block_on(async {
+        let volume = asynch::Volume::open(&path, &OpenOptions::new()).await?;
+        volume.root().read("file").await
+    });
+    assert_eq!(read.unwrap(), b"text");
+    fsck(&path);
+
+    let tiny = dir.path().join("tiny.img");
+    let refused = Volume::create(&tiny, 10_000).unwrap_err().to_string();
+    assert!(refused.contains("bytes"), "{refused}");
+    assert!(!tiny.exists());
+    let nowhere = Volume::create(dir.path().join("missing/new.img"), 8 << 20);
+    assert!(matches!(nowhere, Err(Error::NotFound(_))), "{nowhere:?}");
+    let absent = pollster::block_on(asynch::Volume::open(dir.path().join("absent"), &OpenOptions::new()));
+    assert!(matches!(absent, Err(Error::NotFound(_))), "{absent:?}");
 }

@@ -35,7 +35,7 @@ fn futures_end_on_any_executor() {
     let rt = Rt::real(Default::default());
     let (world, disk) = (rt.clone(), device(&path, &rt, true));
     elsewhere(async move {
-        let volume = asynch::Volume::open(&world, disk, &OpenOptions::new().write(true)).await?;
+        let volume = asynch::Volume::open_device(&world, disk, &OpenOptions::new().write(true)).await?;
         let file = volume.root().create("file").await?;
         file.write_all_at(0, &[7; 300_000]).await?;
         file.sync_all().await?;
@@ -46,7 +46,7 @@ fn futures_end_on_any_executor() {
     let rt = Rt::real(Default::default());
     let (world, disk) = (rt.clone(), device(&path, &rt, false));
     let bytes = elsewhere(async move {
-        let volume = asynch::Volume::open(&world, disk, &OpenOptions::new()).await?;
+        let volume = asynch::Volume::open_device(&world, disk, &OpenOptions::new()).await?;
         volume.root().read("file").await
     });
     assert_eq!(bytes.unwrap(), [7; 300_000]);

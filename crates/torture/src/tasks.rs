@@ -195,7 +195,7 @@ impl Crew {
         let rt = sim.rt();
         let turns = Arc::new(AtomicUsize::new(0));
         let ran = rt.block_on(async {
-            let volume = asynch::Volume::open(rt, record.clone(), &options).await?;
+            let volume = asynch::Volume::open_device(rt, record.clone(), &options).await?;
             let mut running = Vec::new();
             for (number, ops) in self.tasks.iter().enumerate() {
                 let mut task = Task {

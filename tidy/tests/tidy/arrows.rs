@@ -29,10 +29,9 @@ const ARROWS: [(&str, &[&str]); 17] = [
 ];
 
 /// Dependencies allowed in tests only, because production code never needs them.
-const FOR_TESTS: [(&str, &str); 15] = [
+const FOR_TESTS: [(&str, &str); 14] = [
     ("fuse", "image"),
     ("fuse", "testbed"),
-    ("extant", "image"),
     ("iosched", "sim"),
     ("cache", "sim"),
     ("fs", "sim"),

@@ -10,32 +10,23 @@
 //! ([`extant_rt::Rt`]).
 //!
 //! ```
+//! # fn main() -> Result<(), extant::Error> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("disk.img");
-//! # let options = extant_image::VolumeOptions {
-//! #     size: extant_image::SizePolicy::Fixed(16 << 20),
-//! #     ..Default::default()
-//! # };
-//! # let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-//! let rt = extant_rt::Rt::real(Default::default());
-//! # extant_image::mkfs(&path, &options, created, &rt, std::sync::Arc::new(|_, _| {})).unwrap();
+//! # extant::Volume::create(&path, 16 << 20)?.close()?;
 //! use extant::{OpenOptions, asynch::Volume};
-//! use std::sync::Arc;
 //!
-//! let file = extant_block::FileOptions { write: true, ..Default::default() };
-//! let device = Arc::new(extant_block::FileDevice::open(&path, file).unwrap().driven_by(&rt));
-//! rt.block_on(async {
-//!     let volume = Volume::open(&rt, device, &OpenOptions::new().write(true)).await?;
-//!     let root = volume.root();
-//!     root.create_dir("var").await?;
-//!     let log = root.create("var/log").await?;
-//!     log.write_all_at(0, b"started\n").await?;
-//!     log.sync_data().await?;
-//!     drop((log, root));
-//!     volume.close().await
-//! })
-//! .unwrap()?;
-//! # Ok::<(), extant::Error>(())
+//! # pollster::block_on(async {
+//! let volume = Volume::open(&path, &OpenOptions::new().write(true)).await?;
+//! let root = volume.root();
+//! root.create_dir("var").await?;
+//! let log = root.create("var/log").await?;
+//! log.write_all_at(0, b"started\n").await?;
+//! log.sync_data().await?;
+//! drop((log, root));
+//! volume.close().await
+//! # })
+//! # }
 //! ```
 
 mod dir;

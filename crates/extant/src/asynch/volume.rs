@@ -1,13 +1,21 @@
 //! A volume, from opening to closing.
 
 use super::Dir;
+#[cfg(feature = "check")]
 use crate::check::{self, CheckError};
+use crate::place::place_error;
 use crate::sys::Sys;
-use crate::{Caller, Error, OpenOptions, Result, Statfs, Time};
-use extant_block::Device;
-use extant_rt::Rt;
+use crate::{Caller, Error, OpenOptions, Result, Statfs, Time, open_place};
+use extant_block::{Device, ForeignLocks};
+use extant_rt::{Nanos, Rt};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
+
+/// Opening a busy volume is retried for a second: a dropped volume releases its device in the
+/// background.
+const CLAIM_TRIES: u32 = 20;
+const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// A volume, open for reading or writing.
 ///
@@ -16,21 +24,62 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Volume {
     pub(crate) sys: Sys,
+    #[cfg(feature = "check")]
+    for_check: ForCheck,
+}
+
+/// What a check of an open volume needs.
+#[cfg(feature = "check")]
+#[derive(Clone, Debug)]
+struct ForCheck {
     rt: Rt,
-    /// The device, for a check of what is on it.
     device: Arc<dyn Device>,
     is_written: bool,
 }
 
 impl Volume {
+    /// Opens a volume as [`crate::Volume::open`] does. Its I/O is done by threads of its own, so
+    /// the future, and all that the volume returns, may be awaited on any executor.
+    ///
+    /// # Errors
+    /// Same as [`crate::Volume::open`].
+    pub async fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        Self::open_on(&Rt::real(extant_rt::RealConfig::default()), path.as_ref(), options).await
+    }
+
+    /// Opens a volume in a world that exists already.
+    pub(crate) async fn open_on(rt: &Rt, path: &Path, options: &OpenOptions) -> Result<Self> {
+        let file = extant_block::FileOptions { write: options.write, direct: options.direct };
+        let foreign = match options.override_locks {
+            true => ForeignLocks::Override,
+            false => ForeignLocks::Honour,
+        };
+        let mut tries = 1;
+        loop {
+            let opened = open_place(rt, path, &options.part, file, foreign).await;
+            let device = opened.map_err(|error| place_error(path, error))?;
+            match Self::open_device(rt, device, options).await {
+                Err(Error::Busy(_)) if tries < CLAIM_TRIES => {
+                    tries += 1;
+                    rt.sleep(CLAIM_PAUSE).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Opens the volume on a device; see [`OpenOptions`].
     ///
     /// # Errors
     /// The device fails; or its contents are damaged, are not a volume, or use an unsupported
     /// feature.
-    pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
+    pub async fn open_device(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         let sys = Sys::open(rt, device.clone(), options).await?;
-        Ok(Self { sys, rt: rt.clone(), device, is_written: options.write })
+        Ok(Self {
+            sys,
+            #[cfg(feature = "check")]
+            for_check: ForCheck { rt: rt.clone(), device, is_written: options.write },
+        })
     }
 
     /// The root directory.
@@ -61,12 +110,14 @@ impl Volume {
     ///
     /// # Errors
     /// Same as [`crate::Volume::check`].
+    #[cfg(feature = "check")]
     pub async fn check(&self, options: check::Options) -> std::result::Result<check::Checked, CheckError> {
-        if self.is_written {
+        let ForCheck { rt, device, is_written } = &self.for_check;
+        if *is_written {
             self.sync().await.map_err(CheckError::Sync)?;
         }
-        let in_use = options.in_use || self.is_written;
-        check::check(&self.rt, self.device.clone(), check::Options { in_use, ..options }).await
+        let in_use = options.in_use || *is_written;
+        check::check(rt, device.clone(), check::Options { in_use, ..options }).await
     }
 
     /// Makes everything done before the call durable.

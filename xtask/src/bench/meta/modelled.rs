@@ -37,7 +37,7 @@ fn time(options: &Options, machine: Machine, tasks: usize) -> Result<Nanos> {
     let device = FileDevice::open(&path, DeviceOptions { write: true, direct: false })?.driven_by(&rt);
     let open = OpenOptions::new().write(true).cache_bytes(CACHE_BYTES);
     let work = async {
-        let volume = Volume::open(&rt, Arc::new(device), &open).await?;
+        let volume = Volume::open_device(&rt, Arc::new(device), &open).await?;
         let mut dirs = Vec::new();
         for n in 0..tasks {
             let name = format!("d{n}");
