@@ -22,6 +22,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("Extant runs on Linux only: it does its I/O with io_uring, and mounts with Linux's FUSE");
+
 mod budget;
 mod cost;
 mod counters;

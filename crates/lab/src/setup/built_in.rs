@@ -7,7 +7,7 @@ type BuiltIn = (&'static str, &'static str);
 
 macro_rules! built_in {
     ($name:literal) => {
-        ($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/", $name, ".toml")))
+        ($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/machines/", $name, ".toml")))
     };
 }
 
