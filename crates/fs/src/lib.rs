@@ -53,7 +53,7 @@ pub use map::{Run, RunState, Runs};
 pub use meta::{BlockRef, RemovalStep};
 pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, PathNodes, RenameMode, SYMLINKS_MAX,
-    SetAttributes, SetTime, Walk, WalkEntry, WalkError, WalkOptions, walk_path,
+    SetAttributes, SetTime, Walk, WalkEntry, WalkError, WalkOptions, Way, walk_path,
 };
 pub use quote::{printable, quote};
 pub use recovery::{JournalCopies, JournalCopy, OldCopy, Recovery, journal_copies};

@@ -160,6 +160,14 @@ impl InodeCell {
         live
     }
 
+    /// Like [`Self::open`], if something else has it open; returns whether it opened it. Until that
+    /// is closed, the inode cannot be deleted.
+    #[must_use]
+    pub(crate) fn open_held(&self) -> bool {
+        let more = |openers: u32| (openers > 0).then(|| openers + 1);
+        self.openers.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
     /// Ends an [`Self::open`]. Returns true if it was the last one and the inode has no links, so
     /// that it must be deleted now.
     #[must_use]

@@ -197,7 +197,7 @@ impl Node {
 
     async fn make(&self, caller: &Caller, name: &[u8], mode: u16, what: What<'_>) -> Result<Self> {
         let (namespace, writer) = (self.namespace(), self.writer());
-        namespace.delete_doomed().await;
+        namespace.tidy().await;
         let cell = self.cell();
         let names = Order::default().write(Rank::Directory, cell).await;
         let mut dir = self.open_dir().await?;

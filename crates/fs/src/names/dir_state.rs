@@ -24,8 +24,6 @@ pub(crate) struct DirState {
     gone: bool,
     /// The target of `..`, set once the directory was found to be sound.
     pub(super) parent: Option<InodeNumber>,
-    /// How often the parent changed.
-    pub(super) moves: u32,
     /// Blocks of a hash tree found to be sound leaves.
     leaves: BlockSet,
     nodes: BlockSet,

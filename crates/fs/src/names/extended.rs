@@ -115,7 +115,7 @@ impl Node {
     ) -> BoxFuture<'a, Result<()>> {
         let (writer, cell) = (self.writer(), self.cell());
         Box::pin(writer.guarded(async move {
-            self.namespace().delete_doomed().await;
+            self.namespace().tidy().await;
             self.change_locked(caller, wanted).await?;
             writer.settle(&[cell], InodeFlags::SYNC).await
         }))

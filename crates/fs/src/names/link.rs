@@ -40,7 +40,7 @@ impl Node {
 
     async fn link_as(&self, caller: &Caller, target: &Self, name: &[u8], replaces: bool) -> Result<()> {
         let namespace = self.namespace();
-        namespace.delete_doomed().await;
+        namespace.tidy().await;
         // Before taking locks, as in a rename over an existing name.
         if replaces || target.cell().read(Inode::links) == 0 {
             Box::pin(target.namespace().files.write_back_one(target.cell())).await?;

@@ -50,6 +50,7 @@ pub(crate) use caller::{Want, check_stored};
 pub use node::{Attributes, Node};
 pub use path_walk::{Follow, PathNodes, SYMLINKS_MAX, walk_path};
 pub use rename::RenameMode;
+pub use soundness::Way;
 pub(crate) use stored_names::StoredNames;
 pub use tree_walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
@@ -62,12 +63,12 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
-use extant_rt::RwLock;
+use extant_rt::{Class, RwLock};
 use futures_util::future::BoxFuture;
 use indexes::Indexes;
 use known::KnownNames;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
@@ -86,9 +87,15 @@ pub(crate) struct Namespace {
     /// Directories whose hash trees were checked, even if their inodes have left memory since. If
     /// the number is reused, the new directory is one that we made, so its tree is sound too.
     sound_trees: Mutex<BTreeSet<InodeNumber>>,
+    /// How often each directory has moved to another one, whether or not its inode is in memory.
+    moves: Mutex<BTreeMap<InodeNumber, u32>>,
     /// Only on a volume with quotas.
     quotas: OnceLock<Arc<Quotas>>,
 }
+
+/// Inodes that wait for the task that deletes them, each with up to a kilobyte of memory, above which
+/// callers help it.
+const LAG_MAX: usize = 1024;
 
 /// Directories with one of these flags get durable name changes.
 pub(crate) const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIRSYNC);
@@ -124,11 +131,11 @@ impl Namespace {
     /// and indexes is charged to the cache of `disk`. When the volume is full, unused inodes are
     /// deleted to free their space.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<FilesInMemory>, disk: &Disk) -> Arc<Self> {
-        let (unnamed, known, sound_trees) = Default::default();
+        let (unnamed, known, sound_trees, moves) = Default::default();
         let renames = RwLock::new(writer.store.locks());
         let (writer, indexes, quotas) = (writer.clone(), Indexes::new(disk), OnceLock::new());
         let namespace =
-            Arc::new(Self { writer, files, renames, unnamed, known, indexes, sound_trees, quotas });
+            Arc::new(Self { writer, files, renames, unnamed, known, indexes, sound_trees, moves, quotas });
         let account = disk.account(AccountConfig {
             name: "names",
             limit_bytes: KnownNames::BYTES,
@@ -165,6 +172,39 @@ impl Namespace {
         Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
     }
 
+    /// Starts a task that deletes unnamed inodes after their last node was dropped, so that no
+    /// caller has to. It ends with the volume.
+    pub(crate) fn start_reaper(self: &Arc<Self>) {
+        let (signals, weak) = (self.writer.reaper.begin(), Arc::downgrade(self));
+        let task = async move {
+            while signals.next().await {
+                let Some(namespace) = weak.upgrade() else { break };
+                let works = namespace.writer.reaper.works.write().await;
+                namespace.delete_doomed().await;
+                drop(works);
+            }
+        };
+        drop(self.writer.rt.spawn("reaper", Class::Normal, task));
+    }
+
+    /// Deletes unnamed inodes, unless a task does that and is not far behind.
+    async fn tidy(&self) {
+        if !self.writer.reaper.is_on() || self.writer.unused.lock().len() > LAG_MAX {
+            self.delete_doomed().await;
+        }
+    }
+
+    /// See [`Volume::finish_deletions`](crate::Volume::finish_deletions).
+    pub(crate) async fn finish_deletions(&self) {
+        drop(self.writer.reaper.works.write().await);
+        self.delete_doomed().await;
+    }
+
+    /// How often a directory has moved to another one.
+    fn moves_of(&self, number: InodeNumber) -> u32 {
+        self.moves.lock().get(&number).copied().unwrap_or(0)
+    }
+
     /// Deletes unnamed inodes whose last node was dropped since the last call.
     pub(crate) async fn delete_doomed(&self) {
         if !self.writer.unused.lock().is_empty() {
@@ -175,6 +215,7 @@ impl Namespace {
     /// Like [`Self::delete_doomed`], before the volume is closed: failing to delete an inode is
     /// recorded as a problem.
     pub(crate) async fn delete_doomed_at_last(&self) {
+        self.writer.reaper.end().await;
         let mut doomed = Doomed::of(self);
         doomed.is_last = true;
         doomed.delete_all().await;

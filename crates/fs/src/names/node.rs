@@ -22,8 +22,8 @@ use std::sync::Arc;
 /// An inode in use. Cheap to clone.
 ///
 /// The inode exists as long as a node for it does, even without a name. After the last node of an
-/// unnamed inode is dropped, the next operation that waits deletes it; [`Node::release`] does so at
-/// once.
+/// unnamed inode is dropped, the next operation that waits deletes it, or a task; see
+/// [`WriteOptions::reaps`](crate::WriteOptions::reaps). [`Node::release`] does so at once.
 #[derive(Clone)]
 pub struct Node {
     held: Arc<Held>,
@@ -151,6 +151,25 @@ impl Namespace {
         node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
     }
 
+    /// Returns an inode that a node was had of before: also one without a name that something still
+    /// holds. `way` is that of the earlier node.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if it has been deleted.
+    pub(crate) async fn known_node(
+        self: &Arc<Self>,
+        number: InodeNumber,
+        generation: u32,
+        way: Option<Way>,
+    ) -> Result<Node> {
+        let cell = match self.writer.inodes.cached(number) {
+            Some(cell) => cell,
+            None => Box::pin(self.writer.inodes.get(number)).await?,
+        };
+        let node = (cell.open_live() || cell.open_held()).then(|| Node::of_open(self, cell, way));
+        node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
+    }
+
     /// Opens a regular file.
     ///
     /// # Errors
@@ -179,7 +198,7 @@ impl Node {
     fn named(namespace: &Arc<Namespace>, dir: InodeNumber, name: &[u8], cell: Arc<InodeCell>) -> Self {
         cell.open();
         let is_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
-        let way = (is_dir && !matches!(name, b"." | b"..")).then(|| Way::new(dir, &cell));
+        let way = (is_dir && !matches!(name, b"." | b"..")).then(|| Way::new(namespace, dir, &cell));
         Self::of_open(namespace, cell, way)
     }
 
@@ -227,6 +246,17 @@ impl Node {
     /// Distinguishes the inode from earlier ones with the same number.
     pub fn generation(&self) -> u32 {
         self.held.generation
+    }
+
+    /// Whether it has a name. One without may get one by a link.
+    pub fn has_name(&self) -> bool {
+        self.cell().is_live()
+    }
+
+    /// For a directory that was looked up: how. [`Volume::known_node`](crate::Volume::known_node)
+    /// takes it.
+    pub fn way(&self) -> Option<Way> {
+        self.held.way
     }
 
     /// The kind of file; `None` for a damaged inode.

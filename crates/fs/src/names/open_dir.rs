@@ -539,10 +539,8 @@ impl<'w> OpenDir<'w> {
     /// Makes `..` name another directory. [`Self::parent`] must have been called before.
     pub(crate) fn set_parent(&mut self, handle: &mut Handle, parent: InodeNumber) {
         let cell = self.cell.clone();
-        {
-            let mut state = state(&cell);
-            (state.parent, state.moves) = (Some(parent), state.moves.wrapping_add(1));
-        }
+        state(&cell).parent = Some(parent);
+        *self.namespace.moves.lock().entry(cell.number()).or_default() += 1;
         if self.is_inline {
             inline::set_parent(&mut handle.inode(&cell), parent);
         } else {

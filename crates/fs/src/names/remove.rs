@@ -25,7 +25,18 @@ impl Node {
         if matches!(name, b"." | b"..") {
             return Err(Error::IsADirectory(quote(name)));
         }
-        self.writer().guarded(self.remove_name(caller, name, false)).await
+        self.writer().guarded(self.remove_name(caller, name, false, Victim::Deleted)).await.map(drop)
+    }
+
+    /// Like [`Self::unlink`]. Returns the inode, which is not deleted before that node is dropped.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn unlink_keeping(&self, caller: &Caller, name: &[u8]) -> Result<Option<Self>> {
+        if matches!(name, b"." | b"..") {
+            return Err(Error::IsADirectory(quote(name)));
+        }
+        self.writer().guarded(self.remove_name(caller, name, false, Victim::Kept)).await
     }
 
     /// Removes an empty directory.
@@ -34,10 +45,23 @@ impl Node {
     /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::NotADirectory`];
     /// [`Error::NotEmpty`].
     pub async fn rmdir(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        self.remove_directory(caller, name, Victim::Deleted).await.map(drop)
+    }
+
+    /// Like [`Self::rmdir`]. Returns the directory, which is not deleted before that node is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn rmdir_keeping(&self, caller: &Caller, name: &[u8]) -> Result<Option<Self>> {
+        self.remove_directory(caller, name, Victim::Kept).await
+    }
+
+    async fn remove_directory(&self, caller: &Caller, name: &[u8], victim: Victim) -> Result<Option<Self>> {
         match name {
             b"." => Err(Error::Invalid("a directory cannot be removed as `.`".into())),
             b".." => Err(Error::NotEmpty(quote(name))),
-            _ => self.writer().guarded(self.remove_name(caller, name, true)).await,
+            _ => self.writer().guarded(self.remove_name(caller, name, true, victim)).await,
         }
     }
 
@@ -80,27 +104,36 @@ impl Node {
         Ok(())
     }
 
-    async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
-        self.namespace().delete_doomed().await;
-        let mut checked = CheckedMap::default();
-        let victim = loop {
-            match self.remove_locked(caller, name, directory, &checked).await {
-                Ok(victim) => break victim,
-                Err(stopped) => checked.resume(self.namespace(), stopped).await?,
-            }
-        };
-        self.namespace().delete_unused(&victim).await;
-        self.writer().settle(&[self.cell()], SYNC_NAMES).await
-    }
-
-    /// Removes the name and returns its inode.
-    async fn remove_locked(
+    async fn remove_name(
         &self,
         caller: &Caller,
         name: &[u8],
         directory: bool,
+        victim: Victim,
+    ) -> Result<Option<Self>> {
+        self.namespace().tidy().await;
+        let mut checked = CheckedMap::default();
+        let (cell, kept) = loop {
+            match self.remove_locked(caller, name, (directory, victim), &checked).await {
+                Ok(removed) => break removed,
+                Err(stopped) => checked.resume(self.namespace(), stopped).await?,
+            }
+        };
+        if kept.is_none() {
+            self.namespace().delete_unused(&cell).await;
+        }
+        self.writer().settle(&[self.cell()], SYNC_NAMES).await?;
+        Ok(kept)
+    }
+
+    /// Removes the name and returns its inode, with a node if it is to be kept.
+    async fn remove_locked(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        (directory, wanted): (bool, Victim),
         checked: &CheckedMap,
-    ) -> std::result::Result<Arc<InodeCell>, Stopped> {
+    ) -> std::result::Result<(Arc<InodeCell>, Option<Self>), Stopped> {
         let (namespace, writer, parent) = (self.namespace(), self.writer(), self.cell());
         let order = Order::default();
         let _names = order.write(Rank::Directory, parent).await;
@@ -128,6 +161,7 @@ impl Node {
         }
         Box::pin(delete::check(namespace, &victim, checked)).await?;
         let credits = LEAF_CREDITS + DROP_CREDITS;
+        let kept = (wanted == Victim::Kept).then(|| Self::new(namespace, victim.clone()));
         let mut handle = writer.journal.start(Credits(credits)).await?;
         dir.remove(&mut handle, &spot, name);
         drop_name(writer, &mut handle, &victim);
@@ -139,8 +173,17 @@ impl Node {
         drop(record);
         drop(handle);
         drop(inode);
-        Ok(victim)
+        Ok((victim, kept))
     }
+}
+
+/// What becomes of an inode that loses its last name and that nothing holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victim {
+    /// The operation deletes it.
+    Deleted,
+    /// The caller gets a node for it.
+    Kept,
 }
 
 /// Credits for [`drop_name`].

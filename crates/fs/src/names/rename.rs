@@ -8,7 +8,7 @@ use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
 use super::order::{Order, Rank, Stopped};
-use super::remove::{DROP_CREDITS, drop_name};
+use super::remove::{DROP_CREDITS, Victim, drop_name};
 use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, delete, touch, touch_inode};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
@@ -67,49 +67,66 @@ impl Node {
         new_name: &'a [u8],
         mode: RenameMode,
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.writer().guarded(self.move_name(caller, name, new_dir, new_name, mode)))
+        let names = ((self, name), (new_dir, new_name));
+        let moved = self.writer().guarded(move_name(caller, names, mode, Victim::Deleted));
+        Box::pin(async move { moved.await.map(drop) })
     }
 
-    async fn move_name(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        new_dir: &Self,
-        new_name: &[u8],
+    /// Like [`Self::rename`]. Returns the inode that was replaced, if any, which is not deleted
+    /// before that node is dropped.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rename_keeping<'a>(
+        &'a self,
+        caller: &'a Caller,
+        name: &'a [u8],
+        new_dir: &'a Self,
+        new_name: &'a [u8],
         mode: RenameMode,
-    ) -> Result<()> {
-        let (namespace, writer) = (self.namespace(), self.writer());
-        namespace.delete_doomed().await;
-        if !Arc::ptr_eq(writer, new_dir.writer()) {
-            return Err(Error::CrossDevice(quote(new_name)));
-        }
-        let dots = |name: &[u8]| matches!(name, b"." | b"..");
-        if dots(name) || (dots(new_name) && mode != RenameMode::NoReplace) {
-            return Err(Error::Busy(quote(if dots(name) { name } else { new_name })));
-        }
-        if dots(new_name) {
-            return Err(Error::Exists(quote(new_name)));
-        }
-        if mode == RenameMode::Whiteout && !caller.can(Capabilities::MKNOD) {
-            return Err(Error::Permission(quote(name)));
-        }
-        if matches!(mode, RenameMode::Replace | RenameMode::Whiteout) {
-            self.write_back_replacement(name, new_dir, new_name).await?;
-        }
-        let (from, to) = (self.cell(), new_dir.cell());
+    ) -> BoxFuture<'a, Result<Option<Self>>> {
         let names = ((self, name), (new_dir, new_name));
-        let mut checked = CheckedMap::default();
-        let replaced = loop {
-            match rename_in_order(namespace, caller, names, mode, &checked).await {
-                Ok(replaced) => break replaced,
-                Err(stopped) => checked.resume(namespace, stopped).await?,
-            }
-        };
-        if let Some(replaced) = replaced {
-            namespace.delete_unused(&replaced).await;
-        }
-        writer.settle(&[from, to], SYNC_NAMES).await
+        Box::pin(self.writer().guarded(move_name(caller, names, mode, Victim::Kept)))
     }
+}
+
+async fn move_name(
+    caller: &Caller,
+    names: (Name<'_>, Name<'_>),
+    mode: RenameMode,
+    victim: Victim,
+) -> Result<Option<Node>> {
+    let ((from, name), (to, new_name)) = names;
+    let (namespace, writer) = (from.namespace(), from.writer());
+    namespace.tidy().await;
+    if !Arc::ptr_eq(writer, to.writer()) {
+        return Err(Error::CrossDevice(quote(new_name)));
+    }
+    let dots = |name: &[u8]| matches!(name, b"." | b"..");
+    if dots(name) || (dots(new_name) && mode != RenameMode::NoReplace) {
+        return Err(Error::Busy(quote(if dots(name) { name } else { new_name })));
+    }
+    if dots(new_name) {
+        return Err(Error::Exists(quote(new_name)));
+    }
+    if mode == RenameMode::Whiteout && !caller.can(Capabilities::MKNOD) {
+        return Err(Error::Permission(quote(name)));
+    }
+    if matches!(mode, RenameMode::Replace | RenameMode::Whiteout) {
+        from.write_back_replacement(name, to, new_name).await?;
+    }
+    let mut checked = CheckedMap::default();
+    let (replaced, kept) = loop {
+        match rename_in_order(namespace, caller, names, (mode, victim), &checked).await {
+            Ok(replaced) => break replaced,
+            Err(stopped) => checked.resume(namespace, stopped).await?,
+        }
+    };
+    if let Some(replaced) = replaced.filter(|_| kept.is_none()) {
+        namespace.delete_unused(&replaced).await;
+    }
+    writer.settle(&[from.cell(), to.cell()], SYNC_NAMES).await?;
+    Ok(kept)
 }
 
 impl Node {
@@ -157,14 +174,18 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
 /// A directory and a name in it.
 type Name<'a> = (&'a Node, &'a [u8]);
 
+/// An inode that was replaced: its cell if it has lost its last name, and a node for it if one is
+/// wanted.
+type Replaced = (Option<Arc<InodeCell>>, Option<Node>);
+
 /// Locks the directories and renames. Returns the inode that lost its last name, if any.
 async fn rename_in_order(
-    namespace: &Namespace,
+    namespace: &Arc<Namespace>,
     caller: &Caller,
     names: (Name<'_>, Name<'_>),
-    mode: RenameMode,
+    (mode, victim): (RenameMode, Victim),
     checked: &CheckedMap,
-) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
+) -> std::result::Result<Replaced, Stopped> {
     let ((from, name), (to, new_name)) = names;
     let (from, to) = (from.cell(), to.cell());
     let cross = !Arc::ptr_eq(from, to);
@@ -200,17 +221,17 @@ async fn rename_in_order(
         Some(second) => Some(order.write(Rank::Directory, second).await),
         None => None,
     };
-    rename_locked(namespace, caller, names, (mode, checked), (&above_from, &above_to), &order).await
+    rename_locked(namespace, caller, names, (mode, victim, checked), (&above_from, &above_to), &order).await
 }
 
 async fn rename_locked(
-    namespace: &Namespace,
+    namespace: &Arc<Namespace>,
     caller: &Caller,
     ((from_node, old), (to_node, new)): (Name<'_>, Name<'_>),
-    (mode, checked): (RenameMode, &CheckedMap),
+    (mode, victim, checked): (RenameMode, Victim, &CheckedMap),
     (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
     order: &Order,
-) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
+) -> std::result::Result<Replaced, Stopped> {
     let writer = &*namespace.writer;
     let (from_cell, to_cell) = (from_node.cell(), to_node.cell());
     let cross = !Arc::ptr_eq(from_cell, to_cell);
@@ -256,7 +277,7 @@ async fn rename_locked(
         .into());
     }
     if target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &source)) {
-        return Ok(None);
+        return Ok((None, None));
     }
     let kind_of = |cell: &Arc<InodeCell>| cell.read(Inode::kind).unwrap_or(FileKind::Regular);
     let source_kind = kind_of(&source);
@@ -312,9 +333,14 @@ async fn rename_locked(
     match (looked, mode) {
         (Ok(new_spot), RenameMode::Exchange) => {
             Box::pin(moved.exchange(old_spot, new_spot, target_is_dir)).await?;
-            Ok(None)
+            Ok((None, None))
         }
-        (looked, mode) => moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await,
+        (looked, mode) => {
+            let kept = moved.target.clone().filter(|_| victim == Victim::Kept);
+            let kept = kept.map(|target| Node::new(namespace, target));
+            let leaves_whiteout = mode == RenameMode::Whiteout;
+            Ok((moved.replace(caller, looked, target_is_dir, leaves_whiteout).await?, kept))
+        }
     }
 }
 

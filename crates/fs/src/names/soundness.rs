@@ -240,18 +240,18 @@ impl<'w> OpenDir<'w> {
     }
 }
 
-/// The directory from which a node was looked up, for checking it against `..`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+/// The directory from which another one was looked up, for checking it against `..`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
     from: InodeNumber,
-    /// The directory's `moves` counter at the time of the lookup.
+    /// How often the directory had moved at the time of the lookup.
     moves: u32,
 }
 
 impl Way {
     /// The way from `from` to a directory. The caller holds the lock of either.
-    pub(super) fn new(from: InodeNumber, to: &InodeCell) -> Self {
-        Self { from, moves: state(to).moves }
+    pub(super) fn new(namespace: &Namespace, from: InodeNumber, to: &InodeCell) -> Self {
+        Self { from, moves: namespace.moves_of(to.number()) }
     }
 
     /// Checks the way against an open directory.
@@ -259,14 +259,11 @@ impl Way {
     /// # Errors
     /// The directory has another name elsewhere.
     pub(super) fn check(self, dir: &OpenDir<'_>) -> Result<()> {
-        let (parent, moves) = {
-            let state = state(dir.cell());
-            (state.parent, state.moves)
-        };
-        match parent {
+        let (number, parent) = (dir.cell().number(), state(dir.cell()).parent);
+        match parent.filter(|parent| *parent != self.from) {
             // If the counters differ, a rename has moved it since.
-            Some(parent) if moves == self.moves && parent != self.from => {
-                Err(Error::from(elsewhere(dir.cell().number(), parent)))
+            Some(parent) if dir.namespace().moves_of(number) == self.moves => {
+                Err(Error::from(elsewhere(number, parent)))
             }
             _ => Ok(()),
         }

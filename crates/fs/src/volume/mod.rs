@@ -17,7 +17,7 @@ mod trim;
 use crate::file::StoredFiles;
 #[cfg(test)]
 use crate::file::{FileOptions, OpenFile};
-use crate::names::{Namespace, Node, StoredNames};
+use crate::names::{Namespace, Node, StoredNames, Way};
 use crate::view::{OpenOptions, View};
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -128,6 +128,24 @@ impl Volume {
     /// [`Error::ReadOnly`]; [`Error::Stale`] if it has been deleted.
     pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
         self.namespace().ok_or(Error::ReadOnly)?.node(number, generation).await
+    }
+
+    /// Returns an inode that a node was had of before, on a volume open for writing: also one
+    /// without a name, while a node or an open file still holds it. `way` is [`Node::way`] of the
+    /// earlier node. Waits only if the inode is not in memory.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Stale`] if it has been deleted.
+    pub async fn known_node(&self, number: InodeNumber, generation: u32, way: Option<Way>) -> Result<Node> {
+        self.namespace().ok_or(Error::ReadOnly)?.known_node(number, generation, way).await
+    }
+
+    /// Waits until inodes that have neither names nor holders are deleted, and their space is free.
+    /// The caller holds no lock of the volume.
+    pub async fn finish_deletions(&self) {
+        if let Some(namespace) = self.namespace() {
+            namespace.finish_deletions().await;
+        }
     }
 
     #[cfg(test)]

@@ -43,6 +43,9 @@ pub struct WriteOptions {
     /// Discard freed space once its transaction is durable (mount option `discard`). If the device
     /// is a file, this punches holes. Runs in the background; no caller waits for it.
     pub discard: bool,
+    /// Whether a task deletes inodes that have neither names nor holders. If not, the next
+    /// operation does.
+    pub reaps: bool,
     /// Memory for metadata blocks, in bytes. Up to half of it may wait to be written home.
     pub metadata_bytes: u64,
     /// Limits for one step of freeing a file's blocks. Smaller ones are for tests with small files.
@@ -56,6 +59,7 @@ impl Default for WriteOptions {
             fixed_time: None,
             errors: None,
             discard: false,
+            reaps: false,
             metadata_bytes: 64 << 20,
             removal_step: RemovalStep::default(),
         }
@@ -263,6 +267,9 @@ impl Volume {
             for cell in &orphans {
                 let _ = writer.alloc.pin_inode(cell.number()).await;
             }
+        }
+        if options.reaps {
+            mounted.namespace.start_reaper();
         }
         let mounted = Arc::new(mounted);
         Ok(Self {

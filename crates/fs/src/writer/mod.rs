@@ -3,6 +3,7 @@
 
 mod errors;
 mod guard;
+mod reaper;
 mod shared_xattrs;
 
 use crate::alloc::{Allocator, Owned};
@@ -18,6 +19,7 @@ use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
 use extant_rt::{Rt, TaskMutex};
 use parking_lot::Mutex;
+use reaper::Reaper;
 pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,8 @@ pub(crate) struct Writer {
     pub(crate) shared_xattrs: TaskMutex<SharedBlocks>,
     /// Inodes without links whose last opener is gone; to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
+    /// Called when there are any.
+    pub(crate) reaper: Reaper,
     pub(crate) problems: Mutex<Problems>,
     /// The volume is being closed: file contents must not change.
     is_closing: AtomicBool,
@@ -80,6 +84,7 @@ impl Writer {
         }));
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let (rt, clock, disk) = (rt.clone(), Clock::new(rt, fixed_time), disk.clone());
+        let reaper = Reaper::new(store.locks());
         let shared_xattrs = TaskMutex::new(store.locks(), SharedBlocks::default());
         let (unused, problems, is_closing) = Default::default();
         let writer = Self {
@@ -94,6 +99,7 @@ impl Writer {
             errors,
             shared_xattrs,
             unused,
+            reaper,
             problems,
             is_closing,
         };
@@ -123,8 +129,10 @@ impl Writer {
         }
     }
 
-    /// Queues an inode without links or openers, to be deleted by the next operation that may wait.
+    /// Queues an inode without links or openers, to be deleted by the reaper, or by the next
+    /// operation that may wait.
     pub(crate) fn delete_later(&self, cell: &Arc<InodeCell>) {
         self.unused.lock().push(cell.clone());
+        self.reaper.call();
     }
 }

@@ -63,6 +63,118 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
     check_is_silent(&image, "after the last node");
 }
 
+/// The same with each way to lose a name.
+#[test]
+fn a_removed_inode_that_is_kept_is_had_again_until_it_is_let_go() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let caller = Caller::root();
+    within(&image, async |bed, root| {
+        root.create(&caller, b"removed", 0o644).await.unwrap();
+        root.mkdir(&caller, b"directory", 0o755).await.unwrap();
+        root.create(&caller, b"replaced", 0o644).await.unwrap();
+        root.create(&caller, b"new", 0o644).await.unwrap();
+        root.create(&caller, b"two", 0o644).await.unwrap();
+        let two = root.lookup(&caller, b"two").await.unwrap();
+        root.link(&caller, &two, b"names").await.unwrap();
+        drop(two);
+        let kept = [
+            root.unlink_keeping(&caller, b"removed").await.unwrap().unwrap(),
+            root.rmdir_keeping(&caller, b"directory").await.unwrap().unwrap(),
+            root.rename_keeping(&caller, b"new", root, b"replaced", RenameMode::Replace)
+                .await
+                .unwrap()
+                .unwrap(),
+        ];
+        let second = root.unlink_keeping(&caller, b"two").await.unwrap().unwrap();
+        assert!(second.has_name());
+        for node in kept {
+            assert!(!node.has_name());
+            let (number, generation) = (node.inode(), node.generation());
+            let again = bed.volume.known_node(number, generation, None).await.unwrap();
+            drop(node);
+            assert_eq!(again.attributes().unwrap().links, 0);
+            let other = bed.volume.known_node(number, generation ^ 1, None).await;
+            assert!(matches!(other, Err(Error::Stale(_))), "{other:?}");
+            again.release().await;
+            let gone = bed.volume.known_node(number, generation, None).await;
+            assert!(matches!(gone, Err(Error::Stale(_))), "{gone:?}");
+        }
+    });
+    check_is_silent(&image, "after four removals");
+}
+
+/// How a directory was looked up is remembered without its inode, which a rename makes stale.
+#[test]
+fn a_directory_that_was_moved_is_had_again_by_its_old_way() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let caller = Caller::root();
+    within(&image, async |bed, root| {
+        let from = root.mkdir(&caller, b"from", 0o755).await.unwrap();
+        let to = root.mkdir(&caller, b"to", 0o755).await.unwrap();
+        from.mkdir(&caller, b"moved", 0o755).await.unwrap();
+        let node = from.lookup(&caller, b"moved").await.unwrap();
+        let (number, generation, way) = (node.inode(), node.generation(), node.way());
+        assert!(way.is_some());
+        drop(node);
+        from.rename(&caller, b"moved", &to, b"moved", RenameMode::Replace).await.unwrap();
+        bed.volume.sync().await.unwrap();
+        let inodes = &bed.writer().inodes;
+        (0..3).for_each(|_| drop(inodes.shrink(u64::MAX)));
+        assert!(inodes.cached(number).is_none());
+        let again = bed.volume.known_node(number, generation, way).await.unwrap();
+        again.create(&caller, b"inside", 0o644).await.unwrap();
+    });
+    check_is_silent(&image, "after the move");
+}
+
+#[test]
+fn a_task_deletes_inodes_that_are_let_go() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -N 4096 16M");
+    let caller = Caller::root();
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let options = WriteOptions { reaps: true, ..WriteOptions::default() };
+        let bed = Bed::open_with(&rt, device(&image), options).await;
+        let root = bed.volume.root_node().await.unwrap();
+        let free = bed.volume.space().inodes_free;
+        // A caller does not do its work, even while the task cannot.
+        let stopped = bed.writer().reaper.works.write().await;
+        let let_go = async |name: &[u8]| {
+            let node = root.create(&caller, name, 0o644).await.unwrap();
+            root.unlink(&caller, name).await.unwrap();
+            drop(node);
+        };
+        let_go(b"first").await;
+        let_go(b"second").await;
+        assert_eq!(bed.writer().unused.lock().len(), 2);
+        // Unless it falls far behind.
+        for n in 0..LAG_MAX {
+            let_go(format!("name{n}").as_bytes()).await;
+        }
+        assert!(bed.writer().unused.lock().len() <= LAG_MAX);
+        drop(stopped);
+        bed.volume.finish_deletions().await;
+        assert_eq!(bed.volume.space().inodes_free, free);
+        let_go(b"last").await;
+        drop(root);
+        bed.close().await;
+    })
+    .unwrap();
+    check_is_silent(&image, "after the task");
+}
+
 /// The future of an unlink is dropped at each of the points where it waits.
 #[test]
 fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
