@@ -30,6 +30,13 @@ impl Object {
         }
     }
 
+    pub(crate) fn generation(&self) -> u32 {
+        match self {
+            Self::Live(node) => node.generation(),
+            Self::Stored(inode) => inode.raw.i_generation.get(),
+        }
+    }
+
     pub(crate) fn kind(&self) -> Option<FileKind> {
         match self {
             Self::Live(node) => node.kind(),
@@ -78,6 +85,19 @@ pub(crate) fn nodeid(number: InodeNumber) -> u64 {
         InodeNumber(1) => InodeNumber::ROOT.0.into(),
         InodeNumber(other) => other.into(),
     }
+}
+
+/// The inode of a protocol's number.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn number_of(nodeid: u64) -> Result<InodeNumber> {
+    let number = u32::try_from(nodeid).map_err(|_| Errno::STALE)?;
+    Ok(match nodeid {
+        ROOT => InodeNumber::ROOT,
+        _ if number == InodeNumber::ROOT.0 => InodeNumber(1),
+        _ => InodeNumber(number),
+    })
 }
 
 /// The answer to a lookup of a name that does not exist.
@@ -177,5 +197,9 @@ mod tests {
     #[test]
     fn the_root_is_number_one() {
         assert_eq!([2, 1, 12].map(|number| nodeid(InodeNumber(number))), [1, 2, 12]);
+        for number in [1, 2, 3, u32::MAX].map(InodeNumber) {
+            assert_eq!(number_of(nodeid(number)).unwrap(), number);
+        }
+        assert!(number_of(1 << 32).is_err());
     }
 }

@@ -28,7 +28,8 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn new(volume: Volume, root: Object, settings: Settings) -> Self {
         let Settings { ids, monitor, kernel_checks: _ } = settings;
-        Self { volume, nodes: Nodes::new(root), handles: Handles::default(), ids, monitor }
+        let nodes = Nodes::new(volume.clone(), root);
+        Self { volume, nodes, handles: Handles::default(), ids, monitor }
     }
 
     /// The supplementary groups of a thread, as they are in its own namespace.

@@ -6,7 +6,6 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
-use crate::object::{Object, ROOT};
 use crate::served::{MAX_WRITE, Served};
 use crate::settings::Settings;
 use crate::wire::{
@@ -20,7 +19,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -31,10 +30,8 @@ const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 const SHORT_BYTES: usize = 64 << 10;
 /// ENOSPC.
 const NO_SPACE: i32 = 28;
-/// How often, and how many times, to look whether deleted files have given back their space before
-/// a full volume is reported.
+/// How long to wait for the last close of a deleted file before a full volume is reported.
 const DELETED_STEP: Nanos = Nanos::from_millis(5);
-const DELETED_STEPS: u32 = 1000;
 /// Buffers kept for the next requests.
 const SPARE_BUFFERS: usize = 4;
 /// Requests of read-ahead and of write-back that the kernel has in flight at once.
@@ -55,8 +52,6 @@ pub struct Server {
     is_initialised: AtomicBool,
     /// The kernel speaks no version of the protocol that we do.
     is_refused: AtomicBool,
-    /// Deleted files whose space a task is giving back.
-    deleting: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for Server {
@@ -87,7 +82,6 @@ impl Server {
             idle: Condvar::new(),
             is_initialised: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
-            deleting: Arc::default(),
         })
     }
 
@@ -219,16 +213,8 @@ impl Server {
     /// Waits until deleted files have given back their space. On ext4 the last close does that;
     /// here the kernel reports that close a moment later, and a task then frees the space.
     async fn wait_for_deleted(&self) {
-        for _ in 0..DELETED_STEPS {
-            self.rt.sleep(DELETED_STEP).await;
-            if self.deleting.load(Ordering::Acquire) == 0 {
-                break;
-            }
-        }
-        // One that was closed after the kernel had forgotten it has no task.
-        if let Ok(Object::Live(root)) = self.served.nodes.get(ROOT) {
-            root.release().await;
-        }
+        self.rt.sleep(DELETED_STEP).await;
+        self.served.volume.finish_deletions().await;
     }
 
     async fn perform_once(
@@ -271,8 +257,8 @@ impl Server {
                 ops::names::rename(served, &who(0), (node, name), (newdir, new_name), flags).await
             }
             Operation::Link { args, name } => ops::names::link(served, node, &who(0), &args, name).await,
-            Operation::Getattr(_) => ops::attributes::getattr(served, node),
-            Operation::Statx(_) => ops::attributes::statx(served, node),
+            Operation::Getattr(_) => ops::attributes::getattr(served, node).await,
+            Operation::Statx(_) => ops::attributes::statx(served, node).await,
             Operation::Setattr(args) => ops::attributes::setattr(served, node, &who(0), &args).await,
             Operation::Access(args) => ops::attributes::access(served, node, &who(0), args.mask).await,
             Operation::Statfs => Ok(ops::attributes::statfs(served)),
@@ -381,24 +367,19 @@ impl Server {
         Ok(out)
     }
 
-    fn forget(self: &Arc<Self>, nodeid: u64, lookups: u64) {
-        if let Some(Object::Live(node)) = self.served.nodes.forget(nodeid, lookups)
-            && node.attributes().is_ok_and(|attributes| attributes.links == 0)
-        {
-            // A task frees its space, so that no request has to wait for it.
-            self.deleting.fetch_add(1, Ordering::AcqRel);
-            let deleting = Deleting(self.deleting.clone());
-            let release = node.release();
-            self.spawn("fuse delete", async move {
-                let _deleting = deleting;
-                release.await;
-            });
-        }
+    /// One that was deleted is freed by a task of the volume, so that no request waits for it.
+    fn forget(&self, nodeid: u64, lookups: u64) {
+        self.served.nodes.forget(nodeid, lookups);
     }
 
     /// How many inodes the kernel knows.
     pub fn known_inodes(&self) -> usize {
         self.served.nodes.count()
+    }
+
+    /// Memory that these inodes take, in bytes.
+    pub fn known_bytes(&self) -> u64 {
+        self.served.nodes.bytes()
     }
 
     fn invalidate(&self, nodeid: u64) {
@@ -412,15 +393,6 @@ impl Server {
 
     fn ticket(self: &Arc<Self>, unique: u64) -> Ticket<'_> {
         Ticket { server: self, unique, is_open: true }
-    }
-}
-
-/// A deleted file whose space is being given back.
-struct Deleting(Arc<AtomicUsize>);
-
-impl Drop for Deleting {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -61,6 +61,7 @@ impl OpenVolume {
                 commit_interval: Some(options.commit_interval),
                 errors: options.errors,
                 discard: options.discard,
+                reaps: true,
                 ..WriteOptions::default()
             };
             write.metadata_bytes = write.metadata_bytes.max(options.cache_bytes / 2).min(options.cache_bytes);

@@ -8,12 +8,12 @@ use crate::wire::{Reply, SetattrIn, StatfsOut, StatxOut, fattr};
 use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
 
-pub(crate) fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
-    Ok(Reply::Attr(served.nodes.get(nodeid)?.attr_out(&served.volume, served.ids.as_ref())?))
+pub(crate) async fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
+    Ok(Reply::Attr(served.nodes.get(nodeid).await?.attr_out(&served.volume, served.ids.as_ref())?))
 }
 
-pub(crate) fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
-    let attributes = served.nodes.get(nodeid)?.attributes(&served.volume)?;
+pub(crate) async fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
+    let attributes = served.nodes.get(nodeid).await?.attributes(&served.volume)?;
     let stat = crate::object::statx(&attributes, &served.volume, served.ids.as_ref());
     Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
 }
@@ -24,7 +24,7 @@ pub(crate) async fn setattr(
     caller: &Caller,
     args: &SetattrIn,
 ) -> Result<Reply> {
-    let object = served.nodes.get(nodeid)?;
+    let object = served.nodes.get(nodeid).await?;
     let node = object.live()?;
     let has = |bit: u32| args.valid & bit != 0;
     if has(fattr::SIZE) {
@@ -62,7 +62,7 @@ async fn set_size(served: &Served, node: &Node, caller: &Caller, args: &SetattrI
 
 pub(crate) async fn access(served: &Served, nodeid: u64, caller: &Caller, mask: u32) -> Result<Reply> {
     let want = (mask & 7) as u8;
-    match served.nodes.get(nodeid)? {
+    match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.check_access(caller, want).await?,
         Object::Stored(inode) => served.volume.check_access(caller, &inode, want).await?,
     }

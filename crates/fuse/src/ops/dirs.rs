@@ -11,7 +11,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Result<Reply> {
-    let object = served.nodes.get(nodeid)?;
+    let object = served.nodes.get(nodeid).await?;
     match &object {
         Object::Live(node) => node.check_access(caller, 4).await?,
         Object::Stored(inode) => served.volume.check_access(caller, inode, 4).await?,

@@ -68,7 +68,7 @@ async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle>
 
 pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
     let flags = Flags(args.flags);
-    let handle = match served.nodes.get(nodeid)? {
+    let handle = match served.nodes.get(nodeid).await? {
         Object::Live(node) => {
             node.check_access(caller, flags.want()).await?;
             open_live(&node, caller, flags).await?
@@ -99,7 +99,7 @@ pub(crate) async fn create(
     name: &[u8],
 ) -> Result<Reply> {
     let flags = Flags(args.flags);
-    let dir = dir(served, parent)?;
+    let dir = dir(served, parent).await?;
     loop {
         match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
             Ok(node) => {
@@ -124,7 +124,7 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
-    let node = dir(served, parent)?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
+    let node = dir(served, parent).await?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
     let file = node.open(caller, FileOptions::default())?;
     created(served, node, Handle::Live(Arc::new(file), Writes(Flags(args.flags).writes())))
 }
@@ -146,7 +146,7 @@ pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[
     // A page of a shared mapping belongs to its place, and a file that only grows would get it at
     // its end.
     if args.write_flags & WRITE_CACHE != 0
-        && let Object::Live(node) = served.nodes.get(nodeid)?
+        && let Object::Live(node) = served.nodes.get(nodeid).await?
         && node.attributes()?.flags.contains(InodeFlags::APPEND)
     {
         return Err(Errno::PERM.into());
@@ -165,7 +165,7 @@ pub(crate) async fn fsync(served: &Served, fh: u64, data_only: bool) -> Result<R
 }
 
 pub(crate) async fn fsyncdir(served: &Served, nodeid: u64) -> Result<Reply> {
-    if let Object::Live(node) = served.nodes.get(nodeid)? {
+    if let Object::Live(node) = served.nodes.get(nodeid).await? {
         node.sync().await?;
     }
     Ok(Reply::Done)

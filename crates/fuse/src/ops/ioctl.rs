@@ -45,7 +45,7 @@ pub(crate) async fn ioctl(
     args: &IoctlIn,
     data: &[u8],
 ) -> Result<Reply> {
-    let object = served.nodes.get(nodeid)?;
+    let object = served.nodes.get(nodeid).await?;
     if !matches!(object.kind(), Some(FileKind::Regular | FileKind::Directory)) {
         return Err(Errno::NOTTY.into());
     }

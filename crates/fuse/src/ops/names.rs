@@ -14,12 +14,12 @@ pub(super) fn entry(served: &Served, object: &Object) -> Result<Reply> {
     Ok(Reply::Entry(entry))
 }
 
-pub(super) fn dir(served: &Served, nodeid: u64) -> Result<Node> {
-    Ok(served.nodes.get(nodeid)?.live()?.clone())
+pub(super) async fn dir(served: &Served, nodeid: u64) -> Result<Node> {
+    Ok(served.nodes.get(nodeid).await?.live()?.clone())
 }
 
 pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    let dir = served.nodes.get(dir)?;
+    let dir = served.nodes.get(dir).await?;
     match look_up(&dir, &served.volume, caller, name).await {
         Ok(Some(object)) => entry(served, &object),
         // The kernel may remember that there is none.
@@ -30,7 +30,7 @@ pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u
 }
 
 pub(crate) async fn readlink(served: &Served, nodeid: u64) -> Result<Reply> {
-    let target = match served.nodes.get(nodeid)? {
+    let target = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.read_link().await?,
         Object::Stored(inode) => served.volume.read_link(&inode).await?,
     };
@@ -44,7 +44,7 @@ pub(crate) async fn symlink(
     name: &[u8],
     target: &[u8],
 ) -> Result<Reply> {
-    let made = dir(served, parent)?.symlink(caller, name, target).await?;
+    let made = dir(served, parent).await?.symlink(caller, name, target).await?;
     entry(served, &Object::Live(made))
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn mknod(
 ) -> Result<Reply> {
     let kind = kind_of(args.mode)?;
     let mode = (args.mode & 0o7777) as u16;
-    let made = dir(served, parent)?.mknod(caller, name, kind, mode, unpacked(args.rdev)).await?;
+    let made = dir(served, parent).await?.mknod(caller, name, kind, mode, unpacked(args.rdev)).await?;
     entry(served, &Object::Live(made))
 }
 
@@ -68,17 +68,19 @@ pub(crate) async fn mkdir(
     args: &MkdirIn,
     name: &[u8],
 ) -> Result<Reply> {
-    let made = dir(served, parent)?.mkdir(caller, name, (args.mode & 0o7777) as u16).await?;
+    let made = dir(served, parent).await?.mkdir(caller, name, (args.mode & 0o7777) as u16).await?;
     entry(served, &Object::Live(made))
 }
 
 pub(crate) async fn unlink(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    dir(served, parent)?.unlink(caller, name).await?;
+    let removed = dir(served, parent).await?.unlink_keeping(caller, name).await?;
+    removed.into_iter().for_each(|node| served.nodes.lost_name(node));
     Ok(Reply::Done)
 }
 
 pub(crate) async fn rmdir(served: &Served, parent: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    dir(served, parent)?.rmdir(caller, name).await?;
+    let removed = dir(served, parent).await?.rmdir_keeping(caller, name).await?;
+    removed.into_iter().for_each(|node| served.nodes.lost_name(node));
     Ok(Reply::Done)
 }
 
@@ -99,8 +101,9 @@ pub(crate) async fn rename(
         WHITEOUT => RenameMode::Whiteout,
         _ => return Err(Failure::Request(Errno::INVAL)),
     };
-    let (from, to) = (dir(served, from)?, dir(served, to)?);
-    from.rename(caller, name, &to, new_name, mode).await?;
+    let (from, to) = (dir(served, from).await?, dir(served, to).await?);
+    let replaced = from.rename_keeping(caller, name, &to, new_name, mode).await?;
+    replaced.into_iter().for_each(|node| served.nodes.lost_name(node));
     Ok(Reply::Done)
 }
 
@@ -111,7 +114,7 @@ pub(crate) async fn link(
     args: &LinkIn,
     name: &[u8],
 ) -> Result<Reply> {
-    let target = served.nodes.get(args.oldnodeid)?;
-    dir(served, parent)?.link(caller, target.live()?, name).await?;
+    let target = served.nodes.get(args.oldnodeid).await?;
+    dir(served, parent).await?.link(caller, target.live()?, name).await?;
     entry(served, &target)
 }

@@ -27,7 +27,7 @@ pub(crate) async fn getxattr(
     if nodeid == ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
         return sized(std::process::id().to_string().into_bytes(), size);
     }
-    let value = match served.nodes.get(nodeid)? {
+    let value = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.xattr(caller, name).await?,
         Object::Stored(inode) => {
             let missing = || Failure::Request(Errno::NODATA);
@@ -51,7 +51,7 @@ pub(crate) async fn getxattr(
 }
 
 pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, size: u32) -> Result<Reply> {
-    let names: Vec<Vec<u8>> = match served.nodes.get(nodeid)? {
+    let names: Vec<Vec<u8>> = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.xattrs(caller).await?,
         Object::Stored(inode) => {
             let all = served.volume.xattrs(&inode).await?.into_iter().map(|attribute| attribute.name);
@@ -91,11 +91,11 @@ pub(crate) async fn setxattr(
         REPLACE => SetMode::Replace,
         _ => return Err(Errno::INVAL.into()),
     };
-    served.nodes.get(nodeid)?.live()?.set_xattr(caller, name, value, mode).await?;
+    served.nodes.get(nodeid).await?.live()?.set_xattr(caller, name, value, mode).await?;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    served.nodes.get(nodeid)?.live()?.remove_xattr(caller, name).await?;
+    served.nodes.get(nodeid).await?.live()?.remove_xattr(caller, name).await?;
     Ok(Reply::Done)
 }

@@ -179,6 +179,44 @@ fn lookups_are_counted_and_listings_end_in_any_size_of_reply() {
     });
 }
 
+/// A program may have a directory or a file that it has not opened: its working directory, or by
+/// O_PATH.
+#[test]
+fn what_has_lost_its_names_exists_until_it_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(&dir.path().join("image"), |kernel, server| {
+        kernel.init();
+        let mut made = Vec::new();
+        for name in ["removed", "replaced", "new"] {
+            let (entry, opened) = kernel.create(1, name);
+            let args = ReleaseIn { fh: opened.fh, ..ReleaseIn::default() };
+            kernel.ask(opcode::RELEASE, entry.nodeid, args.as_bytes()).unwrap();
+            made.push(entry.nodeid);
+        }
+        let body = [MkdirIn { mode: 0o755, umask: 0 }.as_bytes(), b"directory\0"].concat();
+        let entry = kernel.ask(opcode::MKDIR, 1, &body).unwrap();
+        made.push(EntryOut::read_from_prefix(&entry).unwrap().0.nodeid);
+        let names = [&1_u64.to_ne_bytes()[..], b"new\0replaced\0"].concat();
+        kernel.ask(opcode::RENAME, 1, &names).unwrap();
+        kernel.ask(opcode::UNLINK, 1, b"removed\0").unwrap();
+        kernel.ask(opcode::RMDIR, 1, b"directory\0").unwrap();
+        assert_eq!(kernel.list(1, 4096, false).len(), 4);
+        let links = |kernel: &mut Kernel, nodeid: u64| {
+            let reply = kernel.ask(opcode::GETATTR, nodeid, GetattrIn::default().as_bytes())?;
+            Ok::<_, i32>(AttrOut::read_from_prefix(&reply).unwrap().0.attr.nlink)
+        };
+        let [removed, replaced, new, directory] = made[..] else { panic!("{made:?}") };
+        for (nodeid, count) in [(removed, 0), (replaced, 0), (new, 1), (directory, 0)] {
+            assert_eq!(links(kernel, nodeid), Ok(count), "{nodeid}");
+        }
+        for nodeid in [removed, replaced, directory] {
+            kernel.send(opcode::FORGET, nodeid, ForgetIn { nlookup: 1 }.as_bytes());
+            assert_eq!(links(kernel, nodeid), Err(116));
+        }
+        assert_eq!(server.known_inodes(), 2);
+    });
+}
+
 /// Requests made of random bytes, about inodes and handles that exist: each gets one reply, and the
 /// volume stays sound.
 #[test]
