@@ -7,6 +7,7 @@ mod cache;
 mod data;
 mod fio;
 mod meta;
+mod mount;
 mod peers;
 mod read;
 mod report;
@@ -25,6 +26,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("cache", cache::run),
     ("data", data::run),
     ("meta", meta::run),
+    ("mount", mount::run),
     ("peers", peers::run),
     ("read", read::run),
     ("rt", rt::run),

@@ -138,7 +138,8 @@ fn time(contender: &Contender, mount: &Path) -> Result<f64> {
     }
 }
 
-fn build() -> Result<PathBuf> {
+/// The release build of the command.
+pub(super) fn build() -> Result<PathBuf> {
     call("cargo", &["build", "--release", "-p", "extant-cli"])?;
     let this = std::env::current_exe()?;
     let target = this.ancestors().nth(2).ok_or("where is the target directory?")?;
