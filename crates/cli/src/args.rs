@@ -3,7 +3,7 @@
 use crate::check_args::{CheckArgs, UndoArgs};
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TargetArgs, TrimArgs};
 use crate::exec_args::{ExecArgs, StageArgs};
-pub(crate) use crate::image_args::ImageArgs;
+pub(crate) use crate::image_args::{ImageArgs, SuperblockAt};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::mount_args::{MonitorArgs, MountArgs, SyncArgs, UmountArgs};
@@ -481,9 +481,10 @@ pub(crate) struct UndeleteArgs {
     /// Print JSON: one object with all paths and a summary
     #[arg(long)]
     pub(crate) json: bool,
-    /// Use the superblock at this byte of the image, such as a backup; the primary one is at 1024
-    #[arg(long, value_name = "BYTE")]
-    pub(crate) superblock: Option<u64>,
+    /// Use another superblock than the first, which is at byte 1024: auto (a backup, if the first
+    /// is damaged), block:N, or a byte, as `info` lists backups
+    #[arg(long, value_name = "auto|block:N|BYTE", value_parser = SuperblockAt::parse)]
+    pub(crate) superblock: Option<SuperblockAt>,
 }
 
 /// Names to leave out.
@@ -716,11 +717,19 @@ pub(crate) struct VolumeArgs {
 /// The replay is that of a mount, with the free counts recomputed as e2fsck does. Files that were
 /// deleted or truncated while open are finished as well, unless the volume has known errors or
 /// cannot be written. An interrupted run can be repeated.
+///
+/// With --superblock, the first superblock is put back from a backup first, and so are damaged
+/// group descriptors. Counts of a backup are old, so the volume is marked as having errors:
+/// `extant check --repair` then puts the rest right.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
+    /// Put the first superblock back, from this backup: auto (the first sound one, if the first
+    /// superblock is damaged), block:N, or a byte, as `info` lists backups
+    #[arg(long, value_name = "auto|block:N|BYTE", value_parser = SuperblockAt::parse)]
+    pub(crate) superblock: Option<SuperblockAt>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -48,8 +48,10 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         register_conditional_shutdown(signal, EXIT_CANCELLED.into(), may_end.clone())
             .map_err(|error| Failure::host(Path::new("signals"), error))?;
     }
+    let device = session.device(&place, Access::Metadata)?;
+    let superblock_offset = session.superblock_byte(&device, &args.image, args.open.superblock)?;
     let options = Options {
-        superblock_offset: args.open.superblock,
+        superblock_offset,
         ignore_journal: args.open.ignore_journal,
         now: Some(session.rt.wall_time().0),
         in_use,
@@ -60,11 +62,11 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         ..Options::default()
     };
     if let Some(policy) = args.policy() {
+        drop(device);
         let done = crate::repair::run(session, args, policy, options, &may_end);
         progress.finish();
         return done;
     }
-    let device = session.device(&place, Access::Metadata)?;
     let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
     progress.finish();
     let checked = checked.map_err(|error| failure(session, args, error))?;

@@ -91,9 +91,9 @@ pub(crate) enum Failure {
     /// The image, or the part of it that was asked for, cannot be opened.
     #[error("{image}: {error}")]
     Place { image: String, error: PlaceError },
-    /// There is no superblock at the offset given by the user.
-    #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
-    NoBackup { image: String, at: u64, error: extant_fs::Error },
+    /// There is no superblock where the user says, which `place` tells, too.
+    #[error("{place}; `extant info` lists backups, and --superblock auto finds one: {error}")]
+    NoBackup { place: String, error: extant_fs::Error },
     #[error(transparent)]
     Build(BuildError),
     /// A failed build, with advice for the user.
@@ -209,16 +209,17 @@ impl Failure {
     /// given by the user.
     pub(crate) fn open(image: &Path, part: &Part, superblock: Option<u64>, error: extant_fs::Error) -> Self {
         match superblock {
-            Some(at) if lacks_superblock(&error) => {
-                Self::NoBackup { image: parts::described(image, part), at, error }
-            }
+            Some(at) if lacks_superblock(&error) => Self::NoBackup {
+                place: format!("{}: no superblock at byte {at}", parts::described(image, part)),
+                error,
+            },
             _ => Self::not_opened(image, part, ", which --superblock or extant rescue may get round", error),
         }
     }
 
     /// The failure for an image that could not be opened for writing.
     pub(crate) fn open_to_change(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
-        let advice = ", which `extant check --repair=all` may put right";
+        let advice = ", which `extant recover --superblock auto` may put back";
         Self::not_opened(image, part, advice, error)
     }
 

@@ -1,5 +1,6 @@
 //! Findings of checks, in words and as JSON.
 
+use crate::args::SuperblockAt;
 use crate::check_args::CheckArgs;
 use crate::failure::Failure;
 use crate::json::Bytes;
@@ -12,11 +13,11 @@ use serde::Serialize;
 pub(crate) fn failure(session: &Session, args: &CheckArgs, error: CheckError) -> Failure {
     match error {
         CheckError::NoVolume(corrupt) => {
-            session.not_opened(&args.image, args.open.superblock, corrupt.into())
+            session.not_opened(&args.image, args.open.superblock.and_then(SuperblockAt::byte), corrupt.into())
         }
         CheckError::Unsupported(feature) => {
             let error = extant_fs::Error::Unsupported { feature, hint: "" };
-            session.not_opened(&args.image, args.open.superblock, error)
+            session.not_opened(&args.image, args.open.superblock.and_then(SuperblockAt::byte), error)
         }
         CheckError::World(error) => error.into(),
         CheckError::Device(error) => session.not_opened(&args.image, None, error.into()),

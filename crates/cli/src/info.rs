@@ -14,34 +14,44 @@ use serde::Serialize;
 pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let device = session.device(&place, Access::Metadata)?;
-    let at = args.open.superblock.unwrap_or(1024);
+    let first = session.rt.block_on(extant_fs::read_superblock(&*device, 1024))?;
+    let is_disk = session.part == Part::Whole
+        && args.open.superblock.is_none()
+        && first.as_ref().is_err_and(lacks_superblock);
+    if let Some(there) = is_disk.then(|| session.partitions(&place.image)).flatten() {
+        return crate::place::print(session, &there, args.json);
+    }
+    let at = session.superblock_byte(&device, &place.image, args.open.superblock)?;
     // Shown even if the volume cannot be opened.
-    let lying = match session.rt.block_on(extant_fs::read_superblock(&*device, at))? {
-        Ok(lying) => lying,
-        Err(error) => {
-            let is_disk =
-                session.part == Part::Whole && args.open.superblock.is_none() && lacks_superblock(&error);
-            return match session.partitions(&place.image).filter(|_| is_disk) {
-                Some(there) => crate::place::print(session, &there, args.json),
-                None => Err(session.not_opened(&place.image, args.open.superblock, error)),
-            };
-        }
+    let lying = match at {
+        None => first,
+        Some(at) => session.rt.block_on(extant_fs::read_superblock(&*device, at))?,
     };
     drop(device);
     let volume = match session.volume(&place, &args.open, Access::Metadata) {
         Ok(volume) => Some(volume),
-        Err(failure @ Failure::Volume { .. }) => {
+        Err(failure @ Failure::Volume { .. }) if lying.is_ok() => {
             session.fail(failure);
             None
         }
         Err(failure) => return Err(failure),
     };
-    let sb = volume.as_ref().map_or(&lying, |volume| volume.superblock());
+    let sb = match (&volume, &lying) {
+        (Some(volume), _) => volume.superblock(),
+        (None, Ok(lying)) => lying,
+        (None, Err(error)) => return Err(session.not_opened(&place.image, at, error.clone())),
+    };
     let mut groups = Vec::new();
     if let Some(volume) = volume.as_ref().filter(|_| args.verbose) {
         groups = read_groups(session, &place, volume)?;
     }
-    let journal = journal_state(&lying);
+    let journal = match (&lying, &volume) {
+        (Ok(lying), Some(volume)) if !volume.is_from_backup() => journal_state(lying),
+        (Ok(lying), None) => journal_state(lying),
+        // A backup does not say whether it is dirty.
+        _ if sb.compat().contains(Compat::HAS_JOURNAL) => "unknown",
+        _ => "none",
+    };
     if args.json {
         let groups =
             args.verbose.then(|| groups.iter().map(|(n, group)| JsonGroup::new(*n, group)).collect());

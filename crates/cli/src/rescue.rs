@@ -31,7 +31,7 @@ pub(crate) fn run(session: &mut Session, args: &RescueArgs) -> Result<(), Failur
     };
     let known = args.map.as_deref().map(|map| read_map(map, offset, capacity)).transpose()?.flatten();
     let options = RescueOptions {
-        superblock_offset: args.open.superblock,
+        superblock_offset: session.any_superblock_byte(&device, &args.image, args.open.superblock)?,
         ignore_journal: args.open.ignore_journal,
         holes: known.clone().unwrap_or_default(),
     };
@@ -53,7 +53,8 @@ pub(crate) fn run(session: &mut Session, args: &RescueArgs) -> Result<(), Failur
 pub(crate) fn undelete(session: &mut Session, args: &UndeleteArgs) -> Result<(), Failure> {
     let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let device = session.device(&place, Access::Contents)?;
-    let options = RescueOptions { superblock_offset: args.superblock, ..RescueOptions::default() };
+    let superblock_offset = session.any_superblock_byte(&device, &args.image, args.superblock)?;
+    let options = RescueOptions { superblock_offset, ..RescueOptions::default() };
     let capacity = device.limits().capacity_bytes;
     let output = Output { path: &args.output, is_json: args.json, capacity, work: Work::Undelete };
     output.fill(session, &place, async |destination, listing| {

@@ -1,14 +1,15 @@
 //! A single run of the command: its world, open volumes, and failures so far.
 
-use crate::args::ImageArgs;
-use crate::failure::{EXIT_CLOSED, Exit, Failure};
+use crate::args::{ImageArgs, SuperblockAt};
+use crate::failure::{EXIT_CLOSED, Exit, Failure, lacks_superblock};
 use crate::image_path::ImagePath;
 use crate::output::Output;
 use crate::own_image;
 use crate::parts;
 use extant::{Part, Partition, PlaceError, open_place_at};
-use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks};
-use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote};
+use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, Sector};
+use extant_format::{Corrupt, FOREIGN_HEAD_BYTES, Foreign, Place, SUPERBLOCK_BYTES};
+use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote, read_superblock};
 use extant_rt::Rt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -145,11 +146,84 @@ impl Session {
         self.advised(image, Failure::open_to_change(image, &self.part, error))
     }
 
+    /// The byte of the superblock to use; `None` for the first one or, if that is damaged, a
+    /// backup.
+    ///
+    /// # Errors
+    /// There is none where the user says. Or the image begins with something else, and the user
+    /// does not ask for what an earlier volume has left there.
+    pub(crate) fn superblock_byte(
+        &self,
+        device: &Arc<dyn Device>,
+        image: &Path,
+        at: Option<SuperblockAt>,
+    ) -> Result<Option<u64>, Failure> {
+        let read = |at| self.rt.block_on(read_superblock(&**device, at));
+        let in_block = |number: u64| {
+            let sizes = (10..=16).map(|log: u32| 1 << log);
+            let mut at = sizes.filter_map(|size: u32| Some((number.checked_mul(size.into())?, size)));
+            at.find(|&(at, size)| matches!(read(at), Ok(Ok(found)) if found.block_size().bytes() == size))
+        };
+        match at {
+            None => {
+                self.refuse_remains(device, image)?;
+                Ok(None)
+            }
+            Some(SuperblockAt::Auto) => Ok(None),
+            Some(SuperblockAt::Byte(at)) => match read(at)? {
+                Err(error) if lacks_superblock(&error) && in_block(at).is_some() => {
+                    Err(Failure::Usage(format!(
+                        "{}: no superblock at byte {at}, but one in block {at}: --superblock block:{at}",
+                        parts::described(image, &self.part)
+                    )))
+                }
+                _ => Ok(Some(at)),
+            },
+            Some(SuperblockAt::Block(number)) => match in_block(number) {
+                Some((at, _)) => Ok(Some(at)),
+                None => {
+                    let place = parts::described(image, &self.part);
+                    let error = Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, 0).into();
+                    let place = format!("{place}: no superblock in block {number}");
+                    Err(Failure::NoBackup { place, error })
+                }
+            },
+        }
+    }
+
+    /// As [`Self::superblock_byte`], for a command that looks for what is left of a volume.
+    pub(crate) fn any_superblock_byte(
+        &self,
+        device: &Arc<dyn Device>,
+        image: &Path,
+        at: Option<SuperblockAt>,
+    ) -> Result<Option<u64>, Failure> {
+        self.superblock_byte(device, image, at.or(Some(SuperblockAt::Auto)))
+    }
+
+    /// Fails if the image begins with something else than a volume. A backup of an earlier volume
+    /// may be left there; what it says would be wrong.
+    pub(crate) fn refuse_remains(&self, device: &Arc<dyn Device>, image: &Path) -> Result<(), Failure> {
+        match self.rt.block_on(read_superblock(&**device, 1024))? {
+            Err(error) if lacks_superblock(&error) => {}
+            _ => return Ok(()),
+        }
+        let capacity = usize::try_from(device.limits().capacity_bytes).unwrap_or(usize::MAX);
+        let bytes = capacity.min(FOREIGN_HEAD_BYTES) / 512 * 512;
+        let head = self.rt.block_on(extant_block::read(&**device, Sector(0), bytes))?;
+        let Some(foreign) = head.ok().and_then(|head| Foreign::identify(&head)) else { return Ok(()) };
+        let described = parts::described(image, &self.part);
+        Err(self.advised(image, Failure::Foreign { image: described, foreign, advice: None }))
+    }
+
     /// Names the partitions that hold volumes, if the image is a disk.
     fn advised(&self, image: &Path, failure: Failure) -> Failure {
         match failure {
             Failure::Foreign { image: name, foreign, advice: _ } => {
-                let there = self.partitions(image).unwrap_or_default();
+                let there = match self.part {
+                    Part::Whole => self.partitions(image).unwrap_or_default(),
+                    _ => Vec::new(),
+                };
                 Failure::Foreign { image: name, foreign, advice: parts::advice(&there) }
             }
             failure => failure,
@@ -182,13 +256,11 @@ impl Session {
             return Ok(volume.clone());
         }
         let device = self.device(place, access)?;
-        let options = OpenOptions {
-            damage: Damage::Report,
-            superblock_offset: args.superblock,
-            ignore_journal: args.ignore_journal,
-        };
+        let superblock_offset = self.superblock_byte(&device, &place.image, args.superblock)?;
+        let options =
+            OpenOptions { damage: Damage::Report, superblock_offset, ignore_journal: args.ignore_journal };
         let opened = self.rt.block_on(Volume::open(device, options))?;
-        let volume = opened.map_err(|error| self.not_opened(&place.image, args.superblock, error))?;
+        let volume = opened.map_err(|error| self.not_opened(&place.image, superblock_offset, error))?;
         self.volumes.push((place.image.clone(), volume.clone()));
         Ok(volume)
     }

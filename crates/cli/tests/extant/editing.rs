@@ -312,7 +312,7 @@ fn mistakes_are_refused_with_a_sentence_and_change_nothing() {
     let junk = dir.path().join("junk");
     fs::write(&junk, vec![0; 1 << 20]).unwrap();
     let ran = extant(["mkdir", &place(&junk, "/d")]);
-    assert!(!ran.stderr.contains("--superblock"), "mkdir has no such option: {}", ran.stderr);
+    assert!(ran.stderr.contains("`extant recover --superblock auto`"), "{}", ran.stderr);
     refused(ran, 3, "not an ext2, ext3 or ext4 volume");
     assert!(fs::read(&junk).unwrap().iter().all(|&byte| byte == 0));
 }

@@ -4,6 +4,7 @@ use crate::testbed::{Ran, debugfs, extant, have, mke2fs, noise, place, run};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn have_tools() -> bool {
     ["mke2fs", "debugfs", "e2fsck", "tar"].iter().all(|tool| have(tool))
@@ -482,4 +483,103 @@ fn what_was_a_volume_and_is_none_now_stays_none() {
     let ran = extant(["ls", image.to_str().unwrap()]);
     assert!(ran.code == Some(3) && ran.stderr.contains("not an ext2, ext3 or ext4 volume"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("instead"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_first_superblock_comes_back_from_a_backup() {
+    if !have_tools() || !have("dumpe2fs") {
+        return;
+    }
+    for (size, options) in [
+        ("24M", &["-t", "ext4", "-b", "1024"][..]),
+        ("15M", &["-t", "ext3", "-b", "4096", "-g", "2048", "-O", "^sparse_super,^resize_inode"]),
+        ("40M", &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = groups(dir.path(), size, options);
+        let text = image.to_str().unwrap();
+        let block: usize = options[3].parse().unwrap();
+        let (superblocks, tables) = copies(&image);
+        // The journal's log has a newer version of the file's block.
+        let newer = dir.path().join("newer");
+        fs::write(&newer, [&b"newer..."[..], &vec![0; block - 8]].concat()).unwrap();
+        let at = blocks(&image, "/f")[0];
+        debugfs(&image, &["jo".into(), format!("jw -b {at} {}", newer.display()), "jc".into()]);
+        let garbage = noise(5, block);
+        change(&image, &[(1024, &garbage[..1024]), (tables[0] * block, &garbage[..])]);
+        let damaged = fs::read(&image).unwrap();
+        let backup = superblocks[1] * block;
+
+        // Whoever reads is told where the backup is.
+        let shown = extant(["info", text]);
+        assert!(shown.code == Some(3) && shown.stdout.starts_with(b"label:"), "{}", shown.stderr);
+        assert!(shown.stderr.contains(&format!("--superblock {backup}")), "{}", shown.stderr);
+        let refused = extant(["recover", text]);
+        assert!(refused.stderr.contains("extant recover --superblock auto"), "{}", refused.stderr);
+        let block_number = format!("block:{}", superblocks[1]);
+        for at in ["auto", &block_number, &backup.to_string()] {
+            fs::write(&image, &damaged).unwrap();
+            let told = extant(["recover", "--json", "--superblock", at, text]).clean();
+            let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+            assert_eq!(told["restored"]["superblock_from"], backup, "{options:?}: {told}");
+            assert!(told["restored"]["descriptors"].as_u64() >= Some(1), "{options:?}: {told}");
+            assert_eq!(told["transactions"], 1, "{options:?}: {told}");
+            assert_eq!(extant(["cat", &place(&image, "/f")]).clean()[..8], *b"newer...");
+            // The counts are old, and e2fsck knows that it has to look.
+            let fsck = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
+            let said = String::from_utf8_lossy(&fsck.stdout);
+            assert!(said.contains("check forced"), "{options:?}: {said}");
+            assert!(fsck.status.code().is_some_and(|code| code <= 1), "{options:?}: {said}");
+        }
+        // A sound one stays.
+        let sound = fs::read(&image).unwrap();
+        let told = extant(["recover", "--json", "--superblock", "auto", text]).clean_text();
+        assert!(told.contains("\"superblock_from\": null,\n    \"descriptors\": 0"), "{told}");
+        assert!(fs::read(&image).unwrap() == sound, "nothing was written");
+        let ran = extant(["ls", "--superblock", &superblocks[1].to_string(), text]);
+        assert!(ran.stderr.contains(&format!("--superblock {block_number}")), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn the_first_superblock_of_a_volume_without_a_journal_comes_back() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = groups(dir.path(), "24M", &["-t", "ext2", "-b", "1024"]);
+    change(&image, &[(1024, &[0; 1024])]);
+    let text = image.to_str().unwrap();
+    extant(["recover", "--superblock", "auto", text]).clean();
+    assert_eq!(extant(["cat", &place(&image, "/f")]).clean(), b"contents");
+    let fsck = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
+    assert!(fsck.status.code().is_some_and(|code| code <= 1), "{fsck:?}");
+    extant(["check", text]).clean();
+}
+
+/// A partition table over an old volume: what the old one says is not offered for the disk's.
+#[test]
+fn remains_of_a_volume_on_a_disk_are_no_volume() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = groups(dir.path(), "24M", &["-t", "ext4", "-b", "1024"]);
+    let mut gpt = vec![0; 1536];
+    gpt[512..520].copy_from_slice(b"EFI PART");
+    change(&image, &[(0, &gpt)]);
+    let (text, damaged) = (image.to_str().unwrap(), fs::read(&image).unwrap());
+    for args in [
+        &["ls", text][..],
+        &["check", text],
+        &["check", "--repair=all", text],
+        &["export", text, "-o", "x.tar"],
+    ] {
+        let ran = extant(args);
+        assert!(ran.code != Some(0) && ran.stdout.is_empty(), "{args:?}");
+        assert!(ran.stderr.contains("a disk with a GPT partition table"), "{args:?}: {}", ran.stderr);
+    }
+    assert!(fs::read(&image).unwrap() == damaged);
+    let ran = extant(["cat", "--superblock", "auto", &place(&image, "/f")]);
+    assert_eq!(ran.stdout, b"contents", "{}", ran.stderr);
 }

@@ -179,7 +179,7 @@ fn mistakes_are_answered_with_what_to_do() {
     fs::write(&junk, vec![0; 1 << 20]).unwrap();
     let refused = extant(["recover", &junk]);
     assert_eq!(refused.code, Some(3));
-    assert!(!refused.stderr.contains("--superblock"), "recover has no such option: {}", refused.stderr);
+    assert!(refused.stderr.contains("`extant recover --superblock auto`"), "{}", refused.stderr);
 
     // Always an array, with whatever could be read.
     for places in [&[junk.as_str()][..], &[&junk, image], &[&format!("{at}/none"), image]] {

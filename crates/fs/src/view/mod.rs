@@ -74,6 +74,8 @@ struct Inner {
     sb: Superblock,
     /// The block that the superblock was read from.
     superblock_at: VolumeBlock,
+    /// The byte that it was read from.
+    superblock_bytes_at: u64,
     buffers: Buffers,
     damage: Damage,
     problems: Mutex<Problems>,
@@ -117,6 +119,24 @@ impl View {
         Ok(view)
     }
 
+    /// As [`Self::open_to_read`] with [`Damage::Report`], for repairs: from the first superblock
+    /// only if nothing is wrong with it. A wrong checksum counts as damage.
+    ///
+    /// # Errors
+    /// As [`Self::open`], if no backup is usable either.
+    pub(crate) async fn open_sound(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
+        let view = Self::open_to_read(device.clone(), options).await?;
+        match view.superblock().verify_checksum() {
+            Err(corrupt) if !view.is_backup() => {
+                let mut view = backups::open(&device, options, corrupt.into()).await?;
+                let inner = Arc::get_mut(&mut view.inner).expect("no other handle has been made");
+                inner.backups = Some(Backups::default());
+                Ok(view)
+            }
+            _ => Ok(view),
+        }
+    }
+
     /// Opens the volume whose superblock was read at byte `offset`.
     fn with_superblock(
         device: Arc<dyn Device>,
@@ -144,6 +164,7 @@ impl View {
         let inner = Inner {
             sb,
             superblock_at,
+            superblock_bytes_at: offset,
             buffers,
             damage,
             problems,
@@ -200,6 +221,11 @@ impl View {
     /// Whether the superblock is a backup, which does not say whether the journal is dirty.
     pub(crate) fn is_backup(&self) -> bool {
         self.inner.superblock_at != self.primary_block()
+    }
+
+    /// The byte of the device that the superblock was read from.
+    pub(crate) fn superblock_bytes_at(&self) -> u64 {
+        self.inner.superblock_bytes_at
     }
 
     /// The block that contains the primary superblock.

@@ -10,6 +10,7 @@ mod own_blocks;
 mod owners;
 mod read;
 mod recover;
+mod restore;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -29,6 +30,7 @@ pub use live::Space;
 pub use mmp::Protection;
 pub use mount::WriteOptions;
 pub use recover::recover;
+pub use restore::{Restored, restore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 #[cfg(test)]
