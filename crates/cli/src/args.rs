@@ -559,8 +559,9 @@ pub(crate) struct DiffArgs {
 ///
 /// The sources are laid over each other in order. The image appears under its name once it is
 /// complete and durable. The same sources and the same SOURCE_DATE_EPOCH, the latest time on the
-/// volume, give the same bytes. An older image of that name within a source is left out. Attributes
-/// that ext cannot store and times that it cannot represent are reported.
+/// volume, give the same bytes. An older image of that name is replaced, and left out of a source; a
+/// file that holds something else is refused without --force. Attributes that ext cannot store and
+/// times that it cannot represent are reported.
 ///
 /// With --into the sources are laid over what a volume holds, through its journal: directories are
 /// merged, also with those that symbolic links lead to (but not those of layers), and everything
@@ -645,12 +646,12 @@ pub(crate) struct BuildArgs {
 /// Make an empty volume
 ///
 /// A disk, an NBD export, or the part of a disk or file that --partition or --offset names is
-/// written in place, and so is an existing file if no size is given. What holds a volume, a
-/// partition table or another known format is refused without --force. The superblock is written
-/// last: until then there is no volume.
+/// written in place, and so is an existing file if no size is given; with a size, a new file
+/// replaces it. What holds a volume, a partition table or another known format is refused without
+/// --force. The superblock is written last: until then there is no volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkfsArgs {
-    /// The image to write, or a disk or export; with SIZE, a file there is replaced
+    /// The image to write, or a disk or export
     #[arg(value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) image: PathBuf,
     /// Its size, such as 512M or 2G; by default that of the disk, partition or existing file

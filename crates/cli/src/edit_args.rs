@@ -32,10 +32,10 @@ impl LockArgs {
 /// What to do about what is where a new volume goes.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct TargetArgs {
-    /// Write over a volume, a partition table or another format that a disk, a partition or an
-    /// export holds; and write the image although another program, such as a virtual machine, holds
-    /// a lock on it. What the kernel has mounted is refused all the same
-    #[arg(long)]
+    /// Write over a volume, a partition table or another format that is there already; and write
+    /// the image although another program, such as a virtual machine, holds a lock on it. What the
+    /// kernel has mounted is refused all the same
+    #[arg(long, short_alias = 'F')]
     pub(crate) force: bool,
     /// Tell a disk, a partition or an export first that nothing on it is needed
     #[arg(long)]

@@ -10,25 +10,39 @@ use extant_image::{BuildError, InPlace, Target};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// The device to write a volume into; `None` for a file, which a new one replaces. Without
-/// `keeps_file`, an existing file is written in place, too.
+/// What happens to an existing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// It is written in place.
+    Written,
+    /// A new file replaces it, unless it holds something known.
+    Replaced,
+    /// The same, and an ext volume may be made again.
+    MadeAgain,
+}
+
+/// The device to write a volume into; `None` for a file, which a new one replaces.
 pub(crate) fn in_place(
     session: &Session,
     image: &Path,
     part: &Part,
-    keeps_file: bool,
+    existing: Existing,
     args: &TargetArgs,
 ) -> Result<Option<InPlace>, Failure> {
+    let keeps_file = existing != Existing::Written;
     let there = image.metadata().ok();
     let is_disk = there.as_ref().is_some_and(|file| file.file_type().is_block_device());
     let is_file = there.is_some_and(|file| file.is_file());
     if !is_disk && !extant::is_address(image) && *part == Part::Whole && (keeps_file || !is_file) {
-        return match args.discard {
-            true => Err(Failure::Usage(
+        if args.discard {
+            return Err(Failure::Usage(
                 "--discard is of what is written in place: disks, partitions and exports; a new file has holes".into(),
-            )),
-            false => Ok(None),
-        };
+            ));
+        }
+        if is_file && !args.force {
+            refuse_contents(session, image, existing, args)?;
+        }
+        return Ok(None);
     }
     let device = session.device_to_fill(image, part, is_disk, args.foreign_locks())?;
     let name = parts::described(image, part);
@@ -38,6 +52,24 @@ pub(crate) fn in_place(
         refuse_neighbours(session, image, offset_bytes, device.limits().capacity_bytes)?;
     }
     Ok(Some(InPlace { device, name, overwrite: args.force, discard: args.discard }))
+}
+
+/// Fails if a file that would be replaced holds something that is not to be lost by mistake.
+fn refuse_contents(
+    session: &Session,
+    image: &Path,
+    existing: Existing,
+    args: &TargetArgs,
+) -> Result<(), Failure> {
+    let (file, _) = session.device_and_place(image, false, args.foreign_locks())?;
+    let found = session.rt.block_on(extant_image::contents(&*file))?;
+    match found.map_err(BuildError::from)? {
+        Some(contents) if !contents.is_ext || existing == Existing::Replaced => {
+            let path = parts::described(image, &Part::Whole);
+            Err(failure(BuildError::Occupied { path, contents: contents.name }, false))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if a range of a disk overlaps a partition, unless it is that partition.

@@ -61,4 +61,4 @@ pub use notes::Note;
 pub use options::*;
 pub use selection::{NamePattern, Selection};
 pub use shrink::{ShrinkReport, shrink};
-pub use write::Progress;
+pub use write::{Occupant, Progress, contents};

@@ -303,3 +303,48 @@ fn an_external_journal_is_called_one() {
         assert!(ran.stderr.contains("this is an external journal, not a volume"), "{args:?}: {}", ran.stderr);
     }
 }
+
+/// A name that was mistyped, or a disk that was copied: what the file holds is not lost.
+#[test]
+fn a_file_that_holds_something_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let (text, source) = (image.to_str().unwrap(), dir.path().join("source"));
+    fs::create_dir(&source).unwrap();
+    let build = ["build", source.to_str().unwrap(), "-o", text];
+    let contents = |at: usize, signature: &[u8]| {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[at..at + signature.len()].copy_from_slice(signature);
+        bytes
+    };
+    for (at, signature, name) in [
+        (512, &b"EFI PART"[..], "a GPT partition table"),
+        (3, b"-FVE-FS-", "a BitLocker volume"),
+        (0x4014, b"\0\0\0\x07version\0", "a member of a ZFS pool"),
+        (4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81", "a bcache device"),
+        ((1 << 20) - 4096 + 60, b"\x83\x74\x02\x6d", "a DRBD device"),
+    ] {
+        let bytes = contents(at, signature);
+        fs::write(&image, &bytes).unwrap();
+        for command in [&["mkfs", text, "2M"][..], &["mkfs", text], &build] {
+            let ran = extant(command);
+            let told = format!("holds {name}; --force writes over it");
+            assert!(ran.code == Some(1) && ran.stderr.contains(&told), "{command:?}: {}", ran.stderr);
+            assert!(fs::read(&image).unwrap() == bytes, "{command:?}");
+        }
+    }
+    extant([&build[..], &["--force"]].concat()).clean();
+    // The same is built again, but a volume is not emptied by mistake.
+    extant(build).clean();
+    let ran = extant(["mkfs", text, "2M"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("holds an ext4 volume; --force"), "{}", ran.stderr);
+    extant(["mkfs", "-F", text, "2M"]).clean();
+    assert_eq!(fs::metadata(&image).unwrap().len(), 2 << 20);
+    // Nothing known: an empty file, or one of zeros.
+    for bytes in [vec![], vec![0; 4096]] {
+        fs::write(&image, bytes).unwrap();
+        extant(["mkfs", text, "2M"]).clean();
+        fs::write(&image, vec![0; 4096]).unwrap();
+        extant(build).clean();
+    }
+}

@@ -13,6 +13,7 @@ mod target;
 
 pub(crate) use heads::Heads;
 pub(crate) use new_file::{NewFile, behind_links, directory_of};
+pub use occupied::{Occupant, contents};
 pub(crate) use output::Output;
 pub use pump::Progress;
 pub(crate) use pump::{Emit, Pieces, pump};

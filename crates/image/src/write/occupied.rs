@@ -13,25 +13,35 @@ const TAIL_BYTES: u64 = 128 << 10;
 /// Magic number of Linux's RAIDs, little-endian (kernel: md_p.h).
 const RAID_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 
-/// What a device holds, with its article; `None` for nothing that has a signature.
+/// Magic numbers of DRBD 8.3, 8.4 and 9, which lie 60 bytes into the last 4 KiB (drbd_meta_data.h).
+const DRBD_MAGIC: [[u8; 4]; 3] = [[0x83, 0x74, 2, 0x6b], [0x83, 0x74, 2, 0x6c], [0x83, 0x74, 2, 0x6d]];
+
+/// What a device or file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// What it is, with its article.
+    pub name: String,
+    /// It is an ext2, ext3 or ext4 volume.
+    pub is_ext: bool,
+}
+
+/// What a device holds; `None` for nothing that has a signature.
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) async fn contents(device: &dyn Device) -> Result<Option<String>, IoError> {
+pub async fn contents(device: &dyn Device) -> Result<Option<Occupant>, IoError> {
+    let other = |name: &str| Ok(Some(Occupant { name: name.to_owned(), is_ext: false }));
     let capacity = device.limits().capacity_bytes / UNIT * UNIT;
     let len = FOREIGN_HEAD_BYTES.to_u64().next_multiple_of(UNIT).min(capacity);
     if len == 0 {
         return Ok(None);
     }
     let head = read(device, Sector(0), len.to_usize()).await?;
-    if let Some(volume) = ext(&head) {
-        return Ok(Some(volume));
+    if let Some(name) = ext(&head) {
+        return Ok(Some(Occupant { name, is_ext: true }));
     }
     if let Some(foreign) = Foreign::identify(&head) {
-        return Ok(Some(match foreign.name.strip_prefix("a disk with ") {
-            Some(table) => table.to_owned(),
-            None => foreign.name.to_owned(),
-        }));
+        return other(foreign.name.strip_prefix("a disk with ").unwrap_or(foreign.name));
     }
     let capacity = device.limits().capacity_bytes;
     let start = capacity.saturating_sub(TAIL_BYTES).next_multiple_of(UNIT).min(capacity);
@@ -42,7 +52,15 @@ pub(crate) async fn contents(device: &dyn Device) -> Result<Option<String>, IoEr
         from.is_some_and(|bytes| bytes.starts_with(signature))
     };
     if [512, 4096].iter().any(|unit| capacity > *unit && at(capacity - unit, b"EFI PART")) {
-        return Ok(Some("the copy of a GPT partition table".to_owned()));
+        return other("the copy of a GPT partition table");
+    }
+    if capacity.checked_sub(UNIT - 60).is_some_and(|byte| DRBD_MAGIC.iter().any(|magic| at(byte, magic))) {
+        return other("a DRBD device");
+    }
+    // Both in the last sectors: Intel's in the one before the last, the SNIA's format in the last.
+    let fake = [(1024, &b"Intel Raid ISM Cfg Sig. "[..]), (512, b"\xde\x11\xde\x11")];
+    if fake.iter().any(|(back, magic)| capacity.checked_sub(*back).is_some_and(|byte| at(byte, magic))) {
+        return other("a member of a RAID of the firmware");
     }
     // Version 0.90 begins 64 to 128 KiB before the end, 1.0 8 to 12 KiB (kernel: md.c).
     let raids = [
@@ -50,7 +68,10 @@ pub(crate) async fn contents(device: &dyn Device) -> Result<Option<String>, IoEr
         capacity.checked_sub(8 << 10).map(|at| at / UNIT * UNIT),
     ];
     let is_raid = raids.into_iter().flatten().any(|byte| at(byte, &RAID_MAGIC));
-    Ok(is_raid.then(|| "a member of a Linux RAID".to_owned()))
+    if is_raid {
+        return other("a member of a Linux RAID");
+    }
+    Ok(None)
 }
 
 /// An ext volume, with its label.
@@ -79,7 +100,8 @@ mod tests {
     use extant_rt::Rt;
 
     fn found(bytes: Vec<u8>) -> Option<String> {
-        Rt::real(Default::default()).block_on(contents(&MemDevice::from_bytes(bytes))).unwrap().unwrap()
+        let found = Rt::real(Default::default()).block_on(contents(&MemDevice::from_bytes(bytes)));
+        found.unwrap().unwrap().map(|contents| contents.name)
     }
 
     #[test]
@@ -96,6 +118,9 @@ mod tests {
         let raid = Some("a member of a Linux RAID");
         assert_eq!(with((1 << 20) - (64 << 10), &RAID_MAGIC).as_deref(), raid);
         assert_eq!(with((SIZE - (8 << 10)) / 4096 * 4096, &RAID_MAGIC).as_deref(), raid);
+        assert_eq!(with(SIZE - 4096 + 60, &DRBD_MAGIC[1]).as_deref(), Some("a DRBD device"));
+        let fake = Some("a member of a RAID of the firmware");
+        assert_eq!(with(SIZE - 1024, b"Intel Raid ISM Cfg Sig. ").as_deref(), fake);
         assert_eq!(found(vec![0; SIZE]), None);
         assert_eq!(found(vec![0; 512]), None);
     }

@@ -44,7 +44,7 @@ impl ClaimedPlace {
         if !place.overwrite
             && let Some(contents) = rt.block_on(occupied::contents(&*place.device))??
         {
-            return Err(BuildError::Occupied { path: place.name, contents });
+            return Err(BuildError::Occupied { path: place.name, contents: contents.name });
         }
         Ok(Self { place, _claim: claim })
     }
