@@ -400,9 +400,10 @@ pub(crate) struct CpArgs {
 /// and bsdtar read it. The same volume gives the same archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// File or directory to export; paths in the archive are relative to it
-    #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
-    pub(crate) place: ImagePath,
+    /// Files and directories to export; paths in the archive are relative to a single one, and those
+    /// of the image if there are several
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<ImagePath>,
     /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard
     /// output
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]

@@ -2,17 +2,27 @@
 
 use crate::args::ExportArgs;
 use crate::failure::Failure;
+use crate::globs;
+use crate::image_path::ImagePath;
 use crate::progress::Progress;
 use crate::report::{self, JsonLoss, Reporter};
 use crate::session::{Access, Session, used_bytes};
 use extant_fs::{Follow, Volume, quote};
-use extant_image::export::{Archive, Compression, Exported, to_tar};
+use extant_image::export::{Archive, Compression, Exported, to_tar, to_tar_of};
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failure> {
-    let volume = session.volume(&args.place, &args.open, Access::Contents)?;
+    let places = globs::expanded(session, &args.places, &args.open)?;
+    let first = places.first().expect("clap wants one");
+    if let Some(other) = places.iter().find(|place| place.image != first.image) {
+        let (image, other) = (first.image_quoted(), other.image_quoted());
+        return Err(Failure::Usage(format!(
+            "an archive is of one image: {image} and {other} go into two, or into a volume with extant build"
+        )));
+    }
+    let volume = session.volume(first, &args.open, Access::Contents)?;
     let output = quote(args.output.as_os_str().as_bytes());
     if args.output.as_os_str() == "-" {
         if args.json {
@@ -27,7 +37,7 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
         }
         let file = session.out.duplicate()?;
         let mut out = std::io::BufWriter::with_capacity(256 << 10, file);
-        let (done, _) = write(session, args, &volume, "standard output", &mut out)?;
+        let (done, _) = write(session, args, &places, &volume, "standard output", &mut out)?;
         out.flush().map_err(Failure::stdout)?;
         return report::print(session, "", &done, None);
     }
@@ -40,9 +50,9 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
         Some(parent) => Failure::host(parent, error),
         None => host(error),
     };
-    let _claim = Session::claim_output(&args.output, &args.place.image)?;
+    let _claim = Session::claim_output(&args.output, &first.image)?;
     let mut archive = Archive::create(&args.output, compression).map_err(create)?;
-    let (done, lost) = write(session, args, &volume, &output, &mut archive)?;
+    let (done, lost) = write(session, args, &places, &volume, &output, &mut archive)?;
     archive.finish().map_err(host)?;
     report::print(session, &output, &done, args.json.then_some(lost))
 }
@@ -51,18 +61,55 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
 fn write(
     session: &mut Session,
     args: &ExportArgs,
+    places: &[ImagePath],
     volume: &Volume,
     output: &str,
     out: &mut dyn Write,
 ) -> Result<(Exported, Vec<JsonLoss>), Failure> {
     let rt = session.rt.clone();
     let progress = Progress::new(used_bytes(volume), session.quiet);
-    let mut reporter = Reporter::new(session, &args.place, progress, args.json);
-    let name = args.place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
-    let written = rt.block_on(async {
-        let top = args.place.resolve(volume, Follow::No).await?;
-        to_tar(volume, &top, name, &args.selection.to_selection(), out, &mut reporter).await
-    })?;
+    let selection = args.selection.to_selection();
+    if let [place] = places {
+        let mut reporter = Reporter::new(session, place, progress, args.json);
+        let name = place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
+        let written = rt.block_on(async {
+            let top = place.resolve(volume, Follow::No).await?;
+            to_tar(volume, &top, name, &selection, out, &mut reporter).await
+        })?;
+        let lost = reporter.finish();
+        return written.map(|done| (done, lost)).map_err(|error| report::failure(place, output, error));
+    }
+    let mut tops = Vec::new();
+    for place in places {
+        let top = rt.block_on(place.resolve(volume, Follow::No))?;
+        tops.push((name_of(&place.path), top.map_err(|error| Failure::at(place, error))?));
+    }
+    let root = ImagePath { image: places[0].image.clone(), path: b"/".to_vec() };
+    let mut reporter = Reporter::new(session, &root, progress, args.json);
+    let written = rt.block_on(to_tar_of(volume, &tops, &selection, out, &mut reporter))?;
     let lost = reporter.finish();
-    written.map(|done| (done, lost)).map_err(|error| report::failure(&args.place, output, error))
+    written.map(|done| (done, lost)).map_err(|error| report::failure(&root, output, error))
+}
+
+/// The path in an archive of several: that in the image, without `.` and `..`.
+fn name_of(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|&byte| byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_in_an_archive_begin_below_its_top() {
+        for (path, name) in [("/", ""), ("/etc/", "etc"), ("/../a/./b//c/..", "a/b"), ("<12>", "<12>")] {
+            assert_eq!(super::name_of(path.as_bytes()), name.as_bytes());
+        }
+    }
 }

@@ -327,3 +327,37 @@ fn names_that_are_excluded_are_left_out_of_builds_and_exports() {
     let wrong = extant(["export", image.to_str().unwrap(), "-o", "-", "--exclude", "a**b"]);
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
 }
+
+#[test]
+fn several_paths_keep_their_names_in_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    for name in ["etc/ssl", "usr/bin"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+    }
+    for (name, text) in [("etc/ssl/a.pem", "a"), ("etc/b.conf", "b"), ("usr/bin/c", "c")] {
+        fs::write(source.join(name), text).unwrap();
+    }
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (image, other, archive) = (at("image"), at("other"), at("out.tar"));
+    extant(["build", source.to_str().unwrap(), "-o", &image]).clean();
+    fs::copy(&image, &other).unwrap();
+    let names = |args: &[&str]| -> Vec<String> {
+        extant([&["export", "-o", &archive][..], args].concat()).clean();
+        let mut archive = tar::Archive::new(fs::File::open(&archive).unwrap());
+        let entries = archive.entries().unwrap();
+        entries.map(|entry| entry.unwrap().path().unwrap().to_str().unwrap().to_owned()).collect()
+    };
+    let [ssl, bin, conf] = ["/etc/ssl", "/usr/bin/", "/etc/*.conf"].map(|path| format!("{image}:{path}"));
+    assert_eq!(names(&[&ssl]), ["./", "a.pem"]);
+    assert_eq!(
+        names(&[&ssl, &bin, &conf]),
+        ["etc/ssl/", "etc/ssl/a.pem", "usr/bin/", "usr/bin/c", "etc/b.conf"]
+    );
+    assert_eq!(names(&[&ssl, &bin, "--exclude", "*.pem"]), ["etc/ssl/", "usr/bin/", "usr/bin/c"]);
+    assert_eq!(names(&[&ssl, &bin, "--exclude", "/usr/bin"]), ["etc/ssl/", "etc/ssl/a.pem"]);
+    let ran = extant(["export", "-o", &archive, &ssl, &format!("{other}:/etc")]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("an archive is of one image"), "{}", ran.stderr);
+    let ran = extant(["export", "-o", &archive, &ssl, &format!("{image}:/none")]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("/none: no such file"), "{}", ran.stderr);
+}

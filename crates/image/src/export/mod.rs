@@ -19,7 +19,7 @@ mod tree;
 pub use archive::{Archive, Compression};
 pub(crate) use places::{Place as OutPlace, Places};
 pub use stream::to_writer;
-pub use tar::to_tar;
+pub use tar::{to_tar, to_tar_of};
 pub use tree::to_directory;
 
 use extant_format::{Corrupt, Inode, Place};

@@ -32,23 +32,33 @@ pub async fn to_tar(
 ) -> Result<Exported, ExportError> {
     super::check_top(top)?;
     let mut archive = Archive::new(volume, out, watch);
-    if top.kind() == Some(FileKind::Directory) {
-        let mut walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
-        archive.add(b".", top).await?;
-        while let Some(next) = walk.next().await {
-            match next {
-                Ok(_) if selection.leaves_out(walk.path()) => walk.skip(),
-                Ok(entry) => {
-                    if let Some(inode) = &entry.inode {
-                        archive.add(walk.path(), inode).await?;
-                    }
-                }
-                Err(failure) if selection.leaves_out_above(&failure.path) => {}
-                Err(failure) => archive.watch.missing(&failure.path, failure.error),
-            }
+    match top.kind() {
+        Some(FileKind::Directory) => archive.add_tree(b"", top, selection).await?,
+        _ => archive.add(name, top).await?,
+    }
+    archive.finish()
+}
+
+/// As [`to_tar`], for several files and directories, each with its path in the archive. `selection`
+/// and `watch` get these paths, too. What is below two of them is in the archive twice.
+///
+/// # Errors
+/// As [`to_tar`].
+pub async fn to_tar_of(
+    volume: &Volume,
+    tops: &[(Vec<u8>, Inode)],
+    selection: &Selection,
+    out: &mut dyn Write,
+    watch: &mut dyn Watch,
+) -> Result<Exported, ExportError> {
+    tops.iter().try_for_each(|(_, top)| super::check_top(top))?;
+    let mut archive = Archive::new(volume, out, watch);
+    for (path, top) in tops {
+        match top.kind() {
+            _ if !path.is_empty() && selection.leaves_out(path) => {}
+            Some(FileKind::Directory) => archive.add_tree(path, top, selection).await?,
+            _ => archive.add(path, top).await?,
         }
-    } else {
-        archive.add(name, top).await?;
     }
     archive.finish()
 }
@@ -80,6 +90,29 @@ impl<'a> Archive<'a> {
     pub(super) fn finish(self) -> Result<Exported, ExportError> {
         self.out.write_all(&[0; 2 * RECORD_BYTES])?;
         Ok(self.done)
+    }
+
+    /// Adds a directory and everything below it; the empty path is the archive's top.
+    async fn add_tree(&mut self, path: &[u8], top: &Inode, selection: &Selection) -> Result<(), ExportError> {
+        let below = |name: &[u8]| match path {
+            b"" => name.to_vec(),
+            path => [path, b"/", name].concat(),
+        };
+        let mut walk = self.volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
+        self.add(if path.is_empty() { b"." } else { path }, top).await?;
+        while let Some(next) = walk.next().await {
+            match next {
+                Ok(_) if selection.leaves_out(&below(walk.path())) => walk.skip(),
+                Ok(entry) => {
+                    if let Some(inode) = &entry.inode {
+                        self.add(&below(walk.path()), inode).await?;
+                    }
+                }
+                Err(failure) if selection.leaves_out_above(&below(&failure.path)) => {}
+                Err(failure) => self.watch.missing(&below(&failure.path), failure.error),
+            }
+        }
+        Ok(())
     }
 
     /// Adds an inode under a path.
