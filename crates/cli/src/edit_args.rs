@@ -1,7 +1,7 @@
 //! Arguments of the commands that change a volume; also used for lines of scripts.
 
 use crate::modes::ModeChange;
-use crate::owners::{NamedOwner, Owner};
+use crate::owners::NamedOwner;
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use extant::{Fallocate, Special};
@@ -158,9 +158,10 @@ pub(crate) struct PutArgs {
     /// Permissions of files, in octal; by default those of the source, and 644 for standard input
     #[arg(short, long, value_parser = mode)]
     pub(crate) mode: Option<u32>,
-    /// The owner, in numbers: UID, UID:GID or :GID
-    #[arg(long, value_parser = owner, conflicts_with = "all_root")]
-    pub(crate) owner: Option<Owner>,
+    /// The owner: OWNER, OWNER:GROUP or :GROUP, in numbers, or names of the image's /etc/passwd and
+    /// /etc/group
+    #[arg(long, value_parser = NamedOwner::parse, conflicts_with = "all_root")]
+    pub(crate) owner: Option<NamedOwner>,
     /// The time of change, in seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(crate) mtime: Option<i64>,
@@ -441,26 +442,6 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-fn owner(text: &str) -> Result<Owner, String> {
-    let number = |text: &str| match text {
-        "" => Ok(None),
-        text => match text.parse() {
-            // Linux's system calls use it for "unchanged".
-            Ok(u32::MAX) => Err(format!("{text} is no id that a file can have")),
-            Ok(id) => Ok(Some(id)),
-            Err(_) => Err(format!("{text} is no number: names mean nothing here")),
-        },
-    };
-    if text.ends_with(':') {
-        return Err("an owner is UID, UID:GID or :GID".into());
-    }
-    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
-    match (number(uid)?, number(gid)?) {
-        (None, None) => Err("an owner is UID, UID:GID or :GID".into()),
-        (uid, gid) => Ok(Owner { uid, gid }),
-    }
-}
-
 impl EditCommand {
     /// How to treat an image that is in use.
     pub(crate) fn lock(&self) -> LockArgs {
@@ -522,15 +503,6 @@ impl EditCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn owners_are_numbers() {
-        assert_eq!(owner("1:2"), Ok(Owner { uid: Some(1), gid: Some(2) }));
-        assert_eq!(owner(":2"), Ok(Owner { uid: None, gid: Some(2) }));
-        assert_eq!(owner("1"), Ok(Owner { uid: Some(1), gid: None }));
-        assert!(owner("root").is_err() && owner(":").is_err() && owner("-1").is_err());
-        assert!(owner("1:").is_err() && owner("4294967295").is_err() && owner("4294967294").is_ok());
-    }
 
     #[test]
     fn modes_are_octal() {

@@ -76,3 +76,18 @@ fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Fail
     });
     number.ok_or_else(|| unknown(format!("{image}:{file} has no such name")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::NamedOwner;
+
+    #[test]
+    fn owners_are_numbers_or_names() {
+        for text in ["1:2", ":2", "1", "root", "root:adm", ":adm", "0:adm", "4294967294"] {
+            assert!(NamedOwner::parse(text).is_ok(), "{text}");
+        }
+        for text in ["", ":", "1:", "root:", "-1", "1x", "4294967295"] {
+            assert!(NamedOwner::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ use super::names::{directory_of, find_resolved, join, resolved};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
+use crate::owners::Owner;
 use extant::{Error, FileOptions, FileType, Inode, NewFile, Special, Time, XattrMode};
 use extant_format::{CAPABILITY_XATTR, with_capability_root};
 use extant_fs::quote;
@@ -30,7 +31,9 @@ impl Edit<'_> {
         let (target, sources) = args.paths.split_last().expect("clap wants two");
         self.wants_dir(sources, target)?;
         let target = self.place(target);
-        let mut put = Put { edit: self, args, links: BTreeMap::new(), clamped: None, chunk: Vec::new() };
+        let owner = args.owner.as_ref().map(|owner| owner.resolve(&self.root, self.image)).transpose()?;
+        let (links, clamped, chunk) = Default::default();
+        let mut put = Put { edit: self, args, owner, links, clamped, chunk };
         for source in sources {
             if let Some(mut stream) = Stream::of(source, args.recursive)? {
                 if self.is_dir(&target.path) {
@@ -93,6 +96,8 @@ impl Stream {
 struct Put<'a> {
     edit: &'a Edit<'a>,
     args: &'a PutArgs,
+    /// What `--owner` says.
+    owner: Option<Owner>,
     /// First path of each file with several names, by device and inode.
     links: BTreeMap<(u64, u64), Vec<u8>>,
     /// The first file whose times the volume cannot store, quoted, and the number of such files.
@@ -319,7 +324,7 @@ impl Put<'_> {
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = self.owner((metadata.uid(), metadata.gid()));
         let mut xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
-        if self.args.all_root || self.args.owner.is_some_and(|owner| owner.uid == Some(0)) {
+        if self.args.all_root || self.owner.is_some_and(|owner| owner.uid == Some(0)) {
             for (_, value) in xattrs.iter_mut().filter(|(name, _)| name == CAPABILITY_XATTR) {
                 if let Some(mapped) = with_capability_root(value, 0) {
                     *value = mapped;
@@ -382,7 +387,7 @@ impl Put<'_> {
 
     /// The owner and group of a copy whose source has these.
     fn owner(&self, (uid, gid): (u32, u32)) -> (u32, u32) {
-        match self.args.owner {
+        match self.owner {
             _ if self.args.all_root => (0, 0),
             Some(owner) => (owner.uid.unwrap_or(uid), owner.gid.unwrap_or(gid)),
             None => (uid, gid),

@@ -345,3 +345,27 @@ fn a_file_is_named_by_its_inode() {
     let names = extant(["ls", &format!("{}:<2>", image.display())]).clean_text();
     assert_eq!(names, extant(["ls", image.to_str().unwrap()]).clean_text());
 }
+
+#[test]
+fn put_knows_the_volumes_own_users() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path());
+    let at = |path: &str| place(&image, path);
+    let file = dir.path().join("file");
+    fs::write(&file, "text").unwrap();
+    let file = file.to_str().unwrap();
+    for (owner, shown) in
+        [("adm:wheel", " 70000:10 "), (":wheel", ":10 "), ("adm", " 70000:"), ("7:wheel", " 7:10 ")]
+    {
+        extant(["put", "--owner", owner, file, &at("/new")]).clean();
+        let told = extant(["ls", "-l", &at("/new")]).clean_text();
+        assert!(told.contains(shown), "{owner}: {told}");
+    }
+    for owner in ["nobody", "adm:nobody"] {
+        let ran = extant(["put", "--owner", owner, file, &at("/none")]);
+        assert!(ran.code == Some(2) && ran.stderr.contains("has no such name"), "{}", ran.stderr);
+    }
+}
