@@ -570,8 +570,11 @@ pub(crate) struct DiffArgs {
 /// added before it stays, on a clean volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
-    /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save); - is a
-    /// tar on standard input
+    /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save), manifests
+    /// (mtree); - is a tar on standard input
+    ///
+    /// A manifest begins with #mtree, as bsdtar writes it. It sets owners, modes and times of files
+    /// of the sources before it, and makes links, devices and directories, and files with contents=.
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
     /// The image to write: a file, not standard output, for it is not written in order; or a disk

@@ -18,8 +18,12 @@ pub enum Source {
     /// A container image, as an OCI layout or as written by `docker save`: a directory, or a tar of
     /// one.
     Oci(PathBuf),
+    /// A manifest in the format of mtree(5): owners, modes and times of files of earlier sources,
+    /// and new files.
+    Manifest(PathBuf),
     /// Detects the type. A directory is a container image if it contains one, otherwise a plain
-    /// directory. A file is a tar, or a tar of a container image. `-` is standard input.
+    /// directory. A file is a manifest if it begins with `#mtree` or `/set` or is named `*.mtree`,
+    /// otherwise a tar, or a tar of a container image. `-` is standard input.
     Guess(PathBuf),
 }
 

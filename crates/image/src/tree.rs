@@ -168,6 +168,8 @@ pub(crate) struct Tree {
     xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
     /// Paths of [`Payload::HostAt`].
     host_paths: Vec<Box<[u8]>>,
+    /// Times of host files as the host has them, where the volume gets others.
+    host_times: BTreeMap<NodeId, Timestamp>,
     hidden: Vec<Hidden>,
     /// Whether any of it comes from image layers.
     is_layered: bool,
@@ -204,6 +206,7 @@ impl Tree {
             xattr_sets: vec![Box::default()],
             xattr_ids: BTreeMap::from([(Box::default(), 0)]),
             host_paths: Vec::new(),
+            host_times: BTreeMap::new(),
             hidden: Vec::new(),
             is_layered: false,
         }
@@ -297,6 +300,20 @@ impl Tree {
     pub(crate) fn host_at(&mut self, root: u16, path: Vec<u8>) -> Payload {
         self.host_paths.push(path.into());
         Payload::HostAt { root, path: self.host_paths.len().fit_u32() - 1 }
+    }
+
+    /// Gives a node another time than its source has.
+    pub(crate) fn retime(&mut self, id: NodeId, mtime: Timestamp) {
+        let node = self.node_mut(id);
+        let old = std::mem::replace(&mut node.mtime, mtime);
+        if matches!(node.payload, Payload::Host { .. } | Payload::HostAt { .. }) {
+            self.host_times.entry(id).or_insert(old);
+        }
+    }
+
+    /// The time of a host file as the host has it, if the volume gets another.
+    pub(crate) fn host_time(&self, id: NodeId) -> Option<Timestamp> {
+        self.host_times.get(&id).copied()
     }
 
     /// Interns an attribute set. Order does not matter; the last of equal names wins.

@@ -11,6 +11,7 @@ mod exporting;
 mod graphs;
 mod hostile;
 mod layers;
+mod manifests;
 mod overrides;
 mod own_image;
 mod owners;

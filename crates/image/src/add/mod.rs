@@ -168,9 +168,13 @@ pub fn add(
 /// The sources, for notes.
 fn named(sources: &[Source]) -> String {
     match sources {
-        [Source::Guess(path) | Source::Directory(path) | Source::Tar(path) | Source::Oci(path)] => {
-            crate::quoted_path(path)
-        }
+        [
+            Source::Guess(path)
+            | Source::Directory(path)
+            | Source::Tar(path)
+            | Source::Oci(path)
+            | Source::Manifest(path),
+        ] => crate::quoted_path(path),
         _ => "the sources".into(),
     }
 }

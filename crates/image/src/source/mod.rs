@@ -8,6 +8,7 @@ mod lay;
 mod layer_name;
 mod lost;
 mod marks;
+mod mtree;
 mod named_acls;
 mod override_stat;
 mod owners;
@@ -84,6 +85,7 @@ pub(crate) fn load(
                 }
             }
             Resolved::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
+            Resolved::Manifest(path) => mtree::load(&mut tree, &mut stores, &path, notes)?,
             Resolved::Archive(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,
             Resolved::Image(path, format) => {
                 images::load_directory(&mut tree, &mut stores, &path, format, options, notes)?;
@@ -103,6 +105,7 @@ enum Resolved {
     Stdin,
     /// A tar, whatever it contains.
     Archive(PathBuf),
+    Manifest(PathBuf),
     Image(PathBuf, images::Format),
 }
 
@@ -117,7 +120,9 @@ fn resolve(source: &Source) -> Result<Resolved, BuildError> {
             let format = images::of_directory(path)?.unwrap_or(images::Format::Oci);
             Resolved::Image(path.clone(), format)
         }
+        Source::Guess(path) if mtree::is_manifest(path) => Resolved::Manifest(path.clone()),
         Source::Directory(path) => Resolved::Directory(path.clone()),
+        Source::Manifest(path) => Resolved::Manifest(path.clone()),
         Source::Stdin => Resolved::Stdin,
         Source::Tar(path) | Source::Oci(path) | Source::Guess(path) => Resolved::Archive(path.clone()),
     })

@@ -127,7 +127,7 @@ impl<'a> Known<'a> {
 }
 
 /// The contents of a regular file in the tree's `/etc`; empty where there is none.
-fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
+pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
     let Some(etc) = place::directory(tree, b"etc")? else { return Ok(Vec::new()) };
     let Some(entry) = tree.lookup(etc, name) else { return Ok(Vec::new()) };
     let node = tree.node(tree.entry_node(entry));

@@ -100,7 +100,8 @@ impl Reader {
             }
         }
         let stat = rustix::fs::fstat(&fd).map_err(|e| BuildError::source("read", &path(), e))?;
-        let node = from.tree.node(from.tree.entry_node(entry));
+        let id = from.tree.entry_node(entry);
+        let node = from.tree.node(id);
         let seconds = from.clamp.map_or(stat.st_mtime, |clamp| stat.st_mtime.min(clamp.seconds));
         let (first, last) = from.time_range;
         let seconds = seconds.clamp(first, last);
@@ -110,9 +111,15 @@ impl Reader {
             "it grew"
         } else if stat.st_size.cast_unsigned() < node.size {
             "it shrank"
-        } else if seconds != node.mtime.seconds
-            || (from.clamp.is_none() && u32::try_from(stat.st_mtime_nsec) != Ok(node.mtime.nanos))
-        {
+        } else if match from.tree.host_time(id) {
+            Some(time) => {
+                stat.st_mtime != time.seconds || u32::try_from(stat.st_mtime_nsec) != Ok(time.nanos)
+            }
+            None => {
+                seconds != node.mtime.seconds
+                    || (from.clamp.is_none() && u32::try_from(stat.st_mtime_nsec) != Ok(node.mtime.nanos))
+            }
+        } {
             "it was written to"
         } else {
             return Ok(());
