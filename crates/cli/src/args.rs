@@ -108,17 +108,32 @@ pub(crate) enum Command {
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Print a script that completes this command's arguments
+    /// Print a script that completes this command's arguments, and paths in images
+    ///
+    /// For bash: source <(extant completions bash). For zsh, write it into a file _extant in a
+    /// directory of $fpath; for fish, into ~/.config/fish/completions/extant.fish.
     Completions {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+    #[command(hide = true)]
+    CompletePath(CompletePathArgs),
     /// Write the man pages into a directory
     Man {
         /// Where to write them; it must exist
         #[arg(value_hint = ValueHint::DirPath)]
         directory: PathBuf,
     },
+}
+
+/// Print what a word that begins a path in an image may become; the scripts of `completions` ask
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletePathArgs {
+    /// The word
+    pub(crate) word: OsString,
+    /// All words of the line
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<OsString>,
 }
 
 fn place() -> ValueParser {

@@ -1,17 +1,9 @@
-//! Shell completions and man pages, generated from the command line's definition.
+//! Man pages, generated from the command line's definition.
 
 use crate::args::Args;
 use crate::failure::Failure;
 use clap::CommandFactory;
 use std::path::Path;
-
-pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "extant", &mut script);
-    let mut out = crate::output::Output::stdout();
-    out.write(&script)?;
-    out.flush()
-}
 
 pub(crate) fn man(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(|error| Failure::host(directory, error))?;

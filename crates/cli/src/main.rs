@@ -7,6 +7,7 @@ mod build;
 mod cat;
 mod check;
 mod check_args;
+mod complete;
 mod cp;
 mod debug;
 mod df;
@@ -117,7 +118,8 @@ fn main() -> ExitCode {
         // Until now the process has a single thread.
         Command::ExecStage(args) => return exec_stages::run(args, quiet),
         Command::Lab(command) => lab::run(&mut session, command),
-        Command::Completions { shell } => docs::completions(*shell),
+        Command::Completions { shell } => complete::script(*shell),
+        Command::CompletePath(args) => complete::paths(&mut session, args),
         Command::Man { directory } => docs::man(directory),
     };
     if let Err(failure) = done {

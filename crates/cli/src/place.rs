@@ -33,6 +33,7 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         | Command::Umount(_)
         | Command::Sync(_)
         | Command::Completions { .. }
+        | Command::CompletePath(_)
         | Command::Man { .. } => "this command opens no volume",
         _ => return Ok(part),
     };

@@ -4,6 +4,7 @@ mod adding;
 mod busy;
 mod checking;
 mod comparing;
+mod completing;
 mod corpus;
 mod damaged;
 mod editing;
