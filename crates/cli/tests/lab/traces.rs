@@ -90,6 +90,13 @@ fn the_drawing_shows_every_device_and_is_the_same_twice() {
         assert!(drawn.contains(text), "{text}");
     }
     assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
+    // The names of lines stand below the panel, where they hide no data.
+    let height_of = |text: &str| -> i32 {
+        let (before, _) = drawn.split_once(&format!(">\n{text}\n<")).unwrap();
+        let tag = &before[before.rfind("<text").unwrap()..];
+        tag.split("y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+    };
+    assert!(height_of("background threshold") > height_of("time, s"));
     assert!(drawn.matches("<polyline").count() >= 5 + 2 * 3, "five lines of all, three of each");
     assert!(drawn.len() < 1 << 20);
     assert_eq!(draw_trace(&Trace::load(&file).unwrap()), drawn);

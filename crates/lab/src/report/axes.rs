@@ -1,4 +1,4 @@
-//! Axes, lines and legends of all drawings.
+//! Axes, lines and keys of all drawings.
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -62,26 +62,101 @@ impl Axes<'_> {
     }
 }
 
-/// Draws a line that the legend names.
+/// Draws a line.
 pub(super) fn line<'a, 'b: 'a>(
     chart: &mut Chart<'a, 'b>,
-    name: &str,
     colour: RGBColor,
     points: &[(f64, f64)],
 ) -> Result<(), DrawingError> {
-    chart
-        .draw_series(LineSeries::new(points.iter().copied(), colour))?
-        .label(name)
-        .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2)));
-    Ok(())
+    chart.draw_series(LineSeries::new(points.iter().copied(), colour)).map(drop)
 }
 
-/// Draws the legend.
-pub(super) fn legend<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), DrawingError> {
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()
+/// What stands for a series in the keys of a panel.
+#[derive(Clone, Copy)]
+pub(super) enum Mark {
+    Line,
+    Dot,
+    Bar,
+}
+
+/// The name of a series.
+pub(super) struct Key<'a> {
+    pub(super) name: &'a str,
+    pub(super) colour: RGBColor,
+    pub(super) mark: Mark,
+}
+
+/// Size of the text of keys, and height of a row of them, in pixels.
+const KEY_TEXT: u32 = 12;
+const KEY_ROW: i32 = 18;
+/// Room for a key's mark, and between two keys.
+const MARK_WIDTH: i32 = 22;
+const KEY_GAP: i32 = 18;
+
+/// Draws the names of series below a panel, where they hide no data. Returns the room above them.
+pub(super) fn with_keys<'b>(area: &Area<'b>, keys: &[Key<'_>]) -> Result<Area<'b>, DrawingError> {
+    let left = NUMBER_WIDTH.cast_signed() + 8;
+    let (width, height) = area.dim_in_pixel();
+    let right = width.cast_signed() - 8;
+    let style = ("sans-serif", KEY_TEXT).into_text_style(area);
+    let mut places = Vec::new();
+    let (mut x, mut row) = (left, 0);
+    for key in keys {
+        let name = fitted(key.name, right - left - MARK_WIDTH, KEY_TEXT);
+        let wide = MARK_WIDTH + text_width(&name, KEY_TEXT);
+        if x + wide > right && x > left {
+            (x, row) = (left, row + 1);
+        }
+        places.push((key, name, x, row));
+        x += wide + KEY_GAP;
+    }
+    if places.is_empty() {
+        return Ok(area.clone());
+    }
+    let strip = (row + 1) * KEY_ROW + 4;
+    let (rest, strip) = area.split_vertically((height.cast_signed() - strip).max(0));
+    for (key, name, x, row) in places {
+        let y = row * KEY_ROW + KEY_ROW / 2;
+        match key.mark {
+            Mark::Line => {
+                strip.draw(&PathElement::new(vec![(x, y), (x + 16, y)], key.colour.stroke_width(2)))?;
+            }
+            Mark::Dot => strip.draw(&Circle::new((x + 8, y), 3, key.colour.filled()))?,
+            Mark::Bar => strip.draw(&Rectangle::new([(x, y - 4), (x + 12, y + 4)], key.colour.filled()))?,
+        }
+        strip.draw_text(&name, &style, (x + MARK_WIDTH, y - 6))?;
+    }
+    Ok(rest)
+}
+
+/// About how wide a text is at most, in pixels: a letter of sans-serif takes 0.6 of its size.
+pub(super) fn text_width(text: &str, size: u32) -> i32 {
+    let letters = i32::try_from(text.chars().count()).unwrap_or(i32::MAX);
+    letters.saturating_mul((size * 3 / 5).max(1).cast_signed())
+}
+
+/// A text that is no wider than so many pixels; what is cut out of its middle becomes "…".
+pub(super) fn fitted(text: &str, most: i32, size: u32) -> String {
+    if text_width(text, size) <= most {
+        return text.to_owned();
+    }
+    let letters: Vec<char> = text.chars().collect();
+    let letter = (size * 3 / 5).max(1).cast_signed();
+    let kept = usize::try_from(most / letter - 1).unwrap_or(0);
+    let front = kept.div_ceil(2);
+    let back = letters.len() - (kept - front);
+    letters[..front].iter().chain(['…'].iter()).chain(&letters[back..]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fitted, text_width};
+
+    #[test]
+    fn texts_fit() {
+        assert_eq!(fitted("short", 100, 12), "short");
+        let cut = fitted("a name that is far too long for its place", 100, 12);
+        assert!(text_width(&cut, 12) <= 100 && cut.starts_with("a name") && cut.ends_with("place"), "{cut}");
+        assert_eq!(fitted("abc", 0, 12), "…");
+    }
 }

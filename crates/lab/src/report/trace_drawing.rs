@@ -1,15 +1,17 @@
 //! Draws dirty memory and pauses over time as SVG.
 
-use super::axes::{Area, Axes, DrawingError, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
+use super::axes::{
+    Area, Axes, DrawingError, Key, Mark, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, fitted, line, with_keys,
+};
 use crate::trace::{Levels, Trace};
 use plotters::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Width of the drawing in pixels; device panels are in two columns.
 const WIDTH: u32 = 1200;
-const OVERALL_HEIGHT: u32 = 320;
+const OVERALL_HEIGHT: u32 = 342;
 const DEVICE_HEIGHT: u32 = 220;
-const PAUSES_HEIGHT: u32 = 320;
+const PAUSES_HEIGHT: u32 = 342;
 const TITLE_HEIGHT: u32 = 36;
 /// Time slices of a line that a screen can show. A longer line keeps the first, least, greatest and
 /// last point of each.
@@ -59,7 +61,8 @@ fn panels(
 ) -> Result<(), DrawingError> {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
-    title.draw_text(&trace.about, &("sans-serif", 15).into_text_style(&title), (12, 10))?;
+    let about = fitted(&trace.about, WIDTH.cast_signed() - 24, 15);
+    title.draw_text(&about, &("sans-serif", 15).into_text_style(&title), (12, 10))?;
     let (overall, rest) = rest.split_vertically(OVERALL_HEIGHT);
     let (each, pauses) = rest.split_vertically(rows * DEVICE_HEIGHT);
     let end_s = trace.end().as_secs_f64().max(1e-3);
@@ -112,11 +115,13 @@ fn amounts(
 ) -> Result<(), DrawingError> {
     let most = lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(0.0, f64::max);
     let most = if most > 0.0 { most * 1.05 } else { 1.0 };
-    let mut chart = over_time(title, end_s, most, "MiB").draw(area)?;
-    for LevelLine { name, colour, points } in lines {
-        line(&mut chart, name, *colour, points)?;
+    let mut keys = Vec::new();
+    for line in lines.iter().filter(|_| named) {
+        keys.push(Key { name: line.name, colour: line.colour, mark: Mark::Line });
     }
-    if named { legend(&mut chart) } else { Ok(()) }
+    let area = with_keys(area, &keys)?;
+    let mut chart = over_time(title, end_s, most, "MiB").draw(&area)?;
+    lines.iter().try_for_each(|LevelLine { colour, points, .. }| line(&mut chart, *colour, points))
 }
 
 fn over_time<'a>(title: &'a str, end_s: f64, most: f64, y_unit: &'a str) -> Axes<'a> {
@@ -142,21 +147,21 @@ fn waits(area: &Area<'_>, trace: &Trace, end_s: f64) -> Result<(), DrawingError>
     };
     by_length.truncate(MOST_PAUSES);
     let most = by_length.first().map_or(1.0, |pause| pause.took.0 as f64 / 1e6 * 1.05).max(1e-3);
-    let mut chart = over_time(&title, end_s, most, "length, ms").draw(area)?;
     let mut causes: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for pause in by_length {
         let point = (pause.at.as_secs_f64(), pause.took.0 as f64 / 1e6);
         causes.entry(&pause.rule).or_default().push(point);
     }
-    if causes.is_empty() {
-        return Ok(());
+    let colour = |number: usize| CAUSES[number % CAUSES.len()];
+    let mut keys = Vec::new();
+    for (number, name) in causes.keys().enumerate() {
+        keys.push(Key { name, colour: colour(number), mark: Mark::Dot });
     }
-    for (number, (cause, points)) in causes.into_iter().enumerate() {
-        let colour = CAUSES[number % CAUSES.len()];
-        chart
-            .draw_series(points.into_iter().map(|point| Circle::new(point, 2, colour.filled())))?
-            .label(cause)
-            .legend(move |(x, y)| Circle::new((x + 8, y), 3, colour.filled()));
+    let area = with_keys(area, &keys)?;
+    let mut chart = over_time(&title, end_s, most, "length, ms").draw(&area)?;
+    for (number, points) in causes.into_values().enumerate() {
+        let colour = colour(number);
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 2, colour.filled())))?;
     }
-    legend(&mut chart)
+    Ok(())
 }

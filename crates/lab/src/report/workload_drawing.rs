@@ -1,6 +1,9 @@
 //! Draws a workload, with one colour per row.
 
-use super::axes::{Area, Axes, DrawingError, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, legend, line};
+use super::axes::{
+    Area, Axes, DrawingError, Key, Mark, NUMBER_WIDTH, NUMBERS_X, NUMBERS_Y, fitted, line, text_width,
+    with_keys,
+};
 use crate::experiment::Cell;
 use crate::run::{Latency, RunEvents, STEP};
 use plotters::prelude::*;
@@ -8,7 +11,10 @@ use std::collections::BTreeMap;
 
 const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 34;
-const PANEL_HEIGHT: u32 = 300;
+const PANEL_HEIGHT: u32 = 322;
+/// Most room for the names of rows left of bars, and the size of their text, in pixels.
+const ROWS_WIDTH: i32 = 240;
+const ROWS_TEXT: u32 = 12;
 /// Number of time slices over which the bytes of a rate are summed.
 const SPANS: u64 = 200;
 /// Causes of processor time with their own colour; the rest share one.
@@ -74,7 +80,11 @@ fn all(
 ) -> Result<(), DrawingError> {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
-    title.draw_text(workload, &("sans-serif", 16).into_text_style(&title), (12, 9))?;
+    title.draw_text(
+        &fitted(workload, WIDTH.cast_signed() - 24, 16),
+        &("sans-serif", 16).into_text_style(&title),
+        (12, 9),
+    )?;
     let areas = rest.split_evenly((rows, 2));
     for (panel, area) in panels.iter().zip(&areas) {
         lines(panel, area)?;
@@ -197,11 +207,13 @@ fn lines(panel: &Panel, area: &Area<'_>) -> Result<(), DrawingError> {
         y_labels: NUMBERS_Y,
         y_label_width: NUMBER_WIDTH,
     };
-    let mut chart = axes.draw(area)?;
-    for (row, colour, points) in &panel.lines {
-        line(&mut chart, row, COLOURS[*colour], points)?;
+    let mut keys = Vec::new();
+    for (name, colour, _) in &panel.lines {
+        keys.push(Key { name, colour: COLOURS[*colour], mark: Mark::Line });
     }
-    legend(&mut chart)
+    let area = with_keys(area, &keys)?;
+    let mut chart = axes.draw(&area)?;
+    panel.lines.iter().try_for_each(|(_, colour, points)| line(&mut chart, COLOURS[*colour], points))
 }
 
 /// Processor time by cause for each run, in per cent of one processor. The largest causes come
@@ -237,7 +249,9 @@ fn stacked(
 ) -> Result<(), DrawingError> {
     let total = |run: usize| causes.iter().map(|(_, shares)| shares[run]).sum::<f64>();
     let most = (0..runs.len()).map(total).fold(0.0, f64::max);
-    let rows: Vec<String> = runs.iter().map(|(cell, _)| cell.row.clone()).collect();
+    let rows: Vec<String> =
+        runs.iter().map(|(cell, _)| fitted(&cell.row, ROWS_WIDTH - 20, ROWS_TEXT)).collect();
+    let widest = rows.iter().map(|row| text_width(row, ROWS_TEXT)).max().unwrap_or(0);
     let count = rows.len();
     let label = |y: &f64| {
         // Rows are listed from the top, each label in the middle of its row.
@@ -247,17 +261,22 @@ fn stacked(
     };
     let axes = Axes {
         title: "processor time by cause",
-        x: 0.0..(most * 1.6).max(1e-9),
+        x: 0.0..(most * 1.05).max(1e-9),
         y: 0.0..count as f64,
         x_unit: "% of one processor",
         y_unit: "",
         x_labels: NUMBERS_X,
         y_labels: (2 * count + 1, Some(&label)),
-        y_label_width: 120,
+        y_label_width: (widest + 20).clamp(60, ROWS_WIDTH).cast_unsigned(),
     };
-    let mut chart = axes.draw(area)?;
+    let mut keys = Vec::new();
+    for (number, (name, _)) in causes.iter().enumerate() {
+        keys.push(Key { name, colour: COLOURS[number % COLOURS.len()], mark: Mark::Bar });
+    }
+    let area = with_keys(area, &keys)?;
+    let mut chart = axes.draw(&area)?;
     let mut from = vec![0.0; count];
-    for (number, (name, shares)) in causes.iter().enumerate() {
+    for (number, (_, shares)) in causes.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
         let bars: Vec<_> = shares
             .iter()
@@ -268,10 +287,7 @@ fn stacked(
                 Rectangle::new([(left, bottom), (from[run], bottom + 0.6)], colour.filled())
             })
             .collect();
-        chart
-            .draw_series(bars)?
-            .label(name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 12, y + 4)], colour.filled()));
+        chart.draw_series(bars)?;
     }
-    legend(&mut chart)
+    Ok(())
 }
