@@ -12,6 +12,7 @@ use extant_format::{Corrupt, FOREIGN_HEAD_BYTES, Foreign, Place, SUPERBLOCK_BYTE
 use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable, quote, read_superblock};
 use extant_rt::Rt;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,8 +22,19 @@ use std::sync::Arc;
 pub(crate) enum Access {
     /// Scattered reads, through the host's page cache.
     Metadata,
-    /// Mostly sequential, once: bypasses the host's page cache.
+    /// Mostly sequential, once: bypasses the host's page cache, unless the image is small.
     Contents,
+}
+
+/// An image with no more bytes than this in use on the host is read through the host's page cache,
+/// which often has it already, and in any case has room for it.
+const CACHED_BYTES: u64 = 256 << 20;
+
+impl Access {
+    fn is_direct(self, image: &Path) -> bool {
+        let is_small = |file: std::fs::Metadata| file.is_file() && file.blocks() <= CACHED_BYTES / 512;
+        self == Self::Contents && !image.metadata().is_ok_and(is_small)
+    }
 }
 
 pub(crate) struct Session {
@@ -51,7 +63,7 @@ impl Session {
 
     /// Opens an image, or the part of it that holds the volume, for reading.
     pub(crate) fn device(&self, place: &ImagePath, access: Access) -> Result<Arc<dyn Device>, Failure> {
-        let options = FileOptions { write: false, direct: access == Access::Contents };
+        let options = FileOptions { write: false, direct: access.is_direct(&place.image) };
         let failure = |error: std::io::Error| match place.misspelt(&error) {
             Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
             None => Failure::host(&place.image, error),

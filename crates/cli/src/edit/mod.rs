@@ -21,7 +21,7 @@ use crate::json::{self, Bytes};
 use crate::output::outln;
 use crate::owners::Owner;
 use crate::session::Session;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use extant::{
     Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode, Time,
     Volume,
@@ -103,14 +103,18 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
     // Report mistakes in the script before changing anything.
     let mut commands = Vec::new();
+    // Made once: that takes longer than a line's work.
+    let mut parser = ScriptLine::command();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("line {number}: {what}"));
         let words = script::words(line).map_err(|what| wrong(&what))?;
         if words.is_empty() {
             continue;
         }
-        let parsed = ScriptLine::try_parse_from(words).map_err(|error| wrong(&misread(&error)));
-        let ScriptLine { mut command } = parsed?;
+        let parsed = parser
+            .try_get_matches_from_mut(words)
+            .and_then(|mut found| ScriptLine::from_arg_matches_mut(&mut found));
+        let ScriptLine { mut command } = parsed.map_err(|error| wrong(&misread(&error)))?;
         command.check_in_batch().map_err(|what| wrong(&what))?;
         for target in command.targets_mut() {
             if !target.as_bytes().starts_with(b"/") {

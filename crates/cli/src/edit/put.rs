@@ -275,7 +275,9 @@ impl Put<'_> {
         let failed = |error| Failure::at(target, error);
         let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
         let chunk = &mut self.chunk;
-        chunk.resize(CHUNK_BYTES, 0);
+        // No more is cleared than a short file needs; one byte more finds its end.
+        let room = usize::try_from(metadata.len()).unwrap_or(CHUNK_BYTES).saturating_add(1).min(CHUNK_BYTES);
+        chunk.resize(room.max(chunk.len()), 0);
         // A file that has all its blocks has no holes. Preallocated blocks look like holes to a
         // seek, but not to swapon.
         let is_whole = metadata.blocks().saturating_mul(512) >= metadata.len();
@@ -286,7 +288,7 @@ impl Put<'_> {
             if data.is_empty() {
                 data = next_data(data.end).map_err(read)?;
             }
-            let wanted = CHUNK_BYTES.min(usize::try_from(data.end - data.start).unwrap_or(usize::MAX));
+            let wanted = chunk.len().min(usize::try_from(data.end - data.start).unwrap_or(usize::MAX));
             let n = match from.read_at(&mut chunk[..wanted], data.start) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

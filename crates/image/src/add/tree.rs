@@ -6,7 +6,6 @@ use crate::source::{Lost, Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
-use extant_format::Timestamp;
 use extant_format::{DeviceNumber, FileKind, InodeNumber, UintExt};
 use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetTime, Volume};
 use std::collections::{BTreeMap, BTreeSet};
@@ -254,11 +253,7 @@ impl<'a> Adder<'a> {
         if tree.node(id).kind == Kind::File {
             self.contents(&made, entry, path).await?;
         }
-        let settled = async {
-            self.attributes(&made, id).await?;
-            self.times(&made, id).await
-        };
-        settled.await.map_err(|error| self.failed(path, error))?;
+        self.settle(&made, id).await.map_err(|error| self.failed(path, error))?;
         if tree.node(id).names > 1 {
             self.linked.insert(id, made.clone());
         }
@@ -320,6 +315,27 @@ impl<'a> Adder<'a> {
         Ok(())
     }
 
+    /// Gives a new file the source's attributes and times: in one change of its inode, if it has no
+    /// extended attributes.
+    async fn settle(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
+        let tree = self.origin.tree;
+        let node = tree.node(id);
+        if !tree.xattrs(node.xattrs).is_empty() || !made.xattrs(&self.caller).await?.is_empty() {
+            self.attributes(made, id).await?;
+            return self.times(made, id).await;
+        }
+        let permissions = (node.kind != Kind::Symlink).then_some(node.mode);
+        let time = Some(SetTime::To(node.mtime));
+        let all = SetAttributes {
+            uid: Some(node.uid),
+            gid: Some(node.gid),
+            permissions,
+            accessed: time,
+            modified: time,
+        };
+        made.set_attributes(&self.caller, &all).await
+    }
+
     /// Sets the source's owner, extended attributes and mode, and removes other attributes.
     ///
     /// Changing the owner clears the set-ID bits and an access list changes the mode, so the mode
@@ -360,8 +376,7 @@ impl<'a> Adder<'a> {
 
     /// The access time is set to the modification time, as in built volumes.
     async fn times(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
-        let Timestamp { seconds, nanos } = self.origin.tree.node(id).mtime;
-        let time = Some(SetTime::To(extant_format::Timestamp { seconds, nanos }));
+        let time = Some(SetTime::To(self.origin.tree.node(id).mtime));
         let times = SetAttributes { accessed: time, modified: time, ..Default::default() };
         made.set_attributes(&self.caller, &times).await
     }
