@@ -156,17 +156,29 @@ pub(crate) struct InfoArgs {
 }
 
 /// List directories
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct LsArgs {
     /// Files and directories to list
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<ImagePath>,
+    #[command(flatten)]
+    pub(crate) flags: LsFlags,
+    /// Print JSON: one array of all entries
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// What of a directory is listed, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LsFlags {
     /// Show mode, links, owner, size and time of change; owners are numbers, so -n is the same
-    #[arg(short, long, short_alias = 'n', alias = "numeric-uid-gid")]
+    #[arg(short, long, short_alias = 'n', alias = "numeric-uid-gid", overrides_with = "long")]
     pub(crate) long: bool,
     /// Show names that begin with a dot as well
-    #[arg(short, long)]
+    #[arg(short, long, short_alias = 'A', alias = "almost-all", overrides_with = "all")]
     pub(crate) all: bool,
     /// List sub-directories as well, by path
     #[arg(short = 'R', long)]
@@ -181,11 +193,14 @@ pub(crate) struct LsArgs {
     #[arg(short = 'h', long)]
     pub(crate) human_readable: bool,
     /// Sort each directory by time of change, latest first
-    #[arg(short = 't', conflicts_with_all = ["by_size", "recursive"])]
+    #[arg(short = 't', conflicts_with = "recursive", overrides_with = "by_size")]
     pub(crate) by_time: bool,
     /// Sort each directory by size, largest first
-    #[arg(short = 'S', conflicts_with = "recursive")]
+    #[arg(short = 'S', conflicts_with = "recursive", overrides_with = "by_time")]
     pub(crate) by_size: bool,
+    /// Sort in the opposite order
+    #[arg(short, long, conflicts_with = "recursive")]
+    pub(crate) reverse: bool,
     /// One name a line, as always
     #[arg(short = '1')]
     pub(crate) one_a_line: bool,
@@ -195,11 +210,6 @@ pub(crate) struct LsArgs {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     pub(crate) help: Option<bool>,
-    /// Print JSON: one array of all entries
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) open: ImageArgs,
 }
 
 /// Print the paths of files that match, one a line
@@ -356,28 +366,33 @@ pub(crate) enum DebugWhat {
     },
     /// An inode
     Inode {
-        /// Its number
-        number: u32,
+        /// Its number, also as <12>, or its path, which begins with a slash
+        #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
+        inode: InodeAt,
     },
     /// An inode's extent tree, or the runs of its block map
     Map {
-        /// The inode's number
-        number: u32,
+        /// Its number, also as <12>, or its path, which begins with a slash
+        #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
+        inode: InodeAt,
     },
     /// The entries of a directory, deleted ones included
     Directory {
-        /// The directory's inode number
-        number: u32,
+        /// Its number, also as <12>, or its path, which begins with a slash
+        #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
+        inode: InodeAt,
     },
     /// The hash tree of a directory
     Htree {
-        /// The directory's inode number
-        number: u32,
+        /// Its number, also as <12>, or its path, which begins with a slash
+        #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
+        inode: InodeAt,
     },
     /// An inode's extended attributes, where they are stored
     Xattrs {
-        /// The inode's number
-        number: u32,
+        /// Its number, also as <12>, or its path, which begins with a slash
+        #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
+        inode: InodeAt,
     },
     /// The journal's superblock and log
     Journal,
@@ -386,6 +401,24 @@ pub(crate) enum DebugWhat {
         /// Counted from 0
         number: u64,
     },
+}
+
+/// An inode, as users name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InodeAt {
+    Number(u32),
+    Path(Vec<u8>),
+}
+
+impl InodeAt {
+    fn parse(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text);
+        match digits.parse() {
+            Ok(number) => Ok(Self::Number(number)),
+            Err(_) if text.starts_with('/') => Ok(Self::Path(text.as_bytes().to_vec())),
+            Err(_) => Err("it is a number, as in 12 or <12>, or a path from the image's root".into()),
+        }
+    }
 }
 
 /// Copy files and directories out of an image, with their attributes
@@ -402,6 +435,10 @@ pub(crate) struct CpArgs {
     /// Destination: a directory to copy into, or (for one file) a new name
     #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
     pub(crate) to: PathBuf,
+    /// Copy directories with everything in them, as always; -R, -a, -p and -d mean no more
+    #[arg(short, long, short_aliases = ['R', 'a', 'p', 'd'], aliases = ["archive", "preserve"],
+        overrides_with = "recursive")]
+    pub(crate) recursive: bool,
     /// Print JSON: counts, and all that was lost
     #[arg(long)]
     pub(crate) json: bool,
@@ -415,8 +452,8 @@ pub(crate) struct CpArgs {
 /// and bsdtar read it. The same volume gives the same archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Files and directories to export; paths in the archive are relative to a single one, and those
-    /// of the image if there are several
+    /// Files and directories to export; paths in the archive are relative to a single one, and
+    /// those of the image if there are several
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<ImagePath>,
     /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard
@@ -528,8 +565,8 @@ impl SelectionArgs {
 /// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended
 /// attributes and access lists, device numbers, targets of symbolic links, names that are links of
 /// one file, sizes, and contents with the first byte that differs. A directory of the host may
-/// stand for one of the two; files of the host have no flags and projects to compare. A path that
-/// is no directory of the host is an image.
+/// stand for one of the two, and a file of the host if the other is a path in an image. Files of
+/// the host have no flags and projects to compare. Any other path is that of an image.
 ///
 /// With --volume two volumes are compared as a whole, too; two that have the same files and
 /// settings still differ in UUID, times and free space, which --all-volume adds. Where things lie
@@ -540,7 +577,7 @@ impl SelectionArgs {
     not be compared\n  3  a volume is damaged\n  4  a volume uses a feature that is not supported"
 )]
 pub(crate) struct DiffArgs {
-    /// One volume, a file or directory of it, or a directory of the host
+    /// One volume, a file or directory of it, or a file or directory of the host
     #[arg(value_name = "A", value_hint = ValueHint::AnyPath)]
     pub(crate) a: OsString,
     /// The other
@@ -575,9 +612,9 @@ pub(crate) struct DiffArgs {
 ///
 /// The sources are laid over each other in order. The image appears under its name once it is
 /// complete and durable. The same sources and the same SOURCE_DATE_EPOCH, the latest time on the
-/// volume, give the same bytes. An older image of that name is replaced, and left out of a source; a
-/// file that holds something else is refused without --force. Attributes that ext cannot store and
-/// times that it cannot represent are reported.
+/// volume, give the same bytes. An older image of that name is replaced, and left out of a source;
+/// a file that holds something else is refused without --force. Attributes that ext cannot store
+/// and times that it cannot represent are reported.
 ///
 /// With --into the sources are laid over what a volume holds, through its journal: directories are
 /// merged, also with those that symbolic links lead to (but not those of layers), and everything
@@ -589,7 +626,8 @@ pub(crate) struct BuildArgs {
     /// (mtree); - is a tar on standard input
     ///
     /// A manifest begins with #mtree, as bsdtar writes it. It sets owners, modes and times of files
-    /// of the sources before it, and makes links, devices and directories, and files with contents=.
+    /// of the sources before it, and makes links, devices and directories, and files with
+    /// contents=.
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
     /// The image to write: a file, not standard output, for it is not written in order; or a disk
@@ -607,7 +645,7 @@ pub(crate) struct BuildArgs {
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N%
     /// more), +64M (room for so many bytes of new files), or a size such as 2G [default: exact;
     /// what is written in place is filled]
-    #[arg(long, value_parser = values::size_policy)]
+    #[arg(short, long, value_parser = values::size_policy)]
     pub(crate) size: Option<SizePolicy>,
     /// Make root the owner of every file, and the root that capabilities are for
     #[arg(long, conflicts_with = "owner_map")]
@@ -789,14 +827,15 @@ pub(crate) struct ShrinkArgs {
 
 /// Look at a volume, and change it, at a prompt
 ///
-/// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp),
-/// df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy;
-/// help explains each. Paths begin at the working directory. `| COMMAND` gives the output of a line
-/// to a command of the host, `> FILE` and `>> FILE` write it into a file of the host. The tab key
-/// completes commands and paths, the arrow keys find earlier lines, also those of earlier sessions:
-/// the newest 1,000 are in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable
-/// by their user only. A line that begins with a space is not kept, and a place that cannot be
-/// written costs the history only. Each change is durable when the next prompt appears.
+/// Commands are those of this program without the image: ls, cd, pwd, cat, head, stat, tree, get
+/// (or cp), df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate
+/// and copy; help explains each. Paths begin at the working directory. `| COMMAND` gives the output
+/// of a line to a command of the host, `> FILE` and `>> FILE` write it into a file of the host. The
+/// tab key completes commands and paths, the arrow keys find earlier lines, also those of earlier
+/// sessions: the newest 1,000 are in $XDG_STATE_HOME/extant/history
+/// (~/.local/state/extant/history), readable by their user only. A line that begins with a space is
+/// not kept, and a place that cannot be written costs the history only. Each change is durable when
+/// the next prompt appears.
 ///
 /// Where standard input is no terminal, its lines are the commands, the first that fails ends the
 /// shell with its exit code, and the changes are one batch.

@@ -20,6 +20,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure> {
+    if let Some(source) = args.sources.iter().find(|source| is_remote(source)) {
+        return Err(Failure::Usage(format!(
+            "{}: extant fetches nothing; `skopeo copy docker://NAME oci:DIRECTORY` or `docker save NAME -o X.tar` makes a \
+             source of an image, and `curl URL | extant build - -o IMAGE` builds from an archive",
+            quote(source.as_os_str().as_encoded_bytes())
+        )));
+    }
     let sources: Vec<Source> = args.sources.iter().cloned().map(Source::Guess).collect();
     let ownership = match args.all_root {
         true => Ownership::AllRoot,
@@ -60,6 +67,13 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         error => target::failure(error, is_in_place),
     })?;
     tell(session, output, &report, args.json)
+}
+
+/// Whether a source that does not exist is the address of something to fetch.
+fn is_remote(source: &Path) -> bool {
+    let text = source.to_string_lossy();
+    let has_tag = text.rsplit_once(':').is_some_and(|(name, tag)| !name.is_empty() && !tag.contains('/'));
+    !source.exists() && (text.contains("://") || has_tag)
 }
 
 /// What the options change in the sources.

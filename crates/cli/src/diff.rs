@@ -7,7 +7,7 @@ use crate::json::{self, Bytes, Time, hex, kind_name};
 use crate::output::outln;
 use crate::progress::Progress;
 use crate::session::{Access, Session, used_bytes};
-use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags};
+use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, SUPERBLOCK_MAGIC};
 use extant_fs::{Follow, Volume, quote};
 use extant_image::diff::{
     Difference, Fields, Options, Report, Side, TimeOf, Times, Tree, Unreadable, Value as VolumeValue,
@@ -15,8 +15,10 @@ use extant_image::diff::{
 };
 use serde::Serialize;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of an attribute value to print.
@@ -42,10 +44,28 @@ enum Opened {
     Host(PathBuf),
 }
 
+/// Whether an argument names a path in an image.
+fn names_path(arg: &OsStr) -> bool {
+    arg.as_bytes().windows(2).any(|pair| pair == b":/")
+}
+
+/// Whether a file of the host is no ext volume, so that it can only stand for itself.
+fn is_plain(path: &Path) -> bool {
+    let mut magic = [0; 2];
+    let at = 1024 + 0x38;
+    path.is_file()
+        && File::open(path).is_ok_and(|file| {
+            file.read_exact_at(&mut magic, at).is_err() || magic != SUPERBLOCK_MAGIC.to_le_bytes()
+        })
+}
+
 impl Place {
-    fn parse(arg: &OsStr) -> Self {
-        let names_path = arg.as_bytes().windows(2).any(|pair| pair == b":/");
-        match !names_path && Path::new(arg).is_dir() {
+    /// `other` is what it is compared with: if that is a path in an image, a file of the host
+    /// stands for itself.
+    fn parse(arg: &OsStr, other: &OsStr) -> Self {
+        let path = Path::new(arg);
+        let is_host = path.is_dir() || names_path(other) && is_plain(path);
+        match !names_path(arg) && is_host {
             true => Self::Host(arg.into()),
             false => Self::Image(ImagePath::parse(arg.to_owned())),
         }
@@ -98,7 +118,7 @@ impl Opened {
 }
 
 fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
-    let places = [Place::parse(&args.a), Place::parse(&args.b)];
+    let places = [Place::parse(&args.a, &args.b), Place::parse(&args.b, &args.a)];
     if let [Place::Host(_), Place::Host(_)] = places {
         return Err(Failure::Usage("two directories of the host: one of the two must be an image".into()));
     }

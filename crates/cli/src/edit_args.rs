@@ -150,7 +150,7 @@ pub(crate) struct ScriptLine {
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Copy directories with everything in them
-    #[arg(short, long)]
+    #[arg(short, long, short_aliases = ['R', 'a'], alias = "archive")]
     pub(crate) recursive: bool,
     /// Everything belongs to root
     #[arg(long)]
@@ -246,7 +246,7 @@ pub(crate) struct TouchArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Remove directories with everything in them
-    #[arg(short, long)]
+    #[arg(short, long, short_alias = 'R')]
     pub(crate) recursive: bool,
     /// Be content where there is no such file
     #[arg(short = 'f')]

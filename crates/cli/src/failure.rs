@@ -68,8 +68,8 @@ pub(crate) enum Failure {
     Stdout(io::Error),
     #[error("{path}: {error}")]
     Host { path: String, error: io::Error },
-    /// No such image, but one exists whose name ends before a colon.
-    #[error("{place}: no such file; a path in an image begins with a slash: {meant}")]
+    /// No such image, but one exists whose name ends before a colon or a slash.
+    #[error("{place}: no such file; a path in an image is written with a colon and a slash: {meant}")]
     Misspelt { place: String, meant: String },
     /// The image's name contains the separator of image and path, and was split there.
     #[error("{image}: there is no such image; the image {whole} is named {whole}:/")]

@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Commands that people know from elsewhere, and what there is.
-const ELSEWHERE: [(&[&str], &str); 8] = [
+const ELSEWHERE: [(&[&str], &str); 14] = [
     (
-        &["fsck", "e2fsck", "repair", "verify"],
+        &["fsck", "e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "repair", "verify"],
         "`extant check` finds what is wrong with a volume, and with --repair puts it right. `extant recover` replays \
          a journal.",
     ),
@@ -30,16 +30,25 @@ const ELSEWHERE: [(&[&str], &str); 8] = [
         &["create", "new", "pack", "make"],
         "`extant build` makes a volume of files, `extant mkfs` an empty one.",
     ),
-    (&["mke2fs", "format", "mkfs.ext4"], "`extant mkfs` makes an empty volume."),
+    (&["mke2fs", "format", "mkfs.ext2", "mkfs.ext3", "mkfs.ext4"], "`extant mkfs` makes an empty volume."),
     (
         &["import", "add", "write"],
         "`extant put` copies files into a volume, `extant build --into` archives and images.",
     ),
     (
-        &["dumpe2fs", "show", "tune2fs"],
+        &["dumpe2fs", "show", "tune2fs", "label", "e2label", "tune"],
         "`extant info` shows a volume's settings. Extant cannot change them: use tune2fs.",
     ),
     (&["debugfs"], "`extant debug` prints structures, `extant shell` looks at files at a prompt."),
+    (&["chroot", "run", "enter"], "`extant exec IMAGE --root -- COMMAND` runs a command of the volume."),
+    (&["readlink", "test", "exists", "file"], "`extant stat IMAGE:/PATH` tells what a path is, or fails."),
+    (
+        &["grep", "tail", "less", "more", "wc", "sort", "md5sum", "sha256sum", "hexdump", "strings"],
+        "`extant cat IMAGE:/PATH | COMMAND` gives a file to a command of the host.",
+    ),
+    (&["cmp", "compare"], "`extant diff A B` compares volumes, and files of volumes."),
+    (&["version"], "`extant --version` prints it."),
+    (&["partitions", "fdisk", "parted", "lsblk"], "`extant info DISK` lists partitions."),
 ];
 
 /// The command line under a name by which another program looks for this one, as one of ours:
@@ -99,14 +108,36 @@ fn as_umount(words: &[OsString]) -> Vec<OsString> {
     ours
 }
 
+/// Options of find(1), which have one dash, as ours, which have two.
+fn as_find(words: &mut Vec<OsString>) {
+    let Some(at) = words.iter().skip(1).position(|word| !word.as_bytes().starts_with(b"-")) else { return };
+    if words[at + 1] != "find" {
+        return;
+    }
+    // It prints in any case.
+    words.retain(|word| word != "-print");
+    for word in &mut words[at + 2..] {
+        let ours = match word.as_bytes() {
+            b"-name" => "--name",
+            b"-type" => "--type",
+            b"-maxdepth" | b"--maxdepth" => "--max-depth",
+            b"-print0" => "--print0",
+            b"--" => break,
+            _ => continue,
+        };
+        *word = ours.into();
+    }
+}
+
 /// Whether a command line is that of a check, whose exit codes are those of fsck(8).
 pub(crate) fn is_check(words: &[OsString]) -> bool {
     words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-")).is_some_and(|word| word == "check")
 }
 
-/// Parses the command line. `debug WHAT [NUMBER] IMAGE` is understood like `debug IMAGE WHAT
-/// [NUMBER]`.
-pub(crate) fn parse(words: Vec<OsString>) -> Result<Args, clap::Error> {
+/// Parses the command line. `find` takes the options of find(1) as well, and `debug WHAT [NUMBER]
+/// IMAGE` is understood like `debug IMAGE WHAT [NUMBER]`.
+pub(crate) fn parse(mut words: Vec<OsString>) -> Result<Args, clap::Error> {
+    as_find(&mut words);
     let told = match Args::try_parse_from(&words) {
         Ok(args) => return Ok(args),
         Err(told) => told,
@@ -129,13 +160,54 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Args, clap::Error> {
     Err(told)
 }
 
-/// What there is instead of an unknown command.
-pub(crate) fn for_unknown_command(told: &clap::Error) -> Option<&'static str> {
+/// What there is instead of an unknown command, or of an option that other tools have.
+pub(crate) fn instead(told: &clap::Error, words: &[OsString]) -> Option<&'static str> {
+    let command = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"));
+    let is_command = |name: &str| command.is_some_and(|word| word == name);
+    if told.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(word)) = told.get(ContextKind::InvalidArg)
+    {
+        let makes = is_command("build") || is_command("mkfs");
+        return match word.as_str() {
+            "-d" if makes => Some("`extant build DIRECTORY -o IMAGE` makes a volume of a directory."),
+            "-E" if makes => Some("There are options of their own: --discard, --hash-seed and --all-root."),
+            _ => None,
+        };
+    }
+    if told.kind() == ErrorKind::MissingRequiredArgument {
+        return match () {
+            () if is_command("build") => {
+                Some("`extant build DIRECTORY -o IMAGE` makes a volume of a directory.")
+            }
+            () if is_command("export") => Some("`extant export IMAGE -o X.tar` writes an archive."),
+            () => None,
+        };
+    }
     if told.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
     let Some(ContextValue::String(word)) = told.get(ContextKind::InvalidSubcommand) else { return None };
     ELSEWHERE.iter().find(|(words, _)| words.contains(&word.as_str())).map(|(_, hint)| *hint)
+}
+
+/// Refuses to put something of an image anywhere, and names the command for it.
+pub(crate) fn put_wrong_way(paths: &[OsString]) -> Result<(), Failure> {
+    let [source, .., target] = paths else { return Ok(()) };
+    let of_image = |path: &OsString| {
+        let is_written_so = path.as_bytes().windows(2).any(|pair| pair == b":/");
+        Some(ImagePath::parse(path.clone())).filter(|place| is_written_so && place.image.is_file())
+    };
+    let Some(from) = of_image(source).filter(|_| !Path::new(source).exists()) else { return Ok(()) };
+    let to = quote(target.as_bytes());
+    Err(Failure::Usage(match of_image(target) {
+        None => format!("put copies into an image; out of one: extant cp {} {to}", from.quoted()),
+        Some(into) if into.image == from.image => {
+            format!("put copies from the host; within an image: extant copy {} {to}", from.quoted())
+        }
+        Some(_) => {
+            format!("put copies from the host; copy {} to a directory first, then put that", from.quoted())
+        }
+    }))
 }
 
 /// Refuses a copy into an image, and names the command for it.

@@ -66,12 +66,19 @@ impl ImagePath {
         quote(self.image.as_os_str().as_bytes())
     }
 
-    /// The place that was probably meant if there is no such image: `IMAGE:path` lacks a slash.
+    /// The place that was probably meant if there is no such image: `IMAGE:path` lacks a slash, and
+    /// `IMAGE/path` a colon.
     pub(crate) fn misspelt(&self, error: &std::io::Error) -> Option<String> {
+        let bytes = self.image.as_os_str().as_bytes();
+        // IMAGE/path, as of a directory.
+        if error.kind() == std::io::ErrorKind::NotADirectory {
+            let file = |at: &usize| Path::new(OsStr::from_bytes(&bytes[..*at])).is_file();
+            let at = (1..bytes.len()).filter(|at| bytes[*at] == b'/').find(file)?;
+            return Some(format!("{}:{}", quote(&bytes[..at]), quote(&bytes[at..])));
+        }
         if error.kind() != std::io::ErrorKind::NotFound {
             return None;
         }
-        let bytes = self.image.as_os_str().as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':').map(|(at, _)| at);
         let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
         let at = colons.into_iter().rev().find(|&at| at > 0 && image(at).exists() && !image(at).is_dir())?;

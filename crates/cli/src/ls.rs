@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::io::IsTerminal;
 
 pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
-    let mut listing = Listing { args, first: true, has_colour: has_colour(&args.color) };
+    let mut listing = Listing { args, first: true, has_colour: has_colour(&args.flags.color) };
     if args.json {
         session.out.write(b"[")?;
     }
@@ -28,7 +28,7 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
                 continue;
             }
         };
-        let headed = places.len() > 1 && !args.json && !args.directory;
+        let headed = places.len() > 1 && !args.json && !args.flags.directory;
         if headed {
             outln!(session.out, "{}{}:", if n > 0 { "\n" } else { "" }, place.quoted())?;
         }
@@ -97,18 +97,19 @@ impl Listing<'_> {
         volume: &Volume,
     ) -> Result<(), Failure> {
         let at = |error| Failure::at(place, error);
-        let follow = if self.args.directory || self.args.long { Follow::No } else { Follow::Yes };
+        let follow = if self.args.flags.directory || self.args.flags.long { Follow::No } else { Follow::Yes };
         let top = place.resolve(volume, follow).await.map_err(at)?;
-        let is_sorted = self.args.by_time || self.args.by_size;
-        let wants_inodes = self.args.long || self.args.json || is_sorted;
+        let has_rank = self.args.flags.by_time || self.args.flags.by_size;
+        let is_sorted = has_rank || self.args.flags.reverse;
+        let wants_inodes = self.args.flags.long || self.args.json || has_rank;
         let mut sorted = Vec::new();
-        if self.args.directory || top.kind() != Some(FileKind::Directory) {
+        if self.args.flags.directory || top.kind() != Some(FileKind::Directory) {
             let target = self.target(session, place, volume, &top).await;
             let item =
                 Item { path: &place.path, number: top.number, kind: top.kind(), inode: Some(&top), target };
             return self.print(&mut session.out, volume, &item);
         }
-        let depth = (!self.args.recursive).then_some(1);
+        let depth = (!self.args.flags.recursive).then_some(1);
         let mut walk = volume
             .walk(&top, WalkOptions { inodes: wants_inodes, depth, ..Default::default() })
             .await
@@ -121,7 +122,7 @@ impl Listing<'_> {
                     continue;
                 }
             };
-            if !self.args.all && walk.path().split(|&b| b == b'/').any(|name| name.starts_with(b".")) {
+            if !self.args.flags.all && walk.path().split(|&b| b == b'/').any(|name| name.starts_with(b".")) {
                 continue;
             }
             let target = match &entry.inode {
@@ -146,11 +147,14 @@ impl Listing<'_> {
         }
         // Names come in order, and those of equal rank stay in it.
         sorted.sort_by_cached_key(|(_, entry, _)| {
-            entry.inode.as_ref().map(|inode| match self.args.by_size {
+            entry.inode.as_ref().filter(|_| has_rank).map(|inode| match self.args.flags.by_size {
                 true => (Reverse(i128::from(inode.size())), 0),
                 false => (Reverse(inode.modified().seconds.into()), u32::MAX - inode.modified().nanos),
             })
         });
+        if self.args.flags.reverse {
+            sorted.reverse();
+        }
         for (path, WalkEntry { number, kind, inode, .. }, target) in sorted {
             let item = Item { path: &path, number, kind, inode: inode.as_ref(), target };
             self.print(&mut session.out, volume, &item)?;
@@ -166,7 +170,7 @@ impl Listing<'_> {
         volume: &Volume,
         inode: &Inode,
     ) -> Option<Vec<u8>> {
-        if inode.kind() != Some(FileKind::Symlink) || !(self.args.long || self.args.json) {
+        if inode.kind() != Some(FileKind::Symlink) || !(self.args.flags.long || self.args.json) {
             return None;
         }
         match volume.read_link(inode).await {
@@ -183,16 +187,16 @@ impl Listing<'_> {
             out.write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })?;
             return json::print_compact(out, &JsonItem::new(volume, item));
         }
-        let number = if self.args.inode { format!("{:>7} ", item.number.0) } else { String::new() };
+        let number = if self.args.flags.inode { format!("{:>7} ", item.number.0) } else { String::new() };
         let path = match colour(item).filter(|_| self.has_colour) {
             Some(colour) => format!("\x1b[{colour}m{}\x1b[0m", quote(item.path)),
             None => quote(item.path),
         };
-        match item.inode.filter(|_| self.args.long) {
+        match item.inode.filter(|_| self.args.flags.long) {
             None => outln!(out, "{number}{path}"),
             Some(inode) => {
                 let arrow = item.target.as_ref().map(|t| format!(" -> {}", quote(t))).unwrap_or_default();
-                outln!(out, "{number}{} {path}{arrow}", long_line(inode, self.args.human_readable))
+                outln!(out, "{number}{} {path}{arrow}", long_line(inode, self.args.flags.human_readable))
             }
         }
     }

@@ -62,15 +62,16 @@ use args::{Args, Command};
 use failure::{Exit, Failure};
 use session::Session;
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words = hints::as_extant(std::env::args_os().collect());
     let usage = if hints::is_check(&words) { Exit::CheckUsage } else { Exit::Usage };
-    let Args { quiet, place, mut command } = match hints::parse(words) {
+    let Args { quiet, place, mut command } = match hints::parse(words.clone()) {
         Ok(args) => args,
-        Err(told) => return tell(&told, usage),
+        Err(told) => return tell(&told, &words, usage),
     };
     let mut session = Session::new(quiet);
     match place::part(&place, &command) {
@@ -129,9 +130,9 @@ fn main() -> ExitCode {
 }
 
 /// Prints help or a usage error, and returns the exit code.
-fn tell(told: &clap::Error, usage: Exit) -> ExitCode {
+fn tell(told: &clap::Error, words: &[OsString], usage: Exit) -> ExitCode {
     if told.use_stderr() {
-        let hint = hints::for_unknown_command(told);
+        let hint = hints::instead(told, words);
         let text = told.render().to_string() + &hint.map(|hint| format!("\n{hint}\n")).unwrap_or_default();
         // If standard error is closed, that is the user's choice.
         let _ = match extant_fs::printable(&text) {

@@ -16,6 +16,7 @@ mod script;
 
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, ScriptLine, TrimArgs};
 use crate::failure::Failure;
+use crate::hints;
 use crate::image_path::ImagePath;
 use crate::json::{self, Bytes};
 use crate::output::outln;
@@ -47,6 +48,9 @@ pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<()
     {
         return attributes::list(session, &args.paths);
     }
+    if let EditCommand::Put(args) = command {
+        hints::put_wrong_way(&args.paths)?;
+    }
     let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
     let mut counts = Counts::default();
     batch(session, &image, command.lock(), |session, volume| {
@@ -77,7 +81,8 @@ fn one_image<'a>(targets: impl Iterator<Item = &'a OsString>) -> Result<PathBuf,
     for target in targets {
         if !target.as_bytes().windows(2).any(|pair| pair == b":/") {
             let word = quote(target.as_bytes());
-            return Err(Failure::Usage(format!("{word}: a path in an image is written IMAGE:/PATH")));
+            let example = if Path::new(target).is_file() { &format!("{word}:/") } else { "IMAGE:/PATH" };
+            return Err(Failure::Usage(format!("{word}: a path in an image is written {example}")));
         }
         let place = ImagePath::parse(target.clone());
         Failure::of_split(&place)?;

@@ -1,9 +1,9 @@
 //! Arguments of `extant shell`, and of the commands at its prompt.
 
+use crate::args::LsFlags;
 use crate::edit_args::EditCommand;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 /// A line at the prompt.
 #[derive(Debug, Parser)]
@@ -16,19 +16,10 @@ pub(super) struct ShellLine {
 #[derive(Debug, Subcommand)]
 pub(super) enum ShellCommand {
     /// List directories
+    #[command(disable_help_flag = true)]
     Ls {
-        /// Show mode, links, owner, size and time of change
-        #[arg(short, long)]
-        long: bool,
-        /// Show names that begin with a dot as well
-        #[arg(short, long)]
-        all: bool,
-        /// List sub-directories as well, by path
-        #[arg(short = 'R', long)]
-        recursive: bool,
-        /// List a directory itself, not its contents
-        #[arg(short, long)]
-        directory: bool,
+        #[command(flatten)]
+        flags: LsFlags,
         /// Files and directories; the working directory by default
         #[arg(value_name = "PATH")]
         paths: Vec<OsString>,
@@ -60,13 +51,25 @@ pub(super) enum ShellCommand {
         /// Where to begin; the working directory by default
         path: Option<OsString>,
     },
-    /// Copy a file or directory out of the image, with its attributes
+    /// Copy files and directories out of the image, with their attributes
+    #[command(visible_alias = "cp")]
     Get {
-        /// File or directory to copy
-        path: OsString,
-        /// Destination on the host: a directory to copy into, or a new name
-        #[arg(default_value = ".", value_name = "HOST")]
-        to: PathBuf,
+        /// Files and directories to copy, and then the destination on the host: a directory to copy
+        /// into, or (for one file) a new name. A single path goes into the host's working directory
+        #[arg(required = true, value_names = ["PATH", "HOST"])]
+        paths: Vec<OsString>,
+        /// Copy directories with everything in them, as always
+        #[arg(short, long, short_aliases = ['R', 'a', 'p'], overrides_with = "recursive")]
+        recursive: bool,
+    },
+    /// Print the beginning of files
+    Head {
+        /// Files to print
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<OsString>,
+        /// Print this many lines
+        #[arg(short = 'n', long, value_name = "COUNT", default_value = "10")]
+        lines: u64,
     },
     /// Show the bytes and inodes that are free
     Df,

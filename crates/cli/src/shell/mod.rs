@@ -8,14 +8,14 @@ mod history;
 mod prompt;
 mod redirect;
 
-use crate::args::{CatArgs, CpArgs, ImageArgs, LsArgs, ShellArgs, StatArgs, TreeArgs};
+use crate::args::{CatArgs, CpArgs, HeadArgs, ImageArgs, LsArgs, ShellArgs, StatArgs, TreeArgs};
 use crate::edit::{self, Edit, words};
 use crate::edit_args::EditCommand;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use crate::output::outln;
 use crate::session::{Access, Session};
-use crate::{cat, cp, ls, stat, tree};
+use crate::{cat, cp, head, ls, stat, tree};
 use arguments::{ShellCommand, ShellLine};
 use clap::Parser;
 use extant::{Error, Volume};
@@ -169,11 +169,13 @@ impl<'a> Shell<'a> {
         let open = ImageArgs::default();
         let json = false;
         match command {
-            ShellCommand::Ls { long, all, recursive, directory, paths } => {
+            ShellCommand::Ls { flags, paths } => {
                 let places = self.places(&paths);
-                let args =
-                    LsArgs { places, long, all, recursive, directory, json, open, ..LsArgs::default() };
-                ls::run(self.session, &args)
+                ls::run(self.session, &LsArgs { places, flags, json, open })
+            }
+            ShellCommand::Head { paths, lines } => {
+                let places = self.places(&paths);
+                head::run(self.session, &HeadArgs { places, lines, bytes: None, open })
             }
             ShellCommand::Cat { paths } => {
                 cat::run(self.session, &CatArgs { places: self.places(&paths), open })
@@ -186,9 +188,11 @@ impl<'a> Shell<'a> {
                 let place = self.place(path.as_deref().unwrap_or(OsStr::new(".")));
                 tree::run(self.session, &TreeArgs { place, depth, json, open })
             }
-            ShellCommand::Get { path, to } => {
-                let places = vec![self.place(&path)];
-                cp::run(self.session, &CpArgs { places, to, json, open })
+            ShellCommand::Get { mut paths, recursive } => {
+                let to = if paths.len() > 1 { paths.pop() } else { None };
+                let to = to.unwrap_or_else(|| ".".into()).into();
+                let places = self.places(&paths);
+                cp::run(self.session, &CpArgs { places, to, recursive, json, open })
             }
             ShellCommand::Cd { path } => self.change_directory(path.as_deref().unwrap_or(OsStr::new("/"))),
             ShellCommand::Pwd => outln!(self.session.out, "{}", quote(&self.directory)),

@@ -100,7 +100,7 @@ impl Completer for Names {
         let (dir, prefix) = text.split_at(text.rfind('/').map_or(0, |slash| slash + 1));
         let mut names = self.of_volume(dir);
         // The other end of a copy is on the host.
-        if matches!(command.as_str(), "put" | "get") {
+        if matches!(command.as_str(), "put" | "get" | "cp") {
             names.extend(of_host(dir));
         }
         names.retain(|(name, _)| name.starts_with(prefix.as_bytes()));

@@ -49,6 +49,21 @@ fn equal_volumes_and_their_source_do_not_differ() {
 }
 
 #[test]
+fn a_file_of_the_host_stands_for_itself_beside_one_of_an_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path());
+    let image = build(dir.path(), &source);
+    let (small, host) = (place(&image, "/dir/small"), source.join("dir/small"));
+    let host = host.to_str().unwrap();
+    assert_eq!(diff(&small, host, &[]).clean_text(), "");
+    assert_eq!(diff(host, &small, &[]).clean_text(), "");
+    fs::write(host, b"smell\n").unwrap();
+    let ran = diff(&small, host, &["--ignore-times"]);
+    let told = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.code == Some(1) && told.contains("byte 2"), "{told}{}", ran.stderr);
+}
+
+#[test]
 fn volumes_are_compared_as_a_whole_where_that_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     if !have("mke2fs") || !have("tune2fs") {

@@ -98,6 +98,22 @@ fn a_volume_is_looked_at_from_a_working_directory() {
 }
 
 #[test]
+fn the_shell_knows_the_options_of_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let lines =
+        format!("cd etc\nls -1r\nls -lh motd\nhead -n 1 motd\ncp -r motd 'init d' {}\n", out.display());
+    let ran = shell(&image, &[], &lines);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let told = told(&ran);
+    assert!(told.starts_with("motd\ninit d\n-rw-") && told.ends_with("motd\nhello\n"), "{told}");
+    assert_eq!(fs::read(out.join("motd")).unwrap(), b"hello\n");
+    assert!(out.join("init d").is_dir());
+}
+
+#[test]
 fn output_goes_into_commands_and_files_of_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path()) else { return };

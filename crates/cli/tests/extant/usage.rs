@@ -159,7 +159,11 @@ fn mistakes_are_answered_with_what_to_do() {
     let (image, at) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
     let new = format!("{at}/new.img");
     for (code, args, told) in [
-        (1, &["ls", &format!("{image}:sub")][..], format!("begins with a slash: {image}:/sub\n")),
+        (
+            1,
+            &["ls", &format!("{image}:sub")][..],
+            format!("written with a colon and a slash: {image}:/sub\n"),
+        ),
         (1, &["tree", &format!("{image}:/big")], "/big: not a directory".into()),
         (2, &["build", at, "-o", "-"], "cannot be written to standard output".into()),
         (2, &["mkfs", "-", "8M"], "write ./-".into()),
@@ -347,4 +351,75 @@ fn a_file_that_holds_something_is_not_replaced() {
         fs::write(&image, vec![0; 4096]).unwrap();
         extant(build).clean();
     }
+}
+
+/// What is typed from habit.
+#[test]
+fn options_of_other_tools_mean_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("d")).unwrap();
+    for (name, bytes) in [("a", 5), ("b", 3), ("d/c", 1)] {
+        fs::write(source.join(name), vec![0; bytes]).unwrap();
+    }
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (image, out) = (at("image"), at("out"));
+    extant(["build", source.to_str().unwrap(), "--size", "+50%", "-o", &image]).clean();
+    let top = format!("{image}:/");
+    let ls = |options: &str| {
+        let text = extant(["ls", options, &top]).clean_text();
+        text.lines().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ls("-ln"), ["a", "b", "d", "lost+found"]);
+    assert_eq!(ls("-lAr"), ["lost+found", "d", "b", "a"]);
+    assert_eq!(ls("-tSr"), ["b", "a", "d", "lost+found"]);
+    let find = |args: &[&str]| extant([&["find", &top][..], args].concat()).clean_text();
+    assert_eq!(find(&["-type", "f", "-name", "[bc]", "-print"]), "/b\n/d/c\n");
+    assert_eq!(find(&["-maxdepth", "1", "-name", "?", "-print0"]), "/\0/a\0/b\0/d\0");
+    for option in ["-r", "-a", "-R", "-rp"] {
+        extant(["cp", option, &format!("{image}:/d"), &out]).clean();
+        assert_eq!(fs::read(format!("{out}/c")).unwrap(), [0]);
+        fs::remove_dir_all(&out).unwrap();
+    }
+    extant(["put", "-a", source.join("d").to_str().unwrap(), &top]).clean();
+    for (to, told) in [
+        (out.as_str(), format!("out of one: extant cp {image}:/a {out}")),
+        (&format!("{image}:/x"), format!("within an image: extant copy {image}:/a {image}:/x")),
+    ] {
+        let ran = extant(["put", &format!("{image}:/a"), to]);
+        assert!(ran.code == Some(2) && ran.stderr.contains(&told), "{}", ran.stderr);
+    }
+}
+
+/// Words of other tools, and slips, are answered with what there is.
+#[test]
+fn slips_are_answered_with_what_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (image, source) = (at("image"), at("source"));
+    fs::create_dir(&source).unwrap();
+    fs::write(dir.path().join("source/file"), "text").unwrap();
+    extant(["build", &source, "-s", "4M", "-o", &image]).clean();
+    for (args, told) in [
+        (&["build", &source, &image][..], "`extant build DIRECTORY -o IMAGE`".to_owned()),
+        (&["build", "-d", &source, "-o", &image], "`extant build DIRECTORY -o IMAGE`".into()),
+        (&["mkfs", &image, "8M", "-d", &source], "`extant build DIRECTORY -o IMAGE`".into()),
+        (&["build", "docker://alpine", "-o", &image], "extant fetches nothing".into()),
+        (&["build", "alpine:latest", "-o", &image], "docker save NAME".into()),
+        (&["export", &image], "`extant export IMAGE -o X.tar`".into()),
+        (&["fsck.ext4", &image], "`extant check`".into()),
+        (&["label", &image], "`extant info`".into()),
+        (&["chroot", &image], "`extant exec IMAGE --root".into()),
+        (&["sha256sum", &image], "`extant cat IMAGE:/PATH | COMMAND`".into()),
+        (&["put", &image, &image], format!("is written {image}:/")),
+        (&["debug", &image, "inode", "x"], "a path from the image's root".into()),
+    ] {
+        let ran = extant(args);
+        assert!(ran.code == Some(2) && ran.stderr.contains(&told), "{args:?}: {}", ran.stderr);
+    }
+    let ran = extant(["ls", &format!("{image}/etc")]);
+    assert!(ran.code == Some(1) && ran.stderr.contains(&format!("{image}:/etc")), "{}", ran.stderr);
+    let inode = |at: &str| extant(["debug", &image, "inode", at]).clean_text();
+    assert_eq!(inode("/file"), inode("<12>"));
+    assert_eq!(inode("12"), inode("<12>"));
 }
