@@ -211,7 +211,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
                 found.dirs[n].damaged = file.damaged;
             }
         }
-        Role::Regular | Role::Value => {
+        Role::Regular | Role::Value | Role::Own => {
             let is_extents = file.flags.contains(InodeFlags::EXTENTS);
             let most = match is_extents {
                 true => BlockRange::MAP_END * block_bytes - 1,
@@ -230,6 +230,6 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
         Role::Symlink if file.has_target && file.end == 0 && !file.damaged => {
             found.report.add(Code::Symlink, spot, "its target has no block", "one");
         }
-        Role::Symlink | Role::Own | Role::BadBlocks | Role::Resize => {}
+        Role::Symlink | Role::BadBlocks | Role::Resize => {}
     }
 }

@@ -267,7 +267,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         return;
     } else if number == InodeNumber::RESIZE {
         if !sb.compat().contains(Compat::RESIZE_INODE) {
-            if !empty {
+            if !empty || has_map {
                 found.report.add(Code::ResizeInode, spot, "it has contents", "none without resize_inode");
             }
             return;
@@ -287,7 +287,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         let raw = &inode.raw;
         let owned = inode.mode() != 0 || raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || inode.links() != 0;
         let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
-        if owned || inline || inode.xattr_block().is_some() {
+        if owned || inline || raw.i_file_acl_lo.get() != 0 {
             let expected = "nothing but a list of blocks";
             return found.report.add(Code::InodeReserved, spot, "owner, mode, links or attributes", expected);
         }
@@ -302,7 +302,9 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
     // Without a kind there is no map, except in those two.
     let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;
     let most = indirect_capacity(sb.block_size()) << sb.block_size().log2();
-    if !is_file && (inode.blocks_512(sb) != 0 || inode.size() > most) {
+    // Only files have the high bits, but e2fsck looks at those of others, too.
+    let size = u64::from(inode.raw.i_size_high.get()) << 32 | u64::from(inode.raw.i_size_lo.get());
+    if !is_file && (inode.blocks_512(sb) != 0 || size > most) {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is no file");
         return;
     }

@@ -303,14 +303,20 @@ pub(crate) async fn journal(ctx: &Context, replayed: bool, report: &mut Report) 
 pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     let sb = &ctx.sb;
     let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
-    if !sb.compat().contains(Compat::RESIZE_INODE)
-        || sb.incompat().contains(Incompat::META_BG)
-        || reserved == 0
-    {
+    if !sb.compat().contains(Compat::RESIZE_INODE) || sb.incompat().contains(Incompat::META_BG) {
         return;
     }
     let spot = Spot::inode(InodeNumber::RESIZE.0);
     let Some(inode) = read_inode(ctx, InodeNumber::RESIZE).await else { return };
+    let block_bytes = u64::from(sb.block_size().bytes());
+    let most = extant_format::indirect_capacity(sb.block_size()).saturating_mul(block_bytes);
+    if inode.links() > 0 && inode.size() > most {
+        let text = format!("i_size is {}", inode.size());
+        return report.add(Code::ResizeInode, spot, text, format!("at most {most}"));
+    }
+    if reserved == 0 {
+        return;
+    }
     let double = inode.block_pointer(13);
     if inode.links() == 0
         || inode.kind() != Some(FileKind::Regular)
@@ -319,6 +325,10 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     {
         let text = "no map of the reserved blocks";
         return report.add(Code::ResizeInode, spot, text, format!("{reserved} blocks"));
+    }
+    if let Some(n) = (0..15).find(|&n| n != 13 && inode.block_pointer(n).0 != 0) {
+        let text = format!("block {} in slot {n} of the inode", inode.block_pointer(n));
+        return report.add(Code::ResizeInode, spot, text, "none");
     }
     let pointers = async |at: VolumeBlock| -> Option<Vec<u64>> {
         let piece = ctx.source.one(at.0).await?;
@@ -329,20 +339,25 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     let backups = sb.backup_groups();
     let first = sb.descriptor_block(0).0 + u64::from(sb.descriptor_blocks());
     let per_group = u64::from(sb.blocks_per_group());
-    for n in 0..reserved {
-        let slot = (sb.descriptor_blocks() + n).to_usize() % top.len();
-        let expected = first + u64::from(n);
-        if top[slot] != expected {
-            let text = format!("block {} in slot {slot}", top[slot]);
-            return report.add(Code::ResizeInode, spot.at_block(double.0), text, expected.to_string());
-        }
-        let Some(below) = pointers(VolumeBlock(expected)).await else { continue };
-        for (slot, group) in backups.iter().enumerate().take(below.len()) {
-            let wanted = expected + u64::from(group.0) * per_group;
-            if below[slot] != wanted {
-                let text = format!("block {} in slot {slot}", below[slot]);
-                return report.add(Code::ResizeInode, spot.at_block(expected), text, wanted.to_string());
-            }
+    let reserved: Vec<u64> = (0..reserved).map(|n| first + u64::from(n)).collect();
+    let mut expected = vec![0; top.len()];
+    for (n, &at) in (sb.descriptor_blocks().to_usize()..).zip(&reserved) {
+        expected[n % top.len()] = at;
+    }
+    let differs = |found: &[u64], expected: &[u64]| {
+        let slot = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
+        Some((format!("block {} in slot {slot}", found[slot]), expected[slot].to_string()))
+    };
+    if let Some((text, expected)) = differs(&top, &expected) {
+        return report.add(Code::ResizeInode, spot.at_block(double.0), text, expected);
+    }
+    for at in reserved {
+        let Some(below) = pointers(VolumeBlock(at)).await else { continue };
+        let mut expected: Vec<u64> =
+            backups.iter().map(|group| at + u64::from(group.0) * per_group).collect();
+        expected.resize(below.len(), 0);
+        if let Some((text, expected)) = differs(&below, &expected) {
+            return report.add(Code::ResizeInode, spot.at_block(at), text, expected);
         }
     }
 }
