@@ -1,6 +1,6 @@
 //! Volumes that were made to do harm: work and memory stay in proportion to the volume.
 
-use crate::testbed::{debugfs, examine_on, examine_with, list, run, volume};
+use crate::testbed::{debugfs, examine_on, examine_with, inode, list, number, u32_at, volume};
 use extant_block::{Bio, Device, Limits, MemDevice};
 use extant_check::{Cancel, CheckError, Checked, Code, Incomplete, Options};
 use std::fs;
@@ -42,25 +42,8 @@ fn base(folder: &Path, options: &[&str]) -> Vec<u8> {
 
 const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-O", "^resize_inode,^dir_index"];
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
-}
-
 fn put(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-}
-
-/// Offset of an inode of the first group, on a volume with blocks of 1 KiB and short descriptors.
-fn inode(bytes: &[u8], number: usize) -> usize {
-    let table = u32_at(bytes, 2 * BLOCK + 8) as usize * BLOCK;
-    let size = usize::from(u16::from_le_bytes([bytes[BLOCK + 88], bytes[BLOCK + 89]]));
-    table + (number - 1) * size
-}
-
-/// The number of a file.
-fn number(image: &Path, path: &str) -> usize {
-    let said = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
-    said.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// Gives a file a triple indirect block whose pointers all lead to the same blocks, 2^24 in all.

@@ -2,6 +2,7 @@
 
 use extant_block::{Device, MemDevice};
 use extant_check::{CheckError, Checked, Code, Options, check};
+use extant_format::{Inode, InodeNumber, Superblock};
 use extant_rt::Rt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,6 +110,33 @@ pub(crate) fn volume(folder: &Path, name: &str, kib: u32, options: &[&str]) -> P
     args.extend([image.to_str().unwrap(), &size]);
     run("mke2fs", &args);
     image
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// Offset of an inode of the first group, on a volume with blocks of 1 KiB.
+pub(crate) fn inode(bytes: &[u8], number: usize) -> usize {
+    let table = u32_at(bytes, 2 * 1024 + 8) as usize * 1024;
+    let size = usize::from(u16::from_le_bytes([bytes[1024 + 88], bytes[1024 + 89]]));
+    table + (number - 1) * size
+}
+
+/// Changes an inode of the first group, and seals it.
+pub(crate) fn change(bytes: &mut [u8], number: usize, change: impl Fn(&mut Inode)) {
+    let sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let at = inode(bytes, number);
+    let to = &mut bytes[at..at + usize::from(sb.inode_size())];
+    let mut inode = Inode::parse(to, &sb, InodeNumber(number as u32)).unwrap();
+    change(&mut inode);
+    inode.write_to(to, &sb);
+}
+
+/// The number of a file.
+pub(crate) fn number(image: &Path, path: &str) -> usize {
+    let said = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
+    said.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// A generator with a seed.

@@ -1,7 +1,7 @@
 //! Undo files: they put back their own volume only, and only if nothing else changed it.
 
 use crate::repairs::{NOW, applied, carry_out, planned, rt, undone, wreck};
-use crate::testbed::{run, volume};
+use crate::testbed::{change, number, volume};
 use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector, flush, read, write};
 use extant_check::Options;
 use extant_check::repair::{Guard, Plan, Policy, Resumed, Target, UndoError, UndoFile, plan};
@@ -196,15 +196,16 @@ fn a_protected_volume_is_taken_and_given_back() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path(), "mmp", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp"]);
-    run("debugfs", &["-w", "-R", "sif /file links_count 5", image.to_str().unwrap()]);
-    let bytes = fs::read(image).unwrap();
+    // debugfs would wait for the counter before it writes.
+    let mut bytes = fs::read(&image).unwrap();
+    change(&mut bytes, number(&image, "/file"), |inode| inode.raw.i_links_count = 5.into());
     let sb = Superblock::parse(&bytes[1024..]).unwrap();
-    let number = sb.raw().s_mmp_block.get();
-    let start = Sector(number * 2);
+    let at = sb.raw().s_mmp_block.get();
+    let start = Sector(at * 2);
     let device: Arc<dyn Device> = Arc::new(MemDevice::from_bytes(bytes));
     let found = async || {
         let block = read(&*device, start, 1024).await.unwrap();
-        (Mmp::parse(&block, VolumeBlock(number)).unwrap(), block)
+        (Mmp::parse(&block, VolumeBlock(at)).unwrap(), block)
     };
     let set = async |state: MmpState| {
         let (mmp, mut block) = found().await;
@@ -270,8 +271,8 @@ fn other_hosts_are_let_in_last() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path(), "mmp", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp"]);
-    run("debugfs", &["-w", "-R", "sif /file links_count 5", image.to_str().unwrap()]);
-    let mut bytes = fs::read(image).unwrap();
+    let mut bytes = fs::read(&image).unwrap();
+    change(&mut bytes, number(&image, "/file"), |inode| inode.raw.i_links_count = 5.into());
     let mmp = Superblock::parse(&bytes[1024..]).unwrap().raw().s_mmp_block.get();
     bytes[usize::try_from(mmp).unwrap() * 1024] ^= 1;
     let plan = planned(&bytes, Policy::All).unwrap();
