@@ -48,6 +48,7 @@ use extant_rt::Rt;
 use plan::Change;
 use stages::{Stage, is_safe, is_told_only, stage};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory for changed blocks in bytes, with every version of a block that is changed repeatedly.
@@ -131,7 +132,12 @@ pub async fn plan(
         known.unwrap_or(Known { block_bytes: 1024, witnesses: BTreeSet::new(), last: BTreeSet::from([1]) });
     let block_bytes = u64::try_from(known.block_bytes).unwrap_or(u64::MAX);
     let unit = block_bytes.max(device.limits().block_bytes.into());
-    let edits = edits(&*device, &overlay, unit, counter.map(|at| at * block_bytes)).await?;
+    let counter = counter.map(|at| at * block_bytes..(at + 1) * block_bytes);
+    let (edits, is_beside) = edits(&*device, &overlay, unit, counter).await?;
+    if is_beside {
+        let why = "blocks change that the device writes only together with that of multiple-mount protection";
+        made.obstacle.get_or_insert(why.into());
+    }
     let last = known.last.iter().map(|at| at * block_bytes / unit).collect();
     let mut witnesses = BTreeMap::new();
     for at in known.witnesses.into_iter().map(|at| at * block_bytes / unit) {
@@ -293,23 +299,51 @@ async fn unit_at(device: &dyn Device, at: u64, unit: u64) -> Result<Buf, CheckEr
     read(device, Sector::containing(at * unit), len).await.map_err(CheckError::Device)
 }
 
-/// Blocks of `unit` bytes whose contents differ from what is on the device, without changes of the
-/// volume's block at byte `without`.
+/// Blocks of `unit` bytes whose contents differ from what is on the device, without those with a
+/// part in `counter`, which others write meanwhile; and whether more of these than that part would
+/// change.
 async fn edits(
     device: &dyn Device,
     overlay: &Deferred,
     unit: u64,
-    without: Option<u64>,
-) -> Result<BTreeMap<u64, Change>, CheckError> {
-    let mut edits = BTreeMap::new();
+    counter: Option<Range<u64>>,
+) -> Result<(BTreeMap<u64, Change>, bool), CheckError> {
+    let (mut edits, mut is_beside) = (BTreeMap::new(), false);
     for range in overlay.changed() {
         for block in range.start / unit..range.end.div_ceil(unit) {
             let new = unit_at(overlay, block, unit).await?;
             let old = unit_at(device, block, unit).await?;
-            if new[..] != old[..] && without.is_none_or(|byte| byte / unit != block) {
+            let bytes = block * unit..(block + 1) * unit;
+            if let Some(counter) = counter.as_ref().filter(|at| at.start < bytes.end && bytes.start < at.end)
+            {
+                let differs = |(at, (new, old)): (u64, (&u8, &u8))| new != old && !counter.contains(&at);
+                is_beside |= (bytes.start..).zip(new.iter().zip(&old[..])).any(differs);
+            } else if new[..] != old[..] {
                 edits.insert(block, Change { old: crc32c(!0, &old), new: new.to_vec() });
             }
         }
     }
-    Ok(edits)
+    Ok((edits, is_beside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_block::MemDevice;
+
+    /// With blocks of 4 KiB, the device writes the counter's block and its neighbours as one.
+    #[test]
+    fn what_lies_beside_the_counter_is_not_left_out_silently() {
+        let counter = Some(5 * 1024..6 * 1024);
+        for (changed, wanted) in [(5, (vec![], false)), (6, (vec![], true)), (9, (vec![2], false))] {
+            let device = Arc::new(MemDevice::new(16 << 10));
+            let overlay = Deferred::new(device.clone(), MOST_BYTES);
+            let found = Rt::real(Default::default()).block_on(async {
+                write(&overlay, Sector::containing(changed * 1024), Buf::from_slice(&[7; 1024])).await?;
+                Ok::<_, extant_block::IoError>(edits(&*device, &overlay, 4096, counter.clone()).await)
+            });
+            let (edits, is_beside) = found.unwrap().unwrap().unwrap();
+            assert_eq!((edits.into_keys().collect::<Vec<_>>(), is_beside), wanted, "block {changed}");
+        }
+    }
 }
