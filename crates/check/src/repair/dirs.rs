@@ -2,7 +2,7 @@
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{Policy, index, is_safe, maps, tree, xattrs};
+use super::{Policy, index, is_safe, lost, maps, tree, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::found::Dir;
@@ -346,6 +346,9 @@ async fn index_block(
 /// Gives a directory empty blocks where it has none.
 async fn fill_holes(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
+    if lost::restore(editor, &mut inode).await {
+        return editor.set_inode(&inode).await;
+    }
     let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
     let mut map = maps::read(editor, &inode).await;
     let blocks = u32::try_from(inode.size() / editor.block_len()).unwrap_or(0);

@@ -1,5 +1,6 @@
 //! Reads and changes a volume's blocks in the overlay.
 
+use super::lost::Lost;
 use super::plan::{Policy, Step};
 use crate::context::Context;
 use crate::finding::Finding;
@@ -32,6 +33,8 @@ pub(super) struct Editor<'a> {
     pub(super) failed: Option<IoError>,
     /// Why no repair can be made, besides what is left to find.
     pub(super) obstacle: Option<String>,
+    /// What is marked as used, and claimed by nobody.
+    pub(super) unclaimed: Lost,
 }
 
 impl<'a> Editor<'a> {
@@ -57,6 +60,7 @@ impl<'a> Editor<'a> {
             lost: None,
             failed: None,
             obstacle: None,
+            unclaimed: Lost::default(),
         }
     }
 
@@ -212,12 +216,26 @@ impl<'a> Editor<'a> {
         GroupDescriptor::decode(&block[slot..], &self.sb, group).ok()
     }
 
-    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster.
+    /// The first cluster from one on that is neither claimed nor lost.
+    fn unused(&self, from: u64) -> Option<u64> {
+        let mut at = from;
+        loop {
+            let free = self.ctx.claims.first_free(at)?;
+            match self.unclaimed.end_of(free) {
+                Some(end) => at = end,
+                None => return Some(free),
+            }
+        }
+    }
+
+    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster. What somebody may
+    /// have lost is taken last.
     pub(super) fn allocate(&mut self, goal: u64) -> Option<u64> {
         let claims = &self.ctx.claims;
         let end = self.ctx.source.device_blocks().min(self.sb.blocks_count());
         let from = claims.cluster(VolumeBlock(goal));
-        let free = claims.first_free(from).or_else(|| claims.first_free(0))?;
+        let unused = self.unused(from).or_else(|| self.unused(0));
+        let free = unused.or_else(|| claims.first_free(0))?;
         let block = claims.block(free);
         if block + u64::from(self.sb.blocks_per_cluster()) > end {
             return None;

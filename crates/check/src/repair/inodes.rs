@@ -1,7 +1,7 @@
 //! Inodes: their own fields, maps, sizes and counts.
 
 use super::editor::Editor;
-use super::{maps, own, volume, xattrs};
+use super::{lost, maps, own, volume, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -113,7 +113,9 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             if finding.code == Code::ExtentHeader && finding.spot.block.is_none() {
                 root(editor, inode).await;
             }
-            maps::mend(editor, inode).await;
+            if !lost::restore(editor, inode).await {
+                maps::mend(editor, inode).await;
+            }
         }
     }
 }
@@ -323,6 +325,9 @@ async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
             }
         }
     }
+    if lost::restore(editor, inode).await {
+        return;
+    }
     let pointers = || (0..15).map(|n| inode.block_pointer(n));
     let is_map = pointers().all(|at| at.0 == 0 || sb.is_valid_block(at) && !editor.ctx.own.contains(at.0));
     if is_map && pointers().any(|at| at.0 != 0) && map[..2] != EXTENT_MAGIC.to_le_bytes() {
@@ -483,6 +488,14 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
 pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
     let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
     let Some(mut inode) = editor.inode(number).await else { return };
+    // Part of the map is gone: what is left is shorter than the inode says.
+    let is_short = match (finding.code, finding.value) {
+        (Code::InodeBlocks, Some(count)) => inode.blocks_512(&editor.sb) > count,
+        _ => inode.kind() == Some(FileKind::Directory),
+    };
+    if is_short && lost::restore(editor, &mut inode).await {
+        return editor.set_inode(&inode).await;
+    }
     if finding.code == Code::InodeBlocks {
         let Some(count) = finding.value else { return };
         inode.set_blocks_512(count, &editor.sb);

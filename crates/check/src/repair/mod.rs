@@ -23,6 +23,7 @@ mod flips;
 mod guard;
 mod index;
 mod inodes;
+mod lost;
 mod maps;
 mod own;
 mod plan;
@@ -111,6 +112,7 @@ pub async fn plan(
             break (checked, Some(known));
         }
         let mut editor = Editor::new(rt, &survey, &overlay, policy, options.now, &mut made.steps);
+        lost::survey(&mut editor, &checked.findings).await;
         let mut changed = round(&mut editor, &checked.findings).await;
         made.obstacle = editor.obstacle.take();
         let is_left = checked.findings.iter().any(|finding| !is_told_only(finding.code));
@@ -263,8 +265,11 @@ async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
             Stage::Counts => changed = counts::repair(editor, &mine).await,
             _ => {
                 let garbage = if stage == Stage::Inodes { inodes::garbage(&mine) } else { BTreeSet::new() };
+                // With the root directory, names may come back that the rest of the tree lacks.
+                let lacks_root = mine.iter().any(|finding| finding.code == Code::RootMissing);
                 for finding in mine {
-                    if editor.policy == Policy::Safe && !is_safe(finding.code) {
+                    let waits = lacks_root && stage == Stage::Tree && finding.code != Code::RootMissing;
+                    if waits || editor.policy == Policy::Safe && !is_safe(finding.code) {
                         continue;
                     }
                     if finding.spot.inode.is_some_and(|number| garbage.contains(&number)) {

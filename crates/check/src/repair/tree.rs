@@ -2,7 +2,7 @@
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{index, maps, xattrs};
+use super::{index, lost, maps, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -294,6 +294,9 @@ async fn root(editor: &mut Editor<'_>) {
         }
         editor.set_inode(&inode).await;
         return editor.say("make it a directory again, which its contents are", "");
+    }
+    if let Some(found) = lost::root(editor).await {
+        return editor.set_inode(&found).await;
     }
     new_directory(editor, Some(InodeNumber::ROOT), InodeNumber::ROOT).await;
 }

@@ -58,32 +58,37 @@ pub(crate) fn steps(plan: &Plan) -> String {
 
 /// What is wrong with the repair of a volume, if anything.
 fn judge(name: &str, bytes: &[u8], image: &std::path::Path) -> Option<String> {
-    let plan = match planned(bytes, Policy::All) {
-        Ok(plan) => plan,
-        Err(error) => return Some(format!("{name}: {error}")),
-    };
+    repaired(name, bytes, image).err()
+}
+
+/// A volume after its repair, or what is wrong with that. It is left in `image`, too.
+pub(crate) fn repaired(name: &str, bytes: &[u8], image: &std::path::Path) -> Result<Vec<u8>, String> {
+    let plan = planned(bytes, Policy::All).map_err(|error| format!("{name}: {error}"))?;
     if !plan.is_complete() {
         let left = list(&plan.after);
-        return Some(format!("{name}: left after {} checks:\n{left}\nsteps:\n{}", plan.checks, steps(&plan)));
+        return Err(format!("{name}: left after {} checks:\n{left}\nsteps:\n{}", plan.checks, steps(&plan)));
     }
     let (after, undo) = applied(bytes, &plan);
     fs::write(image, &after).unwrap();
     let theirs = e2fsck(image);
     if complains(&theirs) {
         let (exit, said) = theirs;
-        return Some(format!("{name}: e2fsck ends with {exit}: {said}\nsteps:\n{}", steps(&plan)));
+        return Err(format!("{name}: e2fsck ends with {exit}: {said}\nsteps:\n{}", steps(&plan)));
     }
     let again = examine(after.clone()).unwrap();
     if again.findings.iter().any(|finding| {
         plan.left().all(|left| left.code != finding.code) && !plan.after.findings.contains(finding)
     }) {
-        return Some(format!("{name}: a second check finds\n{}", list(&again)));
+        return Err(format!("{name}: a second check finds\n{}", list(&again)));
     }
-    let device = MemDevice::from_bytes(after);
+    let device = MemDevice::from_bytes(after.clone());
     let file = rt().block_on(UndoFile::read(&undo)).unwrap().unwrap();
     assert_eq!(file.state(), UndoState::Done);
     assert!(plan.blocks() == 0 || undone(&device, &undo, Target::default()).unwrap());
-    (device.to_bytes() != bytes).then(|| format!("{name}: undone, it differs from what it was"))
+    match device.to_bytes() == bytes {
+        true => Ok(after),
+        false => Err(format!("{name}: undone, it differs from what it was")),
+    }
 }
 
 #[test]

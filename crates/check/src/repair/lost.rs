@@ -1,0 +1,294 @@
+//! Blocks that nothing leads to any more, and that still say whose they are.
+//!
+//! A block that is marked as used and that nobody claims is one that an owner has lost, or a leak.
+//! With `metadata_csum` the checksums of extent nodes and of directory blocks contain the number
+//! and the generation of their inode, so that they name their owner. A node is put back only if all
+//! it maps is as lost as itself, and if the file has nothing else in these places: then an older
+//! copy of a node that is still in use is none.
+
+use super::dir_blocks;
+use super::editor::Editor;
+use super::maps::{self, Map};
+use crate::Code;
+use crate::finding::Finding;
+use crate::listing::htree_context;
+use extant_format::{
+    BlockRange, EXTENT_MAGIC, Extent, ExtentContext, ExtentNode, FileBlock, FileKind, Group, GroupFlags,
+    Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, has_dirent_tail, is_dx_block,
+    verify_dirent_checksum, verify_dx_checksum, verify_extent_checksum,
+};
+use std::collections::BTreeSet;
+
+/// Lost blocks that are read in search of nodes: 4 GiB, if they have 4 KiB.
+const READ_MAX: u64 = 1 << 20;
+
+/// Clusters that are marked as used, and that nothing claims.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    /// Runs (first, end), in order.
+    runs: Vec<(u64, u64)>,
+    /// Blocks among them that look like leaves of extent trees, and like blocks of directories, once
+    /// they were looked for.
+    read: Option<Candidates>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Candidates {
+    leaves: Vec<u64>,
+    dirs: Vec<u64>,
+}
+
+impl Lost {
+    /// The end of the run that a cluster is in.
+    pub(super) fn end_of(&self, cluster: u64) -> Option<u64> {
+        let n = self.runs.partition_point(|run| run.1 <= cluster);
+        self.runs.get(n).filter(|run| run.0 <= cluster).map(|run| run.1)
+    }
+
+    fn has(&self, first: u64, end: u64) -> bool {
+        self.end_of(first).is_some_and(|run_end| end <= run_end)
+    }
+}
+
+/// Finds out which clusters are lost, by the findings that say in which groups some are.
+pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
+    let is_leak = |finding: &&Finding| finding.code == Code::BlockBitmapLeaked;
+    let groups: BTreeSet<u32> = findings.iter().filter(is_leak).filter_map(|f| f.spot.group).collect();
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for group in groups {
+        let info = usize::try_from(group).ok().and_then(|n| editor.ctx.groups.get(n).copied());
+        let Some(info) = info.filter(|info| info.bitmaps && !info.has(&editor.sb, GroupFlags::BLOCK_UNINIT))
+        else {
+            continue;
+        };
+        let Some(bitmap) = editor.block(info.gd.block_bitmap.0).await else { continue };
+        let claims = &editor.ctx.claims;
+        let first = claims.cluster(editor.sb.group_first_block(Group(group)));
+        let bits = u64::from(editor.sb.group_clusters(Group(group)));
+        let mut claimed = claims.words(group).into_iter().flatten();
+        for (n, chunk) in (0..).zip(bitmap.chunks(8)) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let mut lost = u64::from_le_bytes(word) & !claimed.next().unwrap_or(0);
+            while lost != 0 {
+                let bit = lost.trailing_zeros();
+                let len = (lost >> bit).trailing_ones();
+                lost &= !((u64::MAX >> (64 - len)) << bit);
+                let start = n * 64 + u64::from(bit);
+                let end = (start + u64::from(len)).min(bits);
+                match runs.last_mut() {
+                    _ if start >= end => {}
+                    Some(last) if last.1 == first + start => last.1 = first + end,
+                    _ => runs.push((first + start, first + end)),
+                }
+            }
+        }
+    }
+    editor.unclaimed = Lost { runs, read: None };
+}
+
+/// Reads the lost blocks for what could be somebody's.
+async fn candidates(editor: &mut Editor<'_>) -> Candidates {
+    if let Some(read) = &editor.unclaimed.read {
+        return read.clone();
+    }
+    let mut found = Candidates::default();
+    let mut left = READ_MAX;
+    let max = ExtentNode::capacity(editor.block_bytes(), true);
+    let max = u16::try_from(max).unwrap_or(u16::MAX).to_le_bytes();
+    for (first, end) in editor.unclaimed.runs.clone() {
+        let blocks = editor.ctx.claims.block(first)..editor.ctx.claims.block(end);
+        for at in blocks {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            let Some(block) = editor.block(at).await else { continue };
+            if block[..2] == EXTENT_MAGIC.to_le_bytes() && block[4..6] == max && block[6..8] == [0, 0] {
+                found.leaves.push(at);
+            } else if has_dirent_tail(&block) || is_dx_block(&block) {
+                found.dirs.push(at);
+            }
+        }
+    }
+    editor.unclaimed.read = Some(found.clone());
+    found
+}
+
+/// Puts back what a file has lost of its map, and a directory of its blocks. The inode is changed in
+/// memory only. False if there is nothing to put back.
+pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool {
+    if editor.seed().is_none() || editor.unclaimed.runs.is_empty() || inode.links() == 0 {
+        return false;
+    }
+    let has_map = matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
+    if !has_map || inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return false;
+    }
+    let mut map = maps::read(editor, inode).await;
+    let leaves = lost_leaves(editor, inode, &map).await;
+    let nodes = leaves.len();
+    for leaf in leaves {
+        // Its block is used again for the new tree.
+        let cluster = editor.ctx.claims.cluster(VolumeBlock(leaf.at));
+        editor.ctx.claims.claim(cluster, 1);
+        map.nodes.push(leaf.at);
+        map.extents.extend(leaf.extents);
+    }
+    map.extents.sort_by_key(|extent| extent.logical.0);
+    let blocks = match inode.kind() {
+        // Blocks of a cluster belong together, and nothing tells which.
+        Some(FileKind::Directory) if editor.sb.blocks_per_cluster() == 1 => {
+            lost_dir_blocks(editor, inode, &map).await
+        }
+        _ => Vec::new(),
+    };
+    for &(logical, at) in &blocks {
+        map.replace(logical, at);
+    }
+    if nodes == 0 && blocks.is_empty() {
+        return false;
+    }
+    for extent in &map.extents {
+        let claims = &editor.ctx.claims;
+        let first = claims.cluster(extent.physical);
+        let last = claims.cluster(VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1));
+        if editor.unclaimed.has(first, last + 1) {
+            claims.claim(first, last + 1 - first);
+        }
+    }
+    let mut whole = inode.clone();
+    if !maps::write(editor, &mut whole, &map).await {
+        return false;
+    }
+    *inode = whole;
+    let what = match (nodes, blocks.len()) {
+        (0, n) => format!("{n} blocks of the directory"),
+        (n, 0) => format!("what {n} nodes of the map lead to"),
+        (n, m) => format!("what {n} nodes of the map lead to, and {m} blocks of the directory"),
+    };
+    editor.say(format!("put {what} back, which nothing led to: their checksums name the inode"), "");
+    true
+}
+
+/// A leaf of an extent tree.
+struct Leaf {
+    at: u64,
+    extents: Vec<Extent>,
+}
+
+impl Leaf {
+    fn meets(&self, others: &[Extent]) -> bool {
+        self.extents.iter().any(|own| {
+            let (start, end) = (own.range().start, own.logical_end());
+            others.iter().any(|other| other.range().start < end && start < other.logical_end())
+        })
+    }
+}
+
+/// Leaves of an inode's tree that nothing leads to, and that fit between those that are left.
+async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<Leaf> {
+    let Some(seed) = editor.seed().map(|seed| inode.checksum_seed(seed)) else { return Vec::new() };
+    if !inode.flags().contains(InodeFlags::EXTENTS) {
+        return Vec::new();
+    }
+    let sb = editor.sb.clone();
+    let mut found: Vec<Leaf> = Vec::new();
+    for at in candidates(editor).await.leaves {
+        let Some(block) = editor.block(at).await else { continue };
+        let at = VolumeBlock(at);
+        if verify_extent_checksum(&block, seed, Place::ExtentNode(inode.number, Some(at))).is_err() {
+            continue;
+        }
+        let cx = ExtentContext {
+            block: Some(at),
+            depth: Some(0),
+            range: BlockRange::ALL,
+            ..ExtentContext::root(&sb, inode.number)
+        };
+        let Ok(ExtentNode::Leaf(extents)) = ExtentNode::parse(&block, &cx) else { continue };
+        let is_lost = |extent: &Extent| {
+            let claims = &editor.ctx.claims;
+            let first = claims.cluster(extent.physical);
+            let last = claims.cluster(VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1));
+            editor.unclaimed.has(first, last + 1)
+        };
+        // What was cut off the end of a file is none of it.
+        let is_within = |extent: &Extent| {
+            extent.unwritten || u64::from(extent.logical.0) * editor.block_len() < inode.size()
+        };
+        let leaf = Leaf { at: at.0, extents };
+        if !leaf.extents.is_empty()
+            && leaf.extents.iter().all(is_within)
+            && leaf.extents.iter().all(is_lost)
+            && !leaf.meets(&map.extents)
+        {
+            found.push(leaf);
+        }
+    }
+    // Of two that map the same, one is older, and nothing tells which.
+    let is_alone =
+        |n: usize| found.iter().enumerate().all(|(other, leaf)| other == n || !leaf.meets(&found[n].extents));
+    let alone: Vec<bool> = (0..found.len()).map(is_alone).collect();
+    found.into_iter().zip(alone).filter(|(_, is_alone)| *is_alone).map(|(leaf, _)| leaf).collect()
+}
+
+/// Blocks of a directory that nothing leads to, with free places for them. Those of an index may
+/// come in another order than they had.
+async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<(u32, u64)> {
+    let Some(seed) = editor.seed().map(|seed| inode.checksum_seed(seed)) else { return Vec::new() };
+    let blocks = u32::try_from(inode.size() / editor.block_len()).unwrap_or(0);
+    let mut free = (0..blocks).filter(|&logical| map.place(logical).is_none()).peekable();
+    if free.peek().is_none() {
+        return Vec::new();
+    }
+    let is_mapped = |at: u64| {
+        map.extents.iter().any(|e| (e.physical.0..e.physical.0 + u64::from(e.blocks)).contains(&at))
+    };
+    let (mut first, mut rest) = (None, Vec::new());
+    for at in candidates(editor).await.dirs {
+        let Some(block) = editor.block(at).await.filter(|_| !is_mapped(at)) else { continue };
+        let begins = block[..4] == inode.number.0.to_le_bytes() && block[4..9] == [12, 0, 1, 2, b'.'];
+        let cx = htree_context(editor.ctx, inode.number.0, if begins { 0 } else { 1 });
+        let place = Place::DirectoryBlock(inode.number, FileBlock(cx.block.0));
+        let is_index = is_dx_block(&block) && verify_dx_checksum(&block, &cx, seed).is_ok();
+        if !is_index && verify_dirent_checksum(&block, seed, place).is_err() {
+            continue;
+        }
+        if !is_index && !dir_blocks::salvage(editor, &block).is_whole {
+            continue;
+        }
+        match begins {
+            true if first.is_none() => first = Some(at),
+            true => {}
+            false => rest.push(at),
+        }
+    }
+    let mut found = Vec::new();
+    if free.peek() == Some(&0) {
+        // Without its first block a directory gets a new one; the others are still good.
+        free.next();
+        found.extend(first.map(|at| (0, at)));
+    }
+    found.extend(free.zip(rest));
+    found
+}
+
+/// The root directory, found by its blocks. Its generation is zero as mke2fs makes it.
+pub(super) async fn root(editor: &mut Editor<'_>) -> Option<Inode> {
+    let mut root = Inode::new(InodeNumber::ROOT, &editor.sb);
+    root.raw.i_mode = (FileKind::Directory.mode_bits() | 0o755).into();
+    root.raw.i_links_count = 2.into();
+    if editor.sb.incompat().contains(Incompat::EXTENTS) {
+        root.raw.i_flags = InodeFlags::EXTENTS.bits().into();
+    }
+    let blocks = u64::try_from(candidates(editor).await.dirs.len()).unwrap_or(0);
+    root.set_size(blocks * editor.block_len());
+    if !restore(editor, &mut root).await {
+        return None;
+    }
+    let map = maps::read(editor, &root).await;
+    map.place(0)?;
+    root.set_size(map.end() * editor.block_len());
+    Some(root)
+}
