@@ -8,8 +8,8 @@ use crate::finding::Finding;
 use crate::found::Dir;
 use crate::state::Kind;
 use extant_format::{
-    ChecksumSeed, FileKind, Group, GroupFlags, Incompat, Inode, InodeNumber, has_dirent_tail, is_dx_block,
-    write_dx_checksum,
+    ChecksumSeed, FileKind, Group, GroupFlags, Incompat, Inode, InodeFlags, InodeNumber, has_dirent_tail,
+    is_dx_block, write_dx_checksum,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -343,6 +343,29 @@ async fn index_block(
     editor.set_block(at, &bytes).await;
 }
 
+/// Holes of a directory that are filled, however few blocks it has.
+const HOLES: u64 = 8;
+
+/// Lets a directory's blocks follow each other. If it has more holes than blocks, the place of a
+/// block is wrong.
+async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map) {
+    let mut closed = maps::Map { nodes: map.nodes, ..maps::Map::default() };
+    let mut next = 0;
+    for extent in map.extents {
+        closed.push(next, extent.physical.0, extent.blocks, extent.unwritten);
+        next += u64::from(extent.blocks);
+    }
+    if !inode.flags().contains(InodeFlags::EXTENTS) {
+        // Pointers that are there stay when others are set.
+        inode.raw.i_block = [0; 60];
+    }
+    if maps::write(editor, inode, &closed).await {
+        inode.set_size(next * editor.block_len());
+        editor.set_inode(inode).await;
+        editor.say("close the holes, of which there are more than blocks", "");
+    }
+}
+
 /// Gives a directory empty blocks where it has none.
 async fn fill_holes(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
@@ -352,6 +375,10 @@ async fn fill_holes(editor: &mut Editor<'_>, number: InodeNumber) {
     let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
     let mut map = maps::read(editor, &inode).await;
     let blocks = u32::try_from(inode.size() / editor.block_len()).unwrap_or(0);
+    let mapped: u64 = map.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
+    if mapped > 0 && u64::from(blocks).saturating_sub(mapped) > mapped.max(HOLES) {
+        return close_holes(editor, &mut inode, map).await;
+    }
     let mut is_changed = false;
     for logical in 0..blocks {
         if map.place(logical).is_some() {

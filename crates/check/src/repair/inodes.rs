@@ -1,7 +1,7 @@
 //! Inodes: their own fields, maps, sizes and counts.
 
 use super::editor::Editor;
-use super::{lost, maps, own, volume, xattrs};
+use super::{clusters, lost, maps, own, volume, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -108,7 +108,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
         Code::InlineData => inline(editor, inode),
         Code::InlineSize => outsize(editor, inode).await,
         Code::Symlink => symlink(editor, inode).await,
-        Code::MapCluster => {}
+        Code::MapCluster => clusters::align(editor, inode).await,
         _ => {
             if finding.code == Code::ExtentHeader && finding.spot.block.is_none() {
                 root(editor, inode).await;
@@ -330,7 +330,8 @@ async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
     let pointers = || (0..15).map(|n| inode.block_pointer(n));
     let is_map = pointers().all(|at| at.0 == 0 || sb.is_valid_block(at) && !editor.ctx.own.contains(at.0));
-    if is_map && pointers().any(|at| at.0 != 0) && map[..2] != EXTENT_MAGIC.to_le_bytes() {
+    let may_be = !sb.ro_compat().contains(RoCompat::BIGALLOC);
+    if may_be && is_map && pointers().any(|at| at.0 != 0) && map[..2] != EXTENT_MAGIC.to_le_bytes() {
         inode.raw.i_flags = (inode.flags() - InodeFlags::EXTENTS).bits().into();
         return editor.say("clear the flag, for these are block pointers", "");
     }

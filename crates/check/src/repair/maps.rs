@@ -40,7 +40,7 @@ impl Map {
     }
 
     /// Adds a run behind those that are there.
-    fn push(&mut self, logical: u64, physical: u64, blocks: u32, unwritten: bool) {
+    pub(super) fn push(&mut self, logical: u64, physical: u64, blocks: u32, unwritten: bool) {
         let Ok(first) = u32::try_from(logical) else { return };
         if let Some(last) = self.extents.last_mut()
             && last.logical_end() == logical

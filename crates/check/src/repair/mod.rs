@@ -14,6 +14,7 @@
 
 mod below;
 mod bits;
+mod clusters;
 mod contested;
 mod counts;
 mod dir_blocks;

@@ -8,6 +8,7 @@ mod healthy;
 mod hostile;
 mod journals;
 mod lost_nodes;
+mod places;
 mod random;
 mod repairs;
 mod survivors;

@@ -1,0 +1,71 @@
+//! Blocks of files and directories that are mapped in wrong places.
+
+use crate::repairs::repaired;
+use crate::survivors::tree;
+use crate::testbed::{change, examine, list, number, run, volume};
+use extant_check::Code;
+use std::fs;
+use std::path::Path;
+
+const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "192"];
+
+/// Repairs a volume, after which e2fsck and a second check find nothing.
+fn repair(what: &str, bytes: &[u8], image: &Path) -> Vec<u8> {
+    repaired(what, bytes, image).unwrap_or_else(|said| panic!("{said}"))
+}
+
+#[test]
+fn a_directory_whose_block_is_far_away_keeps_its_names() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "far", 4 << 10, EXT4);
+    let sound = fs::read(&image).unwrap();
+    let mut bytes = sound.clone();
+    change(&mut bytes, number(&image, "/dir"), |inode| {
+        inode.raw.i_block[12..16].copy_from_slice(&65_536_u32.to_le_bytes());
+    });
+    assert_eq!(tree(repair("far", &bytes, &image)), tree(sound));
+}
+
+#[test]
+fn blocks_in_wrong_places_of_clusters_are_copied() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode,^has_journal"];
+    let image = volume(folder.path(), "clusters", 8 << 10, &options);
+    let mut bytes = fs::read(&image).unwrap();
+    let file = number(&image, "/large");
+    let read = |image: &Path| run("debugfs", &["-R", "cat /large", image.to_str().unwrap()]);
+    let was = read(&image);
+    // Its first extent begins a block too late.
+    change(&mut bytes, file, |inode| {
+        let at = u32::from_le_bytes(inode.raw.i_block[20..24].try_into().unwrap());
+        inode.raw.i_block[20..24].copy_from_slice(&(at + 1).to_le_bytes());
+    });
+    repair("clusters", &bytes, &image);
+    // What the extent maps is kept as it is: the file, and at its end what follows it on the disk.
+    let now = read(&image);
+    assert!(now.len() == was.len() && now[..200_000] == was[..200_000]);
+}
+
+#[test]
+fn a_journal_that_maps_more_than_its_size_is_found() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "journal", 8 << 10, &["-t", "ext4", "-b", "1024", "-N", "192"]);
+    let mut bytes = fs::read(&image).unwrap();
+    change(&mut bytes, 8, |inode| {
+        // The length of the last of its extents.
+        let at = 12 * usize::from(inode.raw.i_block[2]) + 4;
+        inode.raw.i_block[at] += 2;
+    });
+    let found = examine(bytes.clone()).unwrap();
+    assert!(found.counts.contains_key(&Code::InodeSize), "{}", list(&found));
+    repair("journal", &bytes, &image);
+}
