@@ -33,6 +33,8 @@ pub(super) struct Editor<'a> {
     pub(super) failed: Option<IoError>,
     /// Why no repair can be made, besides what is left to find.
     pub(super) obstacle: Option<String>,
+    /// Directories whose indexes were dropped.
+    pub(super) unindexed: BTreeSet<InodeNumber>,
     /// What is marked as used, and claimed by nobody.
     pub(super) unclaimed: Lost,
 }
@@ -60,6 +62,7 @@ impl<'a> Editor<'a> {
             lost: None,
             failed: None,
             obstacle: None,
+            unindexed: BTreeSet::new(),
             unclaimed: Lost::default(),
         }
     }

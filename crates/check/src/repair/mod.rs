@@ -45,7 +45,7 @@ use crate::{CheckError, Checked, Code, Finding, Options};
 use below::Below;
 use editor::Editor;
 use extant_block::{Buf, Deferred, Device, Sector, read, write};
-use extant_format::{Compat, Incompat, Mmp, Superblock, VolumeBlock, crc32c};
+use extant_format::{Compat, Incompat, InodeNumber, Mmp, Superblock, VolumeBlock, crc32c};
 use extant_rt::Rt;
 use plan::Change;
 use stages::{Stage, is_safe, is_told_only, stage};
@@ -84,7 +84,7 @@ pub async fn plan(
         on_finding: None,
         ..options
     };
-    let mut made = Made { steps: Vec::new(), notes: Vec::new(), is_recovered: false, obstacle: None };
+    let mut made = Made::default();
     let mut before: Option<Checked> = None;
     let mut checks = 0;
     // The guard counts there, which is no part of the plan.
@@ -116,7 +116,13 @@ pub async fn plan(
         lost::survey(&mut editor, &checked.findings).await;
         let mut changed = round(&mut editor, &checked.findings).await;
         made.obstacle = editor.obstacle.take();
+        made.unindexed.append(&mut editor.unindexed);
         let is_left = checked.findings.iter().any(|finding| !is_told_only(finding.code));
+        if !changed && !is_left {
+            let dirs = &std::mem::take(&mut made.unindexed) - &made.indexed;
+            changed = index::build_all(&mut editor, &dirs).await;
+            made.indexed.extend(dirs);
+        }
         if !changed && !is_left && !editor.steps.is_empty() {
             changed = counts::finish(&mut editor).await;
         }
@@ -212,11 +218,16 @@ async fn hide_counter(survey: &crate::sweeps::Survey, overlay: &Deferred) -> Res
     Ok(Some(at.0))
 }
 
+#[derive(Default)]
 struct Made {
     steps: Vec<Step>,
     notes: Vec<String>,
     is_recovered: bool,
     obstacle: Option<String>,
+    /// Directories without the index that they had, and those whose index was built anew: not a
+    /// second time, should it have been dropped again.
+    unindexed: BTreeSet<InodeNumber>,
+    indexed: BTreeSet<InodeNumber>,
 }
 
 impl Made {

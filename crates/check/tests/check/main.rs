@@ -6,6 +6,7 @@ mod damage;
 mod flips;
 mod healthy;
 mod hostile;
+mod indexes;
 mod journals;
 mod lost_nodes;
 mod places;
