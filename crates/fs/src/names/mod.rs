@@ -180,6 +180,10 @@ impl Namespace {
             while signals.next().await {
                 let Some(namespace) = weak.upgrade() else { break };
                 let works = namespace.writer.reaper.works.write().await;
+                // Whoever has ended it meanwhile does not expect it to go on.
+                if !namespace.writer.reaper.is_on() {
+                    break;
+                }
                 namespace.delete_doomed().await;
                 drop(works);
             }

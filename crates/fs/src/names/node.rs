@@ -164,7 +164,8 @@ impl Namespace {
     ) -> Result<Node> {
         let cell = match self.writer.inodes.cached(number) {
             Some(cell) => cell,
-            None => Box::pin(self.writer.inodes.get(number)).await?,
+            // Damage that is found here counts as in an operation.
+            None => Box::pin(self.writer.guarded(self.writer.inodes.get(number))).await?,
         };
         let node = (cell.open_live() || cell.open_held()).then(|| Node::of_open(self, cell, way));
         node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
