@@ -30,7 +30,9 @@ mod tree;
 use super::report::{Target, compared};
 use super::{Result, bed, read, report};
 use side::{Kind, Side, Took};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Command line settings of a run.
 struct Options {
@@ -93,6 +95,9 @@ struct Part {
     run: fn(&Options, &mut Side) -> Result<Figures>,
 }
 
+/// Set once the bench runs in a mount namespace of its own.
+const OWN_MOUNTS: &str = "EXTANT_BENCH_OWN_MOUNTS";
+
 const PARTS: [&Part; 5] = [&names::OWNER, &names::OTHER, &tree::PART, &data::PART, &data::SYNCS];
 
 fn usage() -> String {
@@ -143,6 +148,9 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         sides = Kind::ALL.to_vec();
     }
     sides.retain(|side| side.is_there());
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        return in_own_namespace();
+    }
     std::fs::create_dir_all(&dir)?;
     let extant = match extant {
         Some(extant) => extant,
@@ -163,6 +171,14 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     }
     eprint!("load at the end: {}", load());
     Ok(())
+}
+
+/// Runs the same command where its mounts are its own. A mount that another program's namespace has
+/// copied stays when it is unmounted here, and its server waits for that program.
+fn in_own_namespace() -> Result<()> {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe()?);
+    Err(command.args(std::env::args_os().skip(1)).env(OWN_MOUNTS, "1").exec().into())
 }
 
 /// Does all rounds of a part, and prints its rows.
