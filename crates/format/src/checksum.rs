@@ -48,7 +48,8 @@ impl ChecksumSeed {
     /// The seed for everything that belongs to an inode: its extent nodes, its directory blocks,
     /// and the inode itself.
     pub fn for_inode(self, number: InodeNumber, generation: u32) -> Self {
-        self.over(&number.0.to_le_bytes()).over(&generation.to_le_bytes())
+        let both = u64::from(generation) << 32 | u64::from(number.0);
+        self.over(&both.to_le_bytes())
     }
 }
 
