@@ -7,9 +7,9 @@ use crate::found::{Dir, Run};
 use crate::listing::{Directories, DirsFound, INLINE, Item, Leaf, Link, Node, Root, htree_context};
 use crate::state::Kind;
 use extant_format::{
-    CharSign, ChecksumSeed, DirEntries, DirEntry, DxNode, FileBlock, FileKind, Incompat, InlineData, Inode,
-    InodeNumber, NameHash, Place, UintExt, Xattrs, hash_name, is_dx_block, verify_dirent_checksum,
-    verify_dx_checksum,
+    CharSign, ChecksumSeed, DirEntries, DirEntry, DxNode, FileBlock, FileKind, HashVersion, Incompat,
+    InlineData, Inode, InodeNumber, NameHash, Place, UintExt, Xattrs, hash_name, is_dx_block,
+    verify_dirent_checksum, verify_dx_checksum,
 };
 use rustc_hash::FxHasher;
 use std::collections::BTreeMap;
@@ -134,6 +134,7 @@ pub(crate) async fn sweep(
             }
         })
         .await;
+    found.named.count(&ctx.inodes);
 }
 
 /// Entries in an inode.
@@ -144,7 +145,7 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
     // What is wrong with it was reported with the inode.
     let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) else { return };
     let Ok(directory) = data.as_directory() else { return };
-    ctx.inodes.named(inode.number);
+    ctx.inodes.named(inode.number, 1);
     ctx.limits.push(&mut found.dotdots, (item.dir, directory.parent.0));
     let filetype = ctx.sb.incompat().contains(Incompat::FILETYPE);
     let mut scratch = Vec::new();
@@ -154,7 +155,7 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
         let mut block = Block { ctx, item, dir, root: None, sign, found: &mut *found, scratch };
         for entry in DirEntries::new(area, filetype, u32::MAX, inode.number, FileBlock(0)) {
             match entry {
-                Ok(entry) if entry.inode.0 != 0 => block.entry(area, &entry),
+                Ok(entry) if entry.inode.0 != 0 => block.entry(area, &entry, None),
                 Ok(_) => {}
                 Err(corrupt) => {
                     let spot = Spot::inode(dir.number);
@@ -166,6 +167,16 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
     }
 }
 
+/// A name in a block. Ordered by its hash and place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    hash: u64,
+    /// Offset of its entry.
+    offset: u32,
+    /// Its hash in the directory's index; 0 without one.
+    major: u32,
+}
+
 /// A block that is being checked.
 struct Block<'a> {
     ctx: &'a Context,
@@ -174,8 +185,7 @@ struct Block<'a> {
     root: Option<&'a Root>,
     sign: CharSign,
     found: &'a mut DirsFound,
-    /// Hashes and offsets of names.
-    scratch: &'a mut Vec<(u64, u32)>,
+    scratch: &'a mut Vec<Name>,
 }
 
 impl Block<'_> {
@@ -246,18 +256,19 @@ impl Block<'_> {
             if entry.inode.0 == 0 {
                 continue;
             }
-            self.entry(block, &entry);
-            if let Some(hash) = self.hash(entry.name) {
-                (lowest, highest) = (lowest.min(hash.major), highest.max(hash.major));
+            let major = self.hash(entry.name).map(|hash| hash.major);
+            if let Some(major) = major {
+                (lowest, highest) = (lowest.min(major), highest.max(major));
                 hashes += 1;
             }
+            self.entry(block, &entry, major);
         }
         if expect < 2 && logical == 0 {
             let code = if expect == 0 { Code::DirectoryDot } else { Code::DirectoryDotDot };
             self.found.report.add(code, self.spot(), "no such entry", "one at the start of the directory");
         }
         self.duplicates(block);
-        self.names_across(block, lowest, highest);
+        self.names_across(lowest, highest);
         if self.root.is_some() && !is_node && logical != 0 {
             let range = (hashes > 0).then_some((lowest, highest));
             self.ctx.limits.push(&mut self.found.leaves, Leaf { dir: self.item.dir, logical, range });
@@ -318,7 +329,7 @@ impl Block<'_> {
             if entry.inode.0 != dir {
                 self.add(code, entry, format!("inode {}", entry.inode), dir.to_string());
             }
-            self.ctx.inodes.named(InodeNumber(dir));
+            self.ctx.inodes.named(InodeNumber(dir), 1);
         } else {
             self.ctx.limits.push(&mut self.found.dotdots, (self.item.dir, entry.inode.0));
         }
@@ -342,7 +353,8 @@ impl Block<'_> {
         }
     }
 
-    fn entry(&mut self, block: &[u8], entry: &DirEntry<'_>) {
+    /// Checks an entry, whose name has this hash in the directory's index.
+    fn entry(&mut self, block: &[u8], entry: &DirEntry<'_>, major: Option<u32>) {
         let sb = &self.ctx.sb;
         let (number, name) = (entry.inode, entry.name);
         if name == b"." || name == b".." {
@@ -352,10 +364,11 @@ impl Block<'_> {
             if name.len() < 16 {
                 self.add(Code::EntryName, entry, format!("{} bytes", name.len()), "at least 16, encrypted");
             }
-        } else if name.contains(&b'/') || name.contains(&0) {
+        } else if name.iter().fold(false, |bad, &byte| bad | (byte == b'/') | (byte == 0)) {
             self.add(Code::EntryName, entry, "/ or NUL in the name", "neither");
         }
-        self.scratch.push((hash_of(name), entry.offset.fit_u32()));
+        let major = major.unwrap_or(0);
+        self.scratch.push(Name { hash: hash_of(name), offset: entry.offset.fit_u32(), major });
         if number.0 > sb.inodes_count() {
             let expected = format!("at most {}", sb.inodes_count());
             return self.add(Code::EntryInode, entry, format!("inode {number}"), expected);
@@ -368,7 +381,8 @@ impl Block<'_> {
             };
             return self.add(Code::EntryInode, entry, text, "a file or another directory");
         }
-        match self.ctx.inodes.kind(number) {
+        let (kind, encrypted) = self.ctx.inodes.get(number);
+        match kind {
             Kind::Unused => {
                 self.add(Code::EntryUnused, entry, format!("inode {number}, not in use"), "an inode in use");
             }
@@ -385,7 +399,7 @@ impl Block<'_> {
                 if let Kind::File(code) = kind {
                     self.kind(block, entry, code);
                     let policed = matches!(code, 1 | 2 | 7);
-                    if self.dir.encrypted && policed && !self.ctx.inodes.is_encrypted(number) {
+                    if self.dir.encrypted && policed && !encrypted {
                         let text = format!("inode {number} is not encrypted");
                         self.add(Code::EncryptionPolicy, entry, text, "encrypted, as its directory");
                     }
@@ -400,7 +414,7 @@ impl Block<'_> {
                     };
                     self.ctx.limits.push(&mut self.found.links, link);
                 } else {
-                    self.ctx.inodes.named(number);
+                    self.found.named.add(number, &self.ctx.inodes);
                 }
             }
         }
@@ -417,8 +431,8 @@ impl Block<'_> {
         let twice: Vec<u32> = self
             .scratch
             .windows(2)
-            .filter(|pair| pair[0].0 == pair[1].0 && name_at(pair[0].1) == name_at(pair[1].1))
-            .map(|pair| pair[1].1)
+            .filter(|pair| pair[0].hash == pair[1].hash && name_at(pair[0].offset) == name_at(pair[1].offset))
+            .map(|pair| pair[1].offset)
             .collect();
         for offset in twice {
             self.found.report.push(Finding {
@@ -436,24 +450,17 @@ impl Block<'_> {
 
     /// Records names that another block may have as well: all of a linear directory, and those at
     /// the ends of a leaf's range in an index.
-    fn names_across(&mut self, block: &[u8], lowest: u32, highest: u32) {
+    fn names_across(&mut self, lowest: u32, highest: u32) {
         if self.dir.blocks < 2 {
             return;
         }
-        if self.root.is_none() {
-            // Hashes of hostile names may be equal, but then the names are compared.
-            for &(hash, _) in self.scratch.iter() {
-                self.ctx.limits.push(&mut self.found.names, (self.item.dir, hash));
-            }
-            return;
-        }
-        for &(hash, offset) in self.scratch.iter() {
-            let at = offset.to_usize();
-            let name = &block[at + 8..at + 8 + block[at + 6].to_usize()];
-            let major = self.hash(name).map(|hash| hash.major);
+        let is_hashed = self.root.is_some_and(|root| root.version != HashVersion::SipHash);
+        let is_indexed = is_hashed && !self.dir.casefold;
+        // Hashes of hostile names may be equal, but then the names are compared.
+        for name in self.scratch.iter() {
             // Rarely more than two names of a leaf.
-            if major.is_none_or(|major| major == lowest || major == highest) {
-                self.ctx.limits.push(&mut self.found.names, (self.item.dir, hash));
+            if !is_indexed || name.major == lowest || name.major == highest {
+                self.ctx.limits.push(&mut self.found.names, (self.item.dir, name.hash));
             }
         }
     }

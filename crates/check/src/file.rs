@@ -28,7 +28,8 @@ pub(crate) enum Role {
 pub(crate) struct File {
     pub(crate) number: InodeNumber,
     pub(crate) role: Role,
-    pub(crate) seed: Option<ChecksumSeed>,
+    /// `i_generation`, for the checksums of its blocks.
+    pub(crate) generation: u32,
     pub(crate) size: u64,
     pub(crate) flags: InodeFlags,
     /// `i_blocks`, in units of 512 bytes.
@@ -63,7 +64,7 @@ impl File {
         Self {
             number: inode.number,
             role,
-            seed: ctx.seed.map(|seed| inode.checksum_seed(seed)),
+            generation: inode.raw.i_generation.get(),
             size: inode.size(),
             flags: inode.flags(),
             stored_512: inode.blocks_512(&ctx.sb),
@@ -83,6 +84,11 @@ impl File {
 
     pub(crate) fn spot(&self) -> Spot {
         Spot::inode(self.number.0)
+    }
+
+    /// The seed of the checksums of its blocks, if they have checksums.
+    pub(crate) fn seed(&self, ctx: &Context) -> Option<ChecksumSeed> {
+        ctx.seed.map(|seed| seed.for_inode(self.number, self.generation))
     }
 
     /// Adds values in other inodes.

@@ -10,39 +10,42 @@ use crate::state::Kind;
 use crate::{fields, xattrs};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
-    RoCompat, UintExt, ValueInode, Xattrs, bit, indirect_capacity, verify_inode_bitmap,
+    RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
 };
 
 /// Groups that a task takes at a time.
 pub(crate) const GROUPS: u32 = 8;
 
-/// What a pass over a group's table needs.
+/// What a pass over a group's table needs, and what it counts.
 struct Table<'a> {
     group: u32,
     /// Inodes from the start that are looked at.
     used: u32,
     bitmap: Option<&'a [u8]>,
+    totals: GroupTotals,
 }
 
 /// Checks the inodes of some groups.
 pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &mut Files, found: &mut Found) {
     let bitmaps = read_bitmaps(ctx, groups.clone(), found).await;
-    for (group, bitmap) in groups.zip(bitmaps) {
-        let info = &ctx.groups[group.to_usize()];
-        let mut totals = GroupTotals { group, ..GroupTotals::default() };
-        let used = used_part(ctx, group, bitmap.as_deref(), found);
-        if info.table && used > 0 {
-            let table = Table { group, used, bitmap: bitmap.as_deref() };
-            sweep_table(ctx, &table, files, found, &mut totals).await;
-            if ctx.limits.stopped() {
-                return;
-            }
-        } else if info.table {
+    let mut tables = Vec::with_capacity(bitmaps.len());
+    for (group, bitmap) in groups.zip(&bitmaps) {
+        let bitmap = bitmap.as_deref();
+        let mut used = used_part(ctx, group, bitmap, found);
+        if !ctx.groups[group.to_usize()].table {
+            used = 0;
+        } else if used == 0 {
             // Nothing is read, so a set bit has nothing behind it.
-            check_unread(ctx, group, 0, bitmap.as_deref(), found);
+            check_unread(ctx, group, 0, bitmap, found);
         }
-        found.totals.push(totals);
+        let totals = GroupTotals { group, ..GroupTotals::default() };
+        tables.push(Table { group, used, bitmap, totals });
     }
+    sweep_tables(ctx, &mut tables, files, found).await;
+    if ctx.limits.stopped() {
+        return;
+    }
+    found.totals.extend(tables.into_iter().map(|table| table.totals));
     files.drain(ctx, found).await;
 }
 
@@ -95,7 +98,7 @@ fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found
         return 0;
     }
     let told = all - info.gd.unused_inodes.min(all);
-    let Some(bitmap) = bitmap else { return told };
+    let Some(bitmap) = bitmap.filter(|bitmap| !bits_are_clear(bitmap, told, all)) else { return told };
     match (told..all).rev().find(|&n| bit(bitmap, n)) {
         Some(last) => {
             let text = format!("{} unused inodes", info.gd.unused_inodes);
@@ -109,42 +112,43 @@ fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found
 
 /// Inodes that the bitmap says are in use, but that the table does not have.
 fn check_unread(ctx: &Context, group: u32, from: u32, bitmap: Option<&[u8]>, found: &mut Found) {
-    let Some(bitmap) = bitmap else { return };
+    let all = ctx.sb.inodes_per_group();
+    let Some(bitmap) = bitmap.filter(|bitmap| !bits_are_clear(bitmap, from, all)) else { return };
     let first = group * ctx.sb.inodes_per_group() + 1;
-    for n in from..ctx.sb.inodes_per_group() {
+    for n in from..all {
         if bit(bitmap, n) {
             found.report.add(Code::InodeBitmapLeaked, Spot::inode(first + n), "marked as used", "free");
         }
     }
 }
 
-async fn sweep_table(
-    ctx: &Context,
-    table: &Table<'_>,
-    files: &mut Files,
-    found: &mut Found,
-    totals: &mut GroupTotals,
-) {
-    let start = ctx.groups[table.group.to_usize()].gd.inode_table.0;
+async fn sweep_tables(ctx: &Context, tables: &mut [Table<'_>], files: &mut Files, found: &mut Found) {
     let inode_bytes = usize::from(ctx.sb.inode_size());
     let per_block = (ctx.source.block_bytes() / inode_bytes).fit_u32();
-    let blocks = u64::from(table.used.div_ceil(per_block));
     let most = u64::from(ctx.source.most());
-    let runs = (0..blocks).step_by(most.to_usize()).map(|at| (start + at, most.min(blocks - at).fit_u32()));
-    let first = table.group * ctx.sb.inodes_per_group();
-    let mut n = 0;
-    let mut stream = ctx.source.stream(runs);
-    while let Some(piece) = stream.next().await {
+    // One stream of all tables, so that the next one is being read while one ends.
+    let mut pieces = Vec::new();
+    for (t, table) in tables.iter().enumerate() {
+        let start = ctx.groups[table.group.to_usize()].gd.inode_table.0;
+        let blocks = u64::from(table.used.div_ceil(per_block));
+        let runs = (0..blocks).step_by(most.to_usize()).map(|at| (at, most.min(blocks - at).fit_u32()));
+        pieces.extend(runs.map(|(at, blocks)| (t, at.fit_u32() * per_block, start + at, blocks)));
+    }
+    let mut stream = ctx.source.stream(pieces.iter().map(|&(_, _, start, blocks)| (start, blocks)));
+    for &(t, mut n, ..) in &pieces {
+        let Some(piece) = stream.next().await else { return };
+        let table = &mut tables[t];
         for &at in piece.bad() {
             let spot = Spot::group(table.group).at_block(at);
             found.report.add(Code::ReadError, spot, "unreadable", "inodes");
         }
+        let first = table.group * ctx.sb.inodes_per_group();
         for bytes in piece.bytes().chunks_exact(inode_bytes) {
             if n >= table.used {
                 break;
             }
             let number = InodeNumber(first + n + 1);
-            let is_used = look(ctx, number, bytes, files, found, totals);
+            let is_used = look(ctx, number, bytes, files, found, &mut table.totals);
             if let Some(bitmap) = table.bitmap {
                 let spot = Spot::inode(number.0);
                 match (is_used, bit(bitmap, n)) {
@@ -155,14 +159,17 @@ async fn sweep_table(
                     _ => {}
                 }
             }
-            totals.used += u32::from(is_used);
+            table.totals.used += u32::from(is_used);
             n += 1;
         }
+        drop(piece);
         if files.is_full() {
             files.drain(ctx, found).await;
         }
     }
-    check_unread(ctx, table.group, table.used, table.bitmap, found);
+    for table in tables.iter().filter(|table| table.used > 0) {
+        check_unread(ctx, table.group, table.used, table.bitmap, found);
+    }
 }
 
 /// Looks at one inode; returns whether it is in use.
@@ -213,7 +220,7 @@ fn look(
 }
 
 fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], found: &mut Found) -> Option<Inode> {
-    let corrupt = match Inode::parse(bytes, &ctx.sb, number) {
+    let corrupt = match Inode::parse_sealed(bytes, &ctx.sb, number, ctx.seed) {
         Ok(inode) => return Some(inode),
         Err(corrupt) => corrupt,
     };
@@ -375,7 +382,7 @@ fn file(
             record.role = Role::Directory;
             found.keep(Dir {
                 number: number.0,
-                seed: record.seed.map(Into::into),
+                seed: record.seed(ctx).map(Into::into),
                 blocks: 0,
                 inline: flags.contains(InodeFlags::INLINE_DATA),
                 indexed: flags.contains(InodeFlags::INDEX),

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub(crate) const FIXED_BYTES: u64 = 24 << 20;
 /// What is kept of a group besides its bits: descriptor, places of its structures, totals.
 const GROUP_BYTES: u64 = 400;
-/// Slots of inodes that are kept together, and what they take if one of them is in use.
-const PAGE_SLOTS: u64 = 1024;
-const PAGE_BYTES: u64 = 4160;
+/// Slots of inodes that are kept together, and what they take if one of them is in use: three bytes
+/// each, and where they are.
+pub(crate) const PAGE_SLOTS: u32 = 1024;
+pub(crate) const PAGE_BYTES: u64 = 3 * 1024 + 96;
 /// Allowance for what is kept of an inode in use: its share of an attribute block.
 const INODE_BYTES: u64 = 96;
 /// Allowance for what is kept of a directory: itself, its names' parents and some blocks.
@@ -92,7 +93,7 @@ impl Limits {
     ) {
         let clusters = u64::from(groups) * u64::from(sb.clusters_per_group());
         let clusters = clusters.min(sb.blocks_count() / u64::from(sb.blocks_per_cluster()) + 1);
-        let pages = u64::from(groups) * u64::from(sb.inodes_per_group()).div_ceil(PAGE_SLOTS);
+        let pages = u64::from(groups) * u64::from(sb.inodes_per_group()).div_ceil(PAGE_SLOTS.into());
         let inodes = PAGE_BYTES * pages.min(inodes_in_use) + INODE_BYTES * inodes_in_use + DIR_BYTES * dirs;
         let memory = memory_bytes.unwrap_or_else(|| {
             // A second bit is kept for clusters with several owners.

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::finding::Report;
 use crate::found::{Dir, join};
+use crate::state::Names;
 use extant_format::{Corrupt, DxRoot, FileBlock, HashVersion, HtreeContext, Incompat, InodeNumber, Place};
 use std::collections::BTreeMap;
 
@@ -38,6 +39,8 @@ pub(crate) struct DirsFound {
     pub(crate) names: Vec<(u32, u64)>,
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) nodes: Vec<Node>,
+    /// Inodes that entries name, not counted yet.
+    pub(crate) named: Names,
 }
 
 impl DirsFound {
@@ -49,6 +52,7 @@ impl DirsFound {
             names: Vec::new(),
             leaves: Vec::new(),
             nodes: Vec::new(),
+            named: Names::default(),
         }
     }
 

@@ -149,7 +149,7 @@ impl Files {
     ) {
         match job {
             Job::Extents { depth, range } => {
-                if let Some(seed) = file.seed
+                if let Some(seed) = file.seed(ctx)
                     && let Err(corrupt) =
                         verify_extent_checksum(block, seed, Place::ExtentNode(file.number, Some(at)))
                 {

@@ -1,7 +1,7 @@
 //! What a check keeps per block and per inode. Pages are made where they are needed, so that a
 //! large, mostly empty volume takes little memory.
 
-use crate::limits::Limits;
+use crate::limits::{Limits, PAGE_BYTES, PAGE_SLOTS};
 use extant_format::{InodeNumber, Superblock, UintExt, VolumeBlock};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -268,27 +268,60 @@ impl Kind {
     }
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    /// Links minus names, modulo 2^16.
-    balance: AtomicU16,
+/// Neighbouring inodes. Kinds are apart from balances: every entry asks for a kind, often in an
+/// order that no cache foresees, and so more of them fit.
+#[derive(Debug)]
+struct Slots {
     /// [`Kind`] in the low four bits; [`ENCRYPTED`].
-    kind: AtomicU8,
+    kinds: Box<[AtomicU8]>,
+    /// Links minus names, modulo 2^16.
+    balances: Box<[AtomicU16]>,
+}
+
+impl Slots {
+    fn new() -> Self {
+        Self {
+            kinds: (0..PAGE_SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            balances: (0..PAGE_SLOTS).map(|_| AtomicU16::new(0)).collect(),
+        }
+    }
 }
 
 const ENCRYPTED: u8 = 0x10;
 
 /// What is known of inodes, in pages: inodes in use may be far between.
 pub(crate) struct Inodes {
-    groups: Vec<OnceLock<Box<[Slots]>>>,
+    groups: Vec<OnceLock<Box<[InodePage]>>>,
     per_group: u32,
     limits: Arc<Limits>,
 }
 
-type Slots = OnceLock<Option<Box<[Slot]>>>;
+type InodePage = OnceLock<Option<Slots>>;
 
-/// Inodes of a page.
-const SLOTS: u32 = 1024;
+/// Names that a task collects before it counts them.
+const NAMES: usize = 64 << 10;
+
+/// Inodes that entries name, one for each name. They are counted in order, so that a task does not
+/// wait for memory, or for another task's cache, at each name of a large directory.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Vec<InodeNumber>);
+
+impl Names {
+    pub(crate) fn add(&mut self, number: InodeNumber, inodes: &Inodes) {
+        self.0.push(number);
+        if self.0.len() >= NAMES {
+            self.count(inodes);
+        }
+    }
+
+    pub(crate) fn count(&mut self, inodes: &Inodes) {
+        self.0.sort_unstable();
+        for same in self.0.chunk_by(|a, b| a == b) {
+            inodes.named(same[0], same.len());
+        }
+        self.0.clear();
+    }
+}
 
 impl Inodes {
     pub(crate) fn new(sb: &Superblock, groups: u32, limits: Arc<Limits>) -> Self {
@@ -306,34 +339,36 @@ impl Inodes {
         let Some((group, n)) = self.place(number) else { return };
         let Some(group) = self.groups.get(group) else { return };
         let pages =
-            group.get_or_init(|| (0..self.per_group.div_ceil(SLOTS)).map(|_| OnceLock::new()).collect());
-        let page = pages[(n / SLOTS).to_usize()].get_or_init(|| {
-            let page = || (0..SLOTS).map(|_| Slot::default()).collect();
-            self.limits.take(u64::from(SLOTS) * size_of::<Slot>().to_u64() + 64).then(page)
-        });
-        let Some(slot) = page.as_ref().map(|page| &page[(n % SLOTS).to_usize()]) else { return };
-        slot.balance.fetch_add(links, Ordering::Relaxed);
-        slot.kind.store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
+            group.get_or_init(|| (0..self.per_group.div_ceil(PAGE_SLOTS)).map(|_| OnceLock::new()).collect());
+        let page = pages[(n / PAGE_SLOTS).to_usize()]
+            .get_or_init(|| self.limits.take(PAGE_BYTES).then(Slots::new))
+            .as_ref();
+        let (Some(page), at) = (page, (n % PAGE_SLOTS).to_usize()) else { return };
+        page.balances[at].fetch_add(links, Ordering::Relaxed);
+        page.kinds[at].store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
     }
 
-    fn slot(&self, number: InodeNumber) -> Option<&Slot> {
+    /// The page of an inode in use, and its place there.
+    fn slot(&self, number: InodeNumber) -> Option<(&Slots, usize)> {
         let (group, n) = self.place(number)?;
-        let page = self.groups.get(group)?.get()?[(n / SLOTS).to_usize()].get()?.as_ref()?;
-        page.get((n % SLOTS).to_usize())
+        let page = self.groups.get(group)?.get()?[(n / PAGE_SLOTS).to_usize()].get()?.as_ref()?;
+        Some((page, (n % PAGE_SLOTS).to_usize()))
+    }
+
+    /// What an inode is, and whether it is encrypted.
+    pub(crate) fn get(&self, number: InodeNumber) -> (Kind, bool) {
+        let code = self.slot(number).map_or(0, |(page, at)| page.kinds[at].load(Ordering::Relaxed));
+        (Kind::from_code(code & 15), code & ENCRYPTED != 0)
     }
 
     pub(crate) fn kind(&self, number: InodeNumber) -> Kind {
-        self.slot(number).map_or(Kind::Unused, |slot| Kind::from_code(slot.kind.load(Ordering::Relaxed) & 15))
+        self.get(number).0
     }
 
-    pub(crate) fn is_encrypted(&self, number: InodeNumber) -> bool {
-        self.slot(number).is_some_and(|slot| slot.kind.load(Ordering::Relaxed) & ENCRYPTED != 0)
-    }
-
-    /// Counts a name.
-    pub(crate) fn named(&self, number: InodeNumber) {
-        if let Some(slot) = self.slot(number) {
-            slot.balance.fetch_sub(1, Ordering::Relaxed);
+    /// Counts names.
+    pub(crate) fn named(&self, number: InodeNumber, names: usize) {
+        if let Some((page, at)) = self.slot(number) {
+            page.balances[at].fetch_sub(names.to_u64().low_u16(), Ordering::Relaxed);
         }
     }
 
@@ -343,12 +378,12 @@ impl Inodes {
         let pages = groups.flat_map(|(group, pages)| {
             let first = group.fit_u32() * self.per_group + 1;
             let pages = pages.iter().enumerate();
-            pages.filter_map(move |(n, page)| Some((first + n.fit_u32() * SLOTS, page.get()?.as_ref()?)))
+            pages.filter_map(move |(n, page)| Some((first + n.fit_u32() * PAGE_SLOTS, page.get()?.as_ref()?)))
         });
         pages.flat_map(|(first, page)| {
-            page.iter().enumerate().filter_map(move |(n, slot)| {
-                let balance = slot.balance.load(Ordering::Relaxed);
-                let kind = Kind::from_code(slot.kind.load(Ordering::Relaxed) & 15);
+            page.balances.iter().zip(&page.kinds).enumerate().filter_map(move |(n, (balance, kind))| {
+                let balance = balance.load(Ordering::Relaxed);
+                let kind = Kind::from_code(kind.load(Ordering::Relaxed) & 15);
                 let counts = matches!(kind, Kind::File(_) | Kind::Invalid);
                 (balance != 0 && counts).then_some((InodeNumber(first + n.fit_u32()), balance))
             })

@@ -14,16 +14,20 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
     }
     found.links.sort_unstable();
     let mut rest = &found.links[..];
+    // Both lists are in order of directories.
+    let mut n = 0;
     while let Some(first) = rest.first() {
-        let count = rest.partition_point(|link| link.child == first.child);
+        let count = rest.iter().take_while(|link| link.child == first.child).count();
         let (mine, others) = rest.split_at(count);
         rest = others;
-        let Ok(n) = all.dirs.binary_search_by_key(&first.child, |dir| dir.number) else { continue };
-        let dir = &mut all.dirs[n];
+        while all.dirs.get(n).is_some_and(|dir| dir.number < first.child) {
+            n += 1;
+        }
+        let Some(dir) = all.dirs.get_mut(n).filter(|dir| dir.number == first.child) else { continue };
         // The name that `..` agrees with, else the first.
         let right = mine.iter().find(|link| link.parent == dir.dotdot).unwrap_or(first);
         dir.parent = right.parent;
-        ctx.inodes.named(InodeNumber(dir.number));
+        ctx.inodes.named(InodeNumber(dir.number), 1);
         for link in mine.iter().filter(|link| *link != right) {
             let text = format!("directory {} is also named in directory {}", link.child, right.parent);
             found.report.add(Code::EntryDirectoryLink, link_spot(link), text, "one name");
@@ -41,7 +45,7 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
         // A link of the parent, whatever `..` says: a wrong one is to be put right.
         let counted = if parent != 0 { parent } else { dir.dotdot };
         if counted != 0 && is_directory(counted) {
-            ctx.inodes.named(InodeNumber(counted));
+            ctx.inodes.named(InodeNumber(counted), 1);
         }
     }
 }
@@ -65,7 +69,14 @@ pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report
         Reached,
         Lost,
     }
-    let find = |number: u32| all.dirs.binary_search_by_key(&number, |dir| dir.number).ok();
+    // Neighbours often have the same parent.
+    let mut last = 0;
+    let mut find = |number: u32| {
+        if all.dirs.get(last).is_none_or(|dir| dir.number != number) {
+            last = all.dirs.binary_search_by_key(&number, |dir| dir.number).ok()?;
+        }
+        Some(last)
+    };
     let mut marks = vec![Mark::Unknown; all.dirs.len()];
     if let Some(root) = find(InodeNumber::ROOT.0) {
         marks[root] = Mark::Reached;

@@ -7,7 +7,8 @@ use crate::found::{Found, Run, ValueHolder, ValueUse, XattrUse};
 use crate::state::Kind;
 use extant_format::{
     Acl, CAPABILITY_XATTR, ChecksumSeed, Corrupt, Inode, InodeFlags, InodeNumber, Problem, UintExt,
-    VolumeBlock, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root, verify_xattr_block,
+    VolumeBlock, XATTR_MAGIC, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs, capability_root,
+    verify_xattr_block,
 };
 use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,13 @@ fn name_hash(name: &XattrName<'_>) -> u64 {
 /// Checks the attributes in an inode, and records its attribute block.
 pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InInode {
     let (sb, number) = (&ctx.sb, inode.number);
-    let spot = Spot::inode(number.0);
     let mut result = InInode::default();
+    let may_have_some = inode.tail.first_chunk() == Some(&XATTR_MAGIC.to_le_bytes());
+    // Most inodes have none.
+    if !may_have_some && inode.xattr_block().is_none() && !inode.flags().contains(InodeFlags::ENCRYPT) {
+        return result;
+    }
+    let spot = Spot::inode(number.0);
     let xattrs = match Xattrs::parse_inode(&inode.tail, number) {
         Ok(xattrs) => xattrs,
         // Without the magic there are no attributes, whatever else is there.
@@ -166,7 +172,7 @@ pub(crate) async fn blocks(ctx: &Context, found: &mut Found) {
     ctx.source
         .scattered(&blocks, |n, block| {
             let at = blocks[n];
-            let count = rest.partition_point(|one| one.block == at);
+            let count = rest.iter().take_while(|one| one.block == at).count();
             let (mine, others) = rest.split_at(count);
             rest = others;
             ctx.claims.claim(ctx.claims.cluster(VolumeBlock(at)), 1);

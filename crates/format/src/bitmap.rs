@@ -8,6 +8,18 @@ pub fn bit(bitmap: &[u8], n: u32) -> bool {
     bitmap.get(n.to_usize() / 8).is_none_or(|byte| byte & 1 << (n % 8) != 0)
 }
 
+/// Whether none of the bits `start..end` is set; bits past the end count as set.
+pub fn bits_are_clear(bitmap: &[u8], start: u32, end: u32) -> bool {
+    let (first, last) = (start.next_multiple_of(8).min(end), (end / 8 * 8).max(start));
+    let whole = match bitmap.get(first.to_usize() / 8..last.to_usize() / 8) {
+        // All of them, which is faster than to stop at the first.
+        Some(whole) if first < last => whole.iter().fold(0, |all, byte| all | byte) == 0,
+        None if first < last => false,
+        _ => true,
+    };
+    whole && !(start..first).chain(last.max(first)..end).any(|n| bit(bitmap, n))
+}
+
 /// Sets bits `start..end`. Panics if they are out of bounds.
 pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     let mut n = start;
@@ -110,7 +122,12 @@ mod tests {
                 assert_eq!(bit(&map, n), (start..end).contains(&n), "{start}..{end}: bit {n}");
             }
             assert_eq!(count_free(&map, 32), 32 - (end - start));
+            for (from, to) in (0..=32).flat_map(|from| (from..=32).map(move |to| (from, to))) {
+                let clear = to <= start || end <= from || from == to || start == end;
+                assert_eq!(bits_are_clear(&map, from, to), clear, "{start}..{end}: {from}..{to}");
+            }
         }
+        assert!(!bits_are_clear(&[0], 3, 9) && !bits_are_clear(&[0], 3, 32), "as above");
         assert!(bit(&[0], 8), "beyond the end counts as used");
         assert_eq!(count_free(&[0b0000_0101], 3), 1);
     }

@@ -48,8 +48,8 @@ mod xattr;
 
 pub use acl::{Acl, AclEntry, AclTag, RawAclEntry, RawAclEntryShort};
 pub use bitmap::{
-    bit, block_bitmap_checksum, clear_bits, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
-    verify_inode_bitmap,
+    bit, bits_are_clear, block_bitmap_checksum, clear_bits, count_free, inode_bitmap_checksum, set_bits,
+    verify_block_bitmap, verify_inode_bitmap,
 };
 pub use block_range::{BlockRange, joined_ranges};
 pub use capability::{CAPABILITY_XATTR, capability_root, with_capability_root};
