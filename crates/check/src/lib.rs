@@ -2,7 +2,7 @@
 //! writes nothing.
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
-//! keeps one bit for each cluster and four bytes for each inode, both only where something is in
+//! keeps one bit for each cluster and three bytes for each inode, both only where something is in
 //! use. Memory and repeated reads are limited, so that an image that was made to do harm ends the
 //! check early ([`Incomplete`]), not the program. If the journal is dirty, its newer copies of
 //! blocks are read instead of the old ones. All structures are parsed by `extant-format`; a
@@ -54,6 +54,7 @@ pub use finding::{Finding, Spot};
 pub use limits::{Cancel, Incomplete};
 pub use sweeps::check;
 
+use extant_block::Device;
 use extant_format::Corrupt;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -94,6 +95,9 @@ pub struct Options {
     pub tasks: usize,
     /// Reads that each task keeps in flight, 64 at most.
     pub depth: usize,
+    /// The same device, past the memory in which the host keeps blocks that were read before, for
+    /// blocks that are not there. Not for a volume in use, whose newest blocks may be only there.
+    pub uncached: Option<Arc<dyn Device>>,
     /// Called from time to time.
     pub progress: Option<Progress>,
 }
@@ -111,7 +115,8 @@ impl Default for Options {
             cancel: Cancel::default(),
             on_finding: None,
             tasks: 4,
-            depth: 12,
+            depth: 8,
+            uncached: None,
             progress: None,
         }
     }

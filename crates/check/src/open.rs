@@ -68,7 +68,9 @@ pub(crate) async fn open(
             (sb, true)
         }
     };
-    let source = Source::new(device.clone(), sb.block_size(), limits.clone()).with_depth(options.depth);
+    let source = Source::new(device.clone(), sb.block_size(), limits.clone())
+        .with_depth(options.depth)
+        .with_uncached(options.uncached.clone());
     refuse_unknown(&sb)?;
     let mut opened = Opened { sb, source, from_backup, replayed: false, stale: false, pending: false };
     let dirty = opened.sb.incompat().contains(Incompat::RECOVER);

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// Longest read in bytes.
-pub(crate) const READ_BYTES: usize = 256 << 10;
+pub(crate) const READ_BYTES: usize = 128 << 10;
 /// Blocks that are read for nothing rather than skipped.
 const GAP_BYTES: usize = 16 << 10;
 /// `h_magic` of a journal block, which an escaped copy lacks.
@@ -61,6 +62,8 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     device: Arc<dyn Device>,
+    /// The same, past the memory in which the host keeps blocks.
+    uncached: Option<Arc<dyn Device>>,
     block: BlockSize,
     overlay: Arc<BTreeMap<u64, JournalCopy>>,
     limits: Arc<Limits>,
@@ -70,7 +73,13 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize, limits: Arc<Limits>) -> Self {
-        Self { device, block, overlay: Arc::default(), limits, depth: 1 }
+        Self { device, uncached: None, block, overlay: Arc::default(), limits, depth: 1 }
+    }
+
+    /// With another way to the same blocks, past the memory in which the host keeps them.
+    pub(crate) fn with_uncached(mut self, uncached: Option<Arc<dyn Device>>) -> Self {
+        self.uncached = uncached;
+        self
     }
 
     /// With so many reads in flight for each task.
@@ -101,8 +110,12 @@ impl Source {
 
     /// Reads blocks. The read starts at once.
     pub(crate) fn read(&self, start: u64, blocks: u32) -> Pending {
+        self.read_from(&*self.device, start, blocks)
+    }
+
+    fn read_from(&self, device: &dyn Device, start: u64, blocks: u32) -> Pending {
         let there = self.device_blocks().saturating_sub(start).min(blocks.into()).fit_u32();
-        let submitted = (there == blocks).then(|| self.submit(start, blocks));
+        let submitted = (there == blocks).then(|| self.submit(device, start, blocks));
         let this = self.clone();
         Box::pin(async move {
             let read = match submitted {
@@ -132,15 +145,16 @@ impl Source {
     /// blocks of their own.
     fn submit(
         &self,
+        device: &dyn Device,
         start: u64,
         blocks: u32,
     ) -> (usize, impl Future<Output = Result<Buf, extant_block::IoError>> + Send + use<>) {
-        let unit = u64::from(self.device.limits().block_bytes).max(Sector::BYTES);
+        let unit = u64::from(device.limits().block_bytes).max(Sector::BYTES);
         let (from, len) = (start << self.block.log2(), u64::from(blocks) << self.block.log2());
         let aligned = from / unit * unit;
-        let end = (from + len).next_multiple_of(unit).min(self.device.limits().capacity_bytes);
+        let end = (from + len).next_multiple_of(unit).min(device.limits().capacity_bytes);
         let read = extant_block::read(
-            &*self.device,
+            device,
             Sector::containing(aligned),
             (end - aligned).max(from + len - aligned).to_usize(),
         );
@@ -161,7 +175,7 @@ impl Source {
             let at = start.saturating_add(n.into());
             let to = n.to_usize() * block_bytes;
             if at < self.device_blocks() {
-                let (skip, read) = self.submit(at, 1);
+                let (skip, read) = self.submit(&*self.device, at, 1);
                 if let Ok(buf) = read.await {
                     piece.buf[to..to + block_bytes].copy_from_slice(&buf[skip..skip + block_bytes]);
                     continue;
@@ -178,7 +192,7 @@ impl Source {
             if copy.block.0 >= self.device_blocks() {
                 continue;
             }
-            let (skip, read) = self.submit(copy.block.0, 1);
+            let (skip, read) = self.submit(&*self.device, copy.block.0, 1);
             // An unreadable copy leaves the old contents, as a replay that fails there would.
             let Ok(buf) = read.await else { continue };
             let at = piece.skip + (home - piece.start).to_usize() * piece.block_bytes;
@@ -193,7 +207,7 @@ impl Source {
 
     /// Reads runs of blocks in order, many at a time.
     pub(crate) fn stream<I: Iterator<Item = (u64, u32)>>(&self, runs: I) -> Stream<'_, I> {
-        Stream { source: self, runs, ahead: VecDeque::with_capacity(self.depth) }
+        Stream { source: self, runs, ahead: VecDeque::new(), quick: QUICK, made: 0 }
     }
 
     /// Reads runs of blocks in order, many at a time. Ends early if the check has to stop.
@@ -226,11 +240,25 @@ impl Source {
     }
 }
 
+/// Reads in a row that end at once, after which the host has the blocks in its memory.
+const QUICK: usize = 16;
+/// One of so many reads past the host's memory asks it all the same, whether it has the block.
+const PROBE: usize = 16;
+
 /// Reads in flight.
 pub(crate) struct Stream<'a, I> {
     source: &'a Source,
     runs: I,
-    ahead: VecDeque<Pending>,
+    ahead: VecDeque<Ahead>,
+    /// Reads in a row that have ended as soon as they were made.
+    quick: usize,
+    /// Reads that were made.
+    made: usize,
+}
+
+enum Ahead {
+    Ended(Piece),
+    Waiting(Pending),
 }
 
 impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
@@ -239,14 +267,38 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
         if self.source.limits.stopped() {
             return None;
         }
-        while self.ahead.len() < self.source.depth
+        self.read_ahead();
+        match self.ahead.pop_front()? {
+            Ahead::Ended(piece) => Some(piece),
+            Ahead::Waiting(read) => Some(read.await),
+        }
+    }
+
+    /// Starts reads. As long as they end at once, they are copies out of the host's memory; then
+    /// one is made at a time, and its bytes are looked at while the processor's cache has them.
+    /// Otherwise many are in flight, past that memory: to fill it with blocks that are read once
+    /// takes as much processor time as all the rest.
+    fn read_ahead(&mut self) {
+        let mut now = Context::from_waker(Waker::noop());
+        while self.ahead.len() < if self.quick >= QUICK { 1 } else { self.source.depth }
             && let Some((start, blocks)) = self.runs.next()
         {
-            self.ahead.push_back(self.source.read(start, blocks));
-        }
-        match self.ahead.pop_front() {
-            Some(read) => Some(read.await),
-            None => None,
+            let is_probe = self.quick >= QUICK || self.made.is_multiple_of(PROBE);
+            let uncached = self.source.uncached.as_ref().filter(|_| !is_probe);
+            self.made += 1;
+            let mut read = self.source.read_from(&**uncached.unwrap_or(&self.source.device), start, blocks);
+            // If not, the task that waits for it will be woken.
+            match read.as_mut().poll(&mut now) {
+                Poll::Ready(piece) => {
+                    let is_enough = is_probe && self.source.uncached.is_some();
+                    self.quick = if is_enough { QUICK } else { self.quick + 1 };
+                    self.ahead.push_back(Ahead::Ended(piece));
+                }
+                Poll::Pending => {
+                    self.quick = 0;
+                    self.ahead.push_back(Ahead::Waiting(read));
+                }
+            }
         }
     }
 }

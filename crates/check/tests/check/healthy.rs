@@ -1,8 +1,12 @@
 //! Volumes that are in order.
 
 use crate::testbed::{debugfs, e2fsck, examine, list, run, volume};
-use extant_check::Code;
+use extant_block::{Bio, Device, Limits, MemDevice};
+use extant_check::{Code, Options, check};
+use extant_rt::Rt;
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PROFILES: [(&str, u32, &[&str]); 18] = [
     ("ext4", 6 << 10, &["-t", "ext4", "-b", "1024"]),
@@ -137,5 +141,62 @@ fn the_order_does_not_depend_on_tasks() {
     assert!(one.contains("/dir/again") || one.contains("/file"), "paths are known: {one}");
     for tasks in [2, 3, 8] {
         assert_eq!(with(tasks), one);
+    }
+}
+
+/// A device whose reads take a while, or none at all, and are counted.
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<MemDevice>,
+    rt: Option<Rt>,
+    reads: AtomicUsize,
+}
+
+impl Counted {
+    fn new(bytes: &[u8], rt: Option<Rt>) -> Arc<Self> {
+        let inner = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
+        Arc::new(Self { inner, rt, reads: AtomicUsize::new(0) })
+    }
+}
+
+impl Device for Counted {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let inner = self.inner.clone();
+        match &self.rt {
+            Some(rt) => drop(rt.spawn_blocking("a slow device", move || inner.submit(bio))),
+            None => inner.submit(bio),
+        }
+    }
+}
+
+/// Blocks that the host has in memory are read from there, others past it, and what is found is the
+/// same.
+#[test]
+fn blocks_are_read_past_a_memory_that_lacks_them() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Tables and bitmaps are far apart, and all of them are read.
+    let options = ["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "8192"];
+    let options = [&options[..], &["-O", "^flex_bg,^metadata_csum,^uninit_bg"]].concat();
+    let image = volume(folder.path(), "image", 8 << 10, &options);
+    debugfs(&image, &["sif /file links_count 9", "unlink /short"]);
+    let bytes = fs::read(&image).unwrap();
+    let expected = list(&examine(bytes.clone()).unwrap());
+    let rt = Rt::real(Default::default());
+    for in_memory in [true, false] {
+        let device = Counted::new(&bytes, (!in_memory).then(|| rt.clone()));
+        let uncached = Counted::new(&bytes, Some(rt.clone()));
+        let options = Options { uncached: Some(uncached.clone()), ..Options::default() };
+        let checked = rt.block_on(check(&rt, device.clone(), options)).unwrap().unwrap();
+        assert_eq!(list(&checked), expected);
+        let [near, far] = [&device, &uncached].map(|device| device.reads.load(Ordering::Relaxed));
+        assert_eq!(far == 0, in_memory, "{near} reads, and {far} past the memory");
     }
 }
