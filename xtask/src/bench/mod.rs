@@ -4,6 +4,7 @@ mod bed;
 mod block;
 mod build;
 mod cache;
+mod check;
 mod data;
 mod fio;
 mod meta;
@@ -24,6 +25,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("block", block::run),
     ("build", build::run),
     ("cache", cache::run),
+    ("check", check::run),
     ("data", data::run),
     ("meta", meta::run),
     ("mount", mount::run),
