@@ -48,7 +48,7 @@ impl Shard {
 /// they do not all double at once.
 fn shard_of(number: InodeNumber) -> usize {
     let spread = u64::from(number.0.wrapping_mul(0x9e37_79b9));
-    (spread * spread >> 61).to_usize()
+    ((spread * spread) >> 61).to_usize()
 }
 
 /// Memory of a table: an eighth of its places stay free, and each takes one byte more
