@@ -119,6 +119,32 @@ impl Drop for Temporary {
     }
 }
 
+/// Changes variables that make sense on the host only. Directories that the volume lacks are those
+/// of root, and programs of root are found: dpkg refuses to work without them, and the `PATH` of an
+/// ordinary user does not lead there.
+fn fit_environment(command: &mut Command) {
+    let is_lacking = |name: &str| std::env::var_os(name).is_some_and(|dir| !Path::new(&dir).is_dir());
+    if is_lacking("TMPDIR") {
+        command.env_remove("TMPDIR");
+    }
+    if is_lacking("HOME") {
+        command.env("HOME", "/root");
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> =
+        std::env::split_paths(&path).filter(|dir| !dir.as_os_str().is_empty()).collect();
+    for dir in
+        ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(PathBuf::from)
+    {
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    if let Ok(path) = std::env::join_paths(dirs) {
+        command.env("PATH", path);
+    }
+}
+
 /// The first process of the namespace, whose end ends all others.
 fn run_command(args: &StageArgs, quiet: bool) -> Result<u8, Failure> {
     end_with_parent()?;
@@ -136,6 +162,9 @@ fn run_command(args: &StageArgs, quiet: bool) -> Result<u8, Failure> {
     let Some((program, words)) = args.command.split_first() else { return Ok(EXIT_NOT_FOUND) };
     let mut command = Command::new(program);
     command.args(words).current_dir(&volume).env(VOLUME, &volume);
+    if args.root {
+        fit_environment(&mut command);
+    }
     match command.spawn() {
         Ok(child) => attendant.wait_for(Pid::from_child(&child)).map_err(own),
         Err(error) => {

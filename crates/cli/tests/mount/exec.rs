@@ -118,6 +118,14 @@ fn a_volume_is_the_root_directory() {
     extant(&["ln", "-s", "/etc/passwd", &place("/etc/resolv.conf")]).clean();
     let ran = extant(&["exec", text(&bed.image), "--root", "--", "sh", "-c", "echo /etc/*"]);
     assert_eq!((ran.code, &*ran.stdout), (Some(0), &b"/etc/made /etc/resolv.conf\n"[..]));
+    // What the host's variables name, the volume does not have.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    let script = "echo $HOME ${TMPDIR-none} $PATH";
+    command.args(["exec", text(&bed.image), "--root", "--", "sh", "-c", script]);
+    command.env("HOME", bed.image.parent().unwrap()).env("TMPDIR", bed.image.parent().unwrap());
+    let output = command.env("PATH", "/bin:/no/bin").stdin(Stdio::null()).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(told, "/root none /bin:/no/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin\n");
 }
 
 fn start(bed: &Bed, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
