@@ -4,6 +4,7 @@ mod bed;
 mod deaths;
 mod exec;
 mod files;
+mod kills;
 mod life;
 mod names;
 mod programs;
