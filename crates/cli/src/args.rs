@@ -6,7 +6,7 @@ use crate::exec_args::{ExecArgs, StageArgs};
 pub(crate) use crate::image_args::{ImageArgs, SuperblockAt};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
-use crate::mount_args::{MonitorArgs, MountArgs, SyncArgs, UmountArgs};
+use crate::mount_args::{MonitorArgs, MountArgs, SyncArgs, TopArgs, UmountArgs};
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
@@ -100,6 +100,7 @@ pub(crate) enum Command {
     #[command(alias = "unmount")]
     Umount(UmountArgs),
     Sync(SyncArgs),
+    Top(TopArgs),
     Exec(ExecArgs),
     #[command(hide = true)]
     ExecStage(StageArgs),

@@ -58,7 +58,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
             return Err(failure);
         }
     };
-    let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor };
+    let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor, trace: None };
     let server = Server::new(&session.rt, volume, Arc::new(device), settings, || {});
     let end =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).map_err(of_signals)?;
@@ -151,7 +151,7 @@ fn open(
     let monitor = match ids.is_single() {
         // Root needs no groups.
         true => None,
-        false => Some(Arc::new(Monitor::new(mount_monitor::start(None, false)?.0))),
+        false => Some(Arc::new(Monitor::new(mount_monitor::start(None)?.0))),
     };
     sandbox.confine_files()?;
     let volume = mount::open_volume(session, &args.image, args.lock, words.volume)?;

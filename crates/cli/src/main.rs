@@ -54,6 +54,8 @@ mod shell;
 mod shrink;
 mod stat;
 mod target;
+mod top;
+mod top_sample;
 mod tree;
 mod undo_file;
 mod values;
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::MountMonitor(args) => mount_monitor::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
         Command::Sync(args) => mount::sync(args),
+        Command::Top(args) => top::run(&mut session, args),
         Command::Exec(args) => return exec::run(session, args),
         // Until now the process has a single thread.
         Command::ExecStage(args) => return exec_stages::run(args, quiet),

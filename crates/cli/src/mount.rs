@@ -13,8 +13,9 @@ use extant::Part;
 use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
-    Monitor, MountError, MountOptions, Mounted, OpenVolume, SYNC_ATTRIBUTE, Server, Settings, Transport,
-    Unmounting, VolumeOptions, clear_dead, keep_own_descriptors, mounted_at, unmount,
+    MetricsSocket, Monitor, MountError, MountOptions, Mounted, OpenVolume, RequestTrace, SYNC_ATTRIBUTE,
+    Server, Settings, Transport, Unmounting, VolumeOptions, clear_dead, keep_own_descriptors, mounted_at,
+    unmount,
 };
 use extant_rt::{Nanos, Rt};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,7 +26,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +143,14 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         dev: words.dev,
         exec: !words.noexec,
     };
-    let (tie, _monitor) = mount_monitor::start(Some((&*directory, &mounting)), args.tell)?;
+    let watching = Watching::open(args)?;
+    let outside = mount_monitor::Outside {
+        directory: &directory,
+        mounting: &mounting,
+        in_background: args.tell,
+        metrics: args.metrics.as_deref(),
+    };
+    let (tie, _monitor) = mount_monitor::start(Some(outside))?;
     let null = File::options().read(true).write(true).open("/dev/null").ok();
     let sandbox = Sandbox::new(args.sandbox, &args.image);
     sandbox.confine_files()?;
@@ -174,7 +182,9 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
             false => {}
         }
     };
-    let settings = Settings { kernel_checks: words.allow_other, ids: None, monitor: Some(monitor.clone()) };
+    let Watching { trace, metrics } = watching;
+    let settings =
+        Settings { kernel_checks: words.allow_other, ids: None, monitor: Some(monitor.clone()), trace };
     let transport: Arc<dyn Transport> = Arc::new(device);
     let server = Server::new(&rt, opened, transport, settings, ready);
     let handle = signals.handle();
@@ -184,14 +194,22 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         let monitor = monitor.clone();
         rt.spawn_blocking("signals", move || on_signals(&leave, &monitor, &mut signals))
     };
+    let telling = metrics.clone().map(|metrics| {
+        let server = server.clone();
+        rt.spawn_blocking("metrics", move || metrics.serve(|| server.metrics()))
+    });
     let serving = server.clone();
     let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))??;
+    metrics.inspect(|metrics| metrics.end());
     if closing.swap(true, Ordering::Relaxed) {
         // Another thread closes the volume and ends the process.
         rt.block_on(std::future::pending::<()>())?;
     }
     handle.close();
     rt.block_on(watch)??;
+    if let Some(telling) = telling {
+        rt.block_on(telling)??;
+    }
     let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
     // After an abort the directory stays mounted and gives errors only.
     let cleared = match served.is_err() {
@@ -204,6 +222,28 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     }
     served.map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
     closed
+}
+
+/// How others see what a server does. Opened before its sandbox.
+struct Watching {
+    trace: Option<Arc<RequestTrace>>,
+    metrics: Option<Arc<MetricsSocket>>,
+}
+
+impl Watching {
+    fn open(args: &MountArgs) -> Result<Self, Failure> {
+        let append = |path: &PathBuf| {
+            let file = File::options().create(true).append(true).open(path);
+            file.map(|file| Arc::new(RequestTrace::new(file))).map_err(|error| Failure::host(path, error))
+        };
+        let listen = |path: &PathBuf| {
+            MetricsSocket::bind(path).map(Arc::new).map_err(|error| Failure::host(path, error))
+        };
+        Ok(Self {
+            trace: args.trace.as_ref().map(append).transpose()?,
+            metrics: args.metrics.as_ref().map(listen).transpose()?,
+        })
+    }
 }
 
 fn failed(image: &Path, error: extant_fs::Error) -> Failure {
@@ -256,7 +296,7 @@ fn on_signals(leave: &Leave, monitor: &Monitor, signals: &mut Signals) {
 }
 
 /// The mount on a directory, if it is one of ours.
-fn ours(directory: &Path) -> Result<Mounted, Failure> {
+pub(crate) fn ours(directory: &Path) -> Result<Mounted, Failure> {
     mounted_at(directory).filter(|mounted| mounted.is_ours).ok_or_else(|| {
         let error = std::io::Error::other("nothing is mounted here by extant; findmnt shows what is");
         Failure::host(directory, error)

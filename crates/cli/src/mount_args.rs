@@ -36,6 +36,13 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground until unmounted, or until Ctrl-C
     #[arg(short, long)]
     pub(crate) foreground: bool,
+    /// Tell counters to Prometheus on this Unix socket: requests by operation, errors, latency, cache
+    /// and journal. The same as `extant top` shows
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Append a line for each request to this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Option<PathBuf>,
     /// Used by the command itself: tell on standard output when the directory can be used
     #[arg(long, hide = true, requires = "foreground")]
     pub(crate) tell: bool,
@@ -72,6 +79,9 @@ pub(crate) struct MonitorArgs {
     /// Let go of the terminal once it is mounted
     #[arg(long)]
     pub(crate) in_background: bool,
+    /// The server's socket, to be removed at its end
+    #[arg(long)]
+    pub(crate) metrics: Option<PathBuf>,
 }
 
 /// Unmount a directory that `extant mount` has mounted
@@ -93,6 +103,25 @@ pub(crate) struct SyncArgs {
     /// The directory that it is mounted on
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
+}
+
+/// Show what a mounted volume is doing: requests, their latency, memory
+///
+/// Redrawn every second, with the counts of that second. Ends when the volume is unmounted.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The directory that it is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Show once what was counted since it was mounted
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// The same as JSON
+    #[arg(long, requires = "once")]
+    pub(crate) json: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: u64,
 }
 
 /// What `-o` says.

@@ -12,18 +12,27 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+/// What a monitor does outside of the sandbox.
+#[derive(Clone, Copy)]
+pub(crate) struct Outside<'a> {
+    /// What to mount on, and how.
+    pub(crate) directory: &'a Path,
+    pub(crate) mounting: &'a MountOptions,
+    /// Let go of the terminal once it is mounted.
+    pub(crate) in_background: bool,
+    /// The server's socket, to be removed at its end.
+    pub(crate) metrics: Option<&'a Path>,
+}
+
 /// Starts it. It mounts when it is told to.
-pub(crate) fn start(
-    directory: Option<(&Path, &MountOptions)>,
-    in_background: bool,
-) -> Result<(Tie, Child), Failure> {
+pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
     let (ours, theirs) = Tie::pair().map_err(own)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg("mount-monitor").arg("--socket").arg(theirs.number().to_string());
-    if let Some((directory, options)) = directory {
-        command.arg("--directory").arg(directory).arg("--source").arg(&options.source);
-        let MountOptions { read_only, allow_other, suid, dev, exec, .. } = *options;
+    if let Some(Outside { directory, mounting, in_background, metrics }) = outside {
+        command.arg("--directory").arg(directory).arg("--source").arg(&mounting.source);
+        let MountOptions { read_only, allow_other, suid, dev, exec, .. } = *mounting;
         let flags = [
             (read_only, "--ro"),
             (allow_other, "--allow-other"),
@@ -33,6 +42,10 @@ pub(crate) fn start(
             (in_background, "--in-background"),
         ];
         command.args(flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));
+        if let Some(metrics) = metrics {
+            // It goes to another directory.
+            command.arg("--metrics").arg(std::path::absolute(metrics).map_err(own)?);
+        }
     }
     let child = command.spawn().map_err(own)?;
     Ok((ours, child))
@@ -70,7 +83,12 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
         let _ = std::env::set_current_dir("/");
     }
     let report = |error: &extant_fuse::MountError| session.complain(&error.to_string());
-    monitor(tie, args.directory.as_deref(), report).map_err(own)
+    let ended = monitor(tie, args.directory.as_deref(), report).map_err(own);
+    if let Some(metrics) = &args.metrics {
+        // Somebody may have done so.
+        let _ = std::fs::remove_file(metrics);
+    }
+    ended
 }
 
 /// Lets go of the terminal.

@@ -32,6 +32,7 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
         Command::Lab(_)
         | Command::Umount(_)
         | Command::Sync(_)
+        | Command::Top(_)
         | Command::Completions { .. }
         | Command::CompletePath(_)
         | Command::Man { .. } => "this command opens no volume",

@@ -9,24 +9,24 @@ use extant_fs::{Caller, Capabilities};
 /// The kernel sends no supplementary groups, except one for a new inode. `/proc` has them, but to
 /// read it costs more than most operations. So it is read if an operation is denied without them,
 /// and for those whose result depends on them otherwise.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Who<'a> {
     header: &'a RequestHeader,
     /// The group that the kernel sent.
     group: Option<u32>,
-    reads_groups: bool,
-    served: &'a Served,
+    /// All groups, once they are read.
+    groups: Option<Vec<u32>>,
 }
 
 impl<'a> Who<'a> {
-    pub(crate) fn new(
-        header: &'a RequestHeader,
-        group: Option<u32>,
-        operation: &Operation<'_>,
-        served: &'a Served,
-    ) -> Self {
+    pub(crate) fn new(header: &'a RequestHeader, group: Option<u32>) -> Self {
+        Self { header, group, groups: None }
+    }
+
+    /// Whether the result of an operation depends on groups even if it is not denied.
+    pub(crate) fn needs_groups(&self, operation: &Operation<'_>) -> bool {
         const SET_GID: u32 = 0o2000;
-        let reads_groups = match operation {
+        let depends = match operation {
             Operation::Setattr(args) => args.valid & fattr::MODE != 0 && args.mode & SET_GID != 0,
             // An access list may take the set-group-ID bit away.
             Operation::Setxattr { name, .. } => name.starts_with(b"system."),
@@ -34,23 +34,27 @@ impl<'a> Who<'a> {
             Operation::Create { args, .. } | Operation::Tmpfile(args) => args.mode & SET_GID != 0,
             _ => false,
         };
-        Self { header, group, reads_groups: reads_groups && header.uid != 0, served }
+        depends && self.may_be_helped()
     }
 
-    /// The same caller with all groups, if this was one without.
-    pub(crate) fn with_groups(self) -> Option<Self> {
-        let may_help = self.header.uid != 0 && !self.reads_groups;
-        may_help.then_some(Self { reads_groups: true, ..self })
+    /// Whether more is allowed to the caller with groups that are not read yet.
+    pub(crate) fn may_be_helped(&self) -> bool {
+        self.header.uid != 0 && self.groups.is_none()
+    }
+
+    /// Reads the groups. It may take as long as another process does to answer.
+    pub(crate) async fn read_groups(&mut self, served: &Served) {
+        self.groups = Some(served.groups_of(self.header.pid).await);
     }
 
     /// Root of the mount's namespace has all capabilities, others none.
     pub(crate) fn caller(&self, umask: u32) -> Caller {
-        let RequestHeader { uid, gid, pid, .. } = *self.header;
+        let RequestHeader { uid, gid, .. } = *self.header;
         let umask = (umask & 0o777) as u16;
         if uid == 0 {
             return Caller { gid, umask, ..Caller::root() };
         }
-        let mut groups = if self.reads_groups { self.served.groups_of(pid) } else { Vec::new() };
+        let mut groups = self.groups.clone().unwrap_or_default();
         groups.extend(self.group);
         Caller { uid, gid, groups, capabilities: Capabilities::empty(), umask, checked: true }
     }

@@ -62,6 +62,11 @@ impl Handles {
         Ok(self.table.lock().open.get(&number).ok_or(Errno::BADF)?.clone())
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.table.lock().open.len()
+    }
+
     pub(crate) fn release(&self, number: u64) -> Option<Handle> {
         self.table.lock().open.remove(&number)
     }

@@ -19,11 +19,14 @@ mod handles;
 mod ids;
 mod inherit;
 mod listing;
+mod metrics;
+mod metrics_socket;
 mod monitor;
 mod mounting;
 mod nodes;
 mod object;
 mod ops;
+mod request_trace;
 mod sandbox;
 mod served;
 mod server;
@@ -35,11 +38,14 @@ pub mod wire;
 
 pub use device::Device;
 pub use ids::{IdMap, IdRange, IdRanges};
+pub use metrics::METRICS_ATTRIBUTE;
+pub use metrics_socket::MetricsSocket;
 pub use monitor::{Monitor, Unmounting, monitor};
 pub use mounting::{
     FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead,
     keep_own_descriptors, mount, mounted_at, mounted_from, unmount,
 };
+pub use request_trace::RequestTrace;
 pub use sandbox::{ImageIs, SandboxError, confine_calls, confine_files};
 pub use server::Server;
 pub use settings::Settings;

@@ -193,6 +193,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_eventfd2,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
+    // On a socket that listens already.
+    libc::SYS_accept4,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_sendto,

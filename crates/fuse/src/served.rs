@@ -3,11 +3,15 @@
 use crate::groups::groups_of;
 use crate::handles::Handles;
 use crate::ids::IdMap;
+use crate::metrics::Metrics;
 use crate::monitor::Monitor;
 use crate::nodes::Nodes;
-use crate::object::Object;
+use crate::request_trace::RequestTrace;
 use crate::settings::Settings;
+use crate::volume::OpenVolume;
+use extant_cache::PageCache;
 use extant_fs::Volume;
+use extant_rt::{Rt, RwLock, WaitConfig, WaitTable};
 use std::sync::Arc;
 
 /// Longest payload of a write, and of a read.
@@ -21,26 +25,49 @@ pub(crate) struct Served {
     pub(crate) handles: Handles,
     /// The users and groups of the mount's user namespace, if that is not the server's.
     pub(crate) ids: Option<IdMap>,
+    /// The cache that the volume is in.
+    pub(crate) cache: PageCache,
+    pub(crate) metrics: Metrics,
+    /// The newest commit before the first request.
+    pub(crate) first_commit: Option<u64>,
+    pub(crate) trace: Option<Arc<RequestTrace>>,
     /// Who reads of processes, if the server may not.
     monitor: Option<Arc<Monitor>>,
+    /// Held to ask it, so that few threads wait for it.
+    asks: RwLock,
+    rt: Rt,
 }
 
 impl Served {
-    pub(crate) fn new(volume: Volume, root: Object, settings: Settings) -> Self {
-        let Settings { ids, monitor, kernel_checks: _ } = settings;
-        let nodes = Nodes::new(volume.clone(), root);
-        Self { volume, nodes, handles: Handles::default(), ids, monitor }
+    pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
+        let Settings { ids, monitor, trace, kernel_checks: _ } = settings;
+        let (volume, cache) = (open.volume.clone(), open.cache.clone());
+        let nodes = Nodes::new(volume.clone(), open.root.clone());
+        let first_commit = volume.newest_commit();
+        let (handles, metrics) = Default::default();
+        let (asks, rt) = (RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("groups")))), rt.clone());
+        Self { volume, nodes, handles, ids, cache, metrics, first_commit, trace, monitor, asks, rt }
     }
 
     /// The supplementary groups of a thread, as they are in its own namespace.
-    pub(crate) fn groups_of(&self, thread: u32) -> Vec<u32> {
+    pub(crate) async fn groups_of(&self, thread: u32) -> Vec<u32> {
         let groups = match &self.monitor {
-            Some(monitor) => monitor.groups(thread),
+            Some(monitor) => self.ask_for_groups(monitor.clone(), thread).await,
             None => groups_of(thread),
         };
         match &self.ids {
             Some(ids) => groups.into_iter().filter_map(|group| ids.groups.inside(group)).collect(),
             None => groups,
         }
+    }
+
+    /// The monitor answers nothing while it unmounts, and unmounting may wait for a write of a
+    /// shared mapping, that is for this server. So no thread that serves may wait for the monitor:
+    /// one that does nothing else does.
+    async fn ask_for_groups(&self, monitor: Arc<Monitor>, thread: u32) -> Vec<u32> {
+        let asks = self.asks.write().await;
+        let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;
+        drop(asks);
+        asked.unwrap_or_default()
     }
 }

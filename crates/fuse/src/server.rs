@@ -6,6 +6,7 @@
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
+use crate::metrics::UNKNOWN;
 use crate::served::{MAX_WRITE, Served};
 use crate::settings::Settings;
 use crate::wire::{
@@ -74,7 +75,7 @@ impl Server {
             rt: rt.clone(),
             kernel_checks: settings.kernel_checks,
             transport,
-            served: Served::new(volume.volume.clone(), volume.root.clone(), settings),
+            served: Served::new(rt, &volume, settings),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Mutex::default(),
@@ -184,15 +185,41 @@ impl Server {
             // Every operation ends by itself; its caller waits for that.
             Some(Operation::Interrupt(_) | Operation::NotifyReply) => {}
             Some(operation) => {
-                let ticket = self.ticket(header.unique);
-                match self.perform(&header, group, &operation).await {
+                let (ticket, began) = (self.ticket(header.unique), self.rt.now());
+                let done = self.perform(&header, group, &operation).await;
+                self.note(&header, &operation, done.as_ref().err(), began);
+                match done {
                     Ok(reply) => ticket.send(reply),
                     Err(failure) => ticket.fail(failure),
                 }
                 self.after(&header, &operation);
             }
-            None => self.ticket(header.unique).fail(Errno::NOSYS.into()),
+            None => {
+                let failure = Failure::from(Errno::NOSYS);
+                self.served.metrics.count(UNKNOWN, Some(&failure), Nanos::ZERO);
+                self.ticket(header.unique).fail(failure);
+            }
         }
+    }
+
+    /// Counts a request, before its reply: a caller that looks at the counters next finds it there.
+    fn note(
+        &self,
+        header: &RequestHeader,
+        operation: &Operation<'_>,
+        failure: Option<&Failure>,
+        began: Nanos,
+    ) {
+        let ended = self.rt.now();
+        self.served.metrics.count(header.opcode, failure, ended.saturating_sub(began));
+        if let Some(trace) = &self.served.trace {
+            trace.line(header, operation, failure, [began, ended]);
+        }
+    }
+
+    /// What the server has counted so far, in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        self.served.metrics_text()
     }
 
     async fn perform(
@@ -223,16 +250,23 @@ impl Server {
         group: Option<u32>,
         operation: &Operation<'_>,
     ) -> Result<Reply> {
-        let who = Who::new(header, group, operation, &self.served);
-        match (self.perform_as(header.nodeid, who, operation).await, who.with_groups()) {
-            (Err(failure), Some(who)) if failure.is_denied() => {
-                Box::pin(self.perform_as(header.nodeid, who, operation)).await
+        let mut who = Who::new(header, group);
+        if who.needs_groups(operation) {
+            Box::pin(who.read_groups(&self.served)).await;
+        }
+        match self.perform_as(header.nodeid, &who, operation).await {
+            Err(failure) if failure.is_denied() && who.may_be_helped() => {
+                Box::pin(async {
+                    who.read_groups(&self.served).await;
+                    self.perform_as(header.nodeid, &who, operation).await
+                })
+                .await
             }
-            (done, _) => done,
+            done => done,
         }
     }
 
-    async fn perform_as(&self, node: u64, who: Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
+    async fn perform_as(&self, node: u64, who: &Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
         let (served, who) = (&self.served, |umask: u32| who.caller(umask));
         match *operation {
             Operation::Init { args, flags } => {

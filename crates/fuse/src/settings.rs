@@ -2,6 +2,7 @@
 
 use crate::ids::IdMap;
 use crate::monitor::Monitor;
+use crate::request_trace::RequestTrace;
 use std::sync::Arc;
 
 /// How a server serves.
@@ -15,4 +16,6 @@ pub struct Settings {
     pub ids: Option<IdMap>,
     /// The process that does what a server in a sandbox may not do.
     pub monitor: Option<Arc<Monitor>>,
+    /// Where to write of each request.
+    pub trace: Option<Arc<RequestTrace>>,
 }

@@ -43,7 +43,7 @@ pub struct OpenVolume {
     pub(crate) volume: Volume,
     pub(crate) root: Object,
     pub(crate) is_writable: bool,
-    cache: PageCache,
+    pub(crate) cache: PageCache,
 }
 
 impl OpenVolume {

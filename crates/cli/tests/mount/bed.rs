@@ -1,7 +1,9 @@
 //! A volume, its directory and the server between them.
 
 use crate::testbed::{Ran, fsck, have, mke2fs, run};
+use rustix::process::{Pid, PidfdFlags};
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -74,20 +76,29 @@ impl Bed {
     }
 
     /// The process number of the server.
-    pub(crate) fn server(&self) -> rustix::process::Pid {
+    pub(crate) fn server(&self) -> Pid {
         let mut value = [0; 16];
         let read = rustix::fs::getxattr(&self.at, "system.extant.server", &mut value).unwrap();
         let pid: i32 = std::str::from_utf8(&value[..read]).unwrap().parse().unwrap();
-        rustix::process::Pid::from_raw(pid).unwrap()
+        Pid::from_raw(pid).unwrap()
+    }
+
+    /// The server's process outside of its sandbox.
+    pub(crate) fn monitor(&self) -> OwnedFd {
+        let server = self.server().as_raw_nonzero();
+        let list = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap();
+        let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
+        let children: String = threads.map(|thread| list(thread.unwrap())).collect();
+        let pid = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap()
     }
 
     /// Kills the server, and waits until it has ended.
     pub(crate) fn kill(&self) {
         let pid = self.server();
-        let server = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        let server = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let mut wait = [rustix::event::PollFd::new(&server, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut wait, None).unwrap();
+        wait_for_end(&server);
     }
 
     /// Runs a shell script in the mounted directory.
@@ -103,6 +114,12 @@ impl Bed {
         let program = format!("import os\nos.chdir({:?})\n{program}", text(&self.at));
         run("python3", &["-c", &program])
     }
+}
+
+/// Waits until a process has ended.
+pub(crate) fn wait_for_end(process: &OwnedFd) {
+    let mut wait = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut wait, None).unwrap();
 }
 
 impl Drop for Bed {

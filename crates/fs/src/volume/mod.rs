@@ -142,6 +142,12 @@ impl Volume {
         self.namespace().ok_or(Error::ReadOnly)?.known_node(number, generation, way).await
     }
 
+    /// The number of the newest durable transaction of a volume open for writing. Each commit adds
+    /// one.
+    pub fn newest_commit(&self) -> Option<u64> {
+        self.writer().map(|writer| writer.journal.committed().0)
+    }
+
     /// Waits until inodes that have neither names nor holders are deleted, and their space is free.
     /// The caller holds no lock of the volume.
     pub async fn finish_deletions(&self) {

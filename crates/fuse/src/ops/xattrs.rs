@@ -4,7 +4,7 @@ use crate::errno::{Errno, Failure, Result};
 use crate::object::{Object, ROOT};
 use crate::served::Served;
 use crate::wire::{Reply, Xattr};
-use crate::{SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
+use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
 use extant_fs::{Caller, Capabilities, SetMode};
 
@@ -26,6 +26,9 @@ pub(crate) async fn getxattr(
 ) -> Result<Reply> {
     if nodeid == ROOT && name == SERVER_ATTRIBUTE.as_bytes() {
         return sized(std::process::id().to_string().into_bytes(), size);
+    }
+    if nodeid == ROOT && name == METRICS_ATTRIBUTE.as_bytes() {
+        return sized(served.metrics_text().into_bytes(), size);
     }
     let value = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.xattr(caller, name).await?,

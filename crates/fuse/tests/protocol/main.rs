@@ -4,9 +4,10 @@ mod sandbox;
 
 use extant_block::{FileDevice, FileOptions};
 use extant_fuse::wire::*;
-use extant_fuse::{OpenVolume, Server, Settings, Transport, VolumeOptions};
+use extant_fuse::{Monitor, OpenVolume, Server, Settings, Tie, Transport, VolumeOptions};
 use extant_rt::Rt;
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -37,13 +38,15 @@ struct Kernel {
     requests: Sender<Vec<u8>>,
     replies: Receiver<Vec<u8>>,
     unique: u64,
+    uid: u32,
 }
 
 impl Kernel {
     fn send(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
         self.unique += 1;
         let len = (size_of::<RequestHeader>() + body.len()) as u32;
-        let header = RequestHeader { len, opcode, unique: self.unique, nodeid, ..RequestHeader::default() };
+        let (unique, uid) = (self.unique, self.uid);
+        let header = RequestHeader { len, opcode, unique, nodeid, uid, ..RequestHeader::default() };
         self.requests.send([header.as_bytes(), body].concat()).unwrap();
         self.unique
     }
@@ -51,6 +54,11 @@ impl Kernel {
     /// Sends a request and returns its reply, or its error.
     fn ask(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> Result<Vec<u8>, i32> {
         let unique = self.send(opcode, nodeid, body);
+        self.hear(unique)
+    }
+
+    /// Waits for a reply; there may be notifications before it.
+    fn hear(&mut self, unique: u64) -> Result<Vec<u8>, i32> {
         loop {
             let reply = self.replies.recv().unwrap();
             let (header, rest) = ReplyHeader::read_from_prefix(&reply).unwrap();
@@ -111,6 +119,10 @@ impl Kernel {
 
 /// Serves a new volume to `play`, and closes it.
 fn serve(path: &Path, play: impl FnOnce(&mut Kernel, &Server)) {
+    serve_with(path, Settings::default(), play);
+}
+
+fn serve_with(path: &Path, settings: Settings, play: impl FnOnce(&mut Kernel, &Server)) {
     let rt = Rt::real(Default::default());
     let options =
         extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() };
@@ -123,10 +135,10 @@ fn serve(path: &Path, play: impl FnOnce(&mut Kernel, &Server)) {
     let (requests, theirs) = channel();
     let (their_replies, replies) = channel();
     let pipe = Pipe { requests: Mutex::new(theirs), replies: Mutex::new(their_replies) };
-    let server = Server::new(&rt, volume, Arc::new(pipe), Settings::default(), || {});
+    let server = Server::new(&rt, volume, Arc::new(pipe), settings, || {});
     let serving = server.clone();
     let served = rt.spawn_blocking("fuse", move || serving.serve());
-    let mut kernel = Kernel { requests, replies, unique: 0 };
+    let mut kernel = Kernel { requests, replies, unique: 0, uid: 0 };
     play(&mut kernel, &server);
     drop(kernel);
     rt.block_on(served).unwrap().unwrap().unwrap();
@@ -214,6 +226,28 @@ fn what_has_lost_its_names_exists_until_it_is_forgotten() {
             assert_eq!(links(kernel, nodeid), Err(116));
         }
         assert_eq!(server.known_inodes(), 2);
+    });
+}
+
+/// The monitor may be busy with something that waits for the server.
+#[test]
+fn others_are_served_while_the_groups_of_a_caller_are_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, mut monitor) = Tie::pair().unwrap();
+    let settings = Settings { monitor: Some(Arc::new(Monitor::new(ours))), ..Settings::default() };
+    serve_with(&dir.path().join("image"), settings, |kernel, _| {
+        kernel.init();
+        kernel.uid = 1000;
+        // Root's directory: perhaps a group may.
+        let body = [MkdirIn { mode: 0o755, umask: 0 }.as_bytes(), b"directory\0"].concat();
+        let waits = kernel.send(opcode::MKDIR, 1, &body);
+        let mut asked = [0; 5];
+        monitor.read_exact(&mut asked).unwrap();
+        assert_eq!(asked[0], b'g');
+        kernel.ask(opcode::GETATTR, 1, GetattrIn::default().as_bytes()).unwrap();
+        // None.
+        monitor.write_all(&0_u32.to_le_bytes()).unwrap();
+        assert_eq!(kernel.hear(waits), Err(13));
     });
 }
 
