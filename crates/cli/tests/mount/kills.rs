@@ -56,7 +56,9 @@ impl Load<'_> {
                 self.durable.lock().unwrap().files.remove(&name(n - 1));
                 fs::remove_file(self.at.join(name(n - 1)))?;
                 dir.sync_all()?;
-                self.note(|durable| drop(durable.removed.insert(name(n - 1))));
+                self.note(|durable| {
+                    durable.removed.insert(name(n - 1));
+                });
             }
         }
         Ok(())

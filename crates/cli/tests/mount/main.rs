@@ -8,7 +8,7 @@ mod kills;
 mod life;
 mod names;
 mod programs;
-mod watching;
 #[path = "../extant/testbed.rs"]
 #[expect(dead_code, reason = "shared with the other tests of the command")]
 mod testbed;
+mod watching;
