@@ -7,10 +7,11 @@
 
 use super::slots::{Slot, directory, first_block, judge, looks_used, slots};
 use super::sweep::{patched, read_at, sweep};
+use super::tables;
 use extant_block::{Device, Mended};
 use extant_format::{
-    BlockSize, ChecksumSeed, Compat, Group, GroupDescriptor, GroupFlags, Incompat, Inode, InodeNumber,
-    RawSuperblock, RoCompat, SUPERBLOCK_MAGIC, Superblock, UintExt, VolumeBlock, inode_table_blocks,
+    BlockSize, ChecksumSeed, Compat, Group, Incompat, Inode, InodeNumber, RawSuperblock, RoCompat,
+    SUPERBLOCK_MAGIC, Superblock, UintExt, VolumeBlock, inode_table_blocks,
 };
 use std::collections::BTreeMap;
 
@@ -69,18 +70,9 @@ pub(super) async fn derived(device: &Mended) -> Option<(Mended, String)> {
     for group in (0..sb.group_count()).map(Group) {
         let table = (shape.table >> shape.block.log2()) + u64::from(group.0) * table_blocks;
         let start = sb.group_first_block(group);
-        let descriptor = GroupDescriptor {
-            block_bitmap: VolumeBlock(start.0.max(sb.descriptor_block(0).0 + 1)),
-            inode_bitmap: VolumeBlock(start.0.max(sb.descriptor_block(0).0 + 1)),
-            inode_table: VolumeBlock(table.min(sb.blocks_count() - table_blocks)),
-            free_blocks: 0,
-            free_inodes: 0,
-            used_dirs: 0,
-            unused_inodes: 0,
-            flags: GroupFlags::empty(),
-            block_bitmap_csum: 0,
-            inode_bitmap_csum: 0,
-        };
+        let bitmap = start.0.max(sb.descriptor_block(0).0 + 1);
+        let table = table.min(sb.blocks_count() - table_blocks);
+        let descriptor = tables::descriptor([bitmap, bitmap, table].map(VolumeBlock));
         let at = group.0.to_usize() * sb.descriptor_size();
         descriptor.write_to(&mut descriptors[at..at + sb.descriptor_size()], &sb, group);
     }

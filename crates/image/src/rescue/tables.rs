@@ -27,6 +27,22 @@ pub(super) struct Rebuilt {
     pub(super) unknown: usize,
 }
 
+/// A descriptor that says where block bitmap, inode bitmap and inode table are, and nothing else.
+pub(super) fn descriptor([block_bitmap, inode_bitmap, inode_table]: [VolumeBlock; 3]) -> GroupDescriptor {
+    GroupDescriptor {
+        block_bitmap,
+        inode_bitmap,
+        inode_table,
+        free_blocks: 0,
+        free_inodes: 0,
+        used_dirs: 0,
+        unused_inodes: 0,
+        flags: GroupFlags::empty(),
+        block_bitmap_csum: 0,
+        inode_bitmap_csum: 0,
+    }
+}
+
 /// `device` with sound descriptors for all groups of `volume`, which is on it; `None` if all have
 /// some.
 pub(super) async fn rebuilt(volume: &Volume, device: &Mended) -> Option<(Mended, Rebuilt)> {
@@ -148,18 +164,8 @@ fn default_places(sb: &Superblock, is_spread: bool) -> Vec<GroupDescriptor> {
         };
         let bitmaps = [take(slots.into()), take(slots.into())];
         for n in 0..u64::from(members) {
-            places.push(GroupDescriptor {
-                block_bitmap: VolumeBlock(bitmaps[0] + n),
-                inode_bitmap: VolumeBlock(bitmaps[1] + n),
-                inode_table: VolumeBlock(take(table_blocks)),
-                free_blocks: 0,
-                free_inodes: 0,
-                used_dirs: 0,
-                unused_inodes: 0,
-                flags: GroupFlags::empty(),
-                block_bitmap_csum: 0,
-                inode_bitmap_csum: 0,
-            });
+            let places_of = [bitmaps[0] + n, bitmaps[1] + n, take(table_blocks)];
+            places.push(descriptor(places_of.map(VolumeBlock)));
         }
     }
     places
