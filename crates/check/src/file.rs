@@ -124,13 +124,19 @@ fn claim_bad_clusters(ctx: &Context, file: &mut File) {
     }
 }
 
-/// Claims a file's clusters, each once.
-fn claim_clusters(ctx: &Context, file: &mut File) {
+/// Claims a file's clusters, each once. Blocks of one cluster of a file lie in one of the volume.
+fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
     let mut runs = std::mem::take(&mut file.cluster_runs);
     runs.sort_unstable();
     // The cluster that was claimed last: logical and physical.
-    let mut last = None;
+    let mut last: Option<(u64, u64)> = None;
     for (mut logical, mut at, mut count) in runs {
+        if let Some((_, other)) = last.filter(|last| last.0 == logical && last.1 != at) {
+            let block = |cluster| ctx.claims.block(cluster);
+            let spot = file.spot().at_file_block(logical * u64::from(ctx.sb.blocks_per_cluster()));
+            let text = format!("a cluster of the file in those at blocks {} and {}", block(other), block(at));
+            found.report.add(Code::MapCluster, spot, text, "in one");
+        }
         if last == Some((logical, at)) {
             (logical, at, count) = (logical + 1, at + 1, count - 1);
         }
@@ -151,7 +157,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
     if file.role == Role::BadBlocks {
         claim_bad_clusters(ctx, &mut file);
     } else if ctx.sb.blocks_per_cluster() > 1 {
-        claim_clusters(ctx, &mut file);
+        claim_clusters(ctx, found, &mut file);
     }
     let spot = file.spot();
     let bytes_512 = u64::from(ctx.sb.blocks_per_cluster()) << (ctx.sb.block_size().log2() - 9);

@@ -53,6 +53,31 @@ fn blocks_in_wrong_places_of_clusters_are_copied() {
 }
 
 #[test]
+fn a_cluster_of_a_file_lies_in_one_of_the_volume() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode,^has_journal"];
+    let image = volume(folder.path(), "clusters", 8 << 10, &options);
+    let mut bytes = fs::read(&image).unwrap();
+    change(&mut bytes, number(&image, "/large"), |inode| {
+        let map = &mut inode.raw.i_block;
+        assert_eq!(map[2], 1, "its extents");
+        let place = u32::from_le_bytes(map[20..24].try_into().unwrap());
+        // Two blocks as before, and two of the next cluster behind them.
+        (map[2], map[16], map[17]) = (2, 2, 0);
+        let second = [2, 2, place + 6];
+        for (to, word) in map[24..36].chunks_exact_mut(4).zip(second) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+    });
+    let found = examine(bytes.clone()).unwrap();
+    assert!(found.counts.contains_key(&Code::MapCluster), "{}", list(&found));
+    repair("clusters", &bytes, &image);
+}
+
+#[test]
 fn a_journal_that_maps_more_than_its_size_is_found() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
         return;

@@ -236,9 +236,8 @@ fn a_file_that_is_larger_than_its_inode_keeps_its_size() {
 }
 
 /// Volumes of the corpus that this crate does not repair, and why.
-const NOT_REPAIRED: [(&str, &str); 11] = [
+const NOT_REPAIRED: [(&str, &str); 10] = [
     ("f_bad_encryption", "e2fsck clears what is encrypted without a key; the ciphertext is kept"),
-    ("f_badcluster", "clusters that break the rules of bigalloc are not moved"),
     ("f_boundscheck", "no copy tells where an inode table is; e2fsck gives up, too"),
     ("f_crashdisk", "no superblock; e2fsck gives up, too"),
     ("f_desc_size_zero", "no superblock; e2fsck gives up, too"),
