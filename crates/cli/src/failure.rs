@@ -217,6 +217,11 @@ impl Failure {
         }
     }
 
+    /// The failure for an image that could not be rescued.
+    pub(crate) fn open_to_rescue(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
+        Self::not_opened(image, part, ", which --superblock may get round", error)
+    }
+
     /// The failure for an image that could not be opened for writing.
     pub(crate) fn open_to_change(image: &Path, part: &Part, error: extant_fs::Error) -> Self {
         let advice = ", which `extant recover --superblock auto` may put back";

@@ -131,7 +131,7 @@ impl Output<'_> {
             Ok(summary) => summary,
             // The volume was not opened.
             Err(ExportError::Volume(error)) => {
-                return Err(listing.session.not_opened(&place.image, None, error));
+                return Err(listing.session.not_rescued(&place.image, error));
             }
             Err(error) => return Err(report::failure(place, &to, error)),
         };

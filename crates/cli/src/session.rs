@@ -153,6 +153,11 @@ impl Session {
         self.advised(image, Failure::open(image, &self.part, superblock, error))
     }
 
+    /// The failure for an image that could not be rescued.
+    pub(crate) fn not_rescued(&self, image: &Path, error: extant_fs::Error) -> Failure {
+        self.advised(image, Failure::open_to_rescue(image, &self.part, error))
+    }
+
     /// The failure for an image that could not be opened for writing.
     pub(crate) fn not_opened_to_change(&self, image: &Path, error: extant_fs::Error) -> Failure {
         self.advised(image, Failure::open_to_change(image, &self.part, error))
