@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::lab_args::{Emit, SweepArgs, names_experiment};
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::shell_word::quoted;
 use extant_lab::command;
 use extant_lab::sweep::{Sweep, SweepOptions, SweptJobs};
 use extant_lab::{Memory, Policy};
@@ -106,16 +107,6 @@ fn own_words() -> Vec<String> {
     words
 }
 
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// A scheduler's job array; each element makes a part of the runs.
 fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     let parts = runs.clamp(1, PARTS);
@@ -123,7 +114,7 @@ fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     let mut words = own_words();
     // Options must come before the jobs, which take all remaining words.
     words.splice(3..3, ["--results", &results, "--at-a-time", "1"].map(str::to_owned));
-    let shell: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let shell: Vec<String> = words.iter().map(|word| quoted(word.as_bytes())).collect();
     match emit {
         Emit::Slurm => {
             let (head, tail) = shell.split_at(3);

@@ -51,6 +51,7 @@ mod rescue;
 mod sandbox;
 mod session;
 mod shell;
+mod shell_word;
 mod shrink;
 mod stat;
 mod target;

@@ -7,6 +7,7 @@ use crate::findings::{JsonFinding, failure, line, place};
 use crate::json::{self, Bytes};
 use crate::output::outln;
 use crate::session::Session;
+use crate::shell_word;
 use crate::undo_file;
 use extant::Part;
 use extant_block::{Claim, Device, FileDevice, IoErrorKind};
@@ -95,7 +96,7 @@ impl<'a> Patient<'a> {
                 Ok(Resumed::Finished) => session.summary(&format!(
                     "{}: a repair had been interrupted after its last block; {} undoes it",
                     self.name,
-                    shown(name)
+                    undo_command(session, name, self.image)
                 )),
                 Ok(Resumed::Undone) => session.summary(&format!(
                     "{}: a repair had been interrupted; it was undone from {}",
@@ -200,13 +201,19 @@ fn shown(path: &Path) -> String {
 fn undo_command(session: &Session, undo: &Path, image: &Path) -> String {
     let part = match &session.part {
         Part::Whole => String::new(),
-        Part::Partition(name) => format!(" --partition {}", quote(name.as_bytes())),
+        Part::Partition(name) => format!(" --partition {}", shell_word::quoted(name.as_bytes())),
         Part::Bytes { offset_bytes, limit_bytes } => {
             let limit = limit_bytes.map(|limit| format!(" --size-limit {limit}")).unwrap_or_default();
             format!(" --offset {offset_bytes}{limit}")
         }
     };
-    format!("`extant undo{part} {} {}`", shown(undo), shown(image))
+    let word = |path: &Path| {
+        let bytes = path.as_os_str().as_bytes();
+        // It is no option.
+        let place = if bytes.starts_with(b"-") { &b"./"[..] } else { b"" };
+        shell_word::quoted(&[place, bytes].concat())
+    };
+    format!("`extant undo{part} {} {}`", word(undo), word(image))
 }
 
 /// Plans a repair and, unless it is a dry run, carries it out. While `may_end` is false, a signal

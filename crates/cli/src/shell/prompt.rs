@@ -3,9 +3,10 @@
 use super::absolute;
 use super::arguments::ShellLine;
 use super::history::{self, History};
+use crate::shell_word::{self, is_typed};
 use clap::CommandFactory;
 use extant_format::FileKind;
-use extant_fs::{Follow, Volume, printable, quote};
+use extant_fs::{Follow, Volume, quote};
 use extant_rt::Rt;
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
@@ -14,7 +15,6 @@ use rustyline::hint::Hinter;
 use rustyline::history::{History as _, MemHistory};
 use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
-use std::borrow::Cow;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -185,7 +185,7 @@ impl Word {
 /// terminal would not show as is, or might obey, is put in `$'…'`.
 fn escaped(word: &[u8]) -> String {
     let plain = std::str::from_utf8(word).ok().filter(|text| text.chars().all(is_typed));
-    let Some(plain) = plain else { return in_quotes(word) };
+    let Some(plain) = plain else { return shell_word::escaped(word) };
     let mut text = String::with_capacity(plain.len());
     for c in plain.chars() {
         if matches!(c, ' ' | '\\' | '\'' | '"' | '#' | '$') {
@@ -194,30 +194,6 @@ fn escaped(word: &[u8]) -> String {
         text.push(c);
     }
     text
-}
-
-fn in_quotes(word: &[u8]) -> String {
-    let mut text = String::from("$'");
-    for chunk in word.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\\' | '\'' => text.extend(['\\', c]),
-                c if is_typed(c) => text.push(c),
-                c => push_bytes(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        push_bytes(&mut text, chunk.invalid());
-    }
-    text + "'"
-}
-
-fn push_bytes(text: &mut String, bytes: &[u8]) {
-    bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
-}
-
-/// Whether a character can be typed as is at a prompt.
-fn is_typed(c: char) -> bool {
-    c != '\n' && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_))
 }
 
 impl Helper for Names {}
