@@ -67,6 +67,10 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress.finish();
         return done;
     }
+    // A server's blocks are in no memory of this host.
+    let is_of_host = args.image.exists();
+    let uncached = (!in_use && is_of_host).then(|| session.device(&place, Access::Contents)).transpose()?;
+    let options = Options { uncached, ..options };
     let checked = session.rt.block_on(extant_check::check(&session.rt, device, options))?;
     progress.finish();
     let checked = checked.map_err(|error| failure(session, args, error))?;
