@@ -1,7 +1,7 @@
 //! Reads and changes a volume's blocks in the overlay.
 
-use super::lost::Lost;
 use super::plan::{Policy, Step};
+use super::unclaimed::Lost;
 use crate::context::Context;
 use crate::finding::Finding;
 use crate::sweeps::Survey;
@@ -231,8 +231,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster. What somebody may
-    /// have lost is taken last.
+    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster. What somebody
+    /// may have lost is taken last.
     pub(super) fn allocate(&mut self, goal: u64) -> Option<u64> {
         let claims = &self.ctx.claims;
         let end = self.ctx.source.device_blocks().min(self.sb.blocks_count());

@@ -47,8 +47,8 @@ pub(super) async fn drop_index(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("drop the index", "");
 }
 
-/// Builds the indexes of directories that have lost theirs; whether that changed anything. They have
-/// nothing else that is wrong.
+/// Builds the indexes of directories that have lost theirs; whether that changed anything. They
+/// have nothing else that is wrong.
 pub(super) async fn build_all(editor: &mut Editor<'_>, dirs: &BTreeSet<InodeNumber>) -> bool {
     let mut changed = false;
     for &number in dirs {

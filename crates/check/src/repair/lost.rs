@@ -9,6 +9,7 @@
 use super::dir_blocks;
 use super::editor::Editor;
 use super::maps::{self, Map};
+use super::unclaimed::{Candidates, Lost};
 use crate::Code;
 use crate::finding::Finding;
 use crate::listing::htree_context;
@@ -21,34 +22,6 @@ use std::collections::BTreeSet;
 
 /// Lost blocks that are read in search of nodes: 4 GiB, if they have 4 KiB.
 const READ_MAX: u64 = 1 << 20;
-
-/// Clusters that are marked as used, and that nothing claims.
-#[derive(Debug, Default)]
-pub(super) struct Lost {
-    /// Runs (first, end), in order.
-    runs: Vec<(u64, u64)>,
-    /// Blocks among them that look like leaves of extent trees, and like blocks of directories, once
-    /// they were looked for.
-    read: Option<Candidates>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Candidates {
-    leaves: Vec<u64>,
-    dirs: Vec<u64>,
-}
-
-impl Lost {
-    /// The end of the run that a cluster is in.
-    pub(super) fn end_of(&self, cluster: u64) -> Option<u64> {
-        let n = self.runs.partition_point(|run| run.1 <= cluster);
-        self.runs.get(n).filter(|run| run.0 <= cluster).map(|run| run.1)
-    }
-
-    fn has(&self, first: u64, end: u64) -> bool {
-        self.end_of(first).is_some_and(|run_end| end <= run_end)
-    }
-}
 
 /// Finds out which clusters are lost, by the findings that say in which groups some are.
 pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
@@ -115,8 +88,8 @@ async fn candidates(editor: &mut Editor<'_>) -> Candidates {
     found
 }
 
-/// Puts back what a file has lost of its map, and a directory of its blocks. The inode is changed in
-/// memory only. False if there is nothing to put back.
+/// Puts back what a file has lost of its map, and a directory of its blocks. The inode is changed
+/// in memory only. False if there is nothing to put back.
 pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool {
     if editor.seed().is_none() || editor.unclaimed.runs.is_empty() || inode.links() == 0 {
         return false;

@@ -30,6 +30,7 @@ mod own;
 mod plan;
 mod stages;
 mod tree;
+mod unclaimed;
 mod undo;
 mod undoing;
 mod volume;
