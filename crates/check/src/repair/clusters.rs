@@ -33,10 +33,9 @@ pub(super) async fn align(editor: &mut Editor<'_>, inode: &mut Inode) {
         let Some(to) = (if is_right { first } else { editor.allocate(blocks[0].1) }) else { return };
         for (logical, at, is_unwritten) in blocks {
             let new_at = to + logical % per_cluster;
-            if new_at != at
-                && !is_unwritten
-                && let Some(block) = editor.block(at).await
-            {
+            if new_at != at && !is_unwritten {
+                // What cannot be read cannot be copied; the finding stays.
+                let Some(block) = editor.block(at).await else { return };
                 editor.set_block(new_at, &block).await;
             }
             new.push(logical, new_at, 1, is_unwritten);

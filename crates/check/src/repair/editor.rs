@@ -244,6 +244,7 @@ impl<'a> Editor<'a> {
             return None;
         }
         claims.claim(free, 1);
+        self.unclaimed.take(free, free + 1);
         Some(block)
     }
 }

@@ -105,6 +105,7 @@ pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool 
         // Its block is used again for the new tree.
         let cluster = editor.ctx.claims.cluster(VolumeBlock(leaf.at));
         editor.ctx.claims.claim(cluster, 1);
+        editor.unclaimed.take(cluster, cluster + 1);
         map.nodes.push(leaf.at);
         map.extents.extend(leaf.extents);
     }
@@ -128,6 +129,7 @@ pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool 
         let last = claims.cluster(VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1));
         if editor.unclaimed.has(first, last + 1) {
             claims.claim(first, last + 1 - first);
+            editor.unclaimed.take(first, last + 1);
         }
     }
     let mut whole = inode.clone();
@@ -151,6 +153,17 @@ struct Leaf {
 }
 
 impl Leaf {
+    /// Whether both map the same block, or one maps the other's own.
+    fn clashes(&self, other: &Self) -> bool {
+        let places = |extent: &Extent| extent.physical.0..extent.physical.0 + u64::from(extent.blocks);
+        let holds = |leaf: &Self, at: u64| leaf.extents.iter().any(|extent| places(extent).contains(&at));
+        let shares = |own: &Extent| holds(other, own.physical.0);
+        holds(self, other.at)
+            || holds(other, self.at)
+            || self.extents.iter().any(shares)
+            || other.extents.iter().any(|extent| holds(self, extent.physical.0))
+    }
+
     fn meets(&self, others: &[Extent]) -> bool {
         self.extents.iter().any(|own| {
             let (start, end) = (own.range().start, own.logical_end());
@@ -191,7 +204,10 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
             extent.unwritten || u64::from(extent.logical.0) * editor.block_len() < inode.size()
         };
         let leaf = Leaf { at: at.0, extents };
+        let own = editor.ctx.claims.cluster(at);
         if !leaf.extents.is_empty()
+            && editor.unclaimed.has(own, own + 1)
+            && !leaf.clashes(&Leaf { at: leaf.at, extents: Vec::new() })
             && leaf.extents.iter().all(is_within)
             && leaf.extents.iter().all(is_lost)
             && !leaf.meets(&map.extents)
@@ -200,8 +216,9 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
         }
     }
     // Of two that map the same, one is older, and nothing tells which.
+    let is_apart = |leaf: &Leaf, other: &Leaf| !leaf.meets(&other.extents) && !leaf.clashes(other);
     let is_alone =
-        |n: usize| found.iter().enumerate().all(|(other, leaf)| other == n || !leaf.meets(&found[n].extents));
+        |n: usize| found.iter().enumerate().all(|(other, leaf)| other == n || is_apart(leaf, &found[n]));
     let alone: Vec<bool> = (0..found.len()).map(is_alone).collect();
     found.into_iter().zip(alone).filter(|(_, is_alone)| *is_alone).map(|(leaf, _)| leaf).collect()
 }
@@ -218,9 +235,19 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
     let is_mapped = |at: u64| {
         map.extents.iter().any(|e| (e.physical.0..e.physical.0 + u64::from(e.blocks)).contains(&at))
     };
+    let mut known: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for logical in 0..blocks {
+        if let Some(at) = map.place(logical)
+            && let Some(block) = editor.block(at).await
+        {
+            known.extend(names_of(editor, &block));
+        }
+    }
     let (mut first, mut rest) = (None, Vec::new());
     for at in candidates(editor).await.dirs {
-        let Some(block) = editor.block(at).await.filter(|_| !is_mapped(at)) else { continue };
+        let cluster = editor.ctx.claims.cluster(VolumeBlock(at));
+        let is_free = editor.unclaimed.has(cluster, cluster + 1) && !is_mapped(at);
+        let Some(block) = editor.block(at).await.filter(|_| is_free) else { continue };
         let begins = block[..4] == inode.number.0.to_le_bytes() && block[4..9] == [12, 0, 1, 2, b'.'];
         let cx = htree_context(editor.ctx, inode.number.0, if begins { 0 } else { 1 });
         let place = Place::DirectoryBlock(inode.number, FileBlock(cx.block.0));
@@ -231,6 +258,12 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
         if !is_index && !dir_blocks::salvage(editor, &block).is_whole {
             continue;
         }
+        // An older copy of a block has names that are in the directory, or in a newer copy.
+        let names = names_of(editor, &block);
+        if names.iter().any(|name| known.contains(name)) {
+            continue;
+        }
+        known.extend(names);
         match begins {
             true if first.is_none() => first = Some(at),
             true => {}
@@ -245,6 +278,12 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
     }
     found.extend(free.zip(rest));
     found
+}
+
+/// The names in a block of a directory, other than its own and its parent's.
+fn names_of(editor: &Editor<'_>, block: &[u8]) -> Vec<Vec<u8>> {
+    let names = dir_blocks::salvage(editor, block).entries.into_iter().map(|entry| entry.name);
+    names.filter(|name| !matches!(&name[..], b"." | b"..")).collect()
 }
 
 /// The root directory, found by its blocks. Its generation is zero as mke2fs makes it.

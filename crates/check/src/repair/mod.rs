@@ -80,6 +80,8 @@ pub async fn plan(
     let below: Arc<dyn Device> = Arc::new(Below::new(device.clone()));
     let overlay = Arc::new(Deferred::new(below, MOST_BYTES));
     let options = Options {
+        // It shows the device without the plan's changes.
+        uncached: None,
         most_per_code: options.most_per_code.max(FINDINGS),
         most_findings: options.most_findings.max(10 * FINDINGS),
         on_finding: None,

@@ -27,4 +27,27 @@ impl Lost {
     pub(super) fn has(&self, first: u64, end: u64) -> bool {
         self.end_of(first).is_some_and(|run_end| end <= run_end)
     }
+
+    /// Leaves out clusters that have an owner now.
+    pub(super) fn take(&mut self, first: u64, end: u64) {
+        let n = self.runs.partition_point(|run| run.1 <= first);
+        let Some(&(start, run_end)) = self.runs.get(n).filter(|run| run.0 < end) else { return };
+        let left = [(start, first.max(start)), (end.min(run_end), run_end)];
+        self.runs.splice(n..=n, left.into_iter().filter(|(first, end)| first < end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lost;
+
+    #[test]
+    fn what_has_an_owner_is_lost_no_more() {
+        let mut lost = Lost { runs: vec![(10, 20), (30, 40)], read: None };
+        lost.take(12, 14);
+        lost.take(30, 40);
+        lost.take(25, 28);
+        assert_eq!(lost.runs, [(10, 12), (14, 20)]);
+        assert!(lost.has(14, 20) && !lost.has(11, 13) && !lost.has(30, 31));
+    }
 }

@@ -117,7 +117,9 @@ impl Volume {
             self.sync().await.map_err(CheckError::Sync)?;
         }
         let in_use = options.in_use || *is_written;
-        check::check(rt, device.clone(), check::Options { in_use, ..options }).await
+        // What was written may be only in the host's memory.
+        let uncached = options.uncached.clone().filter(|_| !in_use);
+        check::check(rt, device.clone(), check::Options { in_use, uncached, ..options }).await
     }
 
     /// Makes everything done before the call durable.
