@@ -66,20 +66,17 @@ pub async fn restore(rt: &Rt, device: Arc<dyn Device>, at: Option<u64>) -> Resul
     }
     let protection = Protection::hold(rt, &own, sb, rt.wall_clock()).await?;
     let restored = write(&own, &view, is_backup).await;
-    if let Some(protection) = protection {
-        protection.release(rt.wall_clock()).await?;
-    }
-    restored
+    let released = match protection {
+        Some(protection) => protection.release(rt.wall_clock()).await,
+        None => Ok(()),
+    };
+    restored.and_then(|restored| released.map(|()| restored))
 }
 
 async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Restored> {
     let mut restored = Restored::default();
-    // Before the superblock, which makes this a volume again.
-    descriptors(own, view, &mut restored).await?;
-    if restored.descriptors > 0 {
-        extant_block::flush(&**own).await?;
-    }
-    if restored.descriptors == 0 && !is_backup {
+    let blocks = descriptors(own, view, &mut restored).await?;
+    if blocks.is_empty() && !is_backup {
         return Ok(restored);
     }
     let mut sb = view.superblock().clone();
@@ -89,7 +86,7 @@ async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Re
     if is_backup {
         restored.superblock_from = Some(view.superblock_bytes_at());
         let mut incompat = sb.incompat() - Incompat::RECOVER;
-        if has_log(view).await {
+        if has_log(view).await? {
             incompat |= Incompat::RECOVER;
         }
         sb.raw_mut().s_feature_incompat = incompat.bits().into();
@@ -100,63 +97,88 @@ async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Re
         }
     }
     sb.update_checksum();
-    let block_bytes = sb.block_size().byte_len();
-    let home = VolumeBlock(1024 / block_bytes.to_u64());
-    let at = 1024 % block_bytes;
-    let mut bytes = extant_block::read(&**own, sector(&sb, home), block_bytes).await?;
-    bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
-    extant_block::write(&**own, sector(&sb, home), bytes).await?;
+    // A first superblock says that a check is needed before old descriptors stand behind it; a
+    // backup makes this a volume again, once they do.
+    if !is_backup {
+        superblock(own, &sb).await?;
+    }
+    for (home, block) in blocks {
+        extant_block::write(&**own, home, block).await?;
+    }
     extant_block::flush(&**own).await?;
+    if is_backup {
+        superblock(own, &sb).await?;
+    }
     Ok(restored)
 }
 
-/// Writes descriptors behind the first superblock that are damaged there and sound elsewhere.
-async fn descriptors(own: &Arc<dyn Device>, view: &View, restored: &mut Restored) -> Result<()> {
+/// Writes the first superblock, durably.
+async fn superblock(own: &Arc<dyn Device>, sb: &Superblock) -> Result<()> {
+    let block_bytes = sb.block_size().byte_len();
+    let home = VolumeBlock(1024 / block_bytes.to_u64());
+    let at = 1024 % block_bytes;
+    let mut bytes = extant_block::read(&**own, sector(sb, home), block_bytes).await?;
+    bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
+    extant_block::write(&**own, sector(sb, home), bytes).await?;
+    Ok(extant_block::flush(&**own).await?)
+}
+
+/// Blocks of descriptors behind the first superblock with those that are damaged there and sound
+/// elsewhere.
+async fn descriptors(
+    own: &Arc<dyn Device>,
+    view: &View,
+    restored: &mut Restored,
+) -> Result<Vec<(Sector, Buf)>> {
     let sb = view.superblock();
     let block_bytes = sb.block_size().byte_len();
     let per_block = sb.descriptors_per_block();
+    let mut blocks = Vec::new();
     for index in 0..sb.group_count().div_ceil(per_block) {
         let first = index * per_block;
-        let mut changed: Option<Buf> = None;
+        let groups = first..first.saturating_add(per_block).min(sb.group_count());
         let home = sector(sb, sb.descriptor_block(index));
-        for number in first..first.saturating_add(per_block).min(sb.group_count()) {
-            let group = Group(number);
+        let (mut copied, mut is_sound) = (Vec::new(), false);
+        for group in groups.map(Group) {
             match view.descriptor_source(group).await {
-                DescriptorSource::Primary => continue,
-                DescriptorSource::Nowhere => {
-                    restored.lost_descriptors += 1;
-                    continue;
-                }
-                DescriptorSource::Backup => {}
+                DescriptorSource::Primary => is_sound = true,
+                DescriptorSource::Nowhere => restored.lost_descriptors += 1,
+                DescriptorSource::Backup => copied.push(group),
             }
+        }
+        if copied.is_empty() {
+            continue;
+        }
+        let mut block = match extant_block::read(&**own, home, block_bytes).await {
+            Ok(block) => block,
+            // Those that are sound must stay.
+            Err(error) if is_sound => return Err(error.into()),
+            Err(_) => Buf::zeroed(block_bytes),
+        };
+        for group in copied {
             let mut descriptor = view.group(group).await?;
             // As libext2fs does with a backup: what it says of parts never used may be outdated.
             descriptor.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
             descriptor.unused_inodes = 0;
-            let block = match &mut changed {
-                Some(block) => block,
-                None => {
-                    let old = extant_block::read(&**own, home, block_bytes).await;
-                    changed.insert(old.unwrap_or_else(|_| Buf::zeroed(block_bytes)))
-                }
-            };
-            let at = (number - first).to_usize() * sb.descriptor_size();
+            let at = (group.0 - first).to_usize() * sb.descriptor_size();
             descriptor.write_to(&mut block[at..at + sb.descriptor_size()], sb, group);
             restored.descriptors += 1;
         }
-        if let Some(block) = changed {
-            extant_block::write(&**own, home, block).await?;
-        }
+        blocks.push((home, block));
     }
-    Ok(())
+    Ok(blocks)
 }
 
 /// Whether the journal's log holds something. One that is damaged counts as empty; a check tells.
-async fn has_log(view: &View) -> bool {
+async fn has_log(view: &View) -> Result<bool> {
     if !view.superblock().compat().contains(Compat::HAS_JOURNAL) {
-        return false;
+        return Ok(false);
     }
-    matches!(Log::open(view).await, Ok(Some(log)) if log.sb.start().is_some())
+    match Log::open(view).await {
+        Ok(log) => Ok(log.is_some_and(|log| log.sb.start().is_some())),
+        Err(error @ Error::Io(_)) => Err(error),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Fails if this is no backup of a volume that begins where the device does: another volume's, such
