@@ -117,6 +117,9 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         }
         writer.orphans.finish(handle, cell);
         let was_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
+        if was_dir {
+            namespace.moves.lock().remove(&cell.number());
+        }
         {
             let mut inode = handle.inode(cell);
             inode.raw.i_dtime = writer.clock.deleted_at(writer.store.shape()).into();

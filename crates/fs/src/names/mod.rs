@@ -93,8 +93,8 @@ pub(crate) struct Namespace {
     quotas: OnceLock<Arc<Quotas>>,
 }
 
-/// Inodes that wait for the task that deletes them, each with up to a kilobyte of memory, above which
-/// callers help it.
+/// Inodes that wait for the task that deletes them, each with up to a kilobyte of memory, above
+/// which callers help it.
 const LAG_MAX: usize = 1024;
 
 /// Directories with one of these flags get durable name changes.
@@ -230,13 +230,15 @@ impl Namespace {
 struct Doomed<'n> {
     namespace: &'n Namespace,
     cells: Vec<Arc<InodeCell>>,
+    /// One is being deleted.
+    is_at_work: bool,
     /// There will be no next attempt.
     is_last: bool,
 }
 
 impl<'n> Doomed<'n> {
     fn of(namespace: &'n Namespace) -> Self {
-        Self { namespace, cells: Vec::new(), is_last: false }
+        Self { namespace, cells: Vec::new(), is_at_work: false, is_last: false }
     }
 
     fn delete_all(mut self) -> BoxFuture<'n, ()> {
@@ -255,7 +257,9 @@ impl<'n> Doomed<'n> {
         }
         // Kept here in case the caller is dropped meanwhile.
         self.cells.push(cell.clone());
+        self.is_at_work = true;
         let failed = delete::delete(self.namespace, &cell).await.err();
+        self.is_at_work = false;
         if let Some(error @ Error::Corrupt(_)) = &failed {
             self.namespace.writer.errors.note(error);
         }
@@ -273,6 +277,10 @@ impl<'n> Doomed<'n> {
 impl Drop for Doomed<'_> {
     fn drop(&mut self) {
         self.namespace.writer.unused.lock().append(&mut self.cells);
+        // Left in the middle, not failed: nobody else may come for it soon.
+        if self.is_at_work {
+            self.namespace.writer.reaper.call();
+        }
     }
 }
 

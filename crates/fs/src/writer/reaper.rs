@@ -73,7 +73,7 @@ impl Reaper {
     }
 
     /// There is something to delete.
-    pub(super) fn call(&self) {
+    pub(crate) fn call(&self) {
         self.signals.set(|state| state.has_work = true);
     }
 
