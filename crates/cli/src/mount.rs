@@ -207,10 +207,10 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     }
     handle.close();
     rt.block_on(watch)??;
+    let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
     if let Some(telling) = telling {
         rt.block_on(telling)??;
     }
-    let closed = rt.block_on(server.close())?.map_err(|error| failed(&args.image, error));
     // After an abort the directory stays mounted and gives errors only.
     let cleared = match served.is_err() {
         true => monitor.unmount(true),

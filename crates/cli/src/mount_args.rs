@@ -36,8 +36,8 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground until unmounted, or until Ctrl-C
     #[arg(short, long)]
     pub(crate) foreground: bool,
-    /// Tell counters to Prometheus on this Unix socket: requests by operation, errors, latency, cache
-    /// and journal. The same as `extant top` shows
+    /// Tell counters to Prometheus on this Unix socket: requests by operation, errors, latency,
+    /// cache and journal. The same as `extant top` shows
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
     /// Append a line for each request to this file

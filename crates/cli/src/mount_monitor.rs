@@ -7,6 +7,7 @@ use crate::session::Session;
 use extant_fuse::{MountOptions, Tie, monitor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -82,13 +83,23 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
         let_go(File::options().read(true).write(true).open("/dev/null").ok());
         let _ = std::env::set_current_dir("/");
     }
+    // The server has made it.
+    let made = args.metrics.as_deref().and_then(identity);
     let report = |error: &extant_fuse::MountError| session.complain(&error.to_string());
     let ended = monitor(tie, args.directory.as_deref(), report).map_err(own);
     if let Some(metrics) = &args.metrics {
-        // Somebody may have done so.
-        let _ = std::fs::remove_file(metrics);
+        // Somebody may have done so, and another server may have one there.
+        if made.is_some() && identity(metrics) == made {
+            let _ = std::fs::remove_file(metrics);
+        }
     }
     ended
+}
+
+/// The device and number of a socket's file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = path.symlink_metadata().ok()?;
+    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
 /// Lets go of the terminal.

@@ -1,9 +1,7 @@
 //! Counters of a server, in the text format that Prometheus reads.
 
 use crate::errno::Failure;
-use crate::served::Served;
 use crate::wire::opcode;
-use extant_cache::PAGE_BYTES;
 use extant_format::UintExt;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
@@ -113,7 +111,7 @@ impl Metrics {
         }
     }
 
-    fn write_requests(&self, text: &mut String) -> std::fmt::Result {
+    pub(crate) fn write_requests(&self, text: &mut String) -> std::fmt::Result {
         let name = "extant_request_seconds";
         writeln!(text, "# HELP {name} Time from reading a request to its reply, by operation.")?;
         writeln!(text, "# TYPE {name} histogram")?;
@@ -142,40 +140,6 @@ impl Metrics {
             writeln!(text, "{name}{{op=\"{}\",errno=\"{errno}\"}} {count}", name_of(*operation))?;
         }
         Ok(())
-    }
-}
-
-impl Served {
-    /// All counters.
-    pub(crate) fn metrics_text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.metrics.write_requests(&mut text);
-        let pages = self.cache.usage();
-        let bytes = |pages: u64| pages * PAGE_BYTES.to_u64();
-        let used = pages.frames.saturating_sub(pages.free + pages.parked);
-        let gauges = [
-            ("known_inodes", "Inodes that the kernel knows.", self.nodes.count().to_u64()),
-            ("known_inodes_bytes", "Memory for the inodes that the kernel knows.", self.nodes.bytes()),
-            ("open_handles", "Files and directories that programs have open.", self.handles.count().to_u64()),
-            ("cache_budget_bytes", "Memory that the cache may take.", self.cache.budget_bytes()),
-            ("cache_used_bytes", "Memory of the cache that holds something.", bytes(used)),
-            ("dirty_bytes", "What is to be written back.", bytes(pages.dirty)),
-            ("writeback_bytes", "What is being written back.", bytes(pages.writeback)),
-        ];
-        for (name, help, value) in gauges {
-            let _ = writeln!(text, "# HELP extant_{name} {help}\n# TYPE extant_{name} gauge");
-            let _ = writeln!(text, "extant_{name} {value}");
-        }
-        if let (Some(first), Some(newest)) = (self.first_commit, self.volume.newest_commit()) {
-            let (name, help) = ("extant_journal_commits_total", "Transactions that were committed.");
-            let _ = writeln!(
-                text,
-                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {}",
-                newest.saturating_sub(first)
-            );
-        }
-        text
     }
 }
 

@@ -3,13 +3,18 @@
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 /// Longest request that is looked at.
 const REQUEST_MAX: usize = 8192;
-/// How long a client may take to ask, and to read a part of the answer.
+/// How long a client may take for each part of its question and of the answer.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// Parts of both: a question of 8 KiB, and an answer of 64 KiB in parts of 4 KiB.
+const PARTS_MAX: usize = 24;
+/// After an error of the system, such as too many open files.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// A Unix socket that answers whoever connects in HTTP, as Prometheus and `curl --unix-socket` ask.
 /// It has to be made before the server's sandbox. The process that outlives the server removes its
@@ -30,6 +35,10 @@ impl MetricsSocket {
     pub fn bind(path: &Path) -> Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                // To connect to another kind of file is refused as well.
+                if !path.symlink_metadata()?.file_type().is_socket() {
+                    return Err(Error::other("there is a file that is no socket"));
+                }
                 match UnixStream::connect(path) {
                     Err(dead) if dead.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
                     _ => return Err(Error::other("another process listens there")),
@@ -53,9 +62,12 @@ impl MetricsSocket {
                 Ok(_) if !ready[1].revents().is_empty() => return,
                 Ok(_) => {}
             }
-            if let Ok((client, _)) = self.listener.accept() {
+            match self.listener.accept() {
                 // It may have gone.
-                let _ = answer(&client, &text);
+                Ok((client, _)) => drop(self.answer(&client, &text)),
+                Err(_) => {
+                    let _ = rustix::event::poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], Some(&PAUSE));
+                }
             }
         }
     }
@@ -64,49 +76,52 @@ impl MetricsSocket {
     pub fn end(&self) {
         drop(self.running.lock().take());
     }
-}
 
-/// Waits for a client, which must not keep the others waiting for ever.
-fn wait(client: &UnixStream, want: PollFlags) -> Result<()> {
-    match rustix::event::poll(&mut [PollFd::new(client, want)], Some(&PATIENCE))? {
-        0 => Err(ErrorKind::TimedOut.into()),
-        _ => Ok(()),
-    }
-}
-
-fn answer(mut client: &UnixStream, text: impl Fn() -> String) -> Result<()> {
-    // Not by an ioctl, which the sandbox does not allow.
-    let flags = rustix::fs::fcntl_getfl(client)?;
-    rustix::fs::fcntl_setfl(client, flags | rustix::fs::OFlags::NONBLOCK)?;
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
-        wait(client, PollFlags::IN)?;
-        let mut part = [0; 1024];
-        match client.read(&mut part)? {
-            0 => break,
-            bytes => request.extend_from_slice(&part[..bytes]),
+    /// Waits for a client, which must keep neither the others nor the end waiting.
+    fn wait(&self, client: &UnixStream, want: PollFlags, parts: &mut usize) -> Result<()> {
+        *parts += 1;
+        let mut ready = [PollFd::new(client, want), PollFd::new(&self.ended, PollFlags::IN)];
+        match rustix::event::poll(&mut ready, Some(&PATIENCE))? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ if !ready[1].revents().is_empty() || *parts > PARTS_MAX => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
         }
     }
-    let answer = match request.starts_with(b"GET ") {
-        true => {
-            let text = text();
-            format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
-                 Connection: close\r\n\r\n{text}",
-                text.len()
-            )
+
+    fn answer(&self, mut client: &UnixStream, text: impl Fn() -> String) -> Result<()> {
+        // Not by an ioctl, which the sandbox does not allow.
+        let flags = rustix::fs::fcntl_getfl(client)?;
+        rustix::fs::fcntl_setfl(client, flags | rustix::fs::OFlags::NONBLOCK)?;
+        let (mut request, mut parts) = (Vec::new(), 0);
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
+            self.wait(client, PollFlags::IN, &mut parts)?;
+            let mut part = [0; 1024];
+            match client.read(&mut part)? {
+                0 => break,
+                bytes => request.extend_from_slice(&part[..bytes]),
+            }
         }
-        false => "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET\r\nContent-Length: 0\r\n\
-                  Connection: close\r\n\r\n"
-            .to_owned(),
-    };
-    let mut rest = answer.as_bytes();
-    while !rest.is_empty() {
-        wait(client, PollFlags::OUT)?;
-        let sent = client.write(rest)?;
-        rest = &rest[sent..];
+        let answer = match request.starts_with(b"GET ") {
+            true => {
+                let text = text();
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+                     Connection: close\r\n\r\n{text}",
+                    text.len()
+                )
+            }
+            false => "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET\r\nContent-Length: 0\r\n\
+                      Connection: close\r\n\r\n"
+                .to_owned(),
+        };
+        let mut rest = answer.as_bytes();
+        while !rest.is_empty() {
+            self.wait(client, PollFlags::OUT, &mut parts)?;
+            let sent = client.write(rest)?;
+            rest = &rest[sent..];
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -117,6 +132,11 @@ mod tests {
     fn a_request_is_answered_and_a_dead_socket_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
+        std::fs::write(&path, "no socket").unwrap();
+        let refused = MetricsSocket::bind(&path).unwrap_err();
+        assert!(refused.to_string().contains("no socket"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"no socket");
+        std::fs::remove_file(&path).unwrap();
         drop(MetricsSocket::bind(&path).unwrap());
         let socket = MetricsSocket::bind(&path).unwrap();
         let refused = MetricsSocket::bind(&path).unwrap_err();

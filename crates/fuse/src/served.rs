@@ -9,9 +9,11 @@ use crate::nodes::Nodes;
 use crate::request_trace::RequestTrace;
 use crate::settings::Settings;
 use crate::volume::OpenVolume;
-use extant_cache::PageCache;
+use extant_cache::{PAGE_BYTES, PageCache};
+use extant_format::UintExt;
 use extant_fs::Volume;
 use extant_rt::{Rt, RwLock, WaitConfig, WaitTable};
+use std::fmt::Write;
 use std::sync::Arc;
 
 /// Longest payload of a write, and of a read.
@@ -69,5 +71,39 @@ impl Served {
         let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;
         drop(asks);
         asked.unwrap_or_default()
+    }
+}
+
+impl Served {
+    /// All counters.
+    pub(crate) fn metrics_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.metrics.write_requests(&mut text);
+        let pages = self.cache.usage();
+        let bytes = |pages: u64| pages * PAGE_BYTES.to_u64();
+        let used = pages.frames.saturating_sub(pages.free + pages.parked);
+        let gauges = [
+            ("known_inodes", "Inodes that the kernel knows.", self.nodes.count().to_u64()),
+            ("known_inodes_bytes", "Memory for the inodes that the kernel knows.", self.nodes.bytes()),
+            ("open_handles", "Files and directories that programs have open.", self.handles.count().to_u64()),
+            ("cache_budget_bytes", "Memory that the cache may take.", self.cache.budget_bytes()),
+            ("cache_used_bytes", "Memory of the cache that holds something.", bytes(used)),
+            ("dirty_bytes", "What is to be written back.", bytes(pages.dirty)),
+            ("writeback_bytes", "What is being written back.", bytes(pages.writeback)),
+        ];
+        for (name, help, value) in gauges {
+            let _ = writeln!(text, "# HELP extant_{name} {help}\n# TYPE extant_{name} gauge");
+            let _ = writeln!(text, "extant_{name} {value}");
+        }
+        if let (Some(first), Some(newest)) = (self.first_commit, self.volume.newest_commit()) {
+            let (name, help) = ("extant_journal_commits_total", "Transactions that were committed.");
+            let _ = writeln!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {}",
+                newest.saturating_sub(first)
+            );
+        }
+        text
     }
 }

@@ -29,8 +29,8 @@ const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 /// A request up to this long is copied out of its buffer, so that requests that wait do not hold a
 /// mebibyte each.
 const SHORT_BYTES: usize = 64 << 10;
-/// ENOSPC.
-const NO_SPACE: i32 = 28;
+/// ENOSPC, and EDQUOT.
+const NO_ROOM: [i32; 2] = [28, 122];
 /// How long to wait for the last close of a deleted file before a full volume is reported.
 const DELETED_STEP: Nanos = Nanos::from_millis(5);
 /// Buffers kept for the next requests.
@@ -229,7 +229,7 @@ impl Server {
         operation: &Operation<'_>,
     ) -> Result<Reply> {
         match self.perform_once(header, group, operation).await {
-            Err(failure) if failure.errno() == NO_SPACE => {
+            Err(failure) if NO_ROOM.contains(&failure.errno()) => {
                 self.wait_for_deleted().await;
                 Box::pin(self.perform_once(header, group, operation)).await
             }
