@@ -11,7 +11,7 @@ use super::owners::Owners;
 use super::{Stores, place};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, Note, quoted_path};
-use extant_format::Timestamp;
+use extant_format::{Timestamp, UintExt};
 use extant_fs::quote;
 use parse::{Entry, parse};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Longer manifests are refused, in bytes.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Whether a file is a manifest, by its name or its first line.
 pub(super) fn is_manifest(path: &Path) -> bool {
@@ -50,7 +50,10 @@ pub(super) fn load(
     let fail = |error| BuildError::Source { action: "read", path: quoted_path(path), error };
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(fail)?;
-    file.take(MOST_BYTES).read_to_end(&mut text).map_err(fail)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(fail)?;
+    if text.len().to_u64() > MOST_BYTES {
+        return Err(fail(std::io::Error::other(format!("a manifest has at most {MOST_BYTES} bytes"))));
+    }
     let name = quoted_path(path);
     let wrong = |line, problem| BuildError::Line { file: name.clone(), line, problem };
     let entries = parse(&text).map_err(|(line, problem)| wrong(line, problem))?;

@@ -95,7 +95,15 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Entry>, (usize, String)> {
             name => {
                 let name = unescaped(name).map_err(wrong)?;
                 let mut keys = defaults.clone();
-                words.try_for_each(|word| keys.set(word)).map_err(wrong)?;
+                let words: Vec<&[u8]> = words.collect();
+                // A name of the file's own says more than a number of all.
+                if words.iter().any(|word| word.starts_with(b"uname=")) {
+                    keys.uid = None;
+                }
+                if words.iter().any(|word| word.starts_with(b"gname=")) {
+                    keys.gid = None;
+                }
+                words.into_iter().try_for_each(|word| keys.set(word)).map_err(wrong)?;
                 let names = name.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
                 let mut path = match name.contains(&b'/') {
                     true => Vec::new(),
