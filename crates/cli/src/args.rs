@@ -705,8 +705,8 @@ pub(crate) struct BuildArgs {
 ///
 /// A disk, an NBD export, or the part of a disk or file that --partition or --offset names is
 /// written in place, and so is an existing file if no size is given; with a size, a new file
-/// replaces it. What holds a volume, a partition table or another known format is refused without
-/// --force. The superblock is written last: until then there is no volume.
+/// replaces it. What holds a partition table or another known format is refused without --force,
+/// and so is a volume in place. The superblock is written last: until then there is no volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkfsArgs {
     /// The image to write, or a disk or export

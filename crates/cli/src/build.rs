@@ -7,7 +7,7 @@ use crate::json;
 use crate::parts;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::target::{self, Existing};
+use crate::target;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
@@ -37,7 +37,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         return add(session, args, place, &sources, ownership);
     }
     let output = args.output.as_ref().expect("clap wants it without --into");
-    let in_place = target::in_place(session, output, &session.part, Existing::MadeAgain, &args.target)?;
+    let in_place = target::in_place(session, output, &session.part, true, &args.target)?;
     let filled = in_place.as_ref().map(|place| SizePolicy::Fixed(place.device.limits().capacity_bytes));
     let is_in_place = in_place.is_some();
     let options = BuildOptions {
@@ -146,8 +146,7 @@ fn add(
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
-    let existing = args.size.map_or(Existing::Written, |_| Existing::Replaced);
-    let in_place = target::in_place(session, &args.image, &session.part, existing, &args.target)?;
+    let in_place = target::in_place(session, &args.image, &session.part, args.size.is_some(), &args.target)?;
     let is_in_place = in_place.is_some();
     let capacity = in_place.as_ref().map(|place| place.device.limits().capacity_bytes);
     let unsized_told = "a new image needs a size, as in `extant mkfs IMAGE 512M`";

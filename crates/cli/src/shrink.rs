@@ -7,7 +7,7 @@ use crate::json;
 use crate::own_image;
 use crate::progress::Progress;
 use crate::session::{Access, Session};
-use crate::target::{self, Existing};
+use crate::target;
 use extant::Part;
 use extant_block::{Claim, FileDevice};
 use extant_fs::{OpenOptions, Volume};
@@ -34,7 +34,7 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     };
     let in_place = match &args.output {
         Some(output) if !own_image::is_same(output, &args.image) => {
-            target::in_place(session, output, &Part::Whole, Existing::MadeAgain, &args.target)?
+            target::in_place(session, output, &Part::Whole, true, &args.target)?
         }
         _ => None,
     };

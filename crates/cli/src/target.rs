@@ -10,26 +10,15 @@ use extant_image::{BuildError, InPlace, Target};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// What happens to an existing file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Existing {
-    /// It is written in place.
-    Written,
-    /// A new file replaces it, unless it holds something known.
-    Replaced,
-    /// The same, and an ext volume may be made again.
-    MadeAgain,
-}
-
-/// The device to write a volume into; `None` for a file, which a new one replaces.
+/// The device to write a volume into; `None` for a file, which a new one replaces. Without
+/// `keeps_file`, an existing file is written in place, too.
 pub(crate) fn in_place(
     session: &Session,
     image: &Path,
     part: &Part,
-    existing: Existing,
+    keeps_file: bool,
     args: &TargetArgs,
 ) -> Result<Option<InPlace>, Failure> {
-    let keeps_file = existing != Existing::Written;
     let there = image.metadata().ok();
     let is_disk = there.as_ref().is_some_and(|file| file.file_type().is_block_device());
     let is_file = there.is_some_and(|file| file.is_file());
@@ -40,7 +29,7 @@ pub(crate) fn in_place(
             ));
         }
         if is_file && !args.force {
-            refuse_contents(session, image, existing, args)?;
+            refuse_contents(session, image, args)?;
         }
         return Ok(None);
     }
@@ -54,17 +43,13 @@ pub(crate) fn in_place(
     Ok(Some(InPlace { device, name, overwrite: args.force, discard: args.discard }))
 }
 
-/// Fails if a file that would be replaced holds something that is not to be lost by mistake.
-fn refuse_contents(
-    session: &Session,
-    image: &Path,
-    existing: Existing,
-    args: &TargetArgs,
-) -> Result<(), Failure> {
+/// Fails if a file that would be replaced holds something other than an ext volume, which may be
+/// made again.
+fn refuse_contents(session: &Session, image: &Path, args: &TargetArgs) -> Result<(), Failure> {
     let (file, _) = session.device_and_place(image, false, args.foreign_locks())?;
     let found = session.rt.block_on(extant_image::contents(&*file))?;
     match found.map_err(BuildError::from)? {
-        Some(contents) if !contents.is_ext || existing == Existing::Replaced => {
+        Some(contents) if !contents.is_ext => {
             let path = parts::described(image, &Part::Whole);
             Err(failure(BuildError::Occupied { path, contents: contents.name }, false))
         }

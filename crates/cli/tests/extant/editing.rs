@@ -276,8 +276,9 @@ fn mistakes_are_refused_with_a_sentence_and_change_nothing() {
     let (name, host) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
     extant(["mkdir", "-p", &at("/d/full")]).clean();
     extant(["truncate", "-s", "0", &at("/f")]).clean();
+    let written = format!("a path in an image is written {name}:/");
     for (code, args, told) in [
-        (2, &["mkdir", name][..], "a path in an image is written IMAGE:/PATH"),
+        (2, &["mkdir", name][..], &*written),
         (2, &["mv", &at("/f"), "/elsewhere.img:/f"], "one call changes one image"),
         (2, &["chmod", "u+q", &at("/f")], "as in 644, u+x"),
         (2, &["chown", "root", &at("/f")], "give its number instead"),
