@@ -131,7 +131,8 @@ async fn names(volume: &Volume, dir: &[u8], prefix: &[u8]) -> extant_fs::Result<
         let Ok(entry) = next else { continue };
         let is_hidden = entry.name.starts_with(b".") && prefix.is_empty();
         // No shell takes those from a list of lines.
-        let is_odd = entry.name.iter().any(u8::is_ascii_control);
+        // A shell may run what it finds between backquotes, and in $(…).
+        let is_odd = entry.name.iter().any(|byte| byte.is_ascii_control() || b"`$".contains(byte));
         if !is_hidden && !is_odd && entry.name.starts_with(prefix) && names.len() < NAMES_MAX {
             names.push((entry.name, entry.kind == Some(FileKind::Directory)));
         }

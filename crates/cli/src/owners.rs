@@ -62,19 +62,30 @@ impl Id {
     }
 }
 
+/// Longest list of users or groups that is read: some 100,000 of them.
+const LIST_BYTES_MAX: u64 = 8 << 20;
+
 /// The third field of the line of this name: passwd(5), group(5).
 fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Failure> {
     let image = quote(image.as_os_str().as_encoded_bytes());
     let unknown =
         |why: String| Failure::Usage(format!("{}: {why}; give its number instead", quote(name.as_bytes())));
-    let text =
-        root.read(file).map_err(|error| unknown(format!("{image}:{file} cannot be read ({error})")))?;
+    let failed = |error: extant::Error| unknown(format!("{image}:{file} cannot be read ({error})"));
+    let found = root.open(file).map_err(failed)?;
+    if found.len() > LIST_BYTES_MAX {
+        return Err(unknown(format!("{image}:{file} has more than {LIST_BYTES_MAX} bytes")));
+    }
+    let mut text = vec![0; usize::try_from(found.len()).unwrap_or(0)];
+    found.read_exact_at(0, &mut text).map_err(failed)?;
     let text = String::from_utf8_lossy(&text);
     let number = text.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     });
-    number.ok_or_else(|| unknown(format!("{image}:{file} has no such name")))
+    // Linux's system calls use the largest number for "unchanged".
+    number
+        .filter(|&number| number != u32::MAX)
+        .ok_or_else(|| unknown(format!("{image}:{file} has no such name")))
 }
 
 #[cfg(test)]

@@ -47,6 +47,15 @@ impl RequestTrace {
     }
 }
 
+/// A name in quotation marks, so that it cannot pass for the rest of a line.
+struct Quoted<'a>(&'a [u8]);
+
+impl std::fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", quote(self.0).replace('"', "\\\""))
+    }
+}
+
 fn add_details(line: &mut String, operation: &Operation<'_>) -> std::fmt::Result {
     match operation {
         Operation::Lookup { name }
@@ -57,11 +66,11 @@ fn add_details(line: &mut String, operation: &Operation<'_>) -> std::fmt::Result
         | Operation::Create { name, .. }
         | Operation::Setxattr { name, .. }
         | Operation::Getxattr { name, .. }
-        | Operation::Removexattr { name } => write!(line, " name={}", quote(name)),
-        Operation::Symlink { name, target } => write!(line, " name={} to={}", quote(name), quote(target)),
-        Operation::Link { args, name } => write!(line, " from={} name={}", args.oldnodeid, quote(name)),
+        | Operation::Removexattr { name } => write!(line, " name={}", Quoted(name)),
+        Operation::Symlink { name, target } => write!(line, " name={} to={}", Quoted(name), Quoted(target)),
+        Operation::Link { args, name } => write!(line, " from={} name={}", args.oldnodeid, Quoted(name)),
         Operation::Rename { newdir, name, new_name, .. } => {
-            write!(line, " name={} dir={newdir} new={}", quote(name), quote(new_name))
+            write!(line, " name={} dir={newdir} new={}", Quoted(name), Quoted(new_name))
         }
         Operation::Read(args) | Operation::Readdir { args, .. } => {
             write!(line, " fh={} at={} bytes={}", args.fh, args.offset, args.size)

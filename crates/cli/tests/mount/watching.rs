@@ -51,7 +51,7 @@ fn requests_are_counted_and_traced() {
     assert_eq!(line.split_whitespace().nth(1), Some("5"), "{}", shown);
     let traced = fs::read_to_string(&trace).unwrap();
     let create = traced.lines().find(|line| line.contains(" create ")).unwrap();
-    assert!(create.contains(" inode=1 uid=") && create.contains(" name=file0 error=0 us="), "{create}");
+    assert!(create.contains(" inode=1 uid=") && create.contains(" name=\"file0\" error=0 us="), "{create}");
     // A server that is killed leaves no socket either.
     let monitor = bed.monitor();
     bed.kill();

@@ -58,6 +58,7 @@ pub async fn restore(rt: &Rt, device: Arc<dyn Device>, at: Option<u64>) -> Resul
     if is_backup {
         sb.verify_checksum()?;
         check_place(sb, view.superblock_bytes_at())?;
+        refuse_other(&own, sb).await?;
         // A superblock may be left over from an earlier volume.
         view.root().await?;
         if sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none() {
@@ -90,11 +91,10 @@ async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Re
             incompat |= Incompat::RECOVER;
         }
         sb.raw_mut().s_feature_incompat = incompat.bits().into();
-        // Whether the orphan file is empty is not known; a check finds out.
-        if sb.compat().contains(Compat::ORPHAN_FILE) {
-            let ro_compat = sb.ro_compat() | RoCompat::ORPHAN_PRESENT;
-            sb.raw_mut().s_feature_ro_compat = ro_compat.bits().into();
-        }
+        // Whether the orphan file is empty is not known. A check finds what is in it without this
+        // flag; the flag without anything in it would be wrong.
+        let ro_compat = sb.ro_compat() - RoCompat::ORPHAN_PRESENT;
+        sb.raw_mut().s_feature_ro_compat = ro_compat.bits().into();
     }
     sb.update_checksum();
     // A first superblock says that a check is needed before old descriptors stand behind it; a
@@ -198,6 +198,19 @@ fn check_place(sb: &Superblock, at: u64) -> Result<()> {
             let rule = "the group of this backup: it belongs to a volume that begins elsewhere";
             Err(Corrupt::field(Place::Superblock, "s_block_group_nr", number, rule).into())
         }
+    }
+}
+
+/// Fails if the first superblock is sound and that of another volume than this backup, which an
+/// earlier volume has left.
+async fn refuse_other(own: &Arc<dyn Device>, sb: &Superblock) -> Result<()> {
+    let options = OpenOptions { damage: Damage::Report, superblock_offset: None, ignore_journal: true };
+    match View::open_sound(own.clone(), options).await {
+        Ok(first) if !first.is_backup() && first.superblock().uuid() != sb.uuid() => Err(Error::Invalid(
+            "the first superblock is sound and has another UUID than this backup, which an earlier volume left"
+                .into(),
+        )),
+        _ => Ok(()),
     }
 }
 
