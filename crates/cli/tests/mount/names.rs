@@ -89,7 +89,7 @@ fn an_open_file_outlives_its_name() {
     // A file without a name gets one.
     let unnamed = rustix::fs::open(
         &bed.at,
-        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY,
+        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
         rustix::fs::Mode::from_raw_mode(0o640),
     )
     .unwrap();
