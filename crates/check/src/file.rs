@@ -124,7 +124,7 @@ fn claim_bad_clusters(ctx: &Context, file: &mut File) {
     }
 }
 
-/// Claims a file's clusters, each once. Blocks of one cluster of a file lie in one of the volume.
+/// Claims a file's clusters, each once. A cluster of the file occupies one cluster of the volume.
 fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
     let mut runs = std::mem::take(&mut file.cluster_runs);
     runs.sort_unstable();

@@ -74,7 +74,7 @@ fn counts(ctx: &Context, group: u32, free: u32, totals: &GroupTotals, report: &m
 fn uninit(ctx: &Context, group: u32, report: &mut Report) {
     let first = ctx.sb.group_first_block(Group(group)).0;
     let end = first + u64::from(ctx.sb.group_blocks(Group(group)));
-    // Most groups of a large volume.
+    // The usual case on a large volume.
     if ctx.claims.words(group).is_none() && ctx.own.within(first, end).next().is_none() {
         return;
     }

@@ -95,8 +95,8 @@ pub struct Options {
     pub tasks: usize,
     /// Reads that each task keeps in flight, 64 at most.
     pub depth: usize,
-    /// The same device, past the memory in which the host keeps blocks that were read before, for
-    /// blocks that are not there. Not for a volume in use, whose newest blocks may be only there.
+    /// The same device, opened past the host's page cache. Blocks that are not cached are read from
+    /// it. Leave it out for a volume in use: its newest blocks may be in the page cache only.
     pub uncached: Option<Arc<dyn Device>>,
     /// Called from time to time.
     pub progress: Option<Progress>,

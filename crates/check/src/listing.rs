@@ -39,7 +39,7 @@ pub(crate) struct DirsFound {
     pub(crate) names: Vec<(u32, u64)>,
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) nodes: Vec<Node>,
-    /// Inodes that entries name, not counted yet.
+    /// Inodes named by entries and not counted yet.
     pub(crate) named: Names,
 }
 

@@ -62,7 +62,7 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     device: Arc<dyn Device>,
-    /// The same, past the memory in which the host keeps blocks.
+    /// The same device, past the host's page cache.
     uncached: Option<Arc<dyn Device>>,
     block: BlockSize,
     overlay: Arc<BTreeMap<u64, JournalCopy>>,
@@ -76,7 +76,7 @@ impl Source {
         Self { device, uncached: None, block, overlay: Arc::default(), limits, depth: 1 }
     }
 
-    /// With another way to the same blocks, past the memory in which the host keeps them.
+    /// Adds a way to the same blocks past the host's page cache.
     pub(crate) fn with_uncached(mut self, uncached: Option<Arc<dyn Device>>) -> Self {
         self.uncached = uncached;
         self
@@ -240,9 +240,9 @@ impl Source {
     }
 }
 
-/// Reads in a row that end at once, after which the host has the blocks in its memory.
+/// After this many reads in a row that complete at once, blocks are taken to be cached.
 const QUICK: usize = 16;
-/// One of so many reads past the host's memory asks it all the same, whether it has the block.
+/// One read in this many goes through the page cache, to see whether blocks are cached.
 const PROBE: usize = 16;
 
 /// Reads in flight.
@@ -250,9 +250,9 @@ pub(crate) struct Stream<'a, I> {
     source: &'a Source,
     runs: I,
     ahead: VecDeque<Ahead>,
-    /// Reads in a row that have ended as soon as they were made.
+    /// How many reads in a row completed at once.
     quick: usize,
-    /// Reads that were made.
+    /// Number of reads so far.
     made: usize,
 }
 
@@ -274,10 +274,10 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
         }
     }
 
-    /// Starts reads. As long as they end at once, they are copies out of the host's memory; then
-    /// one is made at a time, and its bytes are looked at while the processor's cache has them.
-    /// Otherwise many are in flight, past that memory: to fill it with blocks that are read once
-    /// takes as much processor time as all the rest.
+    /// Starts reads. Reads that complete at once come from the page cache. Then one is made at a
+    /// time, so that its bytes are still in the processor's cache when they are checked. Otherwise
+    /// many are in flight, past the page cache: filling it costs as much processor time as the
+    /// check itself.
     fn read_ahead(&mut self) {
         let mut now = Context::from_waker(Waker::noop());
         while self.ahead.len() < if self.quick >= QUICK { 1 } else { self.source.depth }
@@ -287,7 +287,7 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
             let uncached = self.source.uncached.as_ref().filter(|_| !is_probe);
             self.made += 1;
             let mut read = self.source.read_from(&**uncached.unwrap_or(&self.source.device), start, blocks);
-            // If not, the task that waits for it will be woken.
+            // A pending read wakes the task that polls it next.
             match read.as_mut().poll(&mut now) {
                 Poll::Ready(piece) => {
                     let is_enough = is_probe && self.source.uncached.is_some();

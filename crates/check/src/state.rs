@@ -268,8 +268,8 @@ impl Kind {
     }
 }
 
-/// Neighbouring inodes. Kinds are apart from balances: every entry asks for a kind, often in an
-/// order that no cache foresees, and so more of them fit.
+/// Neighbouring inodes. Kinds are stored apart from balances, because each entry looks up a kind in
+/// random order, and more kinds fit into a cache this way.
 #[derive(Debug)]
 struct Slots {
     /// [`Kind`] in the low four bits; [`ENCRYPTED`].
@@ -301,8 +301,8 @@ type InodePage = OnceLock<Option<Slots>>;
 /// Names that a task collects before it counts them.
 const NAMES: usize = 64 << 10;
 
-/// Inodes that entries name, one for each name. They are counted in order, so that a task does not
-/// wait for memory, or for another task's cache, at each name of a large directory.
+/// Inodes named by entries, one for each name. They are sorted before they are counted, so that
+/// counting a large directory does not miss the cache at each name.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Vec<InodeNumber>);
 
@@ -355,7 +355,7 @@ impl Inodes {
         Some((page, (n % PAGE_SLOTS).to_usize()))
     }
 
-    /// What an inode is, and whether it is encrypted.
+    /// The kind of an inode, and whether it is encrypted.
     pub(crate) fn get(&self, number: InodeNumber) -> (Kind, bool) {
         let code = self.slot(number).map_or(0, |(page, at)| page.kinds[at].load(Ordering::Relaxed));
         (Kind::from_code(code & 15), code & ENCRYPTED != 0)

@@ -67,7 +67,7 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress.finish();
         return done;
     }
-    // A server's blocks are in no memory of this host.
+    // This host does not cache blocks of an NBD server.
     let is_of_host = args.image.exists();
     let uncached = (!in_use && is_of_host).then(|| session.device(&place, Access::Contents)).transpose()?;
     let options = Options { uncached, ..options };

@@ -48,7 +48,7 @@ complete -F _extant_or_image -o nosort -o bashdefault -o default extant 2>/dev/n
     complete -F _extant_or_image -o bashdefault -o default extant
 "#;
 
-/// Put before clap's script for zsh, whose function is called `_extant_words` then.
+/// Comes before clap's script for zsh, whose function is renamed to `_extant_words`.
 const ZSH: &str = r#"#compdef extant
 
 _extant() {
@@ -97,12 +97,11 @@ pub(crate) fn script(shell: Shell) -> Result<(), Failure> {
     out.flush()
 }
 
-/// Prints the paths in an image that a word may become, one a line. A word that leads nowhere
-/// becomes nothing.
+/// Prints the paths in an image that complete a word, one a line. Prints nothing if there are none.
 pub(crate) fn paths(session: &mut Session, args: &CompletePathArgs) -> Result<(), Failure> {
     let word = args.word.as_bytes();
     let place = ImagePath::parse(args.word.clone());
-    // A server is not asked at each key.
+    // Do not connect to a server at each key press.
     if extant::is_address(&place.image) || !word.ends_with(&place.path) || !place.path.starts_with(b"/") {
         return Ok(());
     }
@@ -117,7 +116,7 @@ pub(crate) fn paths(session: &mut Session, args: &CompletePathArgs) -> Result<()
         let end: &[u8] = if is_dir { b"/\n" } else { b"\n" };
         session.out.write(&[before, &name, end].concat())?;
     }
-    // What is wrong with the volume is told by the command that is being typed.
+    // The command that the user is typing will report errors.
     session.forget(&place.image);
     Ok(())
 }
@@ -130,8 +129,8 @@ async fn names(volume: &Volume, dir: &[u8], prefix: &[u8]) -> extant_fs::Result<
     while let Some(next) = walk.next().await {
         let Ok(entry) = next else { continue };
         let is_hidden = entry.name.starts_with(b".") && prefix.is_empty();
-        // No shell takes those from a list of lines.
-        // A shell may run what it finds between backquotes, and in $(…).
+        // Names are listed one a line, so control characters would break the list. Bash would run
+        // commands between backquotes and in $(…).
         let is_odd = entry.name.iter().any(|byte| byte.is_ascii_control() || b"`$".contains(byte));
         if !is_hidden && !is_odd && entry.name.starts_with(prefix) && names.len() < NAMES_MAX {
             names.push((entry.name, entry.kind == Some(FileKind::Directory)));

@@ -119,9 +119,9 @@ impl Drop for Temporary {
     }
 }
 
-/// Changes variables that make sense on the host only. Directories that the volume lacks are those
-/// of root, and programs of root are found: dpkg refuses to work without them, and the `PATH` of an
-/// ordinary user does not lead there.
+/// Adapts environment variables to the volume. Variables that name directories which the volume
+/// lacks are replaced, and `PATH` gets root's directories: dpkg fails without them, and an ordinary
+/// user's `PATH` does not have them.
 fn fit_environment(command: &mut Command) {
     let is_lacking = |name: &str| std::env::var_os(name).is_some_and(|dir| !Path::new(&dir).is_dir());
     if is_lacking("TMPDIR") {

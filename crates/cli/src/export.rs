@@ -3,7 +3,7 @@
 use crate::args::ExportArgs;
 use crate::failure::Failure;
 use crate::globs;
-use crate::image_path::ImagePath;
+use crate::image_path::{ImagePath, plain_names};
 use crate::progress::Progress;
 use crate::report::{self, JsonLoss, Reporter};
 use crate::session::{Access, Session, used_bytes};
@@ -82,34 +82,11 @@ fn write(
     let mut tops = Vec::new();
     for place in places {
         let top = rt.block_on(place.resolve(volume, Follow::No))?;
-        tops.push((name_of(&place.path), top.map_err(|error| Failure::at(place, error))?));
+        tops.push((plain_names(&place.path), top.map_err(|error| Failure::at(place, error))?));
     }
     let root = ImagePath { image: places[0].image.clone(), path: b"/".to_vec() };
     let mut reporter = Reporter::new(session, &root, progress, args.json);
     let written = rt.block_on(to_tar_of(volume, &tops, &selection, out, &mut reporter))?;
     let lost = reporter.finish();
     written.map(|done| (done, lost)).map_err(|error| report::failure(&root, output, error))
-}
-
-/// The path in an archive of several: that in the image, without `.` and `..`.
-fn name_of(path: &[u8]) -> Vec<u8> {
-    let mut names: Vec<&[u8]> = Vec::new();
-    for name in path.split(|&byte| byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => drop(names.pop()),
-            name => names.push(name),
-        }
-    }
-    names.join(&b'/')
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn names_in_an_archive_begin_below_its_top() {
-        for (path, name) in [("/", ""), ("/etc/", "etc"), ("/../a/./b//c/..", "a/b"), ("<12>", "<12>")] {
-            assert_eq!(super::name_of(path.as_bytes()), name.as_bytes());
-        }
-    }
 }

@@ -91,7 +91,7 @@ pub(crate) enum Failure {
     /// The image, or the part of it that was asked for, cannot be opened.
     #[error("{image}: {error}")]
     Place { image: String, error: PlaceError },
-    /// There is no superblock where the user says, which `place` tells, too.
+    /// There is no superblock where the user says. `place` has the image and the position.
     #[error("{place}; `extant info` lists backups, and --superblock auto finds one: {error}")]
     NoBackup { place: String, error: extant_fs::Error },
     #[error(transparent)]

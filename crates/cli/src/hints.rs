@@ -108,13 +108,13 @@ fn as_umount(words: &[OsString]) -> Vec<OsString> {
     ours
 }
 
-/// Options of find(1), which have one dash, as ours, which have two.
+/// Rewrites options of find(1), which have one dash, as ours, which have two.
 fn as_find(words: &mut Vec<OsString>) {
     let Some(at) = words.iter().skip(1).position(|word| !word.as_bytes().starts_with(b"-")) else { return };
     if words[at + 1] != "find" {
         return;
     }
-    // It prints in any case.
+    // `find` prints anyway.
     words.retain(|word| word != "-print");
     for word in &mut words[at + 2..] {
         let ours = match word.as_bytes() {
@@ -160,7 +160,7 @@ pub(crate) fn parse(mut words: Vec<OsString>) -> Result<Args, clap::Error> {
     Err(told)
 }
 
-/// What there is instead of an unknown command, or of an option that other tools have.
+/// What to use instead of an unknown command, or of an option from another tool.
 pub(crate) fn instead(told: &clap::Error, words: &[OsString]) -> Option<&'static str> {
     let command = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"));
     let is_command = |name: &str| command.is_some_and(|word| word == name);
@@ -190,7 +190,7 @@ pub(crate) fn instead(told: &clap::Error, words: &[OsString]) -> Option<&'static
     ELSEWHERE.iter().find(|(words, _)| words.contains(&word.as_str())).map(|(_, hint)| *hint)
 }
 
-/// Refuses to put something of an image anywhere, and names the command for it.
+/// Refuses a path in an image as the source of `put`, and names the right command.
 pub(crate) fn put_wrong_way(paths: &[OsString]) -> Result<(), Failure> {
     let [source, .., target] = paths else { return Ok(()) };
     let of_image = |path: &OsString| {

@@ -14,6 +14,20 @@ pub(crate) struct ImagePath {
     pub(crate) path: Vec<u8>,
 }
 
+/// A path without `.` and `..` and without a slash at its ends, like a shell's working directory:
+/// `..` removes the previous name, even if that is a symbolic link.
+pub(crate) fn plain_names(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|&byte| byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
+}
+
 /// The number in `<12>`.
 fn number_in(path: &[u8]) -> Option<InodeNumber> {
     let digits = path.strip_prefix(b"<")?.strip_suffix(b">")?;
@@ -121,6 +135,13 @@ mod tests {
     fn split(arg: &str) -> (String, String) {
         let place = ImagePath::parse(arg.into());
         (place.image.display().to_string(), String::from_utf8(place.path).unwrap())
+    }
+
+    #[test]
+    fn names_in_an_archive_begin_below_its_top() {
+        for (path, name) in [("/", ""), ("/etc/", "etc"), ("/../a/./b//c/..", "a/b"), ("<12>", "<12>")] {
+            assert_eq!(plain_names(path.as_bytes()), name.as_bytes());
+        }
     }
 
     #[test]

@@ -224,7 +224,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     closed
 }
 
-/// How others see what a server does. Opened before its sandbox.
+/// The trace file and the metrics socket. Both are opened before the sandbox.
 struct Watching {
     trace: Option<Arc<RequestTrace>>,
     metrics: Option<Arc<MetricsSocket>>,

@@ -36,8 +36,8 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground until unmounted, or until Ctrl-C
     #[arg(short, long)]
     pub(crate) foreground: bool,
-    /// Tell counters to Prometheus on this Unix socket: requests by operation, errors, latency,
-    /// cache and journal. The same as `extant top` shows
+    /// Serve counters to Prometheus on this Unix socket: requests by operation, errors, latency,
+    /// cache and journal, as in `extant top`
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
     /// Append a line for each request to this file
@@ -119,7 +119,7 @@ pub(crate) struct TopArgs {
     /// The same as JSON
     #[arg(long, requires = "once")]
     pub(crate) json: bool,
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) interval: u64,
 }

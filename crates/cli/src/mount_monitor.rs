@@ -44,7 +44,7 @@ pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failur
         ];
         command.args(flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));
         if let Some(metrics) = metrics {
-            // It goes to another directory.
+            // The monitor changes its working directory.
             command.arg("--metrics").arg(std::path::absolute(metrics).map_err(own)?);
         }
     }
@@ -83,12 +83,12 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
         let_go(File::options().read(true).write(true).open("/dev/null").ok());
         let _ = std::env::set_current_dir("/");
     }
-    // The server has made it.
+    // The server has bound it already.
     let made = args.metrics.as_deref().and_then(identity);
     let report = |error: &extant_fuse::MountError| session.complain(&error.to_string());
     let ended = monitor(tie, args.directory.as_deref(), report).map_err(own);
     if let Some(metrics) = &args.metrics {
-        // Somebody may have done so, and another server may have one there.
+        // By now it may be gone, or another server's.
         if made.is_some() && identity(metrics) == made {
             let _ = std::fs::remove_file(metrics);
         }

@@ -82,7 +82,7 @@ fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Fail
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     });
-    // Linux's system calls use the largest number for "unchanged".
+    // In chown(2), u32::MAX means "leave unchanged".
     number
         .filter(|&number| number != u32::MAX)
         .ok_or_else(|| unknown(format!("{image}:{file} has no such name")))

@@ -24,7 +24,7 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
         None => None,
     };
     let was_restored = restored.as_ref().is_some_and(|restored| !restored.is_nothing());
-    // Without a journal there is nothing to replay: what is left is for a check.
+    // Without a journal there is nothing to replay.
     let is_all = was_restored && !has_journal(session, &device)?;
     let done = match is_all {
         true => Recovery { was_clean: true, ..Recovery::default() },

@@ -208,7 +208,7 @@ impl Session {
         }
     }
 
-    /// As [`Self::superblock_byte`], for a command that looks for what is left of a volume.
+    /// Like [`Self::superblock_byte`], but also accepts what is left of an earlier volume.
     pub(crate) fn any_superblock_byte(
         &self,
         device: &Arc<dyn Device>,

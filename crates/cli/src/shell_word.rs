@@ -34,7 +34,7 @@ fn push_bytes(text: &mut String, bytes: &[u8]) {
     bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
 }
 
-/// Whether a character can be typed as is at a prompt.
+/// Whether a character can be typed at a prompt without quoting it by its code.
 pub(crate) fn is_typed(c: char) -> bool {
     c != '\n' && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_))
 }

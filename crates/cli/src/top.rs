@@ -35,7 +35,7 @@ pub(crate) fn run(session: &mut Session, args: &TopArgs) -> Result<(), Failure> 
     let (mut before, mut at) = (first, session.rt.now());
     loop {
         session.rt.block_on(session.rt.sleep(interval))?;
-        // It was unmounted, or another volume is mounted there.
+        // The volume was unmounted.
         let Ok(now) = sample(&mounted.point) else { return Ok(()) };
         let taken = session.rt.now();
         if clears {
@@ -54,7 +54,7 @@ fn sample(point: &Path) -> Result<Sample, Failure> {
     Ok(Sample::parse(&String::from_utf8_lossy(&text[..read])))
 }
 
-/// Prints counts of some time, or of all time.
+/// Prints the counts of one interval, or all counts if `over` is zero.
 fn show(out: &mut Output, mounted: &Mounted, sample: &Sample, over: Nanos) -> Result<(), Failure> {
     let path = |path: &Path| quote(path.as_os_str().as_bytes());
     let gauge = |name: &str| sample.gauges.get(name).copied().unwrap_or(0);
@@ -112,7 +112,7 @@ fn show(out: &mut Output, mounted: &Mounted, sample: &Sample, over: Nanos) -> Re
     Ok(())
 }
 
-/// A bound of a bucket.
+/// The upper bound of a bucket, in microseconds.
 fn micros(seconds: Option<f64>) -> String {
     seconds.map_or("> 16777216".into(), |seconds| format!("<= {:.0}", seconds * 1e6))
 }
@@ -139,7 +139,7 @@ struct ToldOperation<'a> {
     requests: u64,
     errors: u64,
     mean_seconds: f64,
-    /// No less than that of half of the requests; null if there is no bound.
+    /// Half of the requests took no longer; null if that is beyond the last bucket.
     median_at_most_seconds: Option<f64>,
     p99_at_most_seconds: Option<f64>,
 }

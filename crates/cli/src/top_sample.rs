@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 pub(crate) struct Sample {
     /// By name.
     pub(crate) operations: BTreeMap<String, Operation>,
-    /// What is not about an operation, by name without its prefix.
+    /// Values that do not belong to an operation, by name without the prefix.
     pub(crate) gauges: BTreeMap<String, u64>,
 }
 
-/// What an operation has counted.
+/// The counters of one operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Operation {
     pub(crate) count: u64,
@@ -22,13 +22,12 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Seconds of a request.
+    /// Mean time of a request, in seconds.
     pub(crate) fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.seconds / self.count as f64 }
     }
 
-    /// Seconds in which so many of a hundred requests were done at the latest; `None` if that is
-    /// beyond all bounds.
+    /// A bound in seconds for this percentile; `None` if it lies beyond the last bucket.
     pub(crate) fn quantile(&self, percent: u64) -> Option<f64> {
         let wanted = u128::from(self.count) * u128::from(percent);
         let bucket = self.buckets.iter().find(|(_, below)| u128::from(*below) * 100 >= wanted);
@@ -61,7 +60,7 @@ fn parts(line: &str) -> Option<(&str, BTreeMap<&str, &str>, &str)> {
 }
 
 impl Sample {
-    /// Lines that are unknown are left out, because another version of the server may write them.
+    /// Skips unknown lines, because a server of another version may write them.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for (name, labels, value) in text.lines().filter_map(parts) {
@@ -84,7 +83,7 @@ impl Sample {
         sample
     }
 
-    /// What was counted since an earlier sample. Amounts stay as they are.
+    /// The difference from an earlier sample. Gauges keep their newest values.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let none = Operation::default();
         let operations = self.operations.iter().map(|(name, operation)| {

@@ -22,8 +22,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is something under that name; the size is too small for a volume,
-    /// or more than one can have; or the file cannot be written.
+    /// [`Error::Exists`] if the path exists; [`Error::Invalid`] if the size is too small or too
+    /// large; or the file cannot be written.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64) -> Result<Self> {
         let volume = VolumeOptions { size: SizePolicy::Fixed(size_bytes), ..VolumeOptions::default() };
         Self::create_with(path, &volume, &OpenOptions::new().write(true))

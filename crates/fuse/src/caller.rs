@@ -37,7 +37,7 @@ impl<'a> Who<'a> {
         depends && self.may_be_helped()
     }
 
-    /// Whether more is allowed to the caller with groups that are not read yet.
+    /// Whether groups that are not read yet may allow the caller more.
     pub(crate) fn may_be_helped(&self) -> bool {
         self.header.uid != 0 && self.groups.is_none()
     }

@@ -47,7 +47,7 @@ pub use mounting::{
 };
 pub use request_trace::RequestTrace;
 pub use sandbox::{ImageIs, SandboxError, confine_calls, confine_files};
-pub use server::Server;
+pub use server::{Server, WANTED_FEATURES};
 pub use settings::Settings;
 pub use tie::Tie;
 pub use transport::Transport;

@@ -66,8 +66,8 @@ pub(crate) fn name_of(operation: u32) -> &'static str {
     NAMES.iter().find(|(known, _)| *known == operation).map_or("unknown", |(_, name)| name)
 }
 
-/// Bounds of the buckets of latency, in microseconds: each is four times the one before, from a
-/// request that needs nothing to one that waits long for a disk. A last bucket has no bound.
+/// Number of latency buckets with a bound. Bounds are 1 us and four times the one before, up to
+/// 17 s. One more bucket has no bound.
 const BOUNDS: usize = 13;
 
 fn bound(bucket: usize) -> Nanos {

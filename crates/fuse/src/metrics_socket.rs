@@ -1,4 +1,4 @@
-//! A socket on which a server tells its counters.
+//! A socket that serves the counters of a mount.
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -7,18 +7,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Longest request that is looked at.
+/// Longest request that is read, in bytes.
 const REQUEST_MAX: usize = 8192;
-/// How long a client may take for each part of its question and of the answer.
+/// How long a client may take to send or receive each part.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-/// Parts of both: a question of 8 KiB, and an answer of 64 KiB in parts of 4 KiB.
+/// Most parts of a request of 8 KiB and a reply of 64 KiB in pieces of 4 KiB.
 const PARTS_MAX: usize = 24;
-/// After an error of the system, such as too many open files.
+/// Pause after a failed accept, such as with too many open files.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A Unix socket that answers whoever connects in HTTP, as Prometheus and `curl --unix-socket` ask.
-/// It has to be made before the server's sandbox. The process that outlives the server removes its
-/// file.
+/// A Unix socket that speaks HTTP, for Prometheus and `curl --unix-socket`. It has to be bound before
+/// the sandbox begins. The monitor removes its file after the server's end.
 #[derive(Debug)]
 pub struct MetricsSocket {
     listener: UnixListener,
@@ -28,14 +27,14 @@ pub struct MetricsSocket {
 }
 
 impl MetricsSocket {
-    /// Makes it. What a server that was killed has left there is replaced.
+    /// Binds it. Replaces the socket that a killed server has left.
     ///
     /// # Errors
-    /// Another server has it, or it cannot be made there.
+    /// Another server listens there, another kind of file is there, or it cannot be bound.
     pub fn bind(path: &Path) -> Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                // To connect to another kind of file is refused as well.
+                // Connecting to a regular file is refused, too.
                 if !path.symlink_metadata()?.file_type().is_socket() {
                     return Err(Error::other("there is a file that is no socket"));
                 }
@@ -63,7 +62,7 @@ impl MetricsSocket {
                 Ok(_) => {}
             }
             match self.listener.accept() {
-                // It may have gone.
+                // The client may have gone.
                 Ok((client, _)) => drop(self.answer(&client, &text)),
                 Err(_) => {
                     let _ = rustix::event::poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], Some(&PAUSE));
@@ -77,7 +76,7 @@ impl MetricsSocket {
         drop(self.running.lock().take());
     }
 
-    /// Waits for a client, which must keep neither the others nor the end waiting.
+    /// Waits for a client, within limits: others wait behind it, and so does the end of the server.
     fn wait(&self, client: &UnixStream, want: PollFlags, parts: &mut usize) -> Result<()> {
         *parts += 1;
         let mut ready = [PollFd::new(client, want), PollFd::new(&self.ended, PollFlags::IN)];

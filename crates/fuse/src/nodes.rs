@@ -1,7 +1,7 @@
-//! The inodes that the kernel knows: for each its generation, and how often it was told.
+//! The inodes that the kernel knows, each with its generation and lookup count.
 //!
-//! Nothing else is kept of an inode that the kernel merely knows; a request has it looked up by
-//! number. An inode without names would be deleted then, and is held until the kernel forgets it.
+//! A request looks up the inode by number, so nothing else is kept. Only an inode that has lost its
+//! last name is held until the kernel forgets it, because it would be deleted otherwise.
 
 use crate::errno::{Errno, Result};
 use crate::object::{Object, nodeid, number_of};
@@ -13,8 +13,7 @@ use std::hash::Hash;
 
 const SHARDS: usize = 8;
 
-/// See the module documentation. It takes at most 24 bytes for each of many inodes, and as many
-/// again for a directory.
+/// The table. An inode takes at most 24 bytes, a directory twice that.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     volume: Volume,
@@ -34,7 +33,7 @@ struct Shard {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: u32,
-    /// At the largest value it stays there, and the inode is never forgotten.
+    /// Saturates; the inode is then never forgotten.
     lookups: u32,
 }
 
@@ -44,8 +43,7 @@ impl Shard {
     }
 }
 
-/// Tables double when they are full. The square gives them different shares of the inodes, so that
-/// they do not all double at once.
+/// Squaring makes the shares uneven, so that not all tables double at the same time.
 fn shard_of(number: InodeNumber) -> usize {
     let spread = u64::from(number.0.wrapping_mul(0x9e37_79b9));
     ((spread * spread) >> 61).to_usize()
@@ -114,7 +112,7 @@ impl Nodes {
             if let Some(way) = node.way() {
                 shard.ways.insert(number, way);
             }
-            // After it is in the table: whoever takes its last name from now on finds it there.
+            // An operation that removes the last name after this point finds the entry.
             if !node.has_name() {
                 shard.held.entry(number).or_insert_with(|| object.clone());
             }
@@ -122,7 +120,7 @@ impl Nodes {
         nodeid(number)
     }
 
-    /// Keeps an inode that has lost a name, if it was the last and the kernel knows it.
+    /// Holds an inode that has lost its last name, if the kernel knows it.
     pub(crate) fn lost_name(&self, node: Node) {
         let number = node.inode();
         let mut shard = self.shard(number);
@@ -132,7 +130,7 @@ impl Nodes {
         }
     }
 
-    /// Takes back so many of an inode's counts.
+    /// Subtracts from an inode's lookup count.
     pub(crate) fn forget(&self, nodeid: u64, lookups: u64) {
         let Ok(number) = number_of(nodeid) else { return };
         let mut shard = self.shard(number);

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 
-/// Writes what a server was asked and what it answered, one line a request, as replies are sent.
+/// Writes one line for each request when its reply is sent.
 ///
 /// A line has the seconds since the server began, the operation, the inode's number as the kernel
 /// knows it, who asked, names or the place in a file, the error number or 0, and the microseconds

@@ -35,7 +35,7 @@ pub(crate) struct Served {
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// Who reads of processes, if the server may not.
     monitor: Option<Arc<Monitor>>,
-    /// Held to ask it, so that few threads wait for it.
+    /// Held during a question to the monitor, so that only one thread waits for it.
     asks: RwLock,
     rt: Rt,
 }
@@ -63,9 +63,8 @@ impl Served {
         }
     }
 
-    /// The monitor answers nothing while it unmounts, and unmounting may wait for a write of a
-    /// shared mapping, that is for this server. So no thread that serves may wait for the monitor:
-    /// one that does nothing else does.
+    /// Asks on a thread of its own. The monitor does not answer while it unmounts, and unmounting may
+    /// wait for this server to write a shared mapping. A serving thread that waited would deadlock.
     async fn ask_for_groups(&self, monitor: Arc<Monitor>, thread: u32) -> Vec<u32> {
         let asks = self.asks.write().await;
         let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;

@@ -29,6 +29,25 @@ const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 /// A request up to this long is copied out of its buffer, so that requests that wait do not hold a
 /// mebibyte each.
 const SHORT_BYTES: usize = 64 << 10;
+/// Features that a server asks the kernel for, as flags of [`init`]; POSIX access lists come on top
+/// where the kernel checks permissions.
+pub const WANTED_FEATURES: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::IOCTL_DIR
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::CREATE_SUPP_GROUP
+    | init::DIRECT_IO_ALLOW_MMAP;
 /// ENOSPC, and EDQUOT.
 const NO_ROOM: [i32; 2] = [28, 122];
 /// How long to wait for the last close of a deleted file before a full volume is reported.
@@ -202,7 +221,7 @@ impl Server {
         }
     }
 
-    /// Counts a request, before its reply: a caller that looks at the counters next finds it there.
+    /// Counts a request before its reply is sent, so that its caller finds it in the counters.
     fn note(
         &self,
         header: &RequestHeader,
@@ -363,23 +382,7 @@ impl Server {
         if args.major < MAJOR || args.minor < MINOR_MIN {
             return Err(Errno::PROTO.into());
         }
-        let mut wanted = init::ASYNC_READ
-            | init::ATOMIC_O_TRUNC
-            | init::BIG_WRITES
-            | init::DONT_MASK
-            | init::IOCTL_DIR
-            | init::DO_READDIRPLUS
-            | init::READDIRPLUS_AUTO
-            | init::ASYNC_DIO
-            | init::PARALLEL_DIROPS
-            | init::MAX_PAGES
-            | init::CACHE_SYMLINKS
-            | init::EXPLICIT_INVAL_DATA
-            | init::HANDLE_KILLPRIV_V2
-            | init::SETXATTR_EXT
-            | init::INIT_EXT
-            | init::CREATE_SUPP_GROUP
-            | init::DIRECT_IO_ALLOW_MMAP;
+        let mut wanted = WANTED_FEATURES;
         if self.kernel_checks {
             wanted |= init::POSIX_ACL;
         }
@@ -401,7 +404,7 @@ impl Server {
         Ok(out)
     }
 
-    /// One that was deleted is freed by a task of the volume, so that no request waits for it.
+    /// A task of the volume frees deleted inodes, so that no request waits for that.
     fn forget(&self, nodeid: u64, lookups: u64) {
         self.served.nodes.forget(nodeid, lookups);
     }

@@ -16,6 +16,6 @@ pub struct Settings {
     pub ids: Option<IdMap>,
     /// The process that does what a server in a sandbox may not do.
     pub monitor: Option<Arc<Monitor>>,
-    /// Where to write of each request.
+    /// Where each request is traced.
     pub trace: Option<Arc<RequestTrace>>,
 }

@@ -5,11 +5,11 @@ use super::maps::{self, Map};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::collections::BTreeMap;
 
-/// Blocks of a file that are looked at one by one.
+/// Largest file that is realigned, in blocks.
 const BLOCKS_MAX: u64 = 1 << 20;
 
-/// Gives each cluster of a file one of the volume, with its blocks in the same places; what lies
-/// elsewhere is copied. Block pointers become extents. The inode is changed in memory only.
+/// Moves each cluster of a file into one cluster of the volume, and copies the blocks that lie
+/// elsewhere. Block pointers become extents. The inode is changed in memory only.
 pub(super) async fn align(editor: &mut Editor<'_>, inode: &mut Inode) {
     let per_cluster = u64::from(editor.sb.blocks_per_cluster());
     let has_map = matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
@@ -34,7 +34,7 @@ pub(super) async fn align(editor: &mut Editor<'_>, inode: &mut Inode) {
         for (logical, at, is_unwritten) in blocks {
             let new_at = to + logical % per_cluster;
             if new_at != at && !is_unwritten {
-                // What cannot be read cannot be copied; the finding stays.
+                // An unreadable block cannot be copied; the finding stays.
                 let Some(block) = editor.block(at).await else { return };
                 editor.set_block(new_at, &block).await;
             }

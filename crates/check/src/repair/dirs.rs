@@ -343,11 +343,11 @@ async fn index_block(
     editor.set_block(at, &bytes).await;
 }
 
-/// Holes of a directory that are filled, however few blocks it has.
+/// Holes that are filled in any directory, even one with fewer blocks.
 const HOLES: u64 = 8;
 
-/// Lets a directory's blocks follow each other. If it has more holes than blocks, the place of a
-/// block is wrong.
+/// Closes the holes of a directory. If it has more holes than blocks, a block is mapped in the
+/// wrong place.
 async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map) {
     let mut closed = maps::Map { nodes: map.nodes, ..maps::Map::default() };
     let mut next = 0;
@@ -356,7 +356,7 @@ async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map)
         next += u64::from(extent.blocks);
     }
     if !inode.flags().contains(InodeFlags::EXTENTS) {
-        // Pointers that are there stay when others are set.
+        // Setting pointers leaves the old ones, so they are cleared first.
         inode.raw.i_block = [0; 60];
     }
     if maps::write(editor, inode, &closed).await {

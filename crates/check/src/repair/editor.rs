@@ -35,7 +35,7 @@ pub(super) struct Editor<'a> {
     pub(super) obstacle: Option<String>,
     /// Directories whose indexes were dropped.
     pub(super) unindexed: BTreeSet<InodeNumber>,
-    /// What is marked as used, and claimed by nobody.
+    /// Clusters in use that no inode claims.
     pub(super) unclaimed: Lost,
 }
 
@@ -231,8 +231,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes a free block near `goal`; with bigalloc, the first of a free cluster. What somebody
-    /// may have lost is taken last.
+    /// Takes a free block near `goal`; with bigalloc, the first block of a free cluster. Lost clusters
+    /// are taken last, because a file may get them back.
     pub(super) fn allocate(&mut self, goal: u64) -> Option<u64> {
         let claims = &self.ctx.claims;
         let end = self.ctx.source.device_blocks().min(self.sb.blocks_count());

@@ -1,5 +1,4 @@
-//! Indexes of directories are dropped, so that entries can be repaired, and built anew when nothing
-//! else is left to repair.
+//! Repairs drop a damaged directory index, mend the entries, and build the index again at the end.
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
@@ -47,8 +46,8 @@ pub(super) async fn drop_index(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("drop the index", "");
 }
 
-/// Builds the indexes of directories that have lost theirs; whether that changed anything. They
-/// have nothing else that is wrong.
+/// Builds the indexes of directories that have lost theirs. Returns whether anything changed.
+/// Nothing else may be wrong with these directories.
 pub(super) async fn build_all(editor: &mut Editor<'_>, dirs: &BTreeSet<InodeNumber>) -> bool {
     let mut changed = false;
     for &number in dirs {
@@ -124,7 +123,7 @@ async fn build(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("build the index of the directory anew", "");
 }
 
-/// The parent of a directory, its names in the order of their hashes, and the function for these.
+/// The parent of a directory, its names ordered by hash, and the hash function.
 async fn hashed(
     editor: &Editor<'_>,
     inode: &Inode,
@@ -155,8 +154,8 @@ async fn hashed(
     Some((parent?, names, version))
 }
 
-/// The root and the nodes of an index over leaves with these lowest hashes. `None` if there are too
-/// many.
+/// The root and nodes of an index; `lowest` has the lowest hash of each leaf. `None` if there are
+/// more leaves than an index holds.
 fn nodes(
     editor: &Editor<'_>,
     mut info: DxRootInfo,
@@ -205,7 +204,7 @@ fn places(editor: &mut Editor<'_>, map: &maps::Map, blocks: usize) -> Option<map
     for logical in 0..u32::try_from(blocks).ok()? {
         let at = match map.place(logical) {
             Some(at) => at,
-            // The rest of a cluster would be the directory's own.
+            // The directory would get a whole cluster for one block.
             None if editor.sb.blocks_per_cluster() > 1 => return None,
             None => editor.allocate(new.extents.last().map_or(0, |extent| extent.physical.0))?,
         };

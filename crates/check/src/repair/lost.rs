@@ -1,10 +1,9 @@
-//! Blocks that nothing leads to any more, and that still say whose they are.
+//! Finds blocks that lost their parent, and puts them back into their file.
 //!
-//! A block that is marked as used and that nobody claims is one that an owner has lost, or a leak.
-//! With `metadata_csum` the checksums of extent nodes and of directory blocks contain the number
-//! and the generation of their inode, so that they name their owner. A node is put back only if all
-//! it maps is as lost as itself, and if the file has nothing else in these places: then an older
-//! copy of a node that is still in use is none.
+//! A block in use that no inode claims is either leaked or lost. With `metadata_csum`, checksums of
+//! extent nodes and directory blocks cover the inode's number and generation, so they tell the
+//! owner. A node is put back only if all blocks that it maps are lost too, and if the file maps
+//! nothing else there. This rules out old copies of nodes that are still in use.
 
 use super::dir_blocks;
 use super::editor::Editor;
@@ -20,10 +19,10 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
-/// Lost blocks that are read in search of nodes: 4 GiB, if they have 4 KiB.
+/// Most lost blocks that are searched for nodes: 4 GiB with blocks of 4 KiB.
 const READ_MAX: u64 = 1 << 20;
 
-/// Finds out which clusters are lost, by the findings that say in which groups some are.
+/// Finds the lost clusters, in the groups where findings report leaked blocks.
 pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
     let is_leak = |finding: &&Finding| finding.code == Code::BlockBitmapLeaked;
     let groups: BTreeSet<u32> = findings.iter().filter(is_leak).filter_map(|f| f.spot.group).collect();
@@ -60,7 +59,7 @@ pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
     editor.unclaimed = Lost { runs, read: None };
 }
 
-/// Reads the lost blocks for what could be somebody's.
+/// Reads the lost blocks, and lists those that look like extent leaves or directory blocks.
 async fn candidates(editor: &mut Editor<'_>) -> Candidates {
     if let Some(read) = &editor.unclaimed.read {
         return read.clone();
@@ -88,8 +87,8 @@ async fn candidates(editor: &mut Editor<'_>) -> Candidates {
     found
 }
 
-/// Puts back what a file has lost of its map, and a directory of its blocks. The inode is changed
-/// in memory only. False if there is nothing to put back.
+/// Puts lost extent leaves, and lost blocks of a directory, back into an inode's map. The inode is
+/// changed in memory only. Returns false if there is nothing to put back.
 pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool {
     if editor.seed().is_none() || editor.unclaimed.runs.is_empty() || inode.links() == 0 {
         return false;
@@ -111,7 +110,7 @@ pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool 
     }
     map.extents.sort_by_key(|extent| extent.logical.0);
     let blocks = match inode.kind() {
-        // Blocks of a cluster belong together, and nothing tells which.
+        // With clusters it is unknown which blocks belong together.
         Some(FileKind::Directory) if editor.sb.blocks_per_cluster() == 1 => {
             lost_dir_blocks(editor, inode, &map).await
         }
@@ -172,7 +171,7 @@ impl Leaf {
     }
 }
 
-/// Leaves of an inode's tree that nothing leads to, and that fit between those that are left.
+/// Lost leaves of an inode's extent tree that fit between the remaining ones.
 async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<Leaf> {
     let Some(seed) = editor.seed().map(|seed| inode.checksum_seed(seed)) else { return Vec::new() };
     if !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -199,7 +198,7 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
             let last = claims.cluster(VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1));
             editor.unclaimed.has(first, last + 1)
         };
-        // What was cut off the end of a file is none of it.
+        // Extents beyond the size may have been truncated away.
         let is_within = |extent: &Extent| {
             extent.unwritten || u64::from(extent.logical.0) * editor.block_len() < inode.size()
         };
@@ -215,7 +214,7 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
             found.push(leaf);
         }
     }
-    // Of two that map the same, one is older, and nothing tells which.
+    // If two leaves map the same range, one is stale, and it is unknown which.
     let is_apart = |leaf: &Leaf, other: &Leaf| !leaf.meets(&other.extents) && !leaf.clashes(other);
     let is_alone =
         |n: usize| found.iter().enumerate().all(|(other, leaf)| other == n || is_apart(leaf, &found[n]));
@@ -223,8 +222,8 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
     found.into_iter().zip(alone).filter(|(_, is_alone)| *is_alone).map(|(leaf, _)| leaf).collect()
 }
 
-/// Blocks of a directory that nothing leads to, with free places for them. Those of an index may
-/// come in another order than they had.
+/// Lost blocks of a directory, each with a hole to put it into. Index blocks may end up in another
+/// order.
 async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<(u32, u64)> {
     let Some(seed) = editor.seed().map(|seed| inode.checksum_seed(seed)) else { return Vec::new() };
     let blocks = u32::try_from(inode.size() / editor.block_len()).unwrap_or(0);
@@ -258,7 +257,7 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
         if !is_index && !dir_blocks::salvage(editor, &block).is_whole {
             continue;
         }
-        // An older copy of a block has names that are in the directory, or in a newer copy.
+        // A block with names that are already known is a stale copy.
         let names = names_of(editor, &block);
         if names.iter().any(|name| known.contains(name)) {
             continue;
@@ -280,7 +279,7 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
     found
 }
 
-/// The names in a block of a directory, other than its own and its parent's.
+/// The names in a directory block, without `.` and `..`.
 fn names_of(editor: &Editor<'_>, block: &[u8]) -> Vec<Vec<u8>> {
     let names = dir_blocks::salvage(editor, block).entries.into_iter().map(|entry| entry.name);
     names.filter(|name| !matches!(&name[..], b"." | b"..")).collect()

@@ -80,7 +80,7 @@ pub async fn plan(
     let below: Arc<dyn Device> = Arc::new(Below::new(device.clone()));
     let overlay = Arc::new(Deferred::new(below, MOST_BYTES));
     let options = Options {
-        // It shows the device without the plan's changes.
+        // Reads past the page cache would miss the plan's changes.
         uncached: None,
         most_per_code: options.most_per_code.max(FINDINGS),
         most_findings: options.most_findings.max(10 * FINDINGS),
@@ -227,8 +227,8 @@ struct Made {
     notes: Vec<String>,
     is_recovered: bool,
     obstacle: Option<String>,
-    /// Directories without the index that they had, and those whose index was built anew: not a
-    /// second time, should it have been dropped again.
+    /// Directories whose index was dropped, and those whose index was built again. The latter are
+    /// not built a second time.
     unindexed: BTreeSet<InodeNumber>,
     indexed: BTreeSet<InodeNumber>,
 }
@@ -319,9 +319,8 @@ async fn unit_at(device: &dyn Device, at: u64, unit: u64) -> Result<Buf, CheckEr
     read(device, Sector::containing(at * unit), len).await.map_err(CheckError::Device)
 }
 
-/// Blocks of `unit` bytes whose contents differ from what is on the device, without those with a
-/// part in `counter`, which others write meanwhile; and whether more of these than that part would
-/// change.
+/// Blocks of `unit` bytes that differ from the device. Blocks that overlap `counter` are left out,
+/// because other hosts may write it; the flag tells whether such a block differs outside it.
 async fn edits(
     device: &dyn Device,
     overlay: &Deferred,

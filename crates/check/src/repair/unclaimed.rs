@@ -1,11 +1,11 @@
-//! Clusters that are marked as used, and that nothing claims.
+//! Clusters in use that no inode claims.
 
-/// All of them that are known.
+/// The known ones.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     /// Runs (first, end), in order.
     pub(super) runs: Vec<(u64, u64)>,
-    /// What is in them, once it was looked for.
+    /// Their contents, once they were searched.
     pub(super) read: Option<Candidates>,
 }
 
@@ -28,7 +28,7 @@ impl Lost {
         self.end_of(first).is_some_and(|run_end| end <= run_end)
     }
 
-    /// Leaves out clusters that have an owner now.
+    /// Removes clusters that were given an owner.
     pub(super) fn take(&mut self, first: u64, end: u64) {
         let n = self.runs.partition_point(|run| run.1 <= first);
         let Some(&(start, run_end)) = self.runs.get(n).filter(|run| run.0 < end) else { return };

@@ -174,8 +174,7 @@ impl Device for Counted {
     }
 }
 
-/// Blocks that the host has in memory are read from there, others past it, and what is found is the
-/// same.
+/// Cached blocks are read from the page cache and others past it, and the findings are the same.
 #[test]
 fn blocks_are_read_past_a_memory_that_lacks_them() {
     if !extant_testbed::have(&["mke2fs", "debugfs"]) {

@@ -1,4 +1,4 @@
-//! Blocks that nothing leads to any more come back to the file that their checksum names.
+//! A repair finds lost extent nodes and directory blocks by their checksums.
 
 use crate::repairs::repaired;
 use crate::survivors::{Reached, Tree, tree};
@@ -22,7 +22,7 @@ fn sound(folder: &Path) -> (PathBuf, Vec<u8>) {
     (image, bytes)
 }
 
-/// What one tree has that is not so in another.
+/// Paths whose contents differ between two trees.
 fn missing<'a>(tree: &'a Tree, other: &'a Tree) -> impl Iterator<Item = (&'a Vec<u8>, &'a Reached)> {
     tree.iter().filter(|(path, file)| other.get(*path) != Some(file))
 }

@@ -8,6 +8,8 @@ use std::fs;
 use std::path::Path;
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "192"];
+const BIGALLOC: &[&str] =
+    &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode,^has_journal"];
 
 /// Repairs a volume, after which e2fsck and a second check find nothing.
 fn repair(what: &str, bytes: &[u8], image: &Path) -> Vec<u8> {
@@ -35,8 +37,7 @@ fn blocks_in_wrong_places_of_clusters_are_copied() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode,^has_journal"];
-    let image = volume(folder.path(), "clusters", 8 << 10, &options);
+    let image = volume(folder.path(), "clusters", 8 << 10, BIGALLOC);
     let mut bytes = fs::read(&image).unwrap();
     let file = number(&image, "/large");
     let read = |image: &Path| run("debugfs", &["-R", "cat /large", image.to_str().unwrap()]);
@@ -58,8 +59,7 @@ fn a_cluster_of_a_file_lies_in_one_of_the_volume() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode,^has_journal"];
-    let image = volume(folder.path(), "clusters", 8 << 10, &options);
+    let image = volume(folder.path(), "clusters", 8 << 10, BIGALLOC);
     let mut bytes = fs::read(&image).unwrap();
     change(&mut bytes, number(&image, "/large"), |inode| {
         let map = &mut inode.raw.i_block;

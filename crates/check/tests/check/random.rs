@@ -1,5 +1,5 @@
-//! Random damage: no crash, no hang, e2fsck agrees whether something is wrong, and a repair keeps
-//! what e2fsck keeps.
+//! Random damage. The check must not crash or hang, must agree with e2fsck on whether something is
+//! wrong, and a repair must keep every file that e2fsck keeps.
 
 use crate::repairs::{planned, repaired};
 use crate::survivors::{Reached, Tree, tree};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Mutations of each volume; `EXTANT_CHECK_MUTATIONS` asks for more.
 const COUNT: u64 = 8;
-/// Of these, one in so many is repaired; with `EXTANT_CHECK_MUTATIONS`, all are.
+/// One damaged volume in this many is repaired; with `EXTANT_CHECK_MUTATIONS`, all are.
 const REPAIRED: u64 = 8;
 
 const VOLUMES: [(&str, u32, &[&str]); 10] = [
@@ -85,7 +85,7 @@ fn sound(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
     image
 }
 
-/// Whether docs/check.md gives the reason why one of both finds something and the other does not.
+/// Whether docs/check.md explains why only one of the two finds something.
 fn is_in_the_table(ours: Option<&Checked>, theirs: &(i32, String)) -> bool {
     // An attribute without a value may have any offset, but not for e2fsck; journals on other
     // devices are not looked at.
@@ -99,8 +99,8 @@ fn is_in_the_table(ours: Option<&Checked>, theirs: &(i32, String)) -> bool {
     THEIRS.iter().any(|text| theirs.1.contains(text)) || is_theirs_silent && are_ours
 }
 
-/// Whether a volume has lost the place of an inode table, and no copy tells it. Then nothing is
-/// repaired, and e2fsck makes an empty table, or happens to choose the old place.
+/// Whether the place of an inode table is lost in all copies. We do not repair that; e2fsck makes
+/// an empty table, or happens to choose the old place.
 fn has_no_table(bytes: &[u8]) -> bool {
     planned(bytes, Policy::All).is_ok_and(|plan| plan.left().any(|left| left.code == Code::DescriptorPlace))
 }
@@ -129,7 +129,7 @@ impl Case<'_> {
         let is_theirs_sound = has_any && !complains(&e2fsck(self.image));
         let ours = match repaired(self.name, self.bytes, self.image) {
             Ok(ours) => ours,
-            // It is more than e2fsck can do.
+            // e2fsck cannot repair this.
             Err(_) if !is_theirs_sound || has_no_table(self.bytes) => return None,
             Err(said) => return Some(said),
         };
@@ -141,7 +141,7 @@ impl Case<'_> {
         for (path, file) in self.was {
             let shown = String::from_utf8_lossy(path);
             let is_at = |path: &[u8]| ours.get(path) == Some(file);
-            // Of a name in two blocks, e2fsck keeps both.
+            // e2fsck keeps both entries if a name is in two blocks.
             let is_renamed = || (0..4).any(|n| is_at(&[path, format!("~{n}").as_bytes()].concat()));
             if has(&theirs, file) && !has(&ours, file) {
                 lost.push(format!("{shown}, {file:?}"));

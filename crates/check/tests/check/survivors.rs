@@ -1,4 +1,4 @@
-//! What can be reached on a volume.
+//! The files that a volume's paths lead to.
 
 use crate::repairs::rt;
 use extant_block::MemDevice;

@@ -275,7 +275,7 @@ impl Put<'_> {
         let failed = |error| Failure::at(target, error);
         let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
         let chunk = &mut self.chunk;
-        // No more is cleared than a short file needs; one byte more finds its end.
+        // A short file needs only a short buffer; one more byte finds its end.
         let room = usize::try_from(metadata.len()).unwrap_or(CHUNK_BYTES).saturating_add(1).min(CHUNK_BYTES);
         chunk.resize(room.max(chunk.len()), 0);
         // A file that has all its blocks has no holes. Preallocated blocks look like holes to a

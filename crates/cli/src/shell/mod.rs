@@ -12,7 +12,7 @@ use crate::args::{CatArgs, CpArgs, HeadArgs, ImageArgs, LsArgs, ShellArgs, StatA
 use crate::edit::{self, Edit, words};
 use crate::edit_args::EditCommand;
 use crate::failure::Failure;
-use crate::image_path::ImagePath;
+use crate::image_path::{ImagePath, plain_names};
 use crate::output::outln;
 use crate::session::{Access, Session};
 use crate::{cat, cp, head, ls, stat, tree};
@@ -257,18 +257,9 @@ fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// An absolute path without `.` and `..`, like a shell's working directory: `..` removes the
-/// previous name, even if that is a symbolic link.
+/// An absolute path without `.` and `..`.
 fn folded(path: &[u8]) -> Vec<u8> {
-    let mut names: Vec<&[u8]> = Vec::new();
-    for name in path.split(|&byte| byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => drop(names.pop()),
-            name => names.push(name),
-        }
-    }
-    [b"/", &names.join(&b'/')[..]].concat()
+    [b"/", &plain_names(path)[..]].concat()
 }
 
 #[cfg(test)]

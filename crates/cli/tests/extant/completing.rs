@@ -17,7 +17,7 @@ fn image(dir: &Path) {
     extant(["build", source.to_str().unwrap(), "-o", dir.join("a.img").to_str().unwrap()]).clean();
 }
 
-/// What a shell prints, with the command and the script of its completions in its way.
+/// Runs a script in a shell that has `extant` in its `PATH` and has loaded the completions.
 fn said(dir: &Path, shell: &str, script: &str) -> Vec<String> {
     let mut paths = vec![Path::new(env!("CARGO_BIN_EXE_extant")).parent().unwrap().to_owned()];
     paths.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));

@@ -510,7 +510,7 @@ fn the_first_superblock_comes_back_from_a_backup() {
         let damaged = fs::read(&image).unwrap();
         let backup = superblocks[1] * block;
 
-        // Whoever reads is told where the backup is.
+        // A reader is told where the backup is.
         let shown = extant(["info", text]);
         assert!(shown.code == Some(3) && shown.stdout.starts_with(b"label:"), "{}", shown.stderr);
         assert!(shown.stderr.contains(&format!("--superblock {backup}")), "{}", shown.stderr);
@@ -557,7 +557,7 @@ fn the_first_superblock_of_a_volume_without_a_journal_comes_back() {
     extant(["check", text]).clean();
 }
 
-/// A partition table over an old volume: what the old one says is not offered for the disk's.
+/// Backups of an old volume below a partition table are not taken for the disk's volume.
 #[test]
 fn remains_of_a_volume_on_a_disk_are_no_volume() {
     if !have_tools() {

@@ -308,7 +308,7 @@ fn an_external_journal_is_called_one() {
     }
 }
 
-/// A name that was mistyped, or a disk that was copied: what the file holds is not lost.
+/// `mkfs` and `build` do not overwrite a file by mistake, such as a copied disk.
 #[test]
 fn a_file_that_holds_something_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,7 +354,7 @@ fn a_file_that_holds_something_is_not_replaced() {
     }
 }
 
-/// What is typed from habit.
+/// Options that users know from other tools.
 #[test]
 fn options_of_other_tools_mean_the_same() {
     let dir = tempfile::tempdir().unwrap();
@@ -392,7 +392,7 @@ fn options_of_other_tools_mean_the_same() {
     }
 }
 
-/// Words of other tools, and slips, are answered with what there is.
+/// Commands of other tools and typing errors get a hint.
 #[test]
 fn slips_are_answered_with_what_there_is() {
     let dir = tempfile::tempdir().unwrap();

@@ -118,7 +118,7 @@ fn a_volume_is_the_root_directory() {
     extant(&["ln", "-s", "/etc/passwd", &place("/etc/resolv.conf")]).clean();
     let ran = extant(&["exec", text(&bed.image), "--root", "--", "sh", "-c", "echo /etc/*"]);
     assert_eq!((ran.code, &*ran.stdout), (Some(0), &b"/etc/made /etc/resolv.conf\n"[..]));
-    // What the host's variables name, the volume does not have.
+    // The volume lacks the directories that the host's variables name.
     let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
     let script = "echo $HOME ${TMPDIR-none} $PATH";
     command.args(["exec", text(&bed.image), "--root", "--", "sh", "-c", script]);

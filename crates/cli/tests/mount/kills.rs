@@ -1,4 +1,4 @@
-//! Servers that are killed at random moments under load, and who recovers their volumes.
+//! Kills servers at random moments under load, and recovers their volumes.
 
 use crate::bed::{Bed, can_mount, text};
 use crate::testbed::{fsck, mounted, noise, run};
@@ -8,7 +8,7 @@ use std::io::{Result, Write};
 use std::path::Path;
 use std::sync::{Condvar, Mutex};
 
-/// What is durable, because a sync that began later has returned.
+/// Changes that must survive, because a later sync has returned.
 #[derive(Debug, Default)]
 struct Durable {
     files: BTreeMap<String, Vec<u8>>,
@@ -52,7 +52,7 @@ impl Load<'_> {
             dir.sync_all()?;
             self.note(|durable| drop(durable.files.insert(name(n), bytes)));
             if n % 3 == 2 {
-                // From now on it may be gone.
+                // From here on the file may be missing.
                 self.durable.lock().unwrap().files.remove(&name(n - 1));
                 fs::remove_file(self.at.join(name(n - 1)))?;
                 dir.sync_all()?;
@@ -76,7 +76,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Changes that nobody syncs.
+    /// Changes that are never synced.
     fn disturb(&self) -> Result<()> {
         let bytes = noise(self.seed + 9, 300_000);
         for n in 0_u64.. {

@@ -1,4 +1,4 @@
-//! What a server tells of its work.
+//! Metrics and traces of a mount.
 
 use crate::bed::{Bed, can_mount, extant, text, wait_for_end};
 use crate::testbed::run;

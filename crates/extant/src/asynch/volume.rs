@@ -117,7 +117,7 @@ impl Volume {
             self.sync().await.map_err(CheckError::Sync)?;
         }
         let in_use = options.in_use || *is_written;
-        // What was written may be only in the host's memory.
+        // The newest blocks may be in the page cache only.
         let uncached = options.uncached.clone().filter(|_| !in_use);
         check::check(rt, device.clone(), check::Options { in_use, uncached, ..options }).await
     }

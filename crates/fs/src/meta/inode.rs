@@ -160,8 +160,8 @@ impl InodeCell {
         live
     }
 
-    /// Like [`Self::open`], if something else has it open; returns whether it opened it. Until that
-    /// is closed, the inode cannot be deleted.
+    /// Opens the inode only if something else has it open, and returns whether it did. The inode
+    /// cannot be deleted until it is closed.
     #[must_use]
     pub(crate) fn open_held(&self) -> bool {
         let more = |openers: u32| (openers > 0).then(|| openers + 1);

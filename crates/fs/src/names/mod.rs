@@ -93,8 +93,8 @@ pub(crate) struct Namespace {
     quotas: OnceLock<Arc<Quotas>>,
 }
 
-/// Inodes that wait for the task that deletes them, each with up to a kilobyte of memory, above
-/// which callers help it.
+/// Callers help the deleting task if more inodes than this wait for it. Each takes up to a kilobyte
+/// of memory.
 const LAG_MAX: usize = 1024;
 
 /// Directories with one of these flags get durable name changes.
@@ -172,15 +172,15 @@ impl Namespace {
         Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
     }
 
-    /// Starts a task that deletes unnamed inodes after their last node was dropped, so that no
-    /// caller has to. It ends with the volume.
+    /// Starts the task that deletes unnamed inodes once their last node is dropped. It ends when the
+    /// volume is closed.
     pub(crate) fn start_reaper(self: &Arc<Self>) {
         let (signals, weak) = (self.writer.reaper.begin(), Arc::downgrade(self));
         let task = async move {
             while signals.next().await {
                 let Some(namespace) = weak.upgrade() else { break };
                 let works = namespace.writer.reaper.works.write().await;
-                // Whoever has ended it meanwhile does not expect it to go on.
+                // The volume may have been closed while this task waited for the lock.
                 if !namespace.writer.reaper.is_on() {
                     break;
                 }
@@ -191,7 +191,7 @@ impl Namespace {
         drop(self.writer.rt.spawn("reaper", Class::Normal, task));
     }
 
-    /// Deletes unnamed inodes, unless a task does that and is not far behind.
+    /// Deletes unnamed inodes here if there is no task for it, or if it is far behind.
     async fn tidy(&self) {
         if !self.writer.reaper.is_on() || self.writer.unused.lock().len() > LAG_MAX {
             self.delete_doomed().await;
@@ -230,7 +230,7 @@ impl Namespace {
 struct Doomed<'n> {
     namespace: &'n Namespace,
     cells: Vec<Arc<InodeCell>>,
-    /// One is being deleted.
+    /// An inode is being deleted.
     is_at_work: bool,
     /// There will be no next attempt.
     is_last: bool,
@@ -277,7 +277,7 @@ impl<'n> Doomed<'n> {
 impl Drop for Doomed<'_> {
     fn drop(&mut self) {
         self.namespace.writer.unused.lock().append(&mut self.cells);
-        // Left in the middle, not failed: nobody else may come for it soon.
+        // The deletion was dropped in the middle. Have the task finish it.
         if self.is_at_work {
             self.namespace.writer.reaper.call();
         }

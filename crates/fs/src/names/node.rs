@@ -151,8 +151,8 @@ impl Namespace {
         node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
     }
 
-    /// Returns an inode that a node was had of before: also one without a name that something still
-    /// holds. `way` is that of the earlier node.
+    /// Returns a node for an inode that was looked up before, even if it has lost its name and
+    /// something still holds it. `way` is [`Node::way`] of the earlier node.
     ///
     /// # Errors
     /// [`Error::Stale`] if it has been deleted.
@@ -164,7 +164,7 @@ impl Namespace {
     ) -> Result<Node> {
         let cell = match self.writer.inodes.cached(number) {
             Some(cell) => cell,
-            // Damage that is found here counts as in an operation.
+            // Damage found here is recorded as in any other operation.
             None => Box::pin(self.writer.guarded(self.writer.inodes.get(number))).await?,
         };
         let node = (cell.open_live() || cell.open_held()).then(|| Node::of_open(self, cell, way));
@@ -249,13 +249,12 @@ impl Node {
         self.held.generation
     }
 
-    /// Whether it has a name. One without may get one by a link.
+    /// Whether it has a name. A link can give it one again.
     pub fn has_name(&self) -> bool {
         self.cell().is_live()
     }
 
-    /// For a directory that was looked up: how. [`Volume::known_node`](crate::Volume::known_node)
-    /// takes it.
+    /// How a directory was looked up, for [`Volume::known_node`](crate::Volume::known_node).
     pub fn way(&self) -> Option<Way> {
         self.held.way
     }

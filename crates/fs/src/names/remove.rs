@@ -31,7 +31,7 @@ impl Node {
     /// Like [`Self::unlink`]. Returns the inode, which is not deleted before that node is dropped.
     ///
     /// # Errors
-    /// As there.
+    /// The same errors.
     pub async fn unlink_keeping(&self, caller: &Caller, name: &[u8]) -> Result<Option<Self>> {
         if matches!(name, b"." | b"..") {
             return Err(Error::IsADirectory(quote(name)));
@@ -52,7 +52,7 @@ impl Node {
     /// dropped.
     ///
     /// # Errors
-    /// As there.
+    /// The same errors.
     pub async fn rmdir_keeping(&self, caller: &Caller, name: &[u8]) -> Result<Option<Self>> {
         self.remove_directory(caller, name, Victim::Kept).await
     }
@@ -126,7 +126,7 @@ impl Node {
         Ok(kept)
     }
 
-    /// Removes the name and returns its inode, with a node if it is to be kept.
+    /// Removes a name. Returns a node for the inode if `victim` says so.
     async fn remove_locked(
         &self,
         caller: &Caller,

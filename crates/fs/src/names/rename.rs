@@ -76,7 +76,7 @@ impl Node {
     /// before that node is dropped.
     ///
     /// # Errors
-    /// As there.
+    /// The same errors.
     pub fn rename_keeping<'a>(
         &'a self,
         caller: &'a Caller,

@@ -132,8 +132,8 @@ impl Volume {
         self.namespace().ok_or(Error::ReadOnly)?.node(number, generation).await
     }
 
-    /// Returns an inode that a node was had of before, on a volume open for writing: also one
-    /// without a name, while a node or an open file still holds it. `way` is [`Node::way`] of the
+    /// Returns a node for an inode that was looked up before, on a volume open for writing. It may
+    /// have lost its name, if a node or an open file still holds it. `way` is [`Node::way`] of the
     /// earlier node. Waits only if the inode is not in memory.
     ///
     /// # Errors

@@ -41,9 +41,10 @@ impl Restored {
 /// and run again.
 ///
 /// # Errors
-/// Nothing has been written then, unless the device failed: no sound backup, or none of this volume
-/// at byte `at`; a journal on another device, whose state a backup does not know. [`Error::Busy`],
-/// [`Error::Locked`] and [`Error::InUse`] if the volume is in use.
+/// There is no sound backup, or none of this volume at byte `at`; the first superblock is sound and
+/// belongs to another volume; or the journal is on another device. [`Error::Busy`],
+/// [`Error::Locked`] and [`Error::InUse`] if the volume is in use. Nothing is written in these
+/// cases. [`Error::Io`] if the device fails; then run it again.
 pub async fn restore(rt: &Rt, device: Arc<dyn Device>, at: Option<u64>) -> Result<Restored> {
     let own: Arc<dyn Device> = Arc::new(Exclusive::new(device));
     let _claim = super::mount::claim(&*own)?;
@@ -91,14 +92,14 @@ async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Re
             incompat |= Incompat::RECOVER;
         }
         sb.raw_mut().s_feature_incompat = incompat.bits().into();
-        // Whether the orphan file is empty is not known. A check finds what is in it without this
-        // flag; the flag without anything in it would be wrong.
+        // It is unknown whether the orphan file is empty. Without the flag a check still finds its
+        // entries; with the flag, an empty file would be an error to e2fsck.
         let ro_compat = sb.ro_compat() - RoCompat::ORPHAN_PRESENT;
         sb.raw_mut().s_feature_ro_compat = ro_compat.bits().into();
     }
     sb.update_checksum();
-    // A first superblock says that a check is needed before old descriptors stand behind it; a
-    // backup makes this a volume again, once they do.
+    // A sound first superblock is marked with errors before it gets outdated descriptors. A lost one
+    // is written last, because it makes the volume valid again.
     if !is_backup {
         superblock(own, &sb).await?;
     }
@@ -123,8 +124,7 @@ async fn superblock(own: &Arc<dyn Device>, sb: &Superblock) -> Result<()> {
     Ok(extant_block::flush(&**own).await?)
 }
 
-/// Blocks of descriptors behind the first superblock with those that are damaged there and sound
-/// elsewhere.
+/// The first descriptor blocks that are damaged, with sound descriptors copied into them.
 async fn descriptors(
     own: &Arc<dyn Device>,
     view: &View,
@@ -169,7 +169,7 @@ async fn descriptors(
     Ok(blocks)
 }
 
-/// Whether the journal's log holds something. One that is damaged counts as empty; a check tells.
+/// Whether the log has transactions. A damaged log counts as empty; a check reports it.
 async fn has_log(view: &View) -> Result<bool> {
     if !view.superblock().compat().contains(Compat::HAS_JOURNAL) {
         return Ok(false);
@@ -181,8 +181,7 @@ async fn has_log(view: &View) -> Result<bool> {
     }
 }
 
-/// Fails if this is no backup of a volume that begins where the device does: another volume's, such
-/// as that of an image in a file.
+/// Fails if the backup belongs to a volume that begins elsewhere, such as an image in a file.
 fn check_place(sb: &Superblock, at: u64) -> Result<()> {
     let mut numbered = sb.clone();
     // Old versions of mke2fs left the number 0.
@@ -201,8 +200,8 @@ fn check_place(sb: &Superblock, at: u64) -> Result<()> {
     }
 }
 
-/// Fails if the first superblock is sound and that of another volume than this backup, which an
-/// earlier volume has left.
+/// Fails if the first superblock is sound and has another UUID: then an earlier volume left the
+/// backup.
 async fn refuse_other(own: &Arc<dyn Device>, sb: &Superblock) -> Result<()> {
     let options = OpenOptions { damage: Damage::Report, superblock_offset: None, ignore_journal: true };
     match View::open_sound(own.clone(), options).await {

@@ -46,7 +46,7 @@ pub(crate) struct Writer {
     pub(crate) shared_xattrs: TaskMutex<SharedBlocks>,
     /// Inodes without links whose last opener is gone; to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
-    /// Called when there are any.
+    /// The task that deletes them.
     pub(crate) reaper: Reaper,
     pub(crate) problems: Mutex<Problems>,
     /// The volume is being closed: file contents must not change.

@@ -1,4 +1,4 @@
-//! What callers and the task that deletes inodes tell each other. For the task see
+//! Signals between callers and the task that deletes inodes, which is
 //! [`Namespace::start_reaper`](crate::names::Namespace).
 
 use extant_rt::{RwLock, WaitTable};
@@ -56,12 +56,12 @@ impl Signals {
 }
 
 impl Reaper {
-    /// One without a task.
+    /// Starts without a task.
     pub(super) fn new(locks: &Arc<WaitTable>) -> Self {
         Self { signals: Signals::default(), works: RwLock::new(locks) }
     }
 
-    /// From now on a task does the work that these signals bring.
+    /// Marks the task as running, and returns its signals.
     pub(crate) fn begin(&self) -> Signals {
         self.signals.set(|state| state.is_on = true);
         self.signals.clone()
@@ -72,12 +72,12 @@ impl Reaper {
         self.signals.0.lock().is_on
     }
 
-    /// There is something to delete.
+    /// Wakes the task, because there is something to delete.
     pub(crate) fn call(&self) {
         self.signals.set(|state| state.has_work = true);
     }
 
-    /// Ends the task, and waits for what it is deleting.
+    /// Ends the task, and waits for the deletion in progress.
     pub(crate) async fn end(&self) {
         self.signals.set(|state| state.is_on = false);
         drop(self.works.write().await);

@@ -191,8 +191,7 @@ fn lookups_are_counted_and_listings_end_in_any_size_of_reply() {
     });
 }
 
-/// A program may have a directory or a file that it has not opened: its working directory, or by
-/// O_PATH.
+/// A program can hold a file that it has not opened: as its working directory, or with O_PATH.
 #[test]
 fn what_has_lost_its_names_exists_until_it_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();

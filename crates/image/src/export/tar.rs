@@ -40,7 +40,7 @@ pub async fn to_tar(
 }
 
 /// As [`to_tar`], for several files and directories, each with its path in the archive. `selection`
-/// and `watch` get these paths, too. What is below two of them is in the archive twice.
+/// and `watch` get these paths, too. A file below two of them is in the archive twice.
 ///
 /// # Errors
 /// As [`to_tar`].

@@ -1,5 +1,5 @@
-//! Runs that are measured, each in a small process of its own: the peak memory of a child is never
-//! less than that of the process which started it.
+//! Measured runs. Each is started by a small process of its own, because the peak memory of a child
+//! is never less than that of its parent.
 
 use super::Result;
 use crate::bench::watched::Watched;
@@ -156,7 +156,7 @@ pub(super) fn raw(places: &str, image: &str) -> Result<()> {
     Ok(())
 }
 
-/// Leaves this process and its children two of the processors that it may use.
+/// Restricts this process and its children to two processors.
 fn on_two_processors() -> Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut two = CpuSet::new();

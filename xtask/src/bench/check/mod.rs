@@ -1,4 +1,4 @@
-//! `extant check` beside `e2fsck -fn`: time, processor time and memory, with warm and cold caches.
+//! `extant check` against `e2fsck -fn`: time, processor time and memory, with warm and cold caches.
 
 mod images;
 mod measure;
@@ -29,7 +29,7 @@ Rules:
 
 /// Least ratios to e2fsck's time with warm caches.
 const WARM: &[(&str, f64)] = &[("a", 4.0), ("a2", 8.0), ("b", 10.0), ("c", 15.0), ("d", 4.0)];
-/// With cold caches, or else this part of the speed of raw reading.
+/// Ratio with cold caches; or this share of the speed of raw reading.
 const COLD: f64 = 3.0;
 const COLD_OF_RAW: f64 = 0.85;
 /// Processor time, e2fsck's / ours.

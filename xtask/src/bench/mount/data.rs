@@ -112,7 +112,7 @@ fn fio(side: &Side, name: &str, mib: u64, args: &[&str]) -> Result<Option<Figure
 fn run(options: &Options, side: &mut Side) -> Result<Figures> {
     let mib = options.scaled(FILE_MIB);
     let is_raw = side.kind == Kind::Raw;
-    // The raw side's file is in the host's file system, allocated beforehand, as the images are.
+    // The raw file lies in the host's file system and is allocated first, like the images.
     let name = if is_raw { "raw.data" } else { "file" };
     let direct = ["--ioengine=io_uring", "--direct=1"];
     let whole = format!("--runtime={RANDOM_SECONDS}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const FILES: u64 = 1_000_000;
 const FILES_IN_EACH: u64 = 1000;
 const VOLUME_BYTES: u64 = 1 << 40;
-/// Memory is read once it has not changed for so long, or after so many attempts.
+/// Memory counts as settled if it did not change for this time; tried at most `ATTEMPTS` times.
 const SETTLED: Duration = Duration::from_millis(300);
 const ATTEMPTS: u32 = 40;
 
@@ -42,7 +42,7 @@ fn resident(pid: u32) -> Result<f64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0 / 1e6)
 }
 
-/// The same once it does not change any more.
+/// Resident memory once it no longer changes.
 fn settled(pid: u32) -> Result<f64> {
     let mut last = resident(pid)?;
     for _ in 0..ATTEMPTS {

@@ -9,10 +9,10 @@
 //!   is left out, and none is a trial.
 //! - A step that fails, a volume that e2fsck finds fault with (ours and the kernel's), or one that
 //!   cannot be unmounted ends the bench without a table of its part.
-//! - Time is that of the step alone, from outside of the program that does it. Loops of system
-//!   calls are programs of their own, which leave out their start.
-//! - Processor time is that of the step's programs and of the server. Threads of the kernel, such
-//!   as those of a loop device, are in nobody's, so it is compared with the null server's only.
+//! - Time is the step's wall time, start of its program included. Steps that are loops of system
+//!   calls time themselves, without their start.
+//! - Processor time is that of the step's programs and of the server. It leaves out kernel threads,
+//!   such as those of a loop device, so it is compared with the null server only.
 //! - "Cold" is after unmounting, dropping the image from the host's cache, and mounting again. The
 //!   null server keeps its files for that in memory.
 //! - fuse2fs is measured in the first rounds only, as `--fuse2fs-rounds` says: it takes as long as

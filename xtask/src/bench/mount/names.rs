@@ -7,7 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 const FILES: u64 = 20_000;
-/// Owns nothing (`nobody`).
+/// `nobody`, who owns no file.
 const OTHER_USER: u32 = 65_534;
 
 const ROWS: &[Row] = &[

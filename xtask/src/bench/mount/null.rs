@@ -1,9 +1,9 @@
-//! A FUSE server that answers at once from memory: what the protocol costs a server that does no
-//! work. It uses our transport, and agrees with the kernel on what ours does.
+//! A FUSE server that answers from memory and does no work, to measure the cost of the protocol. It
+//! uses our transport, and asks the kernel for the same features as our server.
 
 use super::Result;
 use extant_fuse::wire::*;
-use extant_fuse::{Device, MountOptions, Transport, mount};
+use extant_fuse::{Device, MountOptions, Transport, WANTED_FEATURES, mount};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -18,23 +18,8 @@ const ROOT: u64 = 1;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// What ours asks for (`server.rs` of crate fuse).
-const WANTED: u64 = init::ASYNC_READ
-    | init::ATOMIC_O_TRUNC
-    | init::BIG_WRITES
-    | init::DONT_MASK
-    | init::DO_READDIRPLUS
-    | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
-    | init::PARALLEL_DIROPS
-    | init::MAX_PAGES
-    | init::CACHE_SYMLINKS
-    | init::EXPLICIT_INVAL_DATA
-    | init::HANDLE_KILLPRIV_V2
-    | init::SETXATTR_EXT
-    | init::INIT_EXT
-    | init::CREATE_SUPP_GROUP
-    | init::DIRECT_IO_ALLOW_MMAP;
+/// What our server asks for, without ioctls on directories, which this one does not answer.
+const WANTED: u64 = WANTED_FEATURES & !init::IOCTL_DIR;
 
 /// The program: mounts on `at`, serves until it is unmounted, and mounts the same files again for
 /// each line of its input.
@@ -111,7 +96,7 @@ impl Null {
             let reply = |error: i32, parts: [&[u8]; 2]| {
                 let len = size_of::<ReplyHeader>() + parts[0].len() + parts[1].len();
                 let header = ReplyHeader { len: len as u32, error, unique };
-                // Nobody may wait for it any more.
+                // The caller may have gone.
                 let _ = device.write(&[header.as_bytes(), parts[0], parts[1]]);
             };
             match request.operation {

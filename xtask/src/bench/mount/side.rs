@@ -1,4 +1,4 @@
-//! What a part is measured on: ours and what it is compared with.
+//! The sides of a comparison: our mount and the others.
 
 use super::Result;
 use super::bed::{self, text, tool};

@@ -1,5 +1,5 @@
-//! Steps that are loops of system calls. Each runs in a process of its own, as another user where
-//! the table says so, and prints its figures.
+//! Steps that are loops of system calls. Each runs in a process of its own and prints its figures.
+//! Some run as another user.
 
 use super::Result;
 use std::fs::{self, File};

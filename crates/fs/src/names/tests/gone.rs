@@ -63,7 +63,7 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
     check_is_silent(&image, "after the last node");
 }
 
-/// The same with each way to lose a name.
+/// An inode survives each way to lose its last name while a node holds it.
 #[test]
 fn a_removed_inode_that_is_kept_is_had_again_until_it_is_let_go() {
     if !have_tools() {
@@ -107,9 +107,9 @@ fn a_removed_inode_that_is_kept_is_had_again_until_it_is_let_go() {
     check_is_silent(&image, "after four removals");
 }
 
-/// How a directory was looked up is remembered without its inode, which a rename makes stale.
+/// The way of a directory stays valid when its inode leaves memory and it is renamed.
 #[test]
-fn a_directory_that_was_moved_is_had_again_by_its_old_way() {
+fn a_moved_directory_is_found_again_by_its_old_way() {
     if !have_tools() {
         return;
     }
@@ -151,7 +151,7 @@ fn a_task_deletes_inodes_that_are_let_go() {
         let bed = Bed::open_with(&rt, device(&image), options).await;
         let root = bed.volume.root_node().await.unwrap();
         let free = bed.volume.space().inodes_free;
-        // A caller does not do its work, even while the task cannot.
+        // Callers leave the work to the task, even while the task is blocked.
         let stopped = bed.writer().reaper.works.write().await;
         let let_go = async |name: &[u8]| {
             let node = root.create(&caller, name, 0o644).await.unwrap();

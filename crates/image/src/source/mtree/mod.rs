@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longer manifests are refused, in bytes.
+/// Longest manifest that is read, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Whether a file is a manifest, by its name or its first line.
@@ -39,8 +39,9 @@ pub(super) fn is_manifest(path: &Path) -> bool {
 
 /// Makes and changes what the manifest lists.
 ///
-/// A file without contents of its own is that of an earlier source or, if there is none, the one at
-/// its path below the current directory, as for bsdtar. Contents are named from there as well.
+/// A file without `contents=` is that of an earlier source. If there is no earlier source, it is the
+/// file at that path below the current directory, as for bsdtar. `contents=` is relative to the
+/// current directory, too.
 pub(super) fn load(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -141,7 +142,7 @@ impl Manifest {
             tree.put_directory(dir, &name, meta)?;
             return Ok(());
         }
-        // What is to be made is known before anything is replaced.
+        // Errors come before anything is replaced.
         let Some(made) = self.made(stores, kind, entry)? else { return Ok(()) };
         let dir = place::directory_or_make(tree, &above)?;
         match made {
@@ -195,7 +196,7 @@ impl Manifest {
         Ok(Meta { mode, uid: uid.unwrap_or(0), gid: gid.unwrap_or(0), mtime, xattrs })
     }
 
-    /// What an entry makes; `None` for an optional file that is nowhere.
+    /// What an entry makes; `None` for an optional file that does not exist.
     fn made(&mut self, stores: &mut Stores, kind: Kind, entry: &Entry) -> Result<Option<Made>, Problem> {
         let keys = &entry.keys;
         Ok(Some(match kind {
@@ -274,7 +275,7 @@ impl Names {
         let (mut sources, mut host) = (Owners::default(), Owners::default());
         for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
             sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
-            // A host without the file knows nobody.
+            // A host without the file has no names.
             host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
         }
         Ok(Self { sources, host, of_host: BTreeSet::new() })

@@ -14,7 +14,7 @@ pub(super) struct Entry {
     pub(super) keys: Keys,
 }
 
-/// What is said of a file; `None` for what is not said.
+/// The keywords of a file; `None` where one is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keys {
     pub(super) kind: Option<Kind>,
@@ -96,7 +96,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Entry>, (usize, String)> {
                 let name = unescaped(name).map_err(wrong)?;
                 let mut keys = defaults.clone();
                 let words: Vec<&[u8]> = words.collect();
-                // A name of the file's own says more than a number of all.
+                // A name in the line overrides a number of `/set`.
                 if words.iter().any(|word| word.starts_with(b"uname=")) {
                     keys.uid = None;
                 }
