@@ -16,8 +16,8 @@ const PARTS_MAX: usize = 24;
 /// Pause after a failed accept, such as with too many open files.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A Unix socket that speaks HTTP, for Prometheus and `curl --unix-socket`. It has to be bound before
-/// the sandbox begins. The monitor removes its file after the server's end.
+/// A Unix socket that speaks HTTP, for Prometheus and `curl --unix-socket`. It has to be bound
+/// before the sandbox begins. The monitor removes its file after the server's end.
 #[derive(Debug)]
 pub struct MetricsSocket {
     listener: UnixListener,

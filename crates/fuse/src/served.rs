@@ -63,8 +63,9 @@ impl Served {
         }
     }
 
-    /// Asks on a thread of its own. The monitor does not answer while it unmounts, and unmounting may
-    /// wait for this server to write a shared mapping. A serving thread that waited would deadlock.
+    /// Asks on a thread of its own. The monitor does not answer while it unmounts, and unmounting
+    /// may wait for this server to write a shared mapping. A serving thread that waited would
+    /// deadlock.
     async fn ask_for_groups(&self, monitor: Arc<Monitor>, thread: u32) -> Vec<u32> {
         let asks = self.asks.write().await;
         let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;

@@ -231,8 +231,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes a free block near `goal`; with bigalloc, the first block of a free cluster. Lost clusters
-    /// are taken last, because a file may get them back.
+    /// Takes a free block near `goal`; with bigalloc, the first block of a free cluster. Lost
+    /// clusters are taken last, because a file may get them back.
     pub(super) fn allocate(&mut self, goal: u64) -> Option<u64> {
         let claims = &self.ctx.claims;
         let end = self.ctx.source.device_blocks().min(self.sb.blocks_count());

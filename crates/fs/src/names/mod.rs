@@ -172,8 +172,8 @@ impl Namespace {
         Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
     }
 
-    /// Starts the task that deletes unnamed inodes once their last node is dropped. It ends when the
-    /// volume is closed.
+    /// Starts the task that deletes unnamed inodes once their last node is dropped. It ends when
+    /// the volume is closed.
     pub(crate) fn start_reaper(self: &Arc<Self>) {
         let (signals, weak) = (self.writer.reaper.begin(), Arc::downgrade(self));
         let task = async move {

@@ -98,8 +98,8 @@ async fn write(own: &Arc<dyn Device>, view: &View, is_backup: bool) -> Result<Re
         sb.raw_mut().s_feature_ro_compat = ro_compat.bits().into();
     }
     sb.update_checksum();
-    // A sound first superblock is marked with errors before it gets outdated descriptors. A lost one
-    // is written last, because it makes the volume valid again.
+    // A sound first superblock is marked with errors before it gets outdated descriptors. A lost
+    // one is written last, because it makes the volume valid again.
     if !is_backup {
         superblock(own, &sb).await?;
     }

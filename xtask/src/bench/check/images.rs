@@ -19,7 +19,8 @@ const DIRS_PER_PART: u32 = 1000;
 const EXTENTS_PER_FILE: u32 = 250;
 const FILES_PER_DIR_OF_C: u32 = 8;
 const BYTES_OF_C: u64 = 1 << 40;
-/// Options of mke2fs for tables that are not zeroed; with those of `MOUNTED` the kernel leaves them so.
+/// Options of mke2fs for tables that are not zeroed; with those of `MOUNTED` the kernel leaves them
+/// so.
 const LAZY: &str = "lazy_itable_init=1,lazy_journal_init=1";
 const MOUNTED: &str = "rw,noinit_itable";
 

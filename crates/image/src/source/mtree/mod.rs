@@ -39,8 +39,8 @@ pub(super) fn is_manifest(path: &Path) -> bool {
 
 /// Makes and changes what the manifest lists.
 ///
-/// A file without `contents=` is that of an earlier source. If there is no earlier source, it is the
-/// file at that path below the current directory, as for bsdtar. `contents=` is relative to the
+/// A file without `contents=` is that of an earlier source. If there is no earlier source, it is
+/// the file at that path below the current directory, as for bsdtar. `contents=` is relative to the
 /// current directory, too.
 pub(super) fn load(
     tree: &mut Tree,
