@@ -529,11 +529,15 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn no_more_is_spooled_than_fits_the_volume() {
-    // The spool is next to the image, where there is little room.
-    let Some(small) = Mount::small() else { return };
+    if !extant_testbed::can_mount() {
+        return;
+    }
     let case = Case::new();
     let volume = |bytes| VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() };
     let build = |sources: &[Source], bytes: u64, layers: bool| {
+        // The spool is next to the image, where there is little room. Each build has its own: a
+        // process that another test is starting may hold the last spool for a moment, and its room.
+        let small = Mount::small().expect("mounts are allowed");
         let volume = volume(bytes);
         try_build(&BuildOptions { volume, layers, ..options(small.path().join("image")) }, sources)
     };
