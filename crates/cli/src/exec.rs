@@ -39,6 +39,9 @@ pub(crate) fn run(mut session: Session, args: &ExecArgs) -> ExitCode {
 
 fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     let mut words = MountWords::parse(&args.options).map_err(Failure::Usage)?;
+    if words.owners.are_changed() {
+        return Err(Failure::Usage("fakeroot, uid= and gid= go with mount only".into()));
+    }
     words.volume.write &= !args.ro;
     mount::choose_part(session, &words)?;
     let mut attendant = Attendant::new().map_err(of_signals)?;
@@ -58,7 +61,8 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
             return Err(failure);
         }
     };
-    let settings = Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor, trace: None };
+    let settings =
+        Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor, ..Settings::default() };
     let server = Server::new(&session.rt, volume, Arc::new(device), settings, || {});
     let end =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).map_err(of_signals)?;

@@ -139,6 +139,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         source: image,
         read_only: !words.volume.write,
         allow_other: words.allow_other,
+        kernel_checks: words.kernel_checks(),
         suid: words.suid,
         dev: words.dev,
         exec: !words.noexec,
@@ -183,8 +184,13 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         }
     };
     let Watching { trace, metrics } = watching;
-    let settings =
-        Settings { kernel_checks: words.allow_other, ids: None, monitor: Some(monitor.clone()), trace };
+    let settings = Settings {
+        kernel_checks: words.kernel_checks(),
+        ids: None,
+        owners: words.owners.clone(),
+        monitor: Some(monitor.clone()),
+        trace,
+    };
     let transport: Arc<dyn Transport> = Arc::new(device);
     let server = Server::new(&rt, opened, transport, settings, ready);
     let handle = signals.handle();

@@ -5,7 +5,7 @@ use crate::sandbox::SandboxArgs;
 use crate::values;
 use clap::{Args, ValueHint};
 use extant_fs::ErrorPolicy;
-use extant_fuse::VolumeOptions;
+use extant_fuse::{IdRange, IdRanges, Owners, ShownIds, VolumeOptions};
 use extant_rt::Nanos;
 use std::path::PathBuf;
 
@@ -30,7 +30,9 @@ pub(crate) struct MountArgs {
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; offset=BYTES, sizelimit=BYTES, partition=N|NAME
-    /// (where the volume is)
+    /// (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N (everything
+    /// appears to be this user's or group's, who acts as root); uid=VOLUME:HERE:COUNT, gid=... (a
+    /// range of numbers of the volume, under which numbers it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -70,6 +72,8 @@ pub(crate) struct MonitorArgs {
     pub(crate) ro: bool,
     #[arg(long)]
     pub(crate) allow_other: bool,
+    #[arg(long)]
+    pub(crate) kernel_checks: bool,
     #[arg(long)]
     pub(crate) suid: bool,
     #[arg(long)]
@@ -135,9 +139,47 @@ pub(crate) struct MountWords {
     pub(crate) suid: bool,
     pub(crate) dev: bool,
     pub(crate) noexec: bool,
+    pub(crate) owners: Owners,
+}
+
+/// What `uid=` or `gid=` say: one number for all, or another range.
+fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String> {
+    let wrong = || format!("{name}= takes a number, or VOLUME:HERE:COUNT such as 0:100000:65536");
+    let numbers: Option<Vec<u32>> = value.split(':').map(|number| number.parse().ok()).collect();
+    let range = match numbers.as_deref() {
+        // The last number means nobody (chown(2)).
+        Some(&[one]) if one < u32::MAX => {
+            *shown = ShownIds::AllAs(one);
+            return Ok(());
+        }
+        Some(&[inside, outside, count]) => IdRange { inside, outside, count },
+        _ => return Err(wrong()),
+    };
+    let is_within = |first: u32| first.checked_add(range.count).is_some();
+    if range.count == 0 || !is_within(range.inside) || !is_within(range.outside) {
+        return Err(wrong());
+    }
+    let mut ranges = match std::mem::take(shown) {
+        ShownIds::Ranges(IdRanges(ranges)) => ranges,
+        ShownIds::Own | ShownIds::AllAs(_) => Vec::new(),
+    };
+    let meet = |a: u32, b: u32, count: u32| a < b.saturating_add(count) && b < a.saturating_add(range.count);
+    if ranges.iter().any(|other| {
+        meet(range.inside, other.inside, other.count) || meet(range.outside, other.outside, other.count)
+    }) {
+        return Err(format!("{name}={value} overlaps with another range"));
+    }
+    ranges.push(range);
+    *shown = ShownIds::Ranges(IdRanges(ranges));
+    Ok(())
 }
 
 impl MountWords {
+    /// Whether the kernel checks permissions. It does not know who counts as root here.
+    pub(crate) fn kernel_checks(&self) -> bool {
+        self.allow_other && self.owners.fakeroot.is_none()
+    }
+
     /// # Errors
     /// An option that does not exist, or a value that cannot be, by name.
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
@@ -150,6 +192,9 @@ impl MountWords {
         }
         if parsed.volume.discard && !parsed.volume.write {
             return Err("discard does not go with ro".into());
+        }
+        if parsed.owners.are_changed() && (parsed.suid || parsed.dev) {
+            return Err("suid and dev do not go with fakeroot, uid= or gid=".into());
         }
         Ok(parsed)
     }
@@ -178,6 +223,9 @@ impl MountWords {
             ("nodev", None) => self.dev = false,
             ("exec", None) => self.noexec = false,
             ("noexec", None) => self.noexec = true,
+            ("fakeroot", None) => self.owners.fakeroot = Some(rustix::process::getuid().as_raw()),
+            ("uid", Some(value)) => add_shown(name, &mut self.owners.users, value)?,
+            ("gid", Some(value)) => add_shown(name, &mut self.owners.groups, value)?,
             ("commit", Some(seconds)) => {
                 let seconds = seconds.parse().ok().filter(|seconds| (1..=900).contains(seconds));
                 let seconds = seconds.ok_or("commit= takes seconds, from 1 to 900")?;
@@ -202,7 +250,7 @@ impl MountWords {
                     _ => return Err("errors= takes continue, remount-ro or panic".into()),
                 });
             }
-            ("commit" | "cache" | "errors" | "offset" | "sizelimit" | "partition", None) => {
+            ("commit" | "cache" | "errors" | "offset" | "sizelimit" | "partition" | "uid" | "gid", None) => {
                 return Err(format!("{name} takes a value: {name}=..."));
             }
             _ => return unknown(),
@@ -226,6 +274,11 @@ mod tests {
         );
         let parsed = parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
         assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
+        let parsed = parse("uid=0:1000:1,uid=1:100000:65535,gid=7").unwrap();
+        let range = |inside, outside, count| IdRange { inside, outside, count };
+        let users = vec![range(0, 1000, 1), range(1, 100_000, 65_535)];
+        assert_eq!(parsed.owners.users, ShownIds::Ranges(IdRanges(users)));
+        assert_eq!(parsed.owners.groups, ShownIds::AllAs(7));
         for (text, name) in [
             ("ro,data=journal", "data"),
             ("offset=here", "offset"),
@@ -233,6 +286,13 @@ mod tests {
             ("ro=1", "ro"),
             ("commit=0", "commit"),
             ("norecovery", "norecovery"),
+            ("uid", "uid takes"),
+            ("uid=root", "uid= takes"),
+            ("gid=0:1", "gid= takes"),
+            ("uid=4294967295", "uid= takes"),
+            ("uid=0:4294967290:10", "uid= takes"),
+            ("uid=0:1000:10,uid=5:2000:1", "uid=5:2000:1 overlaps"),
+            ("suid,fakeroot", "suid and dev"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.starts_with(name), "{text}: {told}");

@@ -1,5 +1,6 @@
 //! Who asks.
 
+use crate::owners::{Owners, StoredCaller};
 use crate::served::Served;
 use crate::wire::{Operation, RequestHeader, fattr};
 use extant_fs::{Caller, Capabilities};
@@ -12,6 +13,7 @@ use extant_fs::{Caller, Capabilities};
 #[derive(Clone, Debug)]
 pub(crate) struct Who<'a> {
     header: &'a RequestHeader,
+    owners: &'a Owners,
     /// The group that the kernel sent.
     group: Option<u32>,
     /// All groups, once they are read.
@@ -19,8 +21,13 @@ pub(crate) struct Who<'a> {
 }
 
 impl<'a> Who<'a> {
-    pub(crate) fn new(header: &'a RequestHeader, group: Option<u32>) -> Self {
-        Self { header, group, groups: None }
+    pub(crate) fn new(header: &'a RequestHeader, owners: &'a Owners, group: Option<u32>) -> Self {
+        Self { header, owners, group, groups: None }
+    }
+
+    /// Whether the caller has numbers on the volume for what it makes there.
+    pub(crate) fn can_own(&self) -> bool {
+        self.owners.caller(self.header.uid, self.header.gid).can_own
     }
 
     /// Whether the result of an operation depends on groups even if it is not denied.
@@ -39,7 +46,7 @@ impl<'a> Who<'a> {
 
     /// Whether groups that are not read yet may allow the caller more.
     pub(crate) fn may_be_helped(&self) -> bool {
-        self.header.uid != 0 && self.groups.is_none()
+        self.groups.is_none() && !self.owners.caller(self.header.uid, self.header.gid).is_root
     }
 
     /// Reads the groups. It may take as long as another process does to answer.
@@ -49,13 +56,14 @@ impl<'a> Who<'a> {
 
     /// Root of the mount's namespace has all capabilities, others none.
     pub(crate) fn caller(&self, umask: u32) -> Caller {
-        let RequestHeader { uid, gid, .. } = *self.header;
+        let StoredCaller { uid, gid, is_root, .. } = self.owners.caller(self.header.uid, self.header.gid);
         let umask = (umask & 0o777) as u16;
-        if uid == 0 {
-            return Caller { gid, umask, ..Caller::root() };
+        if is_root {
+            return Caller { uid, gid, umask, ..Caller::root() };
         }
         let mut groups = self.groups.clone().unwrap_or_default();
         groups.extend(self.group);
+        let groups = self.owners.stored_groups(&groups);
         Caller { uid, gid, groups, capabilities: Capabilities::empty(), umask, checked: true }
     }
 }

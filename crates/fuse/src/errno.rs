@@ -26,6 +26,7 @@ impl Errno {
     pub(crate) const NOSYS: Self = Self(38);
     pub(crate) const NODATA: Self = Self(61);
     pub(crate) const PROTO: Self = Self(71);
+    pub(crate) const OVERFLOW: Self = Self(75);
     pub(crate) const OPNOTSUPP: Self = Self(95);
     pub(crate) const STALE: Self = Self(116);
 }

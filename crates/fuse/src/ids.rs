@@ -27,6 +27,14 @@ impl IdRanges {
         self.0.iter().any(|range| id.checked_sub(range.inside).is_some_and(|at| at < range.count))
     }
 
+    /// The number outside of an id inside.
+    pub(crate) fn outside(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|range| {
+            let at = id.checked_sub(range.inside).filter(|at| *at < range.count)?;
+            range.outside.checked_add(at)
+        })
+    }
+
     /// The number inside of an id outside.
     pub fn inside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|range| {
@@ -57,27 +65,8 @@ impl IdMap {
     /// An access list (`posix_acl_xattr.h`) without the entries of those who do not exist inside.
     /// No process there is meant by them, but the kernel would refuse the whole list.
     pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
-        const USER: u16 = 2;
-        const GROUP: u16 = 8;
-        let (version, entries) = list.split_at(list.len().min(4));
-        let mut shown = version.to_vec();
-        for entry in entries.chunks(8) {
-            let exists = match *entry {
-                [a, b, _, _, c, d, e, f] => {
-                    let id = u32::from_le_bytes([c, d, e, f]);
-                    match u16::from_le_bytes([a, b]) {
-                        USER => self.users.contain(id),
-                        GROUP => self.groups.contain(id),
-                        _ => true,
-                    }
-                }
-                _ => true,
-            };
-            if exists {
-                shown.extend_from_slice(entry);
-            }
-        }
-        shown
+        let own = |ranges: &IdRanges, id: u32| ranges.contain(id).then_some(id);
+        renumbered_list(list, |user| own(&self.users, user), |group| own(&self.groups, group)).0
     }
 
     /// Whether there is only one user, or only one group. The kernel then refuses most access
@@ -92,6 +81,37 @@ impl IdMap {
 /// refuses to open their files for writing, even to root. So they appear as root's.
 pub(crate) fn shown_owner(ids: Option<&IdMap>, user: u32, group: u32) -> (u32, u32) {
     ids.map_or((user, group), |ids| (ids.shown_user(user), ids.shown_group(group)))
+}
+
+/// An access list with other numbers, and whether every entry has one; those without are left
+/// out.
+pub(crate) fn renumbered_list(
+    list: &[u8],
+    user: impl Fn(u32) -> Option<u32>,
+    group: impl Fn(u32) -> Option<u32>,
+) -> (Vec<u8>, bool) {
+    const USER: u16 = 2;
+    const GROUP: u16 = 8;
+    let (version, entries) = list.split_at(list.len().min(4));
+    let mut changed = version.to_vec();
+    let mut is_whole = true;
+    for entry in entries.chunks(8) {
+        let moved = match *entry {
+            [a, b, c, d, e, f, g, h] => {
+                let id = u32::from_le_bytes([e, f, g, h]);
+                let id = match u16::from_le_bytes([a, b]) {
+                    USER => user(id),
+                    GROUP => group(id),
+                    _ => Some(id),
+                };
+                id.map(|id| [&[a, b, c, d][..], &id.to_le_bytes()].concat())
+            }
+            _ => Some(entry.to_vec()),
+        };
+        is_whole &= moved.is_some();
+        changed.extend(moved.unwrap_or_default());
+    }
+    (changed, is_whole)
 }
 
 #[cfg(test)]

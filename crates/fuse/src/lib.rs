@@ -26,6 +26,7 @@ mod mounting;
 mod nodes;
 mod object;
 mod ops;
+mod owners;
 mod request_trace;
 mod sandbox;
 mod served;
@@ -45,6 +46,7 @@ pub use mounting::{
     FS_TYPE, MountError, MountOptions, Mounted, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, clear_dead,
     keep_own_descriptors, mount, mounted_at, mounted_from, unmount,
 };
+pub use owners::{Owners, ShownIds};
 pub use request_trace::RequestTrace;
 pub use sandbox::{ImageIs, SandboxError, confine_calls, confine_files};
 pub use server::{Server, WANTED_FEATURES};

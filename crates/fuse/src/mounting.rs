@@ -28,8 +28,10 @@ pub struct MountOptions {
     pub source: PathBuf,
     /// Programs may not change anything.
     pub read_only: bool,
-    /// Users other than the one who mounts may enter. The kernel then checks permissions.
+    /// Users other than the one who mounts may enter.
     pub allow_other: bool,
+    /// The kernel checks permissions (`default_permissions`).
+    pub kernel_checks: bool,
     /// Set-ID bits of programs take effect.
     pub suid: bool,
     /// Device nodes can be opened.
@@ -112,8 +114,10 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Step> {
         user.as_raw(),
         group.as_raw()
     );
-    if options.allow_other {
-        data.push_str(",allow_other,default_permissions");
+    for (is_set, word) in
+        [(options.allow_other, ",allow_other"), (options.kernel_checks, ",default_permissions")]
+    {
+        data.push_str(if is_set { word } else { "" });
     }
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -138,7 +142,8 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
     words.push(escaped(options.source.as_os_str()));
     for (is_set, word) in [
         (options.read_only, ",ro"),
-        (options.allow_other, ",allow_other,default_permissions"),
+        (options.allow_other, ",allow_other"),
+        (options.kernel_checks, ",default_permissions"),
         (options.suid, ",suid"),
         (options.dev, ",dev"),
         (!options.exec, ",noexec"),

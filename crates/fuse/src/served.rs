@@ -2,10 +2,11 @@
 
 use crate::groups::groups_of;
 use crate::handles::Handles;
-use crate::ids::IdMap;
+use crate::ids::{IdMap, shown_owner};
 use crate::metrics::Metrics;
 use crate::monitor::Monitor;
 use crate::nodes::Nodes;
+use crate::owners::Owners;
 use crate::request_trace::RequestTrace;
 use crate::settings::Settings;
 use crate::volume::OpenVolume;
@@ -26,7 +27,8 @@ pub(crate) struct Served {
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
     /// The users and groups of the mount's user namespace, if that is not the server's.
-    pub(crate) ids: Option<IdMap>,
+    ids: Option<IdMap>,
+    pub(crate) owners: Owners,
     /// The cache that the volume is in.
     pub(crate) cache: PageCache,
     pub(crate) metrics: Metrics,
@@ -42,13 +44,25 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
-        let Settings { ids, monitor, trace, kernel_checks: _ } = settings;
+        let Settings { ids, owners, monitor, trace, kernel_checks: _ } = settings;
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
         let (handles, metrics) = Default::default();
         let (asks, rt) = (RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("groups")))), rt.clone());
-        Self { volume, nodes, handles, ids, cache, metrics, first_commit, trace, monitor, asks, rt }
+        Self { volume, nodes, handles, ids, owners, cache, metrics, first_commit, trace, monitor, asks, rt }
+    }
+
+    /// An inode's owner, as programs see it.
+    pub(crate) fn shown_owner(&self, user: u32, group: u32) -> (u32, u32) {
+        let (user, group) = self.owners.shown(user, group);
+        shown_owner(self.ids.as_ref(), user, group)
+    }
+
+    /// An access list, as programs see it.
+    pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
+        let list = self.owners.shown_list(list);
+        self.ids.as_ref().map_or(list.clone(), |ids| ids.shown_list(&list))
     }
 
     /// The supplementary groups of a thread, as they are in its own namespace.

@@ -269,7 +269,10 @@ impl Server {
         group: Option<u32>,
         operation: &Operation<'_>,
     ) -> Result<Reply> {
-        let mut who = Who::new(header, group);
+        let mut who = Who::new(header, &self.served.owners, group);
+        if operation.makes_inode() && !who.can_own() {
+            return Err(Errno::OVERFLOW.into());
+        }
         if who.needs_groups(operation) {
             Box::pin(who.read_groups(&self.served)).await;
         }

@@ -2,6 +2,7 @@
 
 use crate::ids::IdMap;
 use crate::monitor::Monitor;
+use crate::owners::Owners;
 use crate::request_trace::RequestTrace;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub struct Settings {
     /// The users and groups of the user namespace that the volume is mounted in, if that is not the
     /// server's. Others appear as root.
     pub ids: Option<IdMap>,
+    /// How owners appear, and whose calls count as root's.
+    pub owners: Owners,
     /// The process that does what a server in a sandbox may not do.
     pub monitor: Option<Arc<Monitor>>,
     /// Where each request is traced.

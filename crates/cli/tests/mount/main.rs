@@ -7,6 +7,7 @@ mod files;
 mod kills;
 mod life;
 mod names;
+mod owners;
 mod programs;
 #[path = "../extant/testbed.rs"]
 #[expect(dead_code, reason = "shared with the other tests of the command")]

@@ -9,12 +9,12 @@ use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
 
 pub(crate) async fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
-    Ok(Reply::Attr(served.nodes.get(nodeid).await?.attr_out(&served.volume, served.ids.as_ref())?))
+    Ok(Reply::Attr(served.nodes.get(nodeid).await?.attr_out(served)?))
 }
 
 pub(crate) async fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
     let attributes = served.nodes.get(nodeid).await?.attributes(&served.volume)?;
-    let stat = crate::object::statx(&attributes, &served.volume, served.ids.as_ref());
+    let stat = crate::object::statx(&attributes, served);
     Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
 }
 
@@ -35,17 +35,18 @@ pub(crate) async fn setattr(
         (true, false) => Some(SetTime::To(Timestamp { seconds, nanos: nanos.min(999_999_999) })),
         (false, _) => None,
     };
+    let owners = &served.owners;
     let set = SetAttributes {
         permissions: has(fattr::MODE).then_some((args.mode & 0o7777) as u16),
-        uid: has(fattr::UID).then_some(args.uid),
-        gid: has(fattr::GID).then_some(args.gid),
+        uid: has(fattr::UID).then(|| owners.stored_user(args.uid)).transpose()?,
+        gid: has(fattr::GID).then(|| owners.stored_group(args.gid)).transpose()?,
         accessed: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
         modified: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
     };
     if set != SetAttributes::default() {
         node.set_attributes(caller, &set).await?;
     }
-    Ok(Reply::Attr(object.attr_out(&served.volume, served.ids.as_ref())?))
+    Ok(Reply::Attr(object.attr_out(served)?))
 }
 
 /// An open file is cut whatever its mode says now.

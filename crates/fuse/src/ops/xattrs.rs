@@ -8,6 +8,9 @@ use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
 use extant_fs::{Caller, Capabilities, SetMode};
 
+/// How the names of access lists begin.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_";
+
 /// What the caller's buffer can take: `size` 0 asks for the length.
 fn sized(bytes: Vec<u8>, size: u32) -> Result<Reply> {
     match size {
@@ -47,9 +50,9 @@ pub(crate) async fn getxattr(
             all.into_iter().find(|attribute| attribute.name == name).ok_or_else(missing)?.value
         }
     };
-    match &served.ids {
-        Some(ids) if name.starts_with(b"system.posix_acl_") => sized(ids.shown_list(&value), size),
-        _ => sized(value, size),
+    match name.starts_with(ACCESS_LIST) {
+        true => sized(served.shown_list(&value), size),
+        false => sized(value, size),
     }
 }
 
@@ -82,7 +85,8 @@ pub(crate) async fn setxattr(
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
         // The kernel lets every user set attributes of this class, also of a private mount.
-        if caller.uid != rustix::process::geteuid().as_raw() && !caller.can(Capabilities::SYS_ADMIN) {
+        let own = served.owners.stored_user(rustix::process::geteuid().as_raw()).ok();
+        if own != Some(caller.uid) && !caller.can(Capabilities::SYS_ADMIN) {
             return Err(Errno::PERM.into());
         }
         served.volume.sync().await?;
@@ -94,6 +98,8 @@ pub(crate) async fn setxattr(
         REPLACE => SetMode::Replace,
         _ => return Err(Errno::INVAL.into()),
     };
+    let list = name.starts_with(ACCESS_LIST).then(|| served.owners.stored_list(value)).transpose()?;
+    let value = list.as_deref().unwrap_or(value);
     served.nodes.get(nodeid).await?.live()?.set_xattr(caller, name, value, mode).await?;
     Ok(Reply::Done)
 }

@@ -211,6 +211,18 @@ impl<'a> Body<'a> {
 }
 
 impl<'a> Operation<'a> {
+    /// Whether it makes an inode that the caller is to own.
+    pub(crate) const fn makes_inode(&self) -> bool {
+        matches!(
+            self,
+            Self::Symlink { .. }
+                | Self::Mknod { .. }
+                | Self::Mkdir { .. }
+                | Self::Create { .. }
+                | Self::Tmpfile(_)
+        )
+    }
+
     /// `None` for a body that is too short.
     fn parse(code: u32, mut body: Body<'a>) -> Option<Parsed<'a>> {
         let body = &mut body;

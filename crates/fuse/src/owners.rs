@@ -1,0 +1,194 @@
+//! Owners that appear under other numbers than the volume's, and callers that act as its root.
+
+use crate::errno::{Errno, Result};
+use crate::ids::{IdRanges, renumbered_list};
+
+/// What ids appear as that no range contains, as in Linux (`overflowuid`).
+const NOBODY: u32 = 65_534;
+const ROOT: u32 = 0;
+
+/// How the volume's users, or its groups, appear to programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ShownIds {
+    /// Under their own numbers.
+    #[default]
+    Own,
+    /// All as this one, which acts as the volume's root. What it makes belongs to root there.
+    AllAs(u32),
+    /// As ranges say: `inside` is the volume's number, `outside` what programs see. Others appear
+    /// as nobody (65534).
+    Ranges(IdRanges),
+}
+
+impl ShownIds {
+    fn shown(&self, id: u32) -> Option<u32> {
+        match self {
+            Self::Own => Some(id),
+            Self::AllAs(one) => (id == ROOT).then_some(*one),
+            Self::Ranges(ranges) => ranges.outside(id),
+        }
+    }
+
+    /// The volume's number for a program's.
+    fn stored(&self, id: u32) -> Option<u32> {
+        match self {
+            Self::Own => Some(id),
+            Self::AllAs(one) => (id == *one || id == ROOT).then_some(ROOT),
+            Self::Ranges(ranges) => ranges.inside(id),
+        }
+    }
+
+    fn shown_owner(&self, id: u32) -> u32 {
+        match self {
+            Self::AllAs(one) => *one,
+            _ => self.shown(id).unwrap_or(NOBODY),
+        }
+    }
+}
+
+/// How owners appear, and whose calls count as root's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// The users.
+    pub users: ShownIds,
+    /// The groups.
+    pub groups: ShownIds,
+    /// Calls of this user count as root's: nothing is forbidden, and what it makes belongs to root.
+    pub fakeroot: Option<u32>,
+}
+
+/// A caller in the volume's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredCaller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// It has all capabilities.
+    pub(crate) is_root: bool,
+    /// It has numbers on the volume, so it can own something there.
+    pub(crate) can_own: bool,
+}
+
+impl Owners {
+    /// Whether users of other numbers than the volume's get rights on it. Its set-ID programs and
+    /// device nodes must then not take effect.
+    pub fn are_changed(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// An inode's owner, as programs see it.
+    pub(crate) fn shown(&self, user: u32, group: u32) -> (u32, u32) {
+        (self.users.shown_owner(user), self.groups.shown_owner(group))
+    }
+
+    /// # Errors
+    /// The volume has no number for it.
+    pub(crate) fn stored_user(&self, user: u32) -> Result<u32> {
+        self.users.stored(user).ok_or_else(|| Errno::OVERFLOW.into())
+    }
+
+    /// # Errors
+    /// The volume has no number for it.
+    pub(crate) fn stored_group(&self, group: u32) -> Result<u32> {
+        self.groups.stored(group).ok_or_else(|| Errno::OVERFLOW.into())
+    }
+
+    pub(crate) fn caller(&self, user: u32, group: u32) -> StoredCaller {
+        if self.fakeroot.is_some_and(|root| user == root || user == ROOT) {
+            return StoredCaller { uid: ROOT, gid: ROOT, is_root: true, can_own: true };
+        }
+        let (uid, gid) = (self.users.stored(user), self.groups.stored(group));
+        StoredCaller {
+            uid: uid.unwrap_or(NOBODY),
+            gid: gid.unwrap_or(NOBODY),
+            // Root of this host stays powerful where it has no number.
+            is_root: uid == Some(ROOT) || user == ROOT,
+            can_own: uid.is_some() && gid.is_some(),
+        }
+    }
+
+    /// Those of a program's groups that the volume has numbers for.
+    pub(crate) fn stored_groups(&self, groups: &[u32]) -> Vec<u32> {
+        groups.iter().filter_map(|&group| self.groups.stored(group)).collect()
+    }
+
+    /// An access list as programs see it, without the entries of those who do not appear.
+    pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
+        renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group)).0
+    }
+
+    /// A program's access list in the volume's numbers.
+    ///
+    /// # Errors
+    /// The volume has no number for someone in it.
+    pub(crate) fn stored_list(&self, list: &[u8]) -> Result<Vec<u8>> {
+        let (list, is_whole) =
+            renumbered_list(list, |user| self.users.stored(user), |group| self.groups.stored(group));
+        is_whole.then_some(list).ok_or_else(|| Errno::OVERFLOW.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::IdRange;
+
+    fn ranges(ranges: &[(u32, u32, u32)]) -> ShownIds {
+        let range = |&(inside, outside, count): &_| IdRange { inside, outside, count };
+        ShownIds::Ranges(IdRanges(ranges.iter().map(range).collect()))
+    }
+
+    #[test]
+    fn one_user_stands_for_all() {
+        let owners =
+            Owners { users: ShownIds::AllAs(1000), groups: ShownIds::AllAs(100), ..Owners::default() };
+        assert_eq!([0, 33, 1000].map(|user| owners.shown(user, user)), [(1000, 100); 3]);
+        assert_eq!([0, 1000].map(|user| owners.stored_user(user).ok()), [Some(0); 2]);
+        assert_eq!(owners.stored_user(33).unwrap_err().errno(), 75);
+        let caller = owners.caller(1000, 100);
+        assert_eq!(caller, StoredCaller { uid: 0, gid: 0, is_root: true, can_own: true });
+        let other = owners.caller(1001, 100);
+        assert_eq!(other, StoredCaller { uid: 65_534, gid: 0, is_root: false, can_own: false });
+    }
+
+    #[test]
+    fn ranges_move_ids() {
+        let users = ranges(&[(0, 1000, 1), (1, 100_000, 65_535)]);
+        let owners = Owners { groups: users.clone(), users, fakeroot: None };
+        assert_eq!(
+            [0, 1, 65_535, 65_536].map(|user| owners.shown(user, 0).0),
+            [1000, 100_000, 165_534, 65_534]
+        );
+        assert_eq!([1000, 100_000, 5].map(|user| owners.stored_user(user).ok()), [Some(0), Some(1), None]);
+        assert!(owners.caller(1000, 1000).is_root && !owners.caller(100_005, 1000).is_root);
+        let root = owners.caller(0, 0);
+        assert!(root.is_root && !root.can_own);
+        assert_eq!(owners.stored_groups(&[100_001, 7]), [2]);
+    }
+
+    #[test]
+    fn with_fakeroot_only_the_user_who_mounts_is_root() {
+        let owners = Owners { fakeroot: Some(1000), ..Owners::default() };
+        assert_eq!(owners.shown(33, 5), (33, 5));
+        assert!(owners.caller(1000, 1000).is_root && owners.caller(0, 0).is_root);
+        let other = owners.caller(1001, 5);
+        assert_eq!(other, StoredCaller { uid: 1001, gid: 5, is_root: false, can_own: true });
+        assert!(owners.are_changed() && !Owners::default().are_changed());
+    }
+
+    #[test]
+    fn access_lists_are_moved_both_ways() {
+        let entry = |tag: u8, id: u32| [&[tag, 0, 7, 0][..], &id.to_le_bytes()].concat();
+        let list = |entries: &[(u8, u32)]| {
+            let entries = entries.iter().flat_map(|&(tag, id)| entry(tag, id));
+            [2, 0, 0, 0].into_iter().chain(entries).collect::<Vec<_>>()
+        };
+        let owners =
+            Owners { users: ranges(&[(0, 1000, 10)]), groups: ranges(&[(0, 2000, 10)]), fakeroot: None };
+        let stored = list(&[(1, u32::MAX), (2, 5), (8, 5), (32, u32::MAX)]);
+        let shown = list(&[(1, u32::MAX), (2, 1005), (8, 2005), (32, u32::MAX)]);
+        assert_eq!(owners.shown_list(&stored), shown);
+        assert_eq!(owners.stored_list(&shown).unwrap(), stored);
+        assert_eq!(owners.shown_list(&list(&[(2, 70)])), list(&[]));
+        assert!(owners.stored_list(&stored).is_err());
+    }
+}
