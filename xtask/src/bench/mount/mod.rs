@@ -15,6 +15,10 @@
 //!   such as those of a loop device, so it is compared with the null server only.
 //! - "Cold" is after unmounting, dropping the image from the host's cache, and mounting again. The
 //!   null server keeps its files for that in memory.
+//! - To wake a halted processor of a virtual machine can take longer than a request. A program and
+//!   its server wake each other all the time, so all FUSE figures then show the hypervisor. The
+//!   bench prints for how long idle processors poll before they halt; with a load, or 200,000 ns
+//!   there, they stay awake.
 //! - fuse2fs is measured in the first rounds only, as `--fuse2fs-rounds` says: it takes as long as
 //!   all others.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock itself
@@ -23,6 +27,7 @@ mod data;
 mod large;
 mod names;
 mod null;
+mod postgres;
 mod side;
 mod steps;
 mod tree;
@@ -95,10 +100,13 @@ struct Part {
     run: fn(&Options, &mut Side) -> Result<Figures>,
 }
 
+/// For how long an idle processor of a virtual machine waits for work before it halts.
+const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 /// Set once the bench runs in a mount namespace of its own.
 const OWN_MOUNTS: &str = "EXTANT_BENCH_OWN_MOUNTS";
 
-const PARTS: [&Part; 5] = [&names::OWNER, &names::OTHER, &tree::PART, &data::PART, &data::SYNCS];
+const PARTS: [&Part; 6] =
+    [&names::OWNER, &names::OTHER, &tree::PART, &data::PART, &data::SYNCS, &postgres::PART];
 
 fn usage() -> String {
     let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
@@ -160,6 +168,9 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     let options = Options { rounds, fuse2fs_rounds, sides, scale, dir, extant };
     let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     eprint!("load at the beginning: {}", load());
+    if let Ok(polls) = std::fs::read_to_string(HALT_POLL) {
+        eprint!("an idle processor polls before it halts, ns: {polls}");
+    }
     report::head();
     for part in PARTS {
         if only.is_empty() || only.contains(&part.name) {
