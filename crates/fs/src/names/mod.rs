@@ -63,7 +63,7 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
-use extant_rt::{Class, RwLock};
+use extant_rt::{Class, Nanos, RwLock};
 use futures_util::future::BoxFuture;
 use indexes::Indexes;
 use known::KnownNames;
@@ -96,6 +96,10 @@ pub(crate) struct Namespace {
 /// Callers help the deleting task if more inodes than this wait for it. Each takes up to a kilobyte
 /// of memory.
 const LAG_MAX: usize = 1024;
+
+/// How long the deleting task waits for more inodes before it deletes them. To wake its thread for
+/// each one costs more than the deletion.
+const GATHER: Nanos = Nanos::from_millis(1);
 
 /// Directories with one of these flags get durable name changes.
 pub(crate) const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIRSYNC);
@@ -176,8 +180,10 @@ impl Namespace {
     /// the volume is closed.
     pub(crate) fn start_reaper(self: &Arc<Self>) {
         let (signals, weak) = (self.writer.reaper.begin(), Arc::downgrade(self));
+        let rt = self.writer.rt.clone();
         let task = async move {
             while signals.next().await {
+                rt.sleep(GATHER).await;
                 let Some(namespace) = weak.upgrade() else { break };
                 let works = namespace.writer.reaper.works.write().await;
                 // The volume may have been closed while this task waited for the lock.
