@@ -2,7 +2,7 @@
 
 use crate::place::host_error;
 use crate::{Error, OpenOptions, Result, Volume};
-use extant_image::{BuildError, SizePolicy, Timestamp, VolumeOptions, mkfs};
+use extant_image::{BuildError, SizePolicy, Target, Timestamp, VolumeOptions, mkfs_on};
 use extant_rt::Rt;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,15 +40,13 @@ impl Volume {
         options: &OpenOptions,
     ) -> Result<Self> {
         let path = path.as_ref();
-        if path.symlink_metadata().is_ok() {
-            return Err(Error::Exists(extant_fs::quote(path.as_os_str().as_encoded_bytes())));
-        }
         let rt = Rt::real(extant_rt::RealConfig::default());
         let created = match options.fixed_time {
             Some(seconds) => Timestamp { seconds, nanos: 0 },
             None => Timestamp { seconds: rt.wall_clock(), nanos: 0 },
         };
-        mkfs(path, volume, created, &rt, Arc::new(|_, _| {})).map_err(|error| match error {
+        let target = Target::New(path.to_owned());
+        mkfs_on(target, volume, created, &rt, Arc::new(|_, _| {})).map_err(|error| match error {
             BuildError::Output { error, .. } => host_error(path, &error),
             BuildError::Device(error) => Error::Io(error),
             error => Error::Invalid(error.to_string()),

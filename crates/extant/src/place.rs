@@ -243,6 +243,7 @@ pub(crate) fn host_error(path: &Path, error: &std::io::Error) -> Error {
     let name = extant_fs::quote(path.as_os_str().as_bytes());
     match error.kind() {
         Kind::NotFound => Error::NotFound(name),
+        Kind::AlreadyExists => Error::Exists(name),
         Kind::PermissionDenied => Error::Access(name),
         Kind::ReadOnlyFilesystem => Error::ReadOnly,
         Kind::NotADirectory => Error::NotADirectory(name),

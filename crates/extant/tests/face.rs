@@ -480,6 +480,20 @@ fn a_volume_is_created_under_a_free_name_and_opened_by_path() {
     assert_eq!(read.unwrap(), b"text");
     fsck(&path);
 
+    // Of several programs that create it at once, one does.
+    let contested = dir.path().join("contested.img");
+    let created = std::thread::scope(|scope| {
+        let create = || Volume::create(&contested, 8 << 20);
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(create)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    for refused in created.iter().filter_map(|created| created.as_ref().err()) {
+        assert!(matches!(refused, Error::Exists(_) | Error::Busy(_)), "{refused}");
+    }
+    assert_eq!(created.iter().filter(|created| created.is_ok()).count(), 1);
+    created.into_iter().flatten().for_each(|volume| volume.close().unwrap());
+    fsck(&contested);
+
     let tiny = dir.path().join("tiny.img");
     let refused = Volume::create(&tiny, 10_000).unwrap_err().to_string();
     assert!(refused.contains("bytes"), "{refused}");

@@ -144,7 +144,7 @@ pub fn mkfs_on(
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
     let spool_dir = match &target {
-        Target::File { path, .. } => directory_of(path),
+        Target::File { path, .. } | Target::New(path) => directory_of(path),
         Target::Place(_) => std::env::temp_dir(),
     };
     let target = Claimed::claim(target, rt)?;

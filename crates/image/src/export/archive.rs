@@ -1,7 +1,7 @@
 //! An archive file, compressed according to its name, which it takes only once it is complete.
 
 use crate::BuildError;
-use crate::write::{NewFile, behind_links};
+use crate::write::{Naming, NewFile, behind_links};
 use flate2::write::GzEncoder;
 use liblzma::write::XzEncoder;
 use std::ffi::OsStr;
@@ -88,7 +88,7 @@ impl Archive {
         };
         file.into_inner().map_err(io::IntoInnerError::into_error)?;
         match self.pending {
-            Some(mut file) => file.name().map_err(cause),
+            Some(mut file) => file.name(Naming::Replacing).map_err(cause),
             None => Ok(()),
         }
     }

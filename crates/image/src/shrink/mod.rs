@@ -99,7 +99,7 @@ pub fn shrink(
     let file_bytes = std::fs::metadata(image).map_or(before_bytes, |meta| meta.len());
     let itself = match &target {
         Target::File { path, .. } => Some(path).filter(|path| is_same_file(image, path)),
-        Target::Place(_) => None,
+        Target::New(_) | Target::Place(_) => None,
     };
     let Some(itself) = itself else {
         let target = Claimed::claim(target, rt)?;

@@ -12,7 +12,7 @@ mod tables;
 mod target;
 
 pub(crate) use heads::Heads;
-pub(crate) use new_file::{NewFile, behind_links, directory_of};
+pub(crate) use new_file::{Naming, NewFile, behind_links, directory_of};
 pub use occupied::{Occupant, contents};
 pub(crate) use output::Output;
 pub use pump::Progress;

@@ -3,11 +3,20 @@
 
 use crate::BuildError;
 use extant_fs::SYMLINKS_MAX;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// What becomes of a file that has the name of a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// The new file replaces it.
+    Replacing,
+    /// It stays, and the new file is not named.
+    Unused,
+}
 
 /// A file under construction. It appears under its name only in [`NewFile::name`]. If it is dropped
 /// or the program is killed before that, the name stays as it was.
@@ -94,8 +103,11 @@ impl NewFile {
         Ok(())
     }
 
-    /// Gives the file its name, replacing a file that has it.
-    pub(crate) fn name(&mut self) -> Result<(), BuildError> {
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// `EXIST` if something has an unused name by now.
+    pub(crate) fn name(&mut self, naming: Naming) -> Result<(), BuildError> {
         let named = match &self.temporary {
             Some(name) => name.clone(),
             None => {
@@ -104,7 +116,7 @@ impl NewFile {
                     rustix::fs::linkat(CWD, from, CWD, name, AtFlags::SYMLINK_FOLLOW)
                 };
                 match link(&self.path) {
-                    Err(Errno::EXIST) => {}
+                    Err(Errno::EXIST) if naming == Naming::Replacing => {}
                     done => return done.map_err(|e| BuildError::output("name", &self.path, e)),
                 }
                 let name = unused_name(&self.dir, &self.path, link)
@@ -113,7 +125,12 @@ impl NewFile {
                 name
             }
         };
-        rustix::fs::rename(&named, &self.path).map_err(|e| BuildError::output("rename to", &self.path, e))?;
+        let flags = match naming {
+            Naming::Replacing => RenameFlags::empty(),
+            Naming::Unused => RenameFlags::NOREPLACE,
+        };
+        rustix::fs::renameat_with(CWD, &named, CWD, &self.path, flags)
+            .map_err(|e| BuildError::output("rename to", &self.path, e))?;
         self.temporary = None;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The image file, unnamed until it is complete.
 
-use super::new_file::{NewFile, behind_links};
+use super::new_file::{Naming, NewFile, behind_links};
 use crate::BuildError;
 use extant_block::{Claim, Device, FileDevice, FileOptions, ForeignLocks, flush};
 use extant_rt::Rt;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub(crate) struct Replaced {
     path: PathBuf,
     claim: Claim,
+    naming: Naming,
 }
 
 impl Replaced {
@@ -32,7 +33,24 @@ impl Replaced {
             Err(e) => return Err(BuildError::output("look at", &path, e)),
         }
         let claim = FileDevice::claim_to_replace(&path, foreign);
-        Ok(Self { claim: claim.map_err(|e| BuildError::output("replace", &path, e))?, path })
+        let claim = claim.map_err(|e| BuildError::output("replace", &path, e))?;
+        Ok(Self { claim, path, naming: Naming::Replacing })
+    }
+
+    /// Claims a name that must be unused, now and when the image is complete.
+    ///
+    /// # Errors
+    /// Something has the name.
+    pub(crate) fn unused(path: &Path) -> Result<Self, BuildError> {
+        let failed = |e| BuildError::output("create", path, e);
+        match rustix::fs::lstat(path) {
+            Ok(_) => return Err(failed(Errno::EXIST)),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let claim = FileDevice::claim_to_replace(path, ForeignLocks::Honour)
+            .map_err(|e| BuildError::output("create", path, e))?;
+        Ok(Self { path: path.to_owned(), claim, naming: Naming::Unused })
     }
 }
 
@@ -40,6 +58,7 @@ impl Replaced {
 /// killed or crashed before, it leaves nothing there.
 pub(crate) struct Output {
     file: NewFile,
+    naming: Naming,
     committed: bool,
     device: Arc<FileDevice>,
     /// Keeps writers away from the current image of that name until it is replaced.
@@ -50,7 +69,10 @@ impl Output {
     /// Creates a file of `bytes` zeros in the directory of the image to be replaced, with the
     /// permissions of that image.
     pub(crate) fn create(replaced: Replaced, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
-        Self::create_over(&replaced.path, replaced.claim, bytes, rt)
+        let Replaced { path, claim, naming } = replaced;
+        let mut output = Self::create_over(&path, claim, bytes, rt)?;
+        output.naming = naming;
+        Ok(output)
     }
 
     /// Like [`Self::create`], but for a file already claimed by the caller.
@@ -61,7 +83,8 @@ impl Output {
         let device = FileDevice::from_fd(file.duplicate()?, path, FileOptions { write: true, direct: true })
             .map_err(|e| BuildError::output("open", path, e))?;
         let device = Arc::new(device.driven_by(rt));
-        Ok(Self { file, committed: false, device, _replaced: replaced })
+        let naming = Naming::Replacing;
+        Ok(Self { file, naming, committed: false, device, _replaced: replaced })
     }
 
     pub(crate) fn device(&self) -> Arc<FileDevice> {
@@ -77,7 +100,7 @@ impl Output {
     pub(crate) fn commit(mut self, rt: &Rt) -> Result<(), BuildError> {
         let device: &dyn Device = &*self.device;
         rt.block_on(flush(device))??;
-        self.file.name()?;
+        self.file.name(self.naming)?;
         self.committed = true;
         self.file.sync_name()
     }

@@ -21,6 +21,7 @@ impl Claimed {
     pub(crate) fn claim(target: Target, rt: &Rt) -> Result<Self, BuildError> {
         match target {
             Target::File { path, foreign } => Replaced::claim(&path, foreign).map(Self::File),
+            Target::New(path) => Replaced::unused(&path).map(Self::File),
             Target::Place(place) => ClaimedPlace::claim(place, rt).map(Self::Place),
         }
     }
