@@ -23,8 +23,9 @@ impl Rt {
 
     /// Yields if another task should have this processor (Linux's `cond_resched`).
     ///
-    /// In the real world this costs nothing and does nothing, since no one knows who waits. A long
-    /// loop that must be fair in both worlds uses a [`Budget`].
+    /// In the real world this costs nothing and does nothing, since the runtime does not see which
+    /// threads wait for a processor. A long loop that must be fair in both worlds uses a
+    /// [`Budget`].
     pub fn resched(&self) -> impl Future<Output = ()> + Send + '_ {
         MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
     }

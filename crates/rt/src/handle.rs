@@ -307,7 +307,7 @@ impl Rt {
         }
     }
 
-    /// Whether the calling thread may wait for something else than a future of this world.
+    /// Whether the calling thread may wait for anything other than a future of this world.
     ///
     /// True for ordinary threads outside [`Rt::block_on`]. False for workers and completions of any
     /// real world, and for virtual worlds.

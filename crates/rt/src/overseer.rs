@@ -8,15 +8,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Runs work to completion that others wait for.
+/// Completes work that others wait for.
 ///
-/// The work runs on its caller's task, as with [`Rt::unstoppable`]. It continues as a task of its
-/// own if the caller drops it, or keeps it without polling it (as a `select!` may) for a while
-/// after it was woken. One overseer serves many pieces of work.
+/// The work runs on its caller's task, as with [`Rt::unstoppable`]. If the caller drops the work,
+/// or leaves it unpolled for a while after it was woken (as a `select!` may), the work continues as
+/// a separate task. One overseer serves many pieces of work.
 pub struct Overseer {
     rt: Rt,
     watchdog: Watchdog,
-    /// Work that was woken, along with its caller.
+    /// Woken work that its caller has to poll; checked after the patience.
     woken: Mutex<Vec<Weak<dyn Unpolled>>>,
 }
 

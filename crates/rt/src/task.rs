@@ -163,7 +163,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// The task's own half: it settles the joint even if it is dropped half way.
+/// The task's half. It gives the joint a result even if the task is dropped half way.
 pub(crate) struct Promise<T> {
     joint: Arc<Joint<T>>,
     rt: Rt,

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Wake, Waker};
 
-/// For hand-overs to a task whose future may be kept without being polled: after a while, has the
-/// owner check whether the task did what it was woken for. One alarm serves all hand-overs of an
-/// owner, so a watch usually costs just a clock read.
+/// Guards hand-overs to tasks whose futures may be left unpolled: after a while, makes the owner
+/// check whether the task did what it was woken for. One alarm serves all hand-overs of an owner,
+/// so a watch usually costs just a clock read.
 ///
 /// If the world shuts down before an alarm rings, the alarm is lost; the next watch arms another.
 pub struct Watchdog {
@@ -39,7 +39,7 @@ impl Watchdog {
         since.saturating_add(self.patience) <= self.rt.now()
     }
 
-    /// Has `ring` woken after the patience, unless an alarm is already set to ring.
+    /// Sets an alarm that wakes `ring`'s waker after the patience, unless one is already set.
     ///
     /// The caller has first recorded the hand-over where the owner will find it. Call it without
     /// locks that the owner takes when woken.
@@ -73,7 +73,8 @@ impl Watchdog {
     }
 }
 
-/// The waker of one alarm. A world that ends may drop it without a ring; no alarm is armed then.
+/// The waker of one alarm. If its world ends, it may be dropped without ringing; then it marks the
+/// alarm as not armed.
 struct Bell {
     ring: Waker,
     rings_at: Arc<AtomicU64>,

@@ -171,7 +171,7 @@ fn two_writers_get_it_one_after_the_other() {
 #[test]
 fn readers_and_a_writer_keep_each_other_out() {
     for patience in PATIENCES {
-        // With three switches, three threads take longer than all other models together.
+        // Two switches: with three, these three threads take longer than all other models together.
         locks_within(2, patience, |shared| {
             let (reader, writer) = (shared.clone(), shared.clone());
             let reading = thread::spawn(move || block_on(reads(&reader)));

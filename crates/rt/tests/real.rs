@@ -322,7 +322,7 @@ fn a_thread_that_has_what_it_waited_for_and_is_busy_keeps_no_task_waiting() {
         let busy = scope.spawn(move || {
             let reads_and_is_busy = async {
                 lazy.read().await;
-                // The limit ends a test that fails.
+                // The limit ends a failing test.
                 hears.recv_timeout(std::time::Duration::from_secs(20)).is_ok()
             };
             rt.block_on(reads_and_is_busy).unwrap()
@@ -333,7 +333,7 @@ fn a_thread_that_has_what_it_waited_for_and_is_busy_keeps_no_task_waiting() {
         let inside = lazy.clone();
         let task = rt.spawn("task", Class::Normal, async move {
             inside.read().await;
-            // Nobody hears it any more in a test that fails.
+            // In a failing test the receiver is gone.
             let _ = told.send(());
         });
         while lazy.in_flight() < 2 {

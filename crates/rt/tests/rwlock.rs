@@ -152,7 +152,7 @@ fn one_that_does_not_come_for_it_loses_it_to_those_who_wait() {
     drop(first);
     assert!(kept.iter().all(|kept| kept.bell.wakes() == 1), "both were given it");
     let wrote = waits.expect("they do not use it");
-    // They come late, and wait like others.
+    // These are polled too late, and wait like others.
     assert!(kept.iter_mut().all(|kept| kept.poll().is_pending()));
     drop(wrote);
     let read: Vec<_> = kept.iter_mut().map(|kept| kept.expect("their turn")).collect();

@@ -31,8 +31,9 @@ pub trait Driver: Send + Sync {
     /// it first waits until there is something to reap, or until [`Driver::interrupt`] is called.
     /// It may return early for any reason.
     fn drive(&self, wait: Wait);
-    /// Makes a thread that waits in `drive` return, or the next one that would wait. If two threads
-    /// wait, one interrupt may return either; the runtime repeats it until the right one returns.
+    /// Makes a thread that waits in `drive` return; if none waits, the next wait returns at once.
+    /// If two threads wait, one interrupt may return either; the runtime repeats it until the right
+    /// one returns.
     fn interrupt(&self);
     /// How many requests are in flight: submitted and not yet reaped. Read often; an atomic is good
     /// enough.
@@ -84,7 +85,7 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
-/// What else a waiting thread does.
+/// What kind of thread is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An ordinary thread in `block_on`.
@@ -107,7 +108,7 @@ pub(super) struct Crew {
     looks_at: AtomicU64,
 }
 
-/// How long, at least, a thread woken to drive may be busy with its own future while others wait.
+/// Minimum time that a thread woken to drive may spend on its own future while others wait.
 const PATIENCE: Nanos = Nanos::from_millis(50);
 
 struct Look(Weak<Crew>);
@@ -120,7 +121,7 @@ impl Wake for Look {
     }
 }
 
-/// The drivers at one time, which are waited for together.
+/// A snapshot of the drivers. The driving thread waits for all of them together.
 #[derive(Default)]
 struct Helm {
     drivers: Vec<Arc<dyn Driver>>,
@@ -234,7 +235,7 @@ impl Crew {
         }
     }
 
-    /// Starts what the last poll on this thread submitted and a driver deferred.
+    /// Starts the requests that the last poll on this thread submitted and a driver deferred.
     pub(super) fn enter_deferred(&self) {
         if take_deferred() {
             let helm = self.helm.read().clone();
@@ -363,7 +364,7 @@ impl Drop for LeaveSeat<'_> {
         match seats.caller.clone().or(seats.worker.clone()) {
             Some(other) => {
                 drop(seats);
-                // We may have reaped the interrupt that was meant for the other one.
+                // This thread may have reaped the interrupt that was meant for the other one.
                 other.interrupt_again();
             }
             // If this thread's wait is over, it may now be busy for long, so another waiting thread

@@ -33,7 +33,7 @@ use timer::Timers;
 pub struct RealConfig {
     /// Threads that run tasks; default: one per processor.
     pub worker_threads: Option<usize>,
-    /// Most threads that run blocking work at once; default: four per processor.
+    /// Maximum number of threads for blocking work; default: four per processor.
     pub blocking_threads: Option<usize>,
     /// Seed of [`rng`](crate::Rt::rng); default: from the system's random source.
     pub seed: Option<u64>,
@@ -266,8 +266,8 @@ impl Real {
             self.engine.crew.enter_deferred();
         }
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
-            // Without workers nothing would happen until a thread waits. Busy workers look when
-            // they are done.
+            // Without workers, nothing is reaped until some thread waits. Busy workers reap when
+            // they have run their tasks.
             self.start_workers();
         }
     }

@@ -25,8 +25,9 @@ thread_local! {
     static DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is polling a future it waits for with the crew at this address. If so, the
-/// crew's drivers start what they deferred after the poll.
+/// Whether a driver of the crew at this address may defer a request: true if this thread is in
+/// `block_on` with that crew and polls its future. The thread starts the deferred requests after
+/// the poll.
 pub(super) fn defer(crew: usize) -> bool {
     may_block() && crew_of_thread() == crew && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
 }
@@ -41,8 +42,8 @@ pub(super) fn crew_of_thread() -> usize {
     CREW.try_with(Cell::get).unwrap_or(0)
 }
 
-/// Runs `work` on behalf of the crew at this address; the thread waits with that crew between its
-/// steps. Calls do not nest, since a berth is lent only once.
+/// Runs `work`, during which the thread belongs to the crew at this address and waits with it.
+/// Calls do not nest, since a berth is lent only once.
 pub(super) fn with_crew<T>(crew: usize, work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
@@ -79,9 +80,9 @@ pub(super) fn with_may_block<T>(may: bool, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Something a thread waits in, and that another thread can make return.
+/// A wait that another thread can interrupt.
 pub(super) trait Interrupt: Send + Sync {
-    /// Makes the waiting thread return, or the next one that would wait.
+    /// Makes the waiting thread return; if none waits, the next wait returns at once.
     fn interrupt(&self);
 }
 
@@ -120,8 +121,8 @@ impl Parker {
                 let _ = futex::wait(&self.state, futex::Flags::PRIVATE, PARKED, None);
             }
         }
-        // A read-modify-write, so that we see what preceded a second notification, which this takes
-        // as well.
+        // A read-modify-write: it may take a second notification as well, and must then also see
+        // what preceded that one.
         self.state.swap(EMPTY, Ordering::SeqCst);
     }
 

@@ -81,9 +81,9 @@ impl Timers {
     }
 
     /// Stops the thread and fires all timers, since no thread would fire them later. A sleep with
-    /// time left re-arms its timer. A later sleep starts a new thread, even if it begins meanwhile.
-    /// The caller may be the timers' thread itself, when a waker drops the last handle to its
-    /// world.
+    /// time left re-arms its timer. A sleep that begins during or after the stop starts a new
+    /// thread. The caller may be the timers' thread itself, when a waker drops the last handle to
+    /// its world.
     pub(super) fn stop(&self) {
         let (thread, wakers) = {
             let mut state = self.state.lock();

@@ -13,11 +13,11 @@ const NIL: u32 = u32::MAX;
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Be told, like everyone else, that something happened.
+    /// A notification, which all waiters for it get.
     News,
-    /// Get a lock, exclusively.
+    /// An exclusive lock.
     Lock,
-    /// Get a lock shared with other readers. Exclusive and shared waiters are in one queue.
+    /// A lock shared with other readers. Exclusive and shared waiters are in one queue.
     Share,
 }
 
@@ -44,9 +44,10 @@ pub(super) enum Fate {
 pub(super) struct Given {
     pub(super) slot: u32,
     pub(super) key: WaitKey,
-    /// When, or later for one that has lost it before: from then on it has the usual patience.
+    /// When the waiter's patience starts: at the hand-over, or later if it has lost the lock
+    /// before.
     pub(super) at: Nanos,
-    /// The others were woken because the waiter did not come for it.
+    /// The other waiters were woken, because this one did not pick the lock up.
     pub(super) is_told: bool,
 }
 
@@ -103,8 +104,8 @@ impl Hasher for KeyHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The table's bucket comes from the high bits of the product, which are all alike here. So
-        // fold.
+        // The high bits of the product chose the bucket, so all keys in it share them. Mix in the
+        // low ones.
         let product = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15_u128;
         (product >> 64) as u64 ^ product as u64
     }
@@ -550,7 +551,7 @@ mod tests {
                         _ => {
                             let mut progress = waiters.begin();
                             let mut room = 0;
-                            // Little room, so that wake-ups are resumed.
+                            // Room for few wakers, so that wake-ups have to be resumed.
                             while !waiters.wake(key, &mut progress, |_| {
                                 room += 1;
                                 room % 3 != 0

@@ -29,10 +29,10 @@ const LOCK_EVENT: u8 = u8::MAX - 1;
 ///
 /// A free lock is taken with one compare-and-swap. A waiting task has a place in the table the lock
 /// was created with, and whoever releases the lock hands it over. A future that is dropped gives up
-/// its place, or passes the lock on. A future may have been given the lock and then not be polled,
-/// as in a `select!`. After a while the lock is taken from it and given to the next
-/// ([`WaitTable::with_patience`]). When it is polled, it has its place in the queue again, and each
-/// time it gets twice as long. Only a guard can be kept as long as its owner likes.
+/// its place, or passes the lock on. A future that was given the lock may not be polled, as in a
+/// `select!`. After a while the lock goes to the next waiter ([`WaitTable::with_patience`]). When
+/// the future is polled, it gets its old place in the queue back, and twice as much time as before.
+/// A guard, in contrast, can be kept for any time.
 ///
 /// ```
 /// use extant_rt::{RwLock, Rt, WaitConfig, WaitTable};
@@ -83,7 +83,7 @@ impl Mode {
         }
     }
 
-    /// Whether the lock can be taken next to its current holders.
+    /// Whether this mode is compatible with the lock's current holders.
     fn fits(self, word: u32) -> bool {
         match self {
             Self::Read => {
@@ -182,7 +182,7 @@ impl RwLock {
         });
     }
 
-    /// A holder has gone. Called under the bucket's lock if anyone waits.
+    /// Removes a holder. Called under the bucket's lock if anyone waits.
     fn left(&self, mode: Mode) {
         // Acquire too: what earlier holders did is passed to the next one through the bucket's
         // lock.
@@ -190,7 +190,8 @@ impl RwLock {
         assert!(before & (WRITER | READERS) >= mode.held(), "only what is held is given back");
     }
 
-    /// Makes a change under the bucket's lock, then gives the lock to those who can now have it.
+    /// Makes a change under the bucket's lock, then hands the lock to the waiters that can now have
+    /// it.
     fn change(&self, change: impl FnOnce(&mut State)) {
         // Dropped last, outside the bucket's lock.
         let mut batch = self.table.batch();
@@ -209,8 +210,8 @@ impl RwLock {
         }
     }
 
-    /// Gives the lock to the first waiters in the queue, as far as they can have it. False if the
-    /// batch has no room for more.
+    /// Gives the lock to the waiters at the front of the queue that can hold it together. Returns
+    /// false if the batch has no room for more.
     fn hand_on(&self, state: &mut State, batch: &mut WakeBatch<'_>) -> bool {
         let key = self.key();
         loop {
@@ -235,8 +236,8 @@ impl RwLock {
         }
     }
 
-    /// How much longer than others a waiter may leave the lock unused that has lost it this often.
-    /// It doubles each time, so that a waiter whose task is always slow gets the lock in the end.
+    /// Extra time that a waiter may leave the lock unused after losing it this many times. The time
+    /// doubles at each loss, so that a waiter whose task is always slow gets the lock in the end.
     fn grace(&self, losses: u32) -> Nanos {
         let factor = 1_u64.checked_shl(losses).map_or(u64::MAX, |doubled| doubled - 1);
         Nanos(self.table.watchdog.patience().0.saturating_mul(factor))
