@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Keeps changes in memory, where reads find them, until [`Deferred::apply`] makes them on the
-/// device below. Dropped before that, it leaves the device below as it was.
+/// device below. If it is dropped before that, the device below stays as it was.
 ///
-/// Nothing is durable before it is applied, whatever flushes say.
+/// Nothing is durable before it is applied, even if a flush has succeeded.
 pub struct Deferred {
     inner: Arc<dyn Device>,
     kept: Mutex<Kept>,
@@ -25,7 +25,7 @@ struct Kept {
     newest: BTreeMap<u64, Newest>,
     /// Bytes of data that still fit.
     room_bytes: u64,
-    /// A write did not fit.
+    /// Set once a write did not fit.
     is_full: bool,
 }
 
@@ -35,7 +35,7 @@ struct Change {
     start: Sector,
     bytes: u64,
     flags: BioFlags,
-    /// What a write writes; `None` for zeroes.
+    /// The data of a write; `None` for zeroes.
     data: Option<Arc<Buf>>,
 }
 
@@ -132,7 +132,7 @@ impl Change {
 }
 
 impl Deferred {
-    /// Changes of `inner` that take at most `most_bytes` of memory. Writes beyond that fail with
+    /// Keeps changes to `inner` in at most `most_bytes` of memory. Writes beyond that fail with
     /// ENOSPC.
     pub fn new(inner: Arc<dyn Device>, most_bytes: u64) -> Self {
         let kept =

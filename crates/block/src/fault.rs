@@ -42,7 +42,7 @@ pub struct Injected {
     pub kind: IoErrorKind,
 }
 
-/// Passes bios on, except those picked by its dice.
+/// Passes bios on, except those that its random numbers pick to fail.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Device>,
@@ -112,7 +112,8 @@ impl Dice {
         let mut runs = Vec::new();
         let mut left = sectors;
         while left > 0 {
-            // The first run may be empty. It must not be the whole, or nothing would be torn.
+            // The first run may be empty. It must not cover the whole bio, or nothing would be
+            // torn.
             let least = u64::from(!runs.is_empty());
             let most = if runs.is_empty() { left - 1 } else { left };
             let run = least + self.rng.below(most - least + 1);
@@ -135,7 +136,7 @@ impl Fault {
         self.dice.lock().injected.clone()
     }
 
-    /// Changes what happens from the next bio on, without resetting the dice.
+    /// Changes what happens from the next bio on, without restarting the random numbers.
     pub fn set_config(&self, config: FaultConfig) {
         self.dice.lock().config = config;
     }

@@ -4,9 +4,9 @@
 //! hold data: [`FileDevice`] (a file or disk of the host, over io_uring), [`NbdDevice`] (an export
 //! of an NBD server), [`MemDevice`], and [`StorageDevice`] (a program's own [`Storage`]). The
 //! others are layered over devices: [`Stripe`] and [`Linear`] combine several, [`Deferred`] keeps
-//! changes in memory until they are applied, [`Mended`] leaves out what is known to be damaged and
-//! puts in what was restored, [`Record`] keeps a log for crash tests, [`Fault`] injects errors,
-//! [`Trace`] writes the blktrace format, and [`Exclusive`] ties writes to their writer's claim.
+//! changes in memory until they are applied, [`Mended`] fails reads of known damage and serves
+//! restored contents, [`Record`] keeps a log for crash tests, [`Fault`] injects errors, [`Trace`]
+//! writes the blktrace format, and [`Exclusive`] ties writes to their writer's claim.
 //!
 //! This crate knows nothing about pages, inodes or ext, and it does no scheduling: the request
 //! queue and elevators are in `extant-iosched`.
@@ -66,7 +66,7 @@ pub use storage::{Storage, StorageDevice};
 pub use stripe::{Chunks, Stripe};
 pub use trace::Trace;
 
-/// A length in memory as one on a device; no machine has addresses of more than 64 bits.
+/// Widens a length in memory to 64 bits; no machine has longer addresses.
 pub(crate) fn wide(len: usize) -> u64 {
     len as u64
 }

@@ -108,7 +108,7 @@ impl Device for Linear {
         self.layout.devices.iter().all(|device| device.reads_here())
     }
 
-    /// Leaves reads that cross from one part to the next to bios.
+    /// Refuses a read that crosses from one part to the next; the caller then submits a bio.
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();
         let end = start.byte_offset().and_then(|at| at.checked_add(bytes));

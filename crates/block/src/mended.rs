@@ -1,4 +1,4 @@
-//! A damaged device, with what is known about its damage.
+//! A damaged device, with its known damage and the contents that were restored.
 
 use crate::{Bio, Device, IoErrorKind, Limits, Op, Piece, split, wide};
 use parking_lot::Mutex;
@@ -68,10 +68,10 @@ impl Spans {
     }
 }
 
-/// A device for reading, of which some ranges are known not to hold what was on the medium and fail
-/// (holes), and others have been put together anew and are in memory (patches).
+/// A read-only view of a damaged device. Reads of its holes, ranges known to be lost, fail. Reads
+/// of its patches, ranges that were reconstructed, come from memory.
 ///
-/// Keeps a list of what could not be read, which clones share.
+/// Clones share the list of ranges that could not be read.
 #[derive(Clone, Debug)]
 pub struct Mended {
     inner: Arc<dyn Device>,
@@ -81,7 +81,7 @@ pub struct Mended {
     unread: Arc<Mutex<Spans>>,
 }
 
-/// What a part of a read finds.
+/// What a part of a read finds in its range.
 enum Found {
     Below,
     Hole,
@@ -89,7 +89,7 @@ enum Found {
 }
 
 impl Mended {
-    /// `inner`, whose `holes` fail. A hole is as long as the device's blocks that it touches.
+    /// `inner`, with `holes`, which fail. A hole is extended to whole blocks of the device.
     pub fn new(inner: Arc<dyn Device>, holes: &Spans) -> Self {
         let limits = Limits { read_only: true, ..inner.limits().clone() };
         let (patches, unread) = (BTreeMap::new(), Arc::default());
@@ -117,13 +117,13 @@ impl Mended {
         self
     }
 
-    /// What reads have asked for and never got, holes included. A range that a shorter read got
-    /// later is not in it.
+    /// The ranges that failed to be read and were not read later, holes included. A shorter read
+    /// that succeeds removes its range.
     pub fn unread(&self) -> Spans {
         self.unread.lock().clone()
     }
 
-    /// What is at `at`, and where that ends, `end` at most.
+    /// What a read finds at `at`, and where that ends (at most `end`).
     fn found(&self, at: u64, end: u64) -> (Found, u64) {
         let before = self.patches.range(..=at).next_back();
         if let Some((&start, bytes)) = before

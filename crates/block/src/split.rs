@@ -53,7 +53,7 @@ pub fn split(mut bio: Bio, pieces: &[Piece]) -> Vec<Bio> {
     children.collect()
 }
 
-/// Moves the bio to another sector; it is back at its own when it ends.
+/// Moves the bio to another sector; when it ends, it has its own start again.
 pub(crate) fn moved(mut bio: Bio, start: Sector) -> Bio {
     let home = std::mem::replace(&mut bio.start, start);
     if let Some(completion) = bio.take_completion() {
@@ -183,7 +183,7 @@ fn start_pieces<S: Spread>(over: &S, bio: Bio, start: u64, end: u64) {
     }
 }
 
-/// Limits for a device over several others: those that hold for all of them. The size is given.
+/// Limits that hold for all of `devices`, for a device of `capacity_bytes` over them.
 pub(crate) fn common_limits(name: &str, devices: &[Arc<dyn Device>], capacity_bytes: u64) -> Limits {
     let mut limits = Limits::new(name, capacity_bytes);
     limits.max_bytes = u64::MAX;

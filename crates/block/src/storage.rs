@@ -1,4 +1,4 @@
-//! A device out of reads and writes at byte offsets.
+//! A device made of a program's own reads and writes at byte offsets.
 
 use crate::device::OneClaim;
 use crate::{Bio, BioFlags, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector, wide};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Zeros written at a time.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Bytes that can be read, and perhaps written, at any offset: what a program brings to have a
+/// Bytes that can be read, and perhaps written, at any offset. A program implements this to get a
 /// [`Device`] of its own.
 ///
 /// Calls may block, and come from several threads at once. Offsets and lengths are multiples of 512
@@ -143,7 +143,7 @@ impl Device for StorageDevice {
 
 impl Inner {
     fn end(&self, mut bio: Bio) {
-        // A program's panic must not leave what waits for the bio waiting.
+        // If the program's code panics, the bio must still end, or its waiter would wait forever.
         let result = catch_unwind(AssertUnwindSafe(|| run(&self.limits, &*self.storage, &mut bio)))
             .unwrap_or_else(|_| Err(IoErrorKind::Storage("the program's storage panicked".into())));
         bio.end_as(&self.limits.name, result);

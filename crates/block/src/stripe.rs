@@ -34,7 +34,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Capacity over devices the smallest of which has this many bytes.
+    /// Capacity in bytes, if the smallest device has `smallest` bytes.
     pub fn capacity_bytes(self, smallest: u64) -> u64 {
         smallest / self.chunk_bytes * self.chunk_bytes * self.devices
     }

@@ -1,4 +1,4 @@
-//! Tests devices over devices by comparing them with a plain array of bytes.
+//! Tests layered devices by comparing them with a plain array of bytes.
 
 use extant_block::{
     Bio, BioFlags, Buf, Device, FileDevice, FileOptions, IoErrorKind, Linear, MemDevice, Op, Part, Sector,
@@ -78,7 +78,8 @@ fn behaves_like_an_array(device: &dyn Device, requests: &[Request]) {
                 let mut here = vec![0; range.len()];
                 let (some, rest) = here.split_at_mut(range.len() / 2);
                 let parts = &mut [IoSliceMut::new(some), IoSliceMut::new(rest)];
-                // A read that crosses from one part to the next may be left to bios.
+                // A device may refuse a read that crosses from one part to the next; a bio then
+                // reads it.
                 if device.reads_here() && device.read_here(Sector(request.start), parts) {
                     assert!(here == array[range], "{request:?}");
                 }

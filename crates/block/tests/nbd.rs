@@ -61,8 +61,8 @@ fn connect(rt: &Rt, uri: &str, options: NbdOptions) -> NbdDevice {
     }
 }
 
-/// The error message of a server that listens and refuses. A socket's name appears at `bind`,
-/// before `listen`; a connection in between is refused by the kernel and retried.
+/// The error message of a server that listens and refuses the client. A socket's name appears at
+/// `bind`, before `listen`; the kernel refuses a connection in between, and this retries it.
 fn refusal(rt: &Rt, uri: &str) -> String {
     let target = uri.parse().unwrap();
     let deadline = rt.now() + Nanos::from_secs(20);
@@ -328,8 +328,8 @@ fn a_server_that_never_comes_to_the_point_is_given_up() {
     let chatter = rt.spawn_blocking("server", move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
-        // Structured replies are refused; then information about the export follows, except what
-        // matters.
+        // Refuses structured replies; then keeps sending information about the export, but never
+        // its size.
         let reply = |option: u8, kind: u32, data: &[u8]| {
             let mut reply = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
             reply.extend([0, 0, 0, option]);
@@ -418,7 +418,7 @@ fn a_world_that_ends_while_a_connection_is_made_anew_fails_what_waits_for_it() {
     let device = connect(&rt, &uri, NbdOptions::default());
     server.kill();
     let waiting = write(&device, Sector(0), Buf::zeroed(4096));
-    // Patience is half a minute; the shutdown has none.
+    // The device would retry for half a minute; the shutdown does not wait for it.
     assert!(rt.shutdown(Nanos::ZERO).in_flight.iter().all(|task| task.starts_with("nbd ")));
     let error = ends("the write", move || {
         let error = rt.block_on(waiting).unwrap().unwrap_err();

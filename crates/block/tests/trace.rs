@@ -71,7 +71,7 @@ fn blkparse_and_btt_read_what_trace_writes() {
     assert_eq!(lines, expected);
 
     if let Some(report) = tool("btt", &["-i", "t.bin"], dir.path()) {
-        // Five of the six: btt does not count flushes.
+        // Five of the six bios: btt does not count flushes.
         for (row, count) in [("Q2Q", "4"), ("D2C", "5"), ("Q2C", "5")] {
             let line = report.lines().find(|l| l.starts_with(row));
             assert_eq!(line.and_then(|l| l.split_whitespace().last()), Some(count), "{row} in\n{report}");

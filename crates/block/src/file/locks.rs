@@ -63,7 +63,7 @@ impl Theirs {
 ///
 /// # Errors
 /// [`IoErrorKind::Claimed`] if another writer of ours has it, whatever `foreign` says;
-/// [`IoErrorKind::Locked`].
+/// [`IoErrorKind::Locked`] if another program has locked it.
 pub(super) fn take(own: OwnedFd, foreign: ForeignLocks) -> Result<Claim, IoErrorKind> {
     let held = Held(own);
     let file = &held.0;
@@ -265,7 +265,7 @@ mod tests {
         let locks: [&dyn Fn() -> OwnedFd; 7] = [
             &|| ofd(libc::F_RDLCK, 100, 2),
             &|| ofd(libc::F_RDLCK, 201, 1),
-            // Of the whole file, like cloud-hypervisor.
+            // A lock on the whole file, like cloud-hypervisor's.
             &|| ofd(libc::F_WRLCK, 0, 0),
             &|| ofd(libc::F_RDLCK, 0, 0),
             // Like libvirt's lock manager.

@@ -38,7 +38,7 @@ pub(super) struct LoopDevice {
     /// The path of its backing file, as reported by the kernel.
     pub(super) backing_path: Option<PathBuf>,
     backing: Extent,
-    /// The open device, if we may open it.
+    /// The open device, if this process has permission to open it.
     device: Option<OwnedFd>,
 }
 
@@ -89,11 +89,11 @@ pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice
 }
 
 /// Whether a file is the backing file of a loop device, but was opened through another file system.
-/// A file system that gets its files from another one (overlayfs, NFS) has a device number without
-/// a device. It mostly keeps inode numbers, but overlayfs shows the lower file's number after it
-/// has copied the file up. Comparing the ext volumes on both tells such a file from an unrelated
-/// one: by UUID if the inode numbers agree, otherwise also by the last mount and the number of
-/// mounts, which a copy made before that mount does not have.
+/// Overlayfs and NFS get their files from another file system, and have a device number that
+/// belongs to no device. They mostly keep inode numbers, but overlayfs shows the lower file's
+/// number after it has copied the file up. Comparing the ext volumes on both tells such a file from
+/// an unrelated one: by UUID if the inode numbers agree, otherwise also by the last mount and the
+/// number of mounts, which a copy made before that mount does not have.
 fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bool {
     let (Store::File { device: own, inode }, Store::File { device: theirs, inode: backing }) =
         (file, device.backing.store)
@@ -185,7 +185,7 @@ fn look_at(name: String) -> Option<LoopDevice> {
             extent(store, status[OFFSET], status[SIZE_LIMIT])
         }
         Err(Errno::NXIO) => return None,
-        // We may not open the device.
+        // This process lacks permission to open the device.
         Err(_) => {
             let backing = rustix::fs::stat(backing_path.as_ref()?).ok()?;
             let value = |name: &str| read_number(&sys.join("loop").join(name)).unwrap_or(0);

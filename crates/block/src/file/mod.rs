@@ -27,8 +27,8 @@ use transfer::Transfer;
 /// Buffered writes up to this length are made by the submitting thread.
 const COPIED_BYTES_MAX: u64 = 64 << 10;
 
-/// A write that a sync waits for is made by the waiting thread up to this length, which takes the
-/// device about 0.1 ms.
+/// The waiting thread itself makes a write that a sync waits for, up to this length. A write this
+/// long takes the device about 0.1 ms.
 const AWAITED_BYTES_MAX: u64 = 256 << 10;
 
 /// How to open a [`FileDevice`].
@@ -64,8 +64,8 @@ pub struct FileOptions {
 /// Over io_uring, other bios end on threads that wait ([`extant_rt::Driver`]). If a thread that
 /// does not belong to this world submits, a thread of this world is woken. A thread in
 /// [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); if it submits and
-/// then goes on to something long, it calls [`Rt::ensure_driven`]. Dropping the device waits until
-/// all bios of its ring have ended; those on blocking threads continue.
+/// then does something that takes long, it calls [`Rt::ensure_driven`]. Dropping the device waits
+/// until all bios of its ring have ended; those on blocking threads continue.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
@@ -84,8 +84,9 @@ impl FileDevice {
     /// Opens an existing file or block device, whose size is final.
     ///
     /// # Errors
-    /// For writing, whatever the host's kernel has mounted or attached to a loop device, under any
-    /// name, is refused as busy; a block device only after a second, with what uses it.
+    /// For writing, a file or device that the host's kernel has mounted or attached to a loop
+    /// device, under any name, is refused as busy. A busy block device is retried for a second, and
+    /// the error names its user.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
         // Opening a FIFO would wait for its other end.
         let stat = rustix::fs::stat(path)?;
@@ -237,10 +238,10 @@ impl FileDevice {
     }
 
     /// Whether the calling thread, which will wait for the bio, makes its system calls itself. The
-    /// kernel cannot start a flush, or a write that is durable when it ends, without a kernel
-    /// thread that blocks. It ends a small write in the context of the submitter
-    /// (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`): the submitter is woken for that, wakes
-    /// the thread that reaps, and is woken again.
+    /// kernel hands a flush, or a write that is durable when it ends, to a kernel thread that
+    /// blocks. It completes a small write in the context of the submitter (`io_uring_setup(2)`,
+    /// `IORING_SETUP_DEFER_TASKRUN`): it wakes the submitter for that, the submitter wakes the
+    /// thread that reaps, and that thread wakes the submitter again.
     fn blocks_here(&self, rt: &Rt, transfer: &Transfer) -> bool {
         let bio = &transfer.bio;
         if bio.is_flush() || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) {

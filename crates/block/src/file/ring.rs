@@ -29,8 +29,8 @@ const STARTED_MAX: usize = 128;
 /// apart from the first one. Reads and syncs wait behind them, and no disk is faster with more
 /// (kernel: block/blk-wbt.c).
 const BACKGROUND_BYTES_MAX: u64 = 16 << 20;
-/// Background writes, and their bytes, that go before everything else: a sync may be waiting for
-/// pages that a flusher has taken.
+/// This many background writes, of this many bytes, go before everything else, since a sync may be
+/// waiting for pages that a flusher has taken.
 const BACKGROUND_MIN: usize = 16;
 const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
 /// Limits (bios, bytes) for one pass over the completion queue; a thread with other work loses at
@@ -60,7 +60,7 @@ pub(super) struct Ring {
     in_flight: AtomicUsize,
     /// Threads that sleep in the kernel or are about to.
     sleepers: AtomicUsize,
-    /// Tells the next thread that would sleep not to.
+    /// The next thread that would sleep returns instead.
     interrupted: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
@@ -69,7 +69,7 @@ pub(super) struct Ring {
     queued: AtomicUsize,
     /// The kernel has not taken everything that is queued.
     held_up: AtomicBool,
-    /// How often the kernel must refuse entries, in a test.
+    /// How many more times the kernel appears to refuse entries, in a test.
     #[cfg(test)]
     refusals: AtomicUsize,
     /// Number of system calls made to hand over entries, for a test.
@@ -142,7 +142,7 @@ impl Slots {
 
 struct Slot {
     transfer: Transfer,
-    /// Memory from which the kernel reads the I/O vector of a scattered step.
+    /// The I/O vector of a scattered step; the kernel reads it.
     vector: Vector,
 }
 
@@ -157,8 +157,8 @@ enum Vector {
     },
 }
 
-/// What the ring can be used for, from now on. Filters of system calls, such as those of a sandbox,
-/// do not see into it, and it could open files and connect to hosts.
+/// The operations that the ring permits from now on. Without these restrictions it could open files
+/// and connect to hosts, unseen by a sandbox's filter of system calls.
 fn restrictions() -> Vec<Restriction> {
     const OPERATIONS: [u8; 7] = [
         opcode::Nop::CODE,
@@ -460,7 +460,7 @@ impl Driver for Ring {
         if self.is_held_up() {
             self.enter();
         }
-        // Two threads may be in here; then either may reap for both.
+        // Two threads may wait here; then either may reap for both.
         if self.reap() > 0 {
             return;
         }

@@ -44,7 +44,7 @@ fn on_every_engine(rt: &Rt, path: &Path, write: bool, check: impl Fn(FileDevice)
     }
 }
 
-/// The device, as if its file could not be read without waiting.
+/// The device, set to behave as if its file could not be read without waiting.
 fn waiting(device: FileDevice) -> FileDevice {
     device.host_file.refuse_to_read_now();
     device
@@ -140,7 +140,7 @@ fn bytes_under_a_loop_device_are_written_under_no_name() {
     refused(second.path(), &above);
     drop(above);
     drop(open(second.path()).unwrap());
-    // Its file lives on without a name, and another file has its name.
+    // The backing file lives on without a name, and another file now has that name.
     std::fs::write(file.path().with_extension("new"), [0; 4096]).unwrap();
     std::fs::rename(file.path().with_extension("new"), file.path()).unwrap();
     drop(open(file.path()).unwrap());
@@ -183,8 +183,8 @@ fn refused_entries_are_entered_again_beside_a_second_device() {
     assert_eq!(bytes[..], pattern(4096));
 }
 
-/// Calls `test` with a world that has started no worker, and a device of it. A worker may enter a
-/// request while the poll that made it goes on, and both would be counted.
+/// Calls `test` with a world that has started no worker, and a device of it. A worker might enter a
+/// request while the poll that made it continues, and both system calls would be counted.
 fn with_ring(test: impl FnOnce(&Rt, &FileDevice, &ring::Ring)) {
     let file = temp_file(&pattern(1 << 20));
     let rt = world();
@@ -212,7 +212,7 @@ fn requests_of_a_poll_are_entered_at_its_end() {
             assert_eq!(ring.entered() - before, expected, "{count} reads");
         }
     });
-    // The poll is the last one, goes on to something long, or ends in a panic.
+    // Three ways to end a poll: it returns, it goes on to something long, or it panics.
     for then in [|_: &Rt| (), |rt: &Rt| rt.ensure_driven(), |_: &Rt| panic!("after a submission")] {
         with_ring(|rt, device, ring| {
             let mut left = None;

@@ -67,7 +67,8 @@ impl Transfer {
         Self { bio, stage, start, done: 0, direct: true, tried_direct: false, bounce: None }
     }
 
-    /// The next step. Call it again only after [`Transfer::completed`], or if a read was not made.
+    /// The next step. Call it again only after [`Transfer::completed`], or if the step was a read
+    /// that was not executed.
     pub(super) fn step(&mut self, host_file: &HostFile) -> Step {
         let offset = self.start + self.done;
         let len = self.bio.bytes - self.done;

@@ -1,4 +1,4 @@
-//! Finds what uses a block device of the host, for messages. It compares device numbers, because a
+//! Finds the user of a block device of the host, for messages. Compares device numbers, because a
 //! disk has many names, and a container may show none of them.
 
 use super::loops::DeviceNumber;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::io::{Error, ErrorKind};
 
-/// The error of opening a device; that of a device in use names its user.
+/// The error for a device that could not be opened; if the device is in use, it names the user.
 pub(super) fn error_of(errno: Errno, device: DeviceNumber) -> Error {
     if errno != Errno::BUSY {
         return errno.into();
@@ -62,7 +62,7 @@ fn parse(number: &str) -> Option<DeviceNumber> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The first mount of one of these devices, and where it is, in a list of the form of
+/// The first mount of one of these devices, and where it is, in a list formatted like
 /// `/proc/self/mountinfo` (proc(5)): number, parent, device, root and mount point.
 fn mounted<'a>(mounts: &'a str, numbers: &[DeviceNumber]) -> Option<(DeviceNumber, &'a str)> {
     mounts.lines().find_map(|line| {

@@ -4,7 +4,7 @@ use super::NbdError;
 use super::wire::{self, ExportFlags};
 use std::io::{Read, Write};
 
-/// Longer option replies are of no use to us, and a risk to our memory.
+/// Option replies longer than this are refused: they are of no use, and would take memory.
 const MAX_OPTION_REPLY: u32 = 64 << 10;
 
 /// The parameters agreed between server and client.

@@ -14,15 +14,15 @@ use std::ops::Range;
 /// Enough for the longest reply without data, and for a batch of small ones.
 const INBOX_BYTES: usize = 128 << 10;
 const _: () = assert!(INBOX_BYTES > wire::MAX_SMALL_CHUNK);
-/// Answers of at least this many bytes are read directly into the bio's memory. Reading past one
-/// into the buffer would only cause the next one to be copied once more.
+/// Answers of at least this many bytes are read directly into the bio's memory. Bytes read past
+/// such an answer land in the buffer, and the next answer is then copied once more.
 const LARGE_BYTES: u32 = 16 << 10;
-/// Bytes to read ahead in that case: the next header, and little else.
+/// How many bytes to read past such an answer: the next header, and little else.
 const SIP_BYTES: usize = 1 << 10;
-/// How often to retry for the rest of a partial answer before sleeping. Servers send header and
+/// How many times to look for the rest of a partial answer before sleeping. Servers send header and
 /// data separately, and a wake-up for each costs more than retrying.
 const LOOKS: u32 = 32;
-/// How often a request is sent in all before it is given up: once, and again after each of two lost
+/// How many times a request is sent before it fails: once, and again after each of two lost
 /// connections.
 const TRIES: u8 = 3;
 /// Most slices in one system call (`IOV_MAX`).
@@ -35,9 +35,9 @@ pub(super) type Ended = (Bio, Result<(), IoErrorKind>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) structured: bool,
-    /// The server honours FUA.
+    /// Whether the server honours FUA.
     pub(super) fua: bool,
-    /// The server supports flush.
+    /// Whether the server supports flush.
     pub(super) flush: bool,
 }
 

@@ -16,8 +16,8 @@ pub(super) struct After {
 }
 
 /// A lost connection that is being re-established. Created together with the line's `mending` mark,
-/// before the task starts. If dropped early, by a world that ends or accepts no more tasks, it
-/// fails the bios that no connection will answer.
+/// before the task starts. If the world ends or accepts no more tasks, this is dropped early, and
+/// then fails the bios that no connection will answer.
 pub(super) struct Mending {
     shared: Arc<Shared>,
     index: usize,
@@ -69,7 +69,7 @@ impl Mending {
             }
             installed
         };
-        // If the connection was lost while this sent, another mending takes care of it.
+        // If the connection was lost again during this send, another `Mending` takes care of it.
         self.is_done = installed.is_ok();
         shared.settle(*index, after);
         installed

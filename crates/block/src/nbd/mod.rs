@@ -1,4 +1,4 @@
-//! A volume on the other side of a network.
+//! A device behind a network: an export of an NBD server.
 
 mod durable;
 mod error;
@@ -111,7 +111,7 @@ struct Shared {
     claim: OneClaim,
 }
 
-/// The slot of one connection.
+/// The place of one connection.
 struct Berth {
     line: Mutex<Line>,
     /// Bios in flight there; can be read without the lock.
@@ -123,7 +123,7 @@ struct Berth {
 struct Line {
     link: Link,
     socket: Option<Socket>,
-    /// A task is connecting a new socket.
+    /// Whether a task is connecting a new socket.
     mending: bool,
     /// The socket is full; epoll will report when it is writable again.
     full: bool,
@@ -474,7 +474,7 @@ impl Shared {
         }
     }
 
-    /// Events that have arrived, without waiting.
+    /// Fetches the events that have arrived, without waiting.
     fn look(&self, events: &mut [epoll::Event]) -> usize {
         epoll::wait(&self.epoll, events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0)
     }

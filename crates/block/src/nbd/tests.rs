@@ -76,7 +76,7 @@ fn one(structured: bool, op: Op) -> (Link, Durability, u64) {
     (link, durability, cookie)
 }
 
-/// The result of the command if the server answers with this.
+/// The command's result when the server answers with `reply`.
 fn answer(structured: bool, op: Op, reply: impl FnOnce(u64) -> Vec<u8>) -> Result<Vec<Ended>, String> {
     let (mut link, durability, cookie) = one(structured, op);
     let mut script = Script { incoming: reply(cookie).into(), ..Script::default() };
@@ -165,7 +165,7 @@ fn errors_of_the_server_keep_their_number_and_the_connection() {
     for (number, errno) in [(5, 5), (28, 28), (108, 108), (4711, 22)] {
         let ended = answer(false, Op::Write, |c| simple(c, number, &[])).unwrap();
         assert_eq!(ended[0].1, Err(IoErrorKind::Os(errno)));
-        // With a message, an unknown kind of error, and data that arrived before it.
+        // An error with a message, of an unknown kind, after some data has arrived.
         let reply = |c| {
             [data(0, c, 4096, &[1]), chunk(1, 0x8777, c, &be(&[(number, 4), (2, 2), (0x6869, 2)]))].concat()
         };
