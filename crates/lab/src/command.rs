@@ -129,7 +129,7 @@ pub enum LabError {
     /// A file could not be read or written.
     #[error("{0}: {1}")]
     File(String, String),
-    /// A name that nothing has.
+    /// Nothing has this name.
     #[error("no machine, policy or key is named {0}; extant lab list shows all")]
     Unknown(String),
     /// An experiment's table differs from the expected one.
@@ -162,7 +162,7 @@ pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabE
     print(out, &grid_table(&setup)?)
 }
 
-/// The experiment, or the part of it.
+/// Loads the selected experiment, or the selected part of it.
 ///
 /// # Errors
 /// Names the file, row or workload, and the problem.
@@ -288,8 +288,7 @@ pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> 
     print(out, &compare_columns(&columns, &JobFigure::ALL)?)
 }
 
-/// Prints the machines in a folder or those that are built in, the policies, and all keys and
-/// options.
+/// Prints the machines in a folder, or the built-in ones, and all policies, keys and options.
 ///
 /// # Errors
 /// A machine in the folder was refused.
@@ -297,10 +296,11 @@ pub fn list(machines: Option<&Path>, out: &mut dyn Write) -> Result<(), LabError
     print(out, &crate::report::list(machines)?)
 }
 
-/// Prints what has a name: the file of a machine that is built in, or what a policy or a key means.
+/// Prints what a name stands for: the file of a built-in machine, or the meaning of a policy or
+/// key.
 ///
 /// # Errors
-/// Nothing has it.
+/// Nothing has this name.
 pub fn show(name: &str, out: &mut dyn Write) -> Result<(), LabError> {
     match crate::report::show(name) {
         Some(shown) => print(out, &shown),

@@ -11,7 +11,7 @@ const ELEVATOR: &str = "none";
 /// Memory for pages.
 pub(crate) const CACHE_BYTES: u64 = 256 << 20;
 
-/// Dirty bytes at most, of a cache (kernel: `vm.dirty_ratio`, 20 %).
+/// Limit on dirty bytes for a cache of this size (kernel: `vm.dirty_ratio`, 20 %).
 pub(crate) fn dirty_limit_bytes(cache_bytes: u64) -> u64 {
     cache_bytes / 5
 }

@@ -213,8 +213,8 @@ pub(crate) fn runs(setup: &Setup) -> Vec<ExperimentRun> {
 
 /// Runs every policy on every workload with every seed, each in its own world.
 ///
-/// With `blktrace`, writes a blktrace of each disk to `BASE.DISK.blktrace.0`; of several runs, the
-/// last one's is kept.
+/// With `blktrace`, writes a blktrace of each disk to `BASE.DISK.blktrace.0`; each run overwrites
+/// the last one's.
 ///
 /// # Errors
 /// The first run that fails.

@@ -57,7 +57,7 @@ figures! {
     PiecesS = "pieces_s", "I/O/s", 0;
     /// Commands per second that the queues made of them.
     CommandsS = "commands_s", "commands/s", 0;
-    /// Bios that Linux's direct I/O sent at boundaries, per GiB written.
+    /// Bios that Linux's direct I/O sent because it met a boundary, per GiB written.
     FlushesGib = "flushes_gib", "flushes/GiB", 0;
     /// Processor time of tasks, in per cent of one processor.
     SystemPercent = "system_percent", "sys %", 0;
@@ -143,12 +143,12 @@ impl Figure {
         }
     }
 
-    /// The figure of this key.
+    /// The figure with this key.
     pub(crate) fn of_key(key: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|figure| figure.key() == key)
     }
 
-    /// A value of it as a table shows it.
+    /// Formats a value of this figure for a table.
     pub(crate) fn shown(self, value: f64) -> String {
         format!("{value:.*}", self.digits())
     }

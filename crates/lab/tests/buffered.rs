@@ -81,7 +81,7 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
     assert!(with < 1_000_000_000, "31 requests of 512 KiB and a cache of 64 MiB at 180 MB/s: {with} ns");
 }
 
-/// What direct writers wrote counts when they have ended, too.
+/// The bytes of direct writers still count after the writers have ended.
 #[test]
 fn the_bytes_of_direct_writers_that_have_ended_are_among_those_written() {
     let jobs = "[global]\nrw=write\nruntime=2\n[direct]\ndirect=1\nbs=1m\nsize=64m\n[cached]\nbs=4k\nsize=4m\nrate=1m\n";
@@ -91,8 +91,8 @@ fn the_bytes_of_direct_writers_that_have_ended_are_among_those_written() {
     assert!((64 * MIB..=68 * MIB).contains(&written.bytes), "{written:?}");
 }
 
-/// A device that turns out to be slow holds more than it may by then. It gives that back while its
-/// writer goes on.
+/// By the time a device turns out to be slow, it holds more dirty pages than its new limit allows.
+/// It writes them back while its writer goes on.
 #[test]
 fn the_writer_of_a_slow_stick_beside_a_fast_disk_never_waits_for_a_second() {
     let stick = |name: &str, rate: u64| {

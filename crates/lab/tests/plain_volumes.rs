@@ -33,9 +33,9 @@ fn run(line: &str, volume: Option<FileSystem>, sink: Option<Arc<dyn Sink>>) -> R
     on_machine(&jobs, Machine::load(&file).unwrap(), &policy, 1, sink)
 }
 
-/// The question that most people ask a disk: is it good enough for etcd? On ext4 each fdatasync of
-/// a file that changes its map commits the journal. The log's turn of the platters comes on top of
-/// the data's.
+/// Checks whether a disk is fast enough for etcd's log, as many people do. On ext4, an fdatasync
+/// after a change of the file's map commits the journal, so it waits for more turns of the platters
+/// than the data alone.
 #[test]
 fn etcds_log_pays_for_the_journal_of_its_volume() {
     let line = "--rw=write --ioengine=sync --fdatasync=1 --directory=/mnt/sda/etcd --size=500k --bs=2300 --name=mytest";
@@ -51,7 +51,7 @@ fn etcds_log_pays_for_the_journal_of_its_volume() {
     assert!((20.0..30.0).contains(&ext4), "{ext4} ms");
 }
 
-/// Nothing but the range is written. The first job leaves pages of the same file dirty.
+/// Only the range is written, although the first job leaves other pages of the same file dirty.
 #[test]
 fn sync_file_range_on_a_volume_writes_its_range_only() {
     for flags in ["write,wait_after", "write"] {
@@ -86,7 +86,7 @@ fn jobs_read_and_write_files_of_a_volume_several_ios_at_a_time() {
     }
 }
 
-/// As Linux since 4.10: no more than the read-ahead limit, or the disk's longest command.
+/// Like Linux since 4.10, reads ahead at most the read-ahead limit or the disk's longest command.
 #[test]
 fn the_caller_of_willneed_reads_ahead_what_linux_would() {
     for volume in [None, Some(FileSystem::Ext4)] {

@@ -4,8 +4,8 @@ use extant_lab::reproduce::{Compared, FigureRole, compare};
 use extant_lab::{Setup, run_experiment};
 use std::path::Path;
 
-/// An experiment that fits constants, its row from before the change, and which workloads may be
-/// used.
+/// An experiment that fits constants, its row from before the change, and whether a workload may be
+/// used for fitting.
 type Visible = (&'static str, &'static str, fn(&str) -> bool);
 
 /// The JBOD rows may be used with ample memory (a dirty limit of at least 2 GiB), and on two disks.
@@ -72,7 +72,8 @@ fn named(wanted: impl Fn(&Compared) -> bool) -> Vec<String> {
     published().into_iter().filter(|(_, one)| wanted(one)).map(|(name, _)| name).collect()
 }
 
-/// Figures declared not derivable before any prediction. They are not scored, hit or miss.
+/// Figures declared not derivable before any prediction. They are not scored, whether they hit or
+/// miss.
 ///
 /// They are cyclictest's mean and maximum with the patch, fio's gain from the patch, 715 MiB/s, the
 /// system time of pl-bd, and the processor time of tiobench's write.
@@ -130,8 +131,8 @@ fn a_change_within_its_published_error_is_a_control() {
     assert_eq!(within, expected);
 }
 
-/// The miss of direct-boundary: with the patch, I/Os per second are too high by the same factor as
-/// the rate, which was declared not derivable. The size of an I/O is predicted.
+/// The experiment direct-boundary misses: with the patch, I/Os per second are too high by the same
+/// factor as the rate, which was declared not derivable. But the size of an I/O is predicted.
 #[test]
 fn the_patch_of_direct_io_sends_ios_of_the_published_size() {
     let experiment =

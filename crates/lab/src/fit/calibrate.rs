@@ -42,7 +42,7 @@ pub fn calibrate(path: &Path, write: bool) -> Result<String, ExperimentError> {
     Ok(out)
 }
 
-/// Fits a constant to the figures it may be fitted to.
+/// Fits a constant to the figures that the experiment file allows.
 ///
 /// # Errors
 /// The first run that fails, or a machine that is refused.

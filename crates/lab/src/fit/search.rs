@@ -5,7 +5,7 @@
 const GRID: usize = 6;
 /// Evaluations in the golden-section search that follows.
 const SECTIONS: usize = 4;
-/// Values are as good as the best if their error is at most this much larger.
+/// A value counts as just as good if its error exceeds the smallest one by at most this.
 const AS_GOOD: f64 = 0.01;
 /// A range wider than this ratio is a valley.
 const NARROW: f64 = 1.25;
@@ -19,14 +19,15 @@ pub(crate) struct Fit {
     pub(crate) value: f64,
     /// Root mean square of ln(reproduced / published) at the fitted value.
     pub(crate) error: f64,
-    /// Least and greatest of the tried values that are as good.
+    /// Least and greatest of the tried values that are just as good.
     pub(crate) range: [f64; 2],
-    /// Whether values at an end of the search range are as good.
+    /// Whether a value at an end of the search range is just as good.
     pub(crate) at_end: bool,
 }
 
 impl Fit {
-    /// Whether values more than 25 % apart fit equally well, or an end of the search range does.
+    /// Whether values more than 25 % apart fit just as well, or a value at an end of the search
+    /// range does.
     pub(crate) fn is_valley(&self) -> bool {
         self.at_end || self.range[1] > self.range[0] * NARROW
     }

@@ -34,7 +34,7 @@ pub(super) const NUMBERS_Y: (usize, Option<Text<'static>>) = (6, None);
 pub(super) const NUMBER_WIDTH: u32 = 58;
 
 impl Axes<'_> {
-    /// Draws them.
+    /// Draws the axes.
     pub(super) fn draw<'a, 'b>(&self, area: &'a Area<'b>) -> Result<Chart<'a, 'b>, DrawingError> {
         let mut chart: Chart<'a, 'b> = ChartBuilder::on(area)
             .caption(self.title, ("sans-serif", 14))
@@ -71,7 +71,7 @@ pub(super) fn line<'a, 'b: 'a>(
     chart.draw_series(LineSeries::new(points.iter().copied(), colour)).map(drop)
 }
 
-/// What stands for a series in the keys of a panel.
+/// The symbol of a series in a panel's legend.
 #[derive(Clone, Copy)]
 pub(super) enum Mark {
     Line,
@@ -79,17 +79,17 @@ pub(super) enum Mark {
     Bar,
 }
 
-/// The name of a series.
+/// An entry of a legend: a series' name and symbol.
 pub(super) struct Key<'a> {
     pub(super) name: &'a str,
     pub(super) colour: RGBColor,
     pub(super) mark: Mark,
 }
 
-/// Size of the text of keys, and height of a row of them, in pixels.
+/// Text size of a legend's entries, and height of a row of them, in pixels.
 const KEY_TEXT: u32 = 12;
 const KEY_ROW: i32 = 18;
-/// Room for a key's mark, and between two keys.
+/// Width of an entry's symbol, and space between two entries, in pixels.
 const MARK_WIDTH: i32 = 22;
 const KEY_GAP: i32 = 18;
 
@@ -129,13 +129,14 @@ pub(super) fn with_keys<'b>(area: &Area<'b>, keys: &[Key<'_>]) -> Result<Area<'b
     Ok(rest)
 }
 
-/// About how wide a text is at most, in pixels: a letter of sans-serif takes 0.6 of its size.
+/// Estimates a text's greatest width in pixels: a letter of sans-serif takes 0.6 of the text's
+/// size.
 pub(super) fn text_width(text: &str, size: u32) -> i32 {
     let letters = i32::try_from(text.chars().count()).unwrap_or(i32::MAX);
     letters.saturating_mul((size * 3 / 5).max(1).cast_signed())
 }
 
-/// A text that is no wider than so many pixels; what is cut out of its middle becomes "…".
+/// Shortens a text to at most `most` pixels by replacing its middle with "…".
 pub(super) fn fitted(text: &str, most: i32, size: u32) -> String {
     if text_width(text, size) <= most {
         return text.to_owned();

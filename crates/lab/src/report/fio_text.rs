@@ -6,7 +6,7 @@ use crate::workload::fio::Job;
 use extant_rt::Nanos;
 use std::fmt::Write;
 
-/// Formats the outcome as `fio` prints it, as far as it is measured here.
+/// Formats the outcome as `fio` prints it, without the parts that are not measured here.
 pub fn fio_text(outcome: &JobsOutcome) -> String {
     let mut out = String::new();
     for result in &outcome.results {

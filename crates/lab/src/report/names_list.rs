@@ -22,7 +22,7 @@ pub(crate) fn cost_tables() -> [&'static CostTable; 8] {
     ]
 }
 
-/// Lists the machines of a folder or those that are built in, the policies by kind, the keys of a
+/// Lists the machines of a folder or the built-in ones, the policies by kind, the keys of a
 /// machine's file, and fio's options.
 ///
 /// # Errors
@@ -60,8 +60,8 @@ pub(crate) fn list(machines: Option<&Path>) -> Result<String, ModelError> {
     Ok(out)
 }
 
-/// What there is of this name: a machine's file, policies, or keys of a machine's file. `None` if
-/// there is nothing.
+/// Describes a name: a machine's file, policies, or keys of a machine's file. `None` if nothing has
+/// it.
 pub(crate) fn show(name: &str) -> Option<String> {
     if let Some(text) = built_in::machine(name) {
         return Some(text.to_owned());

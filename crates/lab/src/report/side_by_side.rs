@@ -3,8 +3,8 @@
 //! Follows the script in the write-back thread of 2011 (`compare.rb`): one line per case; the first
 //! column is the base, and every other column shows its change in per cent. In addition, each
 //! change says whether it could be chance. Columns with several runs use Welch's test of the means.
-//! Columns with one run use the spread of that run's latencies if the figure is a mean of them; for
-//! other figures nothing is said.
+//! Columns with one run use the spread of that run's latencies if the figure is their mean; other
+//! figures get no mark.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -249,7 +249,7 @@ const MARKS: [(&str, &str); 3] = [
     ("~", "~: within two standard errors, so perhaps chance"),
 ];
 
-/// Whether a table has a mark as one of its cells, behind a percentage.
+/// Whether this mark follows a percentage anywhere in the table.
 fn is_used(table: &str, mark: &str) -> bool {
     let cells: Vec<&str> = table.split_ascii_whitespace().collect();
     cells.windows(2).any(|pair| pair[1] == mark && (pair[0].ends_with('%') || pair[0] == "-"))

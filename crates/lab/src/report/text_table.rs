@@ -16,7 +16,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Formats results that are tables, whose argument is whether they are Markdown, or JSON.
+    /// Renders results as tables or as JSON. `tables` gets true for Markdown.
     pub(crate) fn render(self, tables: impl FnOnce(bool) -> String, json: impl FnOnce() -> Value) -> String {
         match self {
             Self::Text => tables(false),

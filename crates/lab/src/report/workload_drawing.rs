@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 34;
 const PANEL_HEIGHT: u32 = 322;
-/// Most room for the names of rows left of bars, and the size of their text, in pixels.
+/// Maximum width of the row names left of the bars, and their text size, in pixels.
 const ROWS_WIDTH: i32 = 240;
 const ROWS_TEXT: u32 = 12;
 /// Number of time slices over which the bytes of a rate are summed.

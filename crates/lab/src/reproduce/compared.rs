@@ -15,10 +15,10 @@ pub enum FigureRole {
     Calibrated,
     /// The model contains no information from it.
     Prediction,
-    /// Declared in advance as something the model cannot predict.
+    /// Declared in advance as a figure that the model cannot predict.
     NotDerivable,
-    /// This figure, or the one before the change, exceeds what the disks and their link ever
-    /// carried according to the same source.
+    /// This figure, or the one before the change, exceeds the most that the disks and their link
+    /// ever carried according to the same source.
     Contradicted,
 }
 
@@ -48,8 +48,8 @@ pub struct Compared {
     pub part: FigureRole,
     /// The published value.
     pub published: f64,
-    /// Error of the published change, in the figure's unit, derived from what was published with
-    /// this figure and the one before.
+    /// Error of the published change, in the figure's unit. It follows from what was published with
+    /// this figure and with the one before the change.
     pub margin: f64,
     /// The model's value; `None` if the model has no such figure.
     pub reproduced: Option<f64>,
@@ -311,12 +311,13 @@ mod tests {
     fn two_measures_of_one_run_have_the_error_of_their_distance() {
         let (rate, pages) = (Figure::WrittenMibS, Figure::WrittenMpages);
         let row = |mib_s, mpages| figures([(rate, mib_s), (pages, mpages)]);
-        // Its pages give 785 MiB/s, its rate 665: neither a change of 18 MiB/s nor one of 108
-        // exceeds the distance of 120.
+        // In the second row the pages amount to 785 MiB/s, while the rate is 665: the two measures
+        // are 120 MiB/s apart. So a change of 18 MiB/s (in the rate) or of 108 (in the pages) says
+        // nothing.
         let (before, after) = (row(646.96, 51.979), row(664.74, 60.298));
         assert!(is_control(rate, &bare(&before), &bare(&after)));
         assert!(is_control(pages, &bare(&before), &bare(&after)));
-        // Where the two agree within 8 MiB/s, a change of 3 % counts.
+        // Here the two measures agree within 8 MiB/s, so a change of 3 % counts.
         let (before, after) = (row(502.51, 38.677), row(517.6, 39.84));
         assert!(!is_control(rate, &bare(&before), &bare(&after)));
         assert!(!is_control(pages, &bare(&before), &bare(&after)));
@@ -328,7 +329,8 @@ mod tests {
     #[test]
     fn more_than_was_ever_carried_contradicts_its_source() {
         let carried = figures([(Figure::WrittenMibS, 701.36)]);
-        // 1,360, 785, 711 and 690 MiB/s in 300 s.
+        // These numbers of pages in 300 s are 1,360, 785, 711 and 690 MiB/s. The first two exceed
+        // 701.36 by more than 5 %.
         for (mpages, wrong) in [(104.46, true), (60.298, true), (54.644, false), (53.0, false)] {
             assert_eq!(is_contradicted(Figure::WrittenMpages, mpages, &carried), wrong, "{mpages}");
         }

@@ -2,8 +2,8 @@
 //!
 //! Each experiment in a folder runs at its nominal point with its first seed. A row of the
 //! comparison holds a published figure, the reproduced one, the null prediction (the figure of the
-//! workload's first published row, as if nothing had changed), and ours. Experiment files say what
-//! they leave out; the folder's `missing.toml` lists experiments that do not exist.
+//! workload's first published row, as if nothing had changed), and ours. Experiment files list what
+//! they leave out; the folder's `missing.toml` lists experiments that should exist but do not.
 
 mod compared;
 mod intervals;
@@ -92,7 +92,7 @@ pub(crate) fn folders(root: &Path, only: &[String]) -> Result<(Vec<PathBuf>, Vec
 
 /// Runs the experiments in a folder: all in order of their names, or those named in `only`.
 ///
-/// Each is a subfolder with an `setup.toml`. With `report`, each gets a report with drawings
+/// Each is a subfolder with an `experiment.toml`. With `report`, each gets a report with drawings
 /// in a folder of the same name there.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! How near predictions come to what was published.
+//! Scores predictions by their distance from the published figures.
 
 use super::compared::{Compared, FigureRole};
 use crate::figure::Figure;
@@ -10,8 +10,8 @@ const NEAR: f64 = 0.20;
 /// A prediction of a count is near if its relative error is at most this.
 const NEAR_COUNT: f64 = 0.15;
 
-/// How many predictions there are; how many are near, how many halve the error of "nothing
-/// changes", and how many do both.
+/// Counts of predictions: all; those that are near; those whose error is at most half that of
+/// predicting no change; and those that are both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Score {
     predictions: usize,
@@ -26,8 +26,8 @@ pub(super) struct Score {
     independent: usize,
     /// Scored predictions whose change has the wrong sign in the model.
     wrong_way: usize,
-    /// Scored by the strict rule. It includes figures that were declared not derivable, and those
-    /// that their source contradicts.
+    /// Predictions scored by the strict rule, which includes figures declared not derivable and
+    /// figures that their source contradicts.
     strict: usize,
     strict_near: usize,
     strict_both: usize,
@@ -114,8 +114,8 @@ impl Score {
     }
 }
 
-/// Rates of disks that were not used for fitting: how many, how many within 20 %, and how many
-/// within 10 %.
+/// Published disk rates that were not used for fitting: all, those within 20 %, and those within 10
+/// %.
 pub(super) fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<[usize; 3]> {
     let is_one = |one: &&Compared| {
         one.figure == Figure::WrittenMibS && matches!(one.part, FigureRole::Before | FigureRole::Prediction)
@@ -154,7 +154,7 @@ pub(super) mod tests {
         let all = [
             compared(FigureRole::Before, 100.0, 10.0, 100.0),
             compared(FigureRole::Calibrated, 100.0, 100.0, 100.0),
-            // From 100 to 200; halfway is 150.
+            // The published change is from 100 to 200, so an error is halved from 150 on.
             compared(FigureRole::Prediction, 200.0, 210.0, 100.0),
             compared(FigureRole::Prediction, 200.0, 130.0, 100.0),
             compared(FigureRole::Prediction, 103.0, 100.0, 100.0),
@@ -184,8 +184,8 @@ pub(super) mod tests {
             sentence.contains("not derivable and what is contradicted: 2 of 5 near, 1 both"),
             "{sentence}"
         );
-        // Two measures of one run count once, and a model that falls where the source rises goes
-        // the wrong way.
+        // Two measures of one run count once. A model whose figure falls where the source's rises
+        // has the wrong sign.
         let rate =
             Compared { figure: Figure::WrittenMibS, ..compared(FigureRole::Prediction, 200.0, 90.0, 100.0) };
         let pages = Compared { figure: Figure::WrittenMpages, ..rate.clone() };

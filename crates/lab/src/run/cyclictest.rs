@@ -20,8 +20,8 @@ pub struct Cyclictest {
 pub(super) type LatencySink = Arc<Mutex<Latency>>;
 
 impl Cyclictest {
-    /// Starts the task, which ends with the world. Missed alarms fire at once, each counted with
-    /// its own delay.
+    /// Starts the task, which ends with the world. Alarms that it missed fire at once, and each
+    /// counts with its own delay.
     pub(super) fn start(self, rt: &Rt) -> LatencySink {
         let seen = LatencySink::default();
         let (rt_inside, latencies) = (rt.clone(), seen.clone());

@@ -1,4 +1,4 @@
-//! What a workload's run gives.
+//! The outcome of a workload's run.
 
 use super::measure::{Latency, Measured};
 use super::policy::QueueBounds;
@@ -26,9 +26,9 @@ pub struct JobResult {
 /// The result of a workload.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Of jobs.
+    /// The outcome of jobs.
     Jobs(Box<JobsOutcome>),
-    /// Of a phase of a program.
+    /// The figures of a program's phase.
     Phase(PhaseFigures),
 }
 

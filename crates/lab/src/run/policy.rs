@@ -1,4 +1,4 @@
-//! The policies of a run of jobs.
+//! The policies under which jobs run.
 
 use super::cyclictest::Cyclictest;
 use super::memory::Memory;
@@ -63,7 +63,8 @@ pub struct QueueBounds {
     pub disk: String,
     /// The elevator.
     pub elevator: Choice<MakeElevator>,
-    /// Requests of the queue: per kind, unless they are tags.
+    /// Requests of the queue: this many reads and this many writes, or in total if the elevator
+    /// uses the disk's tags.
     pub requests: usize,
     /// Where that number comes from.
     pub chosen: Chosen,
@@ -99,7 +100,8 @@ impl QueueBounds {
         };
         let disk = model.name.clone();
         let is_too_many = extant_history::uses_tags(elevator.name()) && requests > tags;
-        // The machine's number applies to all elevators.
+        // The machine's number is meant for all elevators, so it is lowered to the tags instead of
+        // refused.
         let (requests, chosen) = match (is_too_many, chosen) {
             (true, Chosen::Machine) => (tags, Chosen::Tags),
             (true, _) => return Err(RunError::BeyondTags { disk, requests, tags }),

@@ -333,8 +333,8 @@ impl RunningProcess {
         Ok((now >= self.counted_from).then(|| now.saturating_sub(before)))
     }
 
-    /// `sync_file_range(2)` of what was written since the last call. Without waiting for the
-    /// write-back, the caller still sleeps until each bio has a request, as on Linux. Otherwise a
+    /// `sync_file_range(2)` of what was written since the last call. Even if it does not wait for
+    /// the write-back, the caller sleeps until each bio has a request, as on Linux. Otherwise a
     /// writer that calls this often would queue everything it writes.
     async fn sync_range(&mut self) -> Result<(), CacheError> {
         let Some(bytes) = self.unsynced.take() else { return Ok(()) };
@@ -389,8 +389,8 @@ impl RunningProcess {
         }
     }
 
-    /// Submits the reads and sleeps until each has a request. As on Linux since 4.10, reads no more
-    /// than the read-ahead limit, or the disk's longest command if that is more.
+    /// Submits the reads and sleeps until each has a request. Like Linux since 4.10, it reads at
+    /// most the read-ahead limit, or the disk's longest command if that is more.
     async fn will_need(&self) {
         let place = &self.p.place;
         let limit = match (&place.on_volume, &self.file) {

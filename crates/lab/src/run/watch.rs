@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Interval between samples of amounts, and period over which bytes are summed.
 pub(crate) const STEP: Nanos = Nanos::from_millis(10);
 
-/// What was seen of a run.
+/// Events seen in a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunEvents {
     /// Pages dirty or under write-back, over time.

@@ -1,4 +1,4 @@
-//! The machines that the program has with it, by name.
+//! The machines built into the program, by name.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ macro_rules! built_in {
     };
 }
 
-/// All of them, by name.
+/// All built-in machines, sorted by name.
 pub(crate) const MACHINES: [BuiltIn; 11] = [
     built_in!("altix-2006"),
     built_in!("cfq-2013"),
@@ -26,12 +26,12 @@ pub(crate) const MACHINES: [BuiltIn; 11] = [
     built_in!("vm-2026"),
 ];
 
-/// The file of the machine of this name.
+/// The file of the built-in machine with this name.
 pub(crate) fn machine(name: &str) -> Option<&'static str> {
     MACHINES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The name in a path that is only a name and leads to no file.
+/// The name in a path that is a bare name and does not exist as a file.
 pub(crate) fn name(path: &Path) -> Option<&str> {
     let name = path.to_str()?;
     let is_name = !name.contains('/') && !name.ends_with(".toml") && !path.exists();

@@ -1,4 +1,4 @@
-//! What may be wrong with an experiment whose file is well-formed.
+//! Checks an experiment whose file is well-formed.
 
 use super::toml_form::Constant;
 use super::{Published, Row, Setup, Workload};
@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 /// Maximum number of figures in a table of all rows.
 const ALL_ROWS_FIGURES: usize = 6;
 
-/// The first fault that the file has on any machine.
+/// The first fault that does not depend on the machine.
 pub(super) fn file_fault(
     workloads: &[Workload],
     rows: &[Row],
     constants: &[Constant],
     all_rows: &BTreeMap<String, Vec<Figure>>,
 ) -> Option<String> {
-    // If a source has several rows from before the change, the file defines no constants, and the
-    // reader has to judge.
+    // If a source has several rows from before the change, the file must not define constants, and
+    // which row a figure was calibrated on is left to the reader.
     let fitted = || if constants.is_empty() { None } else { before_only(rows) };
     rows.iter()
         .find_map(|row| row_fault(row, workloads))
@@ -36,7 +36,7 @@ pub(super) fn machine_fault(setup: &Setup) -> Option<String> {
     })
 }
 
-/// The first inconsistency in the figures to show of all rows.
+/// The first inconsistency in the figures to show for every row.
 fn all_rows_fault(all_rows: &BTreeMap<String, Vec<Figure>>, workloads: &[Workload]) -> Option<String> {
     let unknown = |name: &&String| !workloads.iter().any(|workload| workload.name == **name);
     if let Some(name) = all_rows.keys().find(unknown) {

@@ -4,8 +4,8 @@
 //! workloads and policies; `jobs/` holds the workloads; `expected.txt` holds the resulting table.
 //! Every policy runs every workload. Where a row was published, the table shows the model's error.
 //!
-//! A file is parsed, resolved and checked once, into a [`Setup`]. What runs afterwards finds
-//! policies instead of names, and no fault.
+//! A file is parsed, resolved and checked once, into a [`Setup`]. Code that runs it gets policies
+//! instead of names, and need not check anything again.
 
 mod axis;
 pub(crate) mod built_in;
@@ -55,7 +55,7 @@ pub struct Setup {
     /// Values that replace those of the machine's file.
     pub(crate) settings: Vec<Setting>,
     pub(crate) machine: Machine,
-    /// One at least.
+    /// At least one.
     pub(crate) seeds: Vec<u64>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) rows: Vec<Row>,
@@ -123,7 +123,7 @@ impl Workload {
     }
 }
 
-/// Named policies, and what was published of them.
+/// A row: policies under a name, and the figures published for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -157,15 +157,15 @@ pub(crate) struct RowPolicies {
     pub(crate) preemption: Option<Preemption>,
 }
 
-/// What a source published of a row, all of it by workload.
+/// Figures that a source published for a row. Every map is by workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Published {
     /// The measurements.
     pub(crate) figures: BTreeMap<String, BTreeMap<Figure, f64>>,
     /// Errors that the source states for them, in their units.
     pub(crate) margins: BTreeMap<String, BTreeMap<Figure, f64>>,
-    /// Whether the row may be fitted to although it is from after a change; none of its figures is
-    /// a prediction.
+    /// Whether constants may be fitted to this row although it dates from after a change. If so,
+    /// none of its figures counts as a prediction.
     pub(crate) visible: bool,
     /// The figures that the machine's constants were fitted to.
     pub(crate) calibrated: BTreeMap<String, Vec<Figure>>,
@@ -187,7 +187,7 @@ impl Row {
         Ok(Self { name: form.name, policies, workloads: form.workloads, today: form.today, published })
     }
 
-    /// Whether it runs this workload.
+    /// Whether the row runs this workload.
     pub(crate) fn runs(&self, workload: &Workload) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&workload.name)
     }
@@ -215,14 +215,14 @@ impl RowPolicies {
         })
     }
 
-    /// Requests of its queues. `None` means the disks' tags: the row has no elevator and asks for
-    /// more than there are.
+    /// Requests of the row's queues. `None` means the disks' tags: the row has no elevator and asks
+    /// for more requests than there are tags.
     pub(crate) fn requests_on(&self, machine: &Machine) -> Option<usize> {
         let too_many = || machine.disks.iter().any(|disk| disk.queue_depth() < self.requests);
         (!uses_tags(self.elevator.name()) || !too_many()).then_some(self.requests)
     }
 
-    /// Those for a volume's files.
+    /// The policies for a volume's files.
     pub(crate) fn on_volume(&self) -> FilePolicies {
         FilePolicies { direct_io: self.direct_io, allocator: self.allocator }
     }
@@ -393,7 +393,7 @@ impl Setup {
     }
 }
 
-/// The work that the runs charge for, apart from that of every run.
+/// The kinds of work that only some experiments' runs charge for, if this one's do.
 fn costs(
     program: Option<&dyn PhasedWorkload>,
     workloads: &[Workload],

@@ -1,4 +1,4 @@
-//! The machines on which an experiment runs beside its own: every combination of some values, or
+//! Variants of its machine that an experiment also runs on: every combination of some values, or
 //! one value changed at a time.
 
 use super::toml_form::{BandForm, RangesForm};

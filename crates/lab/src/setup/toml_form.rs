@@ -85,7 +85,7 @@ pub(super) struct WorkloadForm {
     pub(super) rereads: bool,
 }
 
-/// The table `[[row]]`: named policies, and what was published of them.
+/// The table `[[row]]`: policies under a name, and the figures published for them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RowForm {
@@ -122,8 +122,8 @@ pub(super) struct RowForm {
     /// Errors that the source states for the published figures, in their units, by workload.
     #[serde(default)]
     pub(super) margin: BTreeMap<String, BTreeMap<Figure, f64>>,
-    /// Whether the row may be fitted to although it is from after a change; none of its figures is
-    /// a prediction.
+    /// Whether constants may be fitted to this row although it dates from after a change. If so,
+    /// none of its figures counts as a prediction.
     #[serde(default)]
     pub(super) visible: bool,
     /// The published figures that the machine's constants were fitted to, by workload.
@@ -192,6 +192,6 @@ pub struct Constant {
     pub(crate) seeds: Vec<u64>,
     /// The row to fit to, from before the change.
     pub(crate) row: String,
-    /// The figures of that row that it may be fitted to, by workload.
+    /// The figures of that row that the constant may be fitted to, by workload.
     pub(crate) sees: BTreeMap<String, Vec<Figure>>,
 }

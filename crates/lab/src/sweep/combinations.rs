@@ -1,4 +1,4 @@
-//! An experiment's rows over the values that its source leaves unstated, in every combination.
+//! Runs an experiment's rows at every combination of the values that its source leaves unstated.
 
 use crate::experiment::{Cell, ExperimentRun, side_by_side};
 use crate::figure::Figure;

@@ -175,8 +175,8 @@ impl Sweep {
 
     /// Jobs under every combination of values, policies and seeds.
     ///
-    /// Only values of the part are looked at: of thousands of parts, each must not read the machine
-    /// thousands of times.
+    /// Only the part's own values are tried. Otherwise each of thousands of parts would read the
+    /// machine thousands of times.
     ///
     /// # Errors
     /// The machine or a job rejects a value.

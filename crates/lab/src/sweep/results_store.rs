@@ -1,7 +1,7 @@
 //! Stores results of runs in a folder.
 //!
 //! Each result is in a file named by the digest of the program and of everything the run depends
-//! on. Any command with the same program finds it there, also while other commands use the folder.
+//! on. Any command of the same program finds it there, even while other commands use the folder.
 
 use crate::experiment::{ExperimentRun, Figures};
 use crate::figure::Figure;

@@ -16,7 +16,7 @@ pub(crate) trait PhasedWorkload: Debug + Send + Sync {
     /// Its phases in the order in which they run.
     fn phases(&self) -> Vec<Phase>;
 
-    /// The work that it charges for and that other runs do not.
+    /// The kinds of work that only this program charges for.
     fn costs(&self) -> &'static CostTable;
 
     /// Describes the first option that is invalid on a machine, if any.

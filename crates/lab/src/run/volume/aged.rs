@@ -54,7 +54,8 @@ impl Aged {
             }
             file.fallocate(Fallocate::PunchHole, hole_at * BLOCK_BYTES, hole * BLOCK_BYTES).await?;
             at = hole_at + hole;
-            // Freed blocks become allocatable, for the map, once the transaction is durable.
+            // The file's map may need freed blocks, which can be allocated only once their
+            // transaction is durable.
             if hole_number % 500 == 0 {
                 volume.sync().await?;
             }

@@ -25,8 +25,8 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<EmptyVolume>, String> {
         FileSystem::Ext4 => FsType::Ext4,
         FileSystem::None | FileSystem::Xfs => return Ok(None),
     };
-    // The expected tables of the experiments are of volumes with these; where files lie depends on
-    // them.
+    // The experiments' expected tables come from volumes with these features, which influence where
+    // files are allocated.
     let newest = Some(fs_type == FsType::Ext4);
     let options = VolumeOptions {
         fs_type,

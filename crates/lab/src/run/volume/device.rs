@@ -18,7 +18,7 @@ pub(super) type PieceCount = Arc<AtomicU64>;
 pub(super) struct PinnedPages {
     /// Size of a page.
     pub(super) bytes: u64,
-    /// The pages are already pinned and charged for.
+    /// Whether the pages are already pinned and charged for.
     pub(super) are_pinned: bool,
 }
 

@@ -70,7 +70,7 @@ pub struct VolumeSpec {
     /// Stripes the volume over all disks in chunks of this many bytes; if not given, it is on one
     /// disk.
     pub chunk_bytes: Option<u64>,
-    /// The name of that disk; the first if not given.
+    /// The name of that disk; if not given, the first disk.
     pub disk: Option<String>,
     /// Bytes per inode, if different from today's mke2fs.
     pub bytes_per_inode: Option<u64>,
@@ -88,7 +88,7 @@ pub struct VolumeSpec {
     pub stripe_blocks: u64,
     /// Made by [`VolumeSpec::for_jobs`]. Files that jobs read are filled first, those that they
     /// only write are preallocated unless the job says `fallocate=none`, and a path that names no
-    /// disk means the first.
+    /// disk means the first disk.
     #[serde(skip)]
     pub for_jobs: bool,
 }
@@ -289,7 +289,8 @@ impl OnMachine {
     }
 
     /// Prepares a new file of this length: fills it if a job reads it; if jobs only write it,
-    /// preallocates it on ext4 if so asked. Like fio, leaves it empty where that is not supported.
+    /// preallocates it on ext4 if requested. Like fio, leaves it empty where preallocation is not
+    /// supported.
     pub(super) fn prepare_file(
         &self,
         sim: &Sim,
@@ -299,7 +300,7 @@ impl OnMachine {
         allocates: bool,
     ) -> Result<(), RunError> {
         let allocates = allocates && self.spec.for_jobs && self.spec.fs == FileSystem::Ext4;
-        // Entering the world takes time there, so that figures of experiments would change.
+        // Entering the world advances its time, which would change the experiments' figures.
         if !is_read && !allocates {
             return Ok(());
         }

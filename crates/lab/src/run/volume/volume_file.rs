@@ -137,7 +137,7 @@ impl OnVolume {
         }
     }
 
-    /// Makes durable what is needed to read the file's data back.
+    /// Makes the file's data durable, and the metadata needed to read it.
     pub(in crate::run) async fn datasync(&self, rt: &Rt) -> Result<(), CacheError> {
         match self {
             Self::Ours(file) => file.file.datasync().await.map_err(told),
@@ -160,7 +160,7 @@ impl OnVolume {
         }
     }
 
-    /// Drops what is cached of a plain job's file.
+    /// Drops the cached pages of a plain job's file.
     pub(in crate::run) async fn forget(&self) -> Result<(), CacheError> {
         match self {
             Self::Ours(file) if file.of_plain_job => {
@@ -194,14 +194,14 @@ impl OnVolume {
         }
     }
 
-    /// Says in which order the file will be read.
+    /// Announces the order in which the file will be read.
     pub(in crate::run) fn expects(&self, order: ReadOrder) {
         if let Self::Ours(file) = self {
             file.file.expects(order);
         }
     }
 
-    /// Whether it can be read, and written by several I/Os at a time.
+    /// Whether the file supports reads, and several writes at a time.
     pub(in crate::run) fn is_ours(&self) -> bool {
         matches!(self, Self::Ours(_))
     }

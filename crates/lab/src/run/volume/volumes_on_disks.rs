@@ -15,7 +15,7 @@ pub(in crate::run) struct Volumes {
     all: Vec<OnMachine>,
     /// The disk of each volume, if each disk has one; otherwise empty.
     disks: Vec<String>,
-    /// A path that names no disk means the first.
+    /// Whether a path that names no disk means the first disk.
     falls_back: bool,
 }
 

@@ -90,7 +90,7 @@ pub enum Durability {
     None,
     /// `O_DSYNC`.
     Data,
-    /// `O_SYNC`; the same as `O_DSYNC` for a file that is a run of its disk.
+    /// `O_SYNC`; the same as `O_DSYNC` for a file that is a single extent of its disk.
     Each,
 }
 
@@ -98,8 +98,8 @@ pub enum Durability {
 /// `posix_fadvise(2)`). Only for files in the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Advice {
-    /// Nothing. Unlike fio, whose default is [`Self::Order`], this is the default here: the cache
-    /// finds out by itself how a file is read.
+    /// No advice. This is the default here, since the cache detects how a file is read; fio's
+    /// default is [`Self::Order`].
     #[default]
     None,
     /// Whether the job reads in sequence or at random.
@@ -190,7 +190,8 @@ pub struct Job {
     pub direct: bool,
     /// Flush before the next I/O after this many writes; 0 for never.
     pub fsync: u64,
-    /// Likewise with `fdatasync(2)`, which is the same for a file that is a run of its disk.
+    /// Likewise with `fdatasync(2)`, which is the same for a file that is a single extent of its
+    /// disk.
     pub fdatasync: u64,
     /// After this many writes, write back the range written since the last time
     /// (`sync_file_range(2)`); 0 for never.
@@ -423,7 +424,7 @@ impl Job {
         self.offset_bytes.saturating_add(self.offset_increment_bytes.saturating_mul(process.into()))
     }
 
-    /// Where the span of the last process ends, unless that is beyond any file.
+    /// Where the span of the last process ends; `None` if no file can be that long.
     fn end_bytes(&self) -> Option<u64> {
         let apart = self.offset_increment_bytes.checked_mul(u64::from(self.processes.max(1)) - 1)?;
         let end = self.offset_bytes.checked_add(apart)?.checked_add(self.size_bytes())?;
@@ -484,7 +485,7 @@ impl Job {
         if self.ios > 0 { all.min(self.ios) } else { all }
     }
 
-    /// Whether it syncs between writes.
+    /// Whether the job syncs between writes.
     pub fn syncs(&self) -> bool {
         self.pattern.writes && (self.fsync, self.fdatasync, self.sync_range) != (0, 0, 0)
     }
@@ -548,8 +549,8 @@ fn range_sync(text: &str) -> Result<(bool, u64), String> {
     Ok((waits, count(writes)?))
 }
 
-/// The value for reads of an option with values for reads, writes and trims, if those for writes
-/// and reads are the same.
+/// Parses an option that takes values for reads, writes and trims. Returns the value for reads,
+/// which must be equal to that for writes.
 fn alike(text: &str) -> Result<&str, String> {
     let mut values = text.split(',');
     let first = values.next().unwrap_or(text);
@@ -581,7 +582,7 @@ fn durability(text: &str) -> Result<Durability, String> {
 
 /// The largest file offset (`off_t`).
 const MOST_FILE_BYTES: u64 = i64::MAX as u64;
-/// A request for more memory than this is a mistake.
+/// A job that asks for more memory than this is taken for a mistake.
 const MOST_BUFFER_BYTES: u64 = 16 << 30;
 
 fn above_zero<T: Default + PartialEq>(value: T) -> Result<T, String> {
