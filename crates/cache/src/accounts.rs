@@ -48,8 +48,8 @@ use std::sync::{Arc, Weak};
 
 /// Gives memory back on request.
 pub trait Shrink: Send + Sync {
-    /// Drops what can be rebuilt, up to about `bytes` bytes. Returns how many bytes of charges that
-    /// released; fewer, even 0, if more is in use. Called on a task of the cache, with no lock
+    /// Drops up to about `bytes` bytes of what can be rebuilt. Returns how many bytes of charges it
+    /// released: fewer, even 0, if the rest is in use. Called on a task of the cache, with no lock
     /// held. It should run for at most some 100 µs, and is called again for the rest.
     fn shrink(&self, bytes: u64) -> u64;
 }
@@ -65,7 +65,7 @@ pub struct AccountConfig {
     pub pinned_bytes: u64,
 }
 
-/// The memory of one client. Cheap to clone. Dropping a charge returns it.
+/// The memory of one client. Cheap to clone. Dropping a [`Charge`] returns its bytes.
 #[derive(Clone)]
 pub struct Account {
     inner: Arc<AccountState>,
@@ -133,7 +133,7 @@ impl Account {
 
     /// Charges `bytes`.
     ///
-    /// Never waits and never fails: if frames cannot make room at once, they do so as they are
+    /// Never waits and never fails: if frames cannot make room at once, they are freed as they are
     /// written back, and meanwhile clients are asked to shrink. The client may hold its own locks.
     pub fn charge(&self, bytes: u64) -> Charge {
         self.inner.add(bytes);
@@ -154,7 +154,7 @@ impl Account {
         }
     }
 
-    /// Pins `bytes` of what is charged: they cannot be given back until the pin is dropped.
+    /// Pins `bytes` of the charged bytes: they cannot be given back until the pin is dropped.
     ///
     /// # Errors
     /// The cap would be exceeded.
@@ -286,7 +286,8 @@ impl CacheCore {
         u64::from(self.pool.capacity() / 256).clamp(8, 1024)
     }
 
-    /// Reserves budget for what is charged, in steps. Frames beyond the rest are parked or evicted.
+    /// Reserves budget for the charged bytes, in steps. Frames that the remaining budget does not
+    /// cover are parked or evicted.
     fn grant_accounts(self: &Arc<Self>) {
         let step = self.grant_step();
         let grew = {
@@ -308,8 +309,8 @@ impl CacheCore {
         }
     }
 
-    /// Asks clients to shrink: those over their limits, and by `bytes` more because frames are
-    /// short.
+    /// Asks clients to shrink: those over their limits, and all of them by `bytes` in sum because
+    /// frames are short.
     pub(crate) fn shrink_accounts(self: &Arc<Self>, bytes: u64) {
         if self.accounts.charged.load(Ordering::Acquire) == 0 {
             return;

@@ -28,7 +28,7 @@ pub(crate) fn check(core: &CacheCore) {
     }
 }
 
-/// What the files hold, next to what the lists and the ledger say.
+/// The pages that the files hold, to compare with the lists and the ledger.
 struct Census {
     found: Found,
     counts: FrameCounts,

@@ -225,7 +225,7 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
         MAX_FILE_BYTES
     }
 
-    /// Where `range.start` is, and for how many bytes that holds.
+    /// Where `range.start` is, and for how many bytes this answer holds.
     fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent>;
 
     /// Assigns places to a run of dirty bytes. If it has no blocks yet, a file system allocates
@@ -240,9 +240,9 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// Every bio of the run has completed; the file system now logs what points to the data.
     ///
     /// From here on reads use the new places, and only after this call do the run's pages become
-    /// clean. The caller is the device's single completion task, or, on its own thread, a task that
-    /// waits for this file's write-back; never a reader that reaps a bio. Runs of a file may be
-    /// finished concurrently and in any order.
+    /// clean. It is called by the device's single completion task, or by a task that waits for this
+    /// file's write-back, on that task's thread. It is never called by a reader that reaps a bio.
+    /// Runs of a file may be finished concurrently and in any order.
     ///
     /// Writing to cached files from here needs [`crate::CachedOpenFile::exempt`]: the run's own
     /// room is returned only after this call.

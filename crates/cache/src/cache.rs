@@ -25,7 +25,7 @@ pub struct Usage {
     pub evictable: u64,
     /// Dirty pages.
     pub dirty: u64,
-    /// Pages under write-back, until their backing has been told that it ended.
+    /// Pages under write-back, until their backing has been notified of its end.
     pub writeback: u64,
     /// Dirty pages their backing could not place. Not included in `dirty`.
     pub unplaceable: u64,

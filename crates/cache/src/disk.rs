@@ -74,8 +74,8 @@ impl Disk {
     /// Writes back the dirty pages of these files of this device, without a flush.
     ///
     /// Waits for that, and for writes that were already under way. Runs are placed file by file, in
-    /// order, and written together. Returns the result for each file; errors also stay in the
-    /// record that [`CachedOpenFile::sync`](crate::CachedOpenFile::sync) reports from.
+    /// order, and written together. Returns the result for each file; errors also stay in the error
+    /// log, from which [`CachedOpenFile::sync`](crate::CachedOpenFile::sync) reports them.
     pub async fn write_back(&self, files: &[Mapping]) -> Vec<Result<()>> {
         let files: Vec<_> = files.iter().map(|file| file.0.clone()).collect();
         write_back_files(&self.core, &self.state, &files).await
@@ -115,14 +115,15 @@ impl Disk {
     /// Runs a `PREFLUSH` write of a file system's own, such as a journal's commit block, unless
     /// more than `failures` flushes have failed ([`Self::flush_failures`]).
     ///
-    /// It takes its turn with the device's flushes. Next to a flush in flight, or after one that
+    /// It takes its turn with the device's flushes. While a flush is in flight, or after one has
     /// failed, the write might succeed although data that it vouches for are lost. A failure counts
     /// as a failed flush for every file written since the last successful one, because the device
     /// does not say which part failed. The outcome is recorded even if the caller goes away after
     /// the submission.
     ///
     /// # Errors
-    /// The device's error, or that of the last flush that failed: then nothing was written.
+    /// The device's error, or the error of the last flush that failed; in the second case nothing
+    /// was written.
     pub async fn write_behind_flush(&self, bio: Bio, failures: u64) -> std::result::Result<(), IoError> {
         self.state.flushes.write_behind(bio, failures).await
     }

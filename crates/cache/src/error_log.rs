@@ -3,7 +3,7 @@
 use crate::CacheError;
 use parking_lot::Mutex;
 
-/// A mapping's record of failures.
+/// A log of the failures of a mapping or a device.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(Mutex<Log>);
 
@@ -14,7 +14,7 @@ struct Log {
     seen: bool,
 }
 
-/// How far an open file has been told about the errors in a record.
+/// The position in a log up to which an open file has reported errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErrorCursor(u64);
 
@@ -27,13 +27,14 @@ impl ErrorLog {
         log.seen = false;
     }
 
-    /// For a file being opened: it will report an error that no open file has reported yet.
+    /// A cursor for a file being opened: that file reports any error that no open file has reported
+    /// yet.
     pub(crate) fn sample(&self) -> ErrorCursor {
         let log = self.0.lock();
         ErrorCursor(if log.seen { log.count } else { log.count.saturating_sub(1) })
     }
 
-    /// For a caller that only asks about errors from now on.
+    /// A cursor for a caller that asks only about later errors.
     pub(crate) fn now(&self) -> ErrorCursor {
         ErrorCursor(self.0.lock().count)
     }

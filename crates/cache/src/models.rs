@@ -117,7 +117,7 @@ fn a_waiter_that_leaves_hands_its_wake_on() {
             let stock = stock.clone();
             thread::spawn(move || {
                 let mut wait = pin!(stock.wait_and_take());
-                // It may have taken a frame before it leaves.
+                // The waiter may have taken a frame before it leaves.
                 wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
             })
         };

@@ -13,7 +13,7 @@ pub(crate) trait Member: Send + Sync {
     /// Bytes over its limit.
     fn excess(&self) -> u64;
 
-    /// Asks the client to give memory back; returns how many bytes of charges that released.
+    /// Asks the client to give memory back; returns how many bytes of charges it released.
     fn shrink(&self, bytes: u64) -> u64;
 }
 
@@ -22,8 +22,8 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Accounts {
     pub(crate) all: Mutex<Vec<Weak<dyn Member>>>,
     pub(crate) charged: AtomicU64,
-    /// Pages of the budget reserved for the charges: what is charged and a little more, so that a
-    /// charge takes no lock.
+    /// Pages of the budget reserved for charges: a little more than is charged, so that a charge
+    /// takes no lock.
     pub(crate) granted_pages: Mutex<u64>,
     pub(crate) granted_bytes: AtomicU64,
     /// Bytes that frames are short of, and that clients should give back.

@@ -1,8 +1,8 @@
 //! How a write-back pass walks a file's dirty pages, as a replaceable policy.
 //!
 //! The flusher, a sync, and a writer that writes back by itself all visit files and take runs of
-//! dirty pages step by step. A [`WriteBackPass`] decides how long a run is, how many pages are only
-//! looked at and left dirty, how long the bios are, and where the task yields. It is pure: numbers
+//! dirty pages step by step. A [`WriteBackPass`] decides how long a run is, how many pages it only
+//! looks at and leaves dirty, how long the bios are, and where the task yields. It is pure: numbers
 //! in, a plan out. Ours is [`ByRuns`].
 
 use extant_rt::Nanos;
@@ -60,8 +60,8 @@ pub trait Visit: Send + fmt::Debug {
     /// The next step.
     fn step(&mut self, ahead: DirtyAhead) -> Step;
 
-    /// Pages the visit may still write after a step, where the flusher would allow `left_pages`
-    /// (kernel: a pass that raises `nr_to_write`).
+    /// Pages that the visit may still write after a step; the flusher alone would allow
+    /// `left_pages` (kernel: a pass that raises `nr_to_write`).
     fn left_pages(&self, left_pages: u64) -> u64 {
         left_pages
     }

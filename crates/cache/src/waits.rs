@@ -4,10 +4,10 @@
 //!
 //! A waiter first listens, then checks what it waits for, then awaits, so that a wake in between is
 //! not lost. A wake of a counted resource is a [`Token`]: it stands for one frame, or room for one
-//! page. A waiter that has checked again has spent its token. One that leaves without checking, or
-//! no longer needs anything, passes its token to the next waiter. A waiter that does neither for a
-//! while, because nobody polls its future, is passed over: if others wait, the next one is woken as
-//! well.
+//! page. A waiter that has checked again has spent its token. A waiter that leaves without
+//! checking, or no longer needs anything, passes its token to the next one. If a waiter does
+//! neither for a while, because its future is not polled, it is passed over: the next waiter, if
+//! there is one, is woken as well.
 
 use extant_rt::sync::{AtomicUsize, Mutex, Ordering, fence};
 use extant_rt::{Nanos, Rt, Watchdog};
@@ -89,7 +89,7 @@ impl Wake for Ring {
 }
 
 impl Waits {
-    /// Without waiters.
+    /// Creates the table, without waiters.
     pub(crate) fn new(rt: &Rt) -> Arc<Self> {
         let watchdog = Watchdog::new(rt, Watchdog::PATIENCE);
         Arc::new(Self { rt: rt.clone(), watchdog, waiters: Mutex::default(), listening: Default::default() })
@@ -108,8 +108,8 @@ impl Waits {
         Listener { waits: self.clone(), condition, ticket, heard: false }
     }
 
-    /// Wakes the `n` longest-waiting listeners. Before the call, the caller has made their
-    /// condition true, by a sequentially consistent operation or under a lock that they take.
+    /// Wakes the `n` longest-waiting listeners. The caller must have made the condition true
+    /// before, by a sequentially consistent operation or under a lock that the listeners take.
     /// Without listeners this is a single load.
     pub(crate) fn wake(self: &Arc<Self>, condition: Condition, n: usize) {
         // Pairs with `listen`: a listener not seen here checks its condition after this load, and
@@ -190,7 +190,8 @@ impl Waits {
     }
 }
 
-/// A place among the waiters. If it is dropped with an unheard wake, the wake goes to the next.
+/// A place among the waiters. If it is dropped with a wake that it has not received, the wake goes
+/// to the next.
 #[derive(Debug)]
 pub(crate) struct Listener {
     waits: Arc<Waits>,
@@ -276,7 +277,7 @@ impl Drop for Token {
     }
 }
 
-/// A caller that waits for a frame or for room, each time after it has looked and found none.
+/// The state of a caller that has looked for a frame or for room and found none.
 #[derive(Debug, Default)]
 pub(crate) enum Waiting {
     /// Not waiting.
@@ -312,7 +313,7 @@ impl Waiting {
         }
     }
 
-    /// The caller moves on to something else.
+    /// The caller stops waiting, to do something else.
     pub(crate) fn leave(&mut self) {
         *self = Self::No;
     }

@@ -126,8 +126,7 @@ pub(super) fn own(version: &mut Arc<Buf>) -> &mut Buf {
 #[derive(Clone)]
 pub struct BlockRef(pub(super) Arc<Block>);
 
-/// The editing side: supplies the epoch, and learns of each block that the epoch touches for the
-/// first time.
+/// The editor's side: supplies the epoch, and is notified when the epoch first touches a block.
 pub trait EditToken {
     /// The epoch of the edit: at least 1, and never lower than that of an earlier edit of the same
     /// block.

@@ -107,8 +107,7 @@ impl BlockStore {
         self.error(n, IoErrorKind::OutOfRange)
     }
 
-    /// The device did not return this block's memory. The other blocks of the bio are read all the
-    /// same.
+    /// The device did not return this block's memory. The other blocks of the bio are still read.
     fn memory_is_gone(&self, n: u64) -> IoError {
         self.error(n, IoErrorKind::Gone("the bio came back without its memory".into()))
     }

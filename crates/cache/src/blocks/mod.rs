@@ -115,7 +115,7 @@ impl Blocks {
         self.shared.budget_blocks.store((bytes / self.shared.block_bytes).max(SHARDS), Ordering::Relaxed);
     }
 
-    /// Charges the memory of all versions to an account, which may then ask for it to shrink.
+    /// Charges the memory of all versions to an account, which may then ask this cache to shrink.
     ///
     /// Call it at most once. The charge is updated as blocks come and go, and by
     /// [`Blocks::settle_charge`].
@@ -237,8 +237,7 @@ impl BlockStore {
             if self.version_bytes.load(Ordering::SeqCst) == versions {
                 return;
             }
-            // Another task may have found the charge locked and gone away: check for what it would
-            // have done.
+            // Another task may have found the charge locked and left: check again on its behalf.
         }
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct BioBatch {
 
 #[derive(Default)]
 struct Held {
-    /// The owner is submitting, so its bios are held back. Those of a run that continues by itself
-    /// are not.
+    /// Set while the owner submits, so its bios are held back. Bios of a run that continues in its
+    /// own task are not.
     is_open: bool,
     bios: Vec<Bio>,
     bytes: u64,
@@ -48,7 +48,7 @@ impl BioBatch {
         self.device.submit_all(&mut bios.into_iter());
     }
 
-    /// Holds back what `work` submits; submits it if that has become much.
+    /// Holds back the bios that `work` submits, and submits them if the batch is full.
     pub(crate) fn hold(&self, work: impl FnOnce()) {
         struct Open<'a>(&'a BioBatch);
         impl Drop for Open<'_> {
@@ -132,7 +132,7 @@ fn one_of(device: &Arc<dyn Device>, mut row: Vec<Bio>) -> Option<Bio> {
         let memory = std::mem::take(&mut whole.segments);
         let error = match result {
             Ok(()) => {
-                // Nothing may hold a page's memory when its write ends.
+                // A page's memory must be released before its write ends.
                 drop(memory);
                 return end_all(row.into_iter().map(|part| (part, Ok(()))));
             }

@@ -2,7 +2,8 @@
 //!
 //! A device reports a failed flush only once, and what its cache held may be lost. So the error
 //! goes into the log of every file written since the last successful flush, and each of their open
-//! files reports it once. The device also counts failures, for a file system to latch on.
+//! files reports it once. The device also counts failures, so that a file system can latch an
+//! error.
 //!
 //! One flush per device is in flight at a time, and callers that arrive meanwhile share the next
 //! one (as in Linux's `block/blk-flush.c`). With two in flight, the device might end them in one
@@ -37,7 +38,7 @@ pub(crate) trait HearsOfFlush: Send + Sync + 'static {
 pub(crate) struct DeviceFlush<F> {
     device: Arc<dyn Device>,
     health: Arc<DeviceHealth>,
-    /// Where callers wait for a flush to end, and the key for that.
+    /// Where callers wait for a flush to end, and the key that they wait for.
     waits: Arc<WaitTable>,
     ended: WaitKey,
     record: Mutex<Record<F>>,
@@ -48,7 +49,7 @@ struct Record<F> {
     /// Flushes begun, and flushes ended: equal, or `ended` is one less.
     begun: u64,
     ended: u64,
-    /// The last flush that failed.
+    /// Number and error of the last flush that failed.
     failed: Option<(u64, IoError)>,
     failures: u64,
     last_failure: Option<IoError>,
@@ -65,7 +66,7 @@ struct Unflushed<F> {
     told: u64,
 }
 
-/// What a caller does to get the device flushed.
+/// A caller's part in getting the device flushed.
 enum Part {
     /// It begins this flush.
     Begins(u64),
@@ -222,8 +223,8 @@ impl<F: HearsOfFlush> Record<F> {
     }
 
     /// A write of `file` has reached the device; `failures` flushes had failed when it was
-    /// submitted. If a flush has failed since that the file's log does not include, returns its
-    /// error: the device may have dropped the write.
+    /// submitted. Returns the error of a flush that has failed since, unless the file's log already
+    /// includes it: the device may have dropped the write.
     fn note_write(&mut self, file: &Arc<F>, failures: u64) -> Option<IoError> {
         let Self { begun, failures: now, last_failure, unflushed, .. } = self;
         let fresh = || Unflushed { file: Arc::downgrade(file), written_at: *begun, told: failures };

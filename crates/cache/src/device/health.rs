@@ -1,4 +1,4 @@
-//! Whether a device's writes succeed, and the errors that a sync of the device is to return.
+//! Records whether a device's writes succeed, and the errors that a sync of the device will return.
 
 use crate::dirty::ledger::DeviceLedger;
 use crate::error_log::{ErrorCursor, ErrorLog};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The health of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceHealth {
-    /// Has a copy of whether the device fails, for the limits on dirty memory.
+    /// Is told whether the device fails, for the limits on dirty memory.
     ledger: Arc<DeviceLedger>,
     /// Why the last write-back failed, if it did.
     failure: Mutex<Option<CacheError>>,
@@ -54,12 +54,13 @@ impl DeviceHealth {
         self.errors.record(error);
     }
 
-    /// For a caller that asks about errors from now on.
+    /// A cursor for a caller that asks only about later errors.
     pub(crate) fn now(&self) -> ErrorCursor {
         self.errors.now()
     }
 
-    /// The last error since `cursor`, which moves on to now. It stays to be returned by a sync.
+    /// Returns the last error since `cursor`, and advances `cursor` to now. A sync will still
+    /// return the error.
     ///
     /// # Errors
     /// That error.

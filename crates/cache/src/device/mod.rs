@@ -1,5 +1,5 @@
 //! One device: the order of its dirty files, its flushes, its errors, and the bios on their way to
-//! it. Nothing here knows what a file is.
+//! it. This module knows nothing about files.
 
 pub(crate) mod bio_batch;
 pub(crate) mod completion_queue;

@@ -4,7 +4,7 @@ use extant_rt::Nanos;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// Most files examined in search of a long enough run.
+/// Maximum number of files to examine when looking for a long enough run.
 const LOOKED_AT: usize = 256;
 
 /// A file's place: when it became dirty, and a number that no other place has.
@@ -37,7 +37,8 @@ struct Files<F> {
     by_age: BTreeMap<DirtySince, F>,
     /// Files that get no turn until a sync or their owner asks for it.
     skipped: BTreeMap<DirtySince, F>,
-    /// The flusher has ended: dirty pages are lost with the last handle of their file.
+    /// Set once the flusher has ended: dirty pages are then lost with the last handle of their
+    /// file.
     is_closed: bool,
 }
 
@@ -64,7 +65,7 @@ impl<F: Clone> TurnOrder<F> {
         place
     }
 
-    /// Gives a file no more turns, or turns again. The caller holds the file's lock.
+    /// Stops giving a file turns, or starts again. The caller holds the file's lock.
     pub(crate) fn set_skipped(&self, place: DirtySince, is_skipped: bool) {
         let Files { by_age, skipped, .. } = &mut *self.files.lock();
         let (from, to) = if is_skipped { (by_age, skipped) } else { (skipped, by_age) };

@@ -28,12 +28,14 @@ use std::sync::atomic::Ordering::SeqCst;
 pub(crate) struct Room {
     device: Arc<DeviceLedger>,
     pages: u64,
-    /// Pages of an unplaceable file that are gone. They had no room, but lowered everyone's limit.
+    /// Pages of an unplaceable file that no longer exist. They had no room of their own, but
+    /// lowered the limit for all files.
     uncharged: u64,
 }
 
 impl Room {
-    /// Room for up to `n` more dirty pages, at most `frames_allow` in all; or why there is none.
+    /// Room for up to `n` more dirty pages, while at most `frames_allow` are dirty in all; or why
+    /// there is none.
     pub(crate) fn take(device: &Arc<DeviceLedger>, n: u64, frames_allow: u64) -> Result<Self, NoRoom> {
         let pages = device.charge_within_limits(n, frames_allow)?;
         Ok(Self { device: device.clone(), pages, uncharged: 0 })
@@ -74,8 +76,8 @@ impl Drop for Room {
 /// The dirty pages of one file that are not under write-back, with their charge: a [`PageSet`] that
 /// changes only together with the ledger.
 ///
-/// The pages of an [unplaceable](crate::file::unplaceable) file have no charge: they lower
-/// everyone's limit instead.
+/// The pages of an [unplaceable](crate::file::unplaceable) file have no charge: they lower the
+/// limit for all files instead.
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
     device: Arc<DeviceLedger>,

@@ -1,5 +1,5 @@
-//! What a device may hold: its share of the pool, what others do not use, and how fast it must give
-//! that back.
+//! How much a device may hold: its share of the pool, and what other devices do not use. Also how
+//! fast it must give memory back.
 
 use crate::dirty::controller::{Amounts, Numbers};
 use crate::dirty::{BusyRate, MAX_PAUSE, pages_in};
@@ -7,15 +7,15 @@ use extant_rt::Nanos;
 
 /// Work kept in flight on a device: as much as it writes in this time.
 pub(super) const IN_FLIGHT: Nanos = Nanos::from_millis(100);
-/// A device that shares the pool may hold as much as it writes in this time. Its memory then comes
-/// back that soon when others want it, and a device that writes nothing holds next to nothing. With
-/// a lower value, a disk with a hundred files writes short runs.
+/// A device that shares the pool may hold as much as it writes in this time. So others can get its
+/// memory back within this time, and a device that writes nothing holds next to nothing. With a
+/// lower value, a disk with a hundred files writes short runs.
 const HOLD: Nanos = Nanos::from_secs(10);
-/// A device may also hold no more than it has written so far, but at least this: 64 MiB, which is
-/// more than the caches of disks; in a smaller pool, at least its share by number. Until a device
-/// is known, its rate is a guess, and the first measurement is that of its cache. It might need
-/// seconds to give back what it holds then. Meanwhile its writers stall, and it keeps later devices
-/// from a link that they share.
+/// A device may hold at most as much as it has written so far. It may always hold 64 MiB, which is
+/// more than the caches of disks, or, in a smaller pool, its share by number. Before the rate of a
+/// device is known, it is a guess, and the first measurement is that of the device's cache. If the
+/// device then held much, it might need seconds to give it back. Meanwhile its writers would stall,
+/// and on a shared link it would hold up later devices.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
 /// If writing back what a device holds over its limit takes longer than this, the device gives back
 /// only half of what it writes. Its writers use the other half, so a faster newcomer does not stall
@@ -33,11 +33,11 @@ const FLOOR_PAGES: u64 = 16;
 #[derive(Debug, Default)]
 pub(super) struct DeviceLoad {
     pub(super) busy: BusyRate,
-    /// The device's amounts when last seen.
+    /// The device's amounts at the last call.
     amounts: Amounts,
     /// The last limit it got, and when.
     given: (Nanos, u64),
-    /// That limit was on its way down.
+    /// Whether that limit was falling.
     is_easing: bool,
     /// When something was last dirty or in flight.
     active_at: Nanos,
@@ -54,7 +54,7 @@ impl DeviceLoad {
         self.amounts.total() > 0 || now.saturating_sub(self.active_at) < IDLE && self.active_at > Nanos::ZERO
     }
 
-    /// The device got this limit, which `is_easing` if it is on its way down.
+    /// Records the device's new limit; `is_easing` says whether it is falling.
     pub(super) fn gets(&mut self, now: Nanos, limit: u64, is_easing: bool) {
         (self.given, self.is_easing) = ((now, limit), is_easing);
     }
@@ -132,8 +132,8 @@ impl DeviceLoads {
         let limit = self.limit_of(now, numbers);
         let device = &self.0[numbers.device.0 as usize];
         let (rate, held, (at, before)) = (device.rate(now), numbers.on_device.total(), device.given);
-        // Beside others in use, a device gets a share by its rate, which may be far less than it
-        // holds once that rate is known.
+        // If other devices are in use, a device's share depends on its rate. Once that rate is
+        // known, the share may be far less than the device holds.
         let (_, in_use) = self.with(now, numbers.device.0 as usize, self.in_use(now));
         let is_alone = in_use <= 1;
         // Writers resume an eighth below the limit.
@@ -143,8 +143,9 @@ impl DeviceLoads {
         }
         let pause = if is_alone { MAX_PAUSE } else { STANDSTILL };
         let most = held.saturating_add(held / 7).saturating_add(pages_in(rate, pause));
-        // The fall begins where writers may go on. They may have been waiting at the last limit
-        // when the device turned out to be slow, and would wait until it has written an eighth.
+        // Let the limit fall from a value at which writers can go on. If the device turned out to
+        // be slow while they waited at the last limit, they would otherwise wait until it has
+        // written an eighth.
         let before = if is_alone || device.is_easing { before } else { before.max(most) };
         let passed = now.saturating_sub(at);
         let given_back = (pages_in(rate, passed) / 2).max(pages_in(before, passed) / GIVEN_BACK_S);
@@ -153,9 +154,9 @@ impl DeviceLoads {
     }
 
     /// The rate at which work is issued to the device. On a shared link, a device's share is its
-    /// share of all work in flight. If that followed each device's past rate, a device that has
-    /// fallen behind would stay behind. So a device that writes less than the average gets work for
-    /// the average, or for twice its own rate if that is less.
+    /// share of all work in flight. If work in flight followed each device's past rate, a device
+    /// that has fallen behind would stay behind. So a device that writes less than the average gets
+    /// as much work as an average one, but at most twice what its own rate needs.
     pub(super) fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let at = numbers.device.0 as usize;
         let rate = self.0[at].rate(now);

@@ -1,9 +1,9 @@
 //! The ledger of dirty memory: all counters of dirty and write-back pages. Only the values of
 //! [`charges`](crate::dirty::charges) change them.
 //!
-//! Limits apply to what is charged. A failing device frees nothing, so what it holds counts only
-//! against its own limit; the others may exceed the common limit by that amount, up to the bound on
-//! all dirty pages.
+//! Limits apply to what is charged. A failing device frees nothing, so its pages count only against
+//! its own limit; the others may exceed the common limit by that amount, up to the bound on all
+//! dirty pages.
 
 use crate::dirty::controller::{Amounts, DeviceIndex, DirtyLimits, Numbers};
 use crate::waits::{Condition, Waits};
@@ -38,8 +38,8 @@ pub(crate) struct DeviceLedger {
     pub(super) ledger: Arc<Ledger>,
     index: DeviceIndex,
     counts: Counts,
-    /// Write-back pages that are on the device. The others have completed and wait for their
-    /// backing.
+    /// Write-back pages in flight to the device. The other write-back pages have completed and wait
+    /// for their backing.
     in_flight: AtomicU64,
     /// The controller's limit for this device.
     limit_pages: AtomicU64,
@@ -224,8 +224,8 @@ impl DeviceLedger {
         ledger.failing_count.store(failing.len() as u32, SeqCst);
     }
 
-    /// Charges up to `n` more dirty pages, at most `frames_allow` in all. Returns how many, at
-    /// least one, or why none.
+    /// Charges up to `n` more dirty pages, while at most `frames_allow` are dirty in all. Returns
+    /// how many (at least one), or why none.
     pub(super) fn charge_within_limits(&self, n: u64, frames_allow: u64) -> Result<u64, NoRoom> {
         let ledger = &*self.ledger;
         let mut limit = ledger.limit_pages.load(SeqCst);
@@ -252,7 +252,7 @@ impl DeviceLedger {
         self.counts.charged.fetch_add(n, SeqCst);
     }
 
-    /// Gives up the charge for `n` pages, which others may have.
+    /// Gives up the charge for `n` pages, so that others can use the room.
     pub(super) fn release(&self, n: u64) {
         if n == 0 {
             return;
@@ -323,7 +323,7 @@ impl DeviceLedger {
         self.counts.charged.load(SeqCst)
     }
 
-    /// Pages now on the device.
+    /// Pages in flight to the device now.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(SeqCst)
     }

@@ -31,7 +31,7 @@ fn ask(control: &mut TurnControl, now: Nanos, numbers: &Numbers, writer: u64) ->
 fn the_busy_rate_knows_no_idle_time() {
     let mut busy = BusyRate::default();
     for second in 1..20 {
-        // A tenth of each second goes into writing 1000 pages.
+        // Each second, the device takes a tenth of a second to write 1000 pages.
         busy.written(Nanos::from_secs(second), 1_000, Nanos::from_millis(100));
     }
     assert_eq!(busy.rate(Nanos::from_secs(20), 0, Nanos::ZERO), 10_000);
@@ -85,7 +85,8 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
     control.orders(Nanos::from_secs(1), &stuck, None);
     let soon = control.orders(Nanos::from_secs(2), &stuck, None).device_limit_pages;
     let late = control.orders(Nanos::from_secs(101), &stuck, None).device_limit_pages;
-    // 4,000 pages in 100 s, and what that writes in 10 s.
+    // It has completed at most its 4,000 pages in 100 s, and may hold what it writes in 10 s at
+    // that rate.
     assert!(soon > 8_000 && late <= 400, "{soon} pages at first, {late} pages after 100 s");
 }
 
@@ -111,7 +112,7 @@ fn a_slow_device_gives_back_little_by_little() {
 fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
     let mut control = TurnControl::new();
     let slow = Numbers { devices: 2, ..numbers(100, 0) };
-    // A page a second: ten may be dirty, but at least sixteen.
+    // It writes a page a second, so it may hold ten (10 s of writing), but always at least sixteen.
     control.written(Nanos::from_secs(100), &slow, 1, Nanos::from_secs(1));
     let orders = control.orders(Nanos::from_secs(100), &slow, None);
     assert_eq!(orders.device_limit_pages, 16);

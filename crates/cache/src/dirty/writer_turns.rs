@@ -29,14 +29,14 @@ const LONG_TURN_PAGES: u64 = 8 << 20 >> 12;
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
 /// How often writers are recounted: longer than any pause, so that every active writer is counted.
 const CENSUS: Nanos = Nanos::from_millis(500);
-/// While memory is nearly empty, a writer may take up to this much without a turn.
+/// While almost nothing is dirty, a writer may take up to this much without a turn.
 const SIP_PAGES: u64 = 8;
 
 /// Dirty control by credits and turns.
 ///
 /// Each device has a share of the pool: half of the pool is split by number of devices, half by
-/// write rate. What other devices do not use is lent to it at once, as far as it can give it back
-/// in time. The flusher keeps 100 ms of the device's work in flight.
+/// write rate. Memory that other devices do not use is lent to it at once, as much as it can give
+/// back in time. The flusher keeps 100 ms of the device's work in flight.
 ///
 /// A writer proceeds freely while half of the device's memory is free. Beyond that, writers take
 /// turns, in the order of their due times. All turns have equal length, except a writer's first,
@@ -67,8 +67,8 @@ struct Writer {
     waits_since: Nanos,
     /// The last census that counted it.
     counted: u64,
-    /// It has had a turn before. First turns may be shorter: a short file ends within one, and
-    /// would leave most of a full turn unused, out of reach for others.
+    /// Whether it has had a turn before. First turns may be shorter: a short file would leave most
+    /// of a full turn unused, and other writers could not use it either.
     stays: bool,
 }
 
@@ -109,7 +109,7 @@ impl DeviceWriters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     limit: u64,
-    /// The limit is on its way down, because the device holds far too much.
+    /// Whether the limit is falling, because the device holds far too much.
     is_easing: bool,
     /// The write rate of the device.
     rate: u64,
@@ -200,8 +200,8 @@ impl TurnControl {
         let freely = (limit / 2).saturating_sub(numbers.global.total() + promised);
         let freely = (plan.limit / 2).saturating_sub(used).min(freely);
         if freely > 0 && !plan.short && turns.is_idle() {
-            // Grant little, and as a promise. If a thousand writers begin together, the first must
-            // not get all the memory and then keep later ones from their turns.
+            // Grant little, and count it as promised. If a thousand writers begin together, the
+            // first ones must not get all the memory and so keep later ones from their turns.
             let pages = (freely / (2 * plan.writers)).clamp(1, AMPLE_PAGES);
             turns.begin_at_once(now, &mut writer.turn, pages);
             writer.waits_since = now;
@@ -271,8 +271,8 @@ impl TurnControl {
         // flusher that rests.
         let mine = self.loads.part(now, at, threshold, self.loads.in_use(now)).min(plan.limit / 2);
         // A paused writer wakes when its turn was predicted, even if the device runs out of work
-        // earlier. So while writers wait, the device keeps writing what is there; but not when
-        // memory is short, because that would cost it its long runs.
+        // earlier. So while writers wait, the device keeps writing the pages that are dirty. When
+        // memory is short it does not, because its runs would be short.
         let waited_for =
             !plan.short && !self.devices[at].turns.is_idle() && numbers.on_device.dirty_pages > 0;
         if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine && !waited_for {
@@ -280,8 +280,8 @@ impl TurnControl {
         }
         let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
         Background::Run {
-            // Whole bios: a short one in the middle of a stream costs a disk with a queue a seek
-            // back for what it skipped.
+            // Whole bios: a short one in the middle of a stream makes a disk with a queue skip
+            // ahead, and later seek back for the part it skipped.
             chunk_pages: chunk.max(1).next_multiple_of(AMPLE_PAGES),
             in_flight_pages: plan.in_flight(),
             least_pages: if plan.short { (plan.first_turn / 2).max(1) } else { 1 },

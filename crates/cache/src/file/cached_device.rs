@@ -67,7 +67,7 @@ impl CachedDevice {
 
     /// Makes the flusher retry files whose error `may_be_over`.
     pub(crate) fn retry(&self, may_be_over: impl Fn(&CacheError) -> bool) {
-        // First: a run that ends after this does not leave its file unplaceable.
+        // Count first: a run that ends after this does not leave its file unplaceable.
         self.retries.fetch_add(1, Ordering::SeqCst);
         for file in self.turns.skipped() {
             if file.why_unplaceable().is_some_and(|error| may_be_over(&error)) {
@@ -81,8 +81,8 @@ impl CachedDevice {
         core.waits.wake_all(Condition::Flusher(self.index.0));
     }
 
-    /// Makes the flusher work even below the background threshold, because a task waits. If
-    /// something is in flight, there is no need: its end wakes the tasks it has something for, and
+    /// Makes the flusher work even below the background threshold, because a task waits. Not needed
+    /// if something is in flight: its end wakes as many tasks as it frees frames or room for, and
     /// makes the flusher work for the others ([`Self::is_waited_for`]).
     pub(crate) fn want(&self, core: &CacheCore) {
         if self.ledger.in_flight() > 0 {
@@ -92,7 +92,8 @@ impl CachedDevice {
         self.kick(core);
     }
 
-    /// Whether tasks wait for frames or room while nothing is in flight whose end could wake them.
+    /// Whether tasks wait for frames or room while nothing is in flight that could wake them when
+    /// it ends.
     pub(crate) fn is_waited_for(&self, core: &CacheCore) -> bool {
         let conditions = [Condition::Frames, Condition::Room(None), Condition::Room(Some(self.index.0))];
         self.ledger.in_flight() == 0

@@ -1,5 +1,5 @@
-//! What all files share: their numbers, the pool's way from a frame to its file, limits, and the
-//! end of the cache.
+//! State shared by all files: their numbers, how the pool finds the file of a frame, limits, and
+//! the end of the cache.
 
 use crate::config::Settings;
 use crate::dirty::controller::{DirtyControl, DirtyLimits, WriterId};
@@ -151,7 +151,8 @@ impl CacheCore {
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 
-    /// Whether the last handle is gone. Flushers then end, and room in use may never be freed.
+    /// Whether the last handle of the cache is gone. Flushers then end, and room in use may never
+    /// be freed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }

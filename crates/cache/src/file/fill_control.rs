@@ -1,5 +1,5 @@
-//! Page fills of a file, the ranges they are excluded from, the line of those that wait for an
-//! exclusion to end, and changes of the map that overtake fills.
+//! Controls a file's page fills: the ranges they are excluded from, the line of fills and
+//! exclusions that wait, and changes of the map that overtake fills.
 
 use crate::PageRange;
 use extant_rt::{Nanos, Watchdog};
@@ -17,8 +17,8 @@ pub(crate) struct FillControl {
 /// What a place in the line is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
-    /// To fill the first page of a range, and others of it. The place is kept until the owner has
-    /// read or written the page, so that no exclusion can take the page away first.
+    /// To fill the first page of a range, and perhaps more of it. The owner keeps the place until
+    /// it has read or written the page, so that no exclusion can take the page away first.
     Fill,
     /// To exclude a range. The place is given up for the exclusion.
     Exclusion,
@@ -29,26 +29,27 @@ struct Place {
     id: u64,
     pages: PageRange,
     wants: Wants,
-    /// When others go ahead of it; set once the first of them waits for it.
+    /// When others may go ahead of it; set once the first of them waits for it.
     due: Option<Nanos>,
-    /// Others may go ahead of it, until its owner is polled again.
+    /// Whether others may go ahead of it, until its owner is polled again.
     is_overdue: bool,
-    /// How often it was overdue. Each time its owner gets twice as long, so that one that is always
-    /// slow gets its turn in the end.
+    /// How often it was overdue. Each time its owner gets twice as long, so that even a slow owner
+    /// gets its turn in the end.
     losses: u32,
 }
 
-/// What a look at the line shows.
+/// The answer to a place's owner that asks for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// It is the caller's turn.
     Now,
-    /// It is not. If those ahead do nothing, that changes at this time.
+    /// It is not. If the owners ahead do nothing, the turn comes at this time.
     Later(Option<Nanos>),
 }
 
 impl Place {
-    /// Whether this one, being ahead in the line, keeps back `other`. Fills share pages.
+    /// Whether this place, if it is ahead in the line, blocks one for the range `other`. Fills may
+    /// share pages.
     fn is_before(&self, other: PageRange, wants: Wants) -> bool {
         match (self.wants, wants) {
             _ if self.is_overdue => false,
@@ -74,7 +75,7 @@ impl FillControl {
         range
     }
 
-    /// Excludes a range, if no one else does and no one in the line is ahead.
+    /// Excludes a range, unless another exclusion or a place in the line is in the way.
     pub(crate) fn try_exclude(&mut self, pages: PageRange) -> bool {
         let wants = Wants::Exclusion;
         if self.excludes(pages) || self.line.iter().any(|place| place.is_before(pages, wants)) {
@@ -97,14 +98,14 @@ impl FillControl {
         id
     }
 
-    /// Leaves the line; returns whether others there may go on.
+    /// Leaves the line; returns whether others in the line may now go on.
     pub(crate) fn leave(&mut self, id: u64) -> bool {
         let at = self.line.iter().position(|place| place.id == id);
         at.map(|at| self.line.remove(at)).is_some() && !self.line.is_empty()
     }
 
-    /// Whether it is the turn of a place, whose owner is asking. An exclusion begins with it, and
-    /// leaves the line.
+    /// Whether a place has its turn. Its owner calls this. If the place is for an exclusion, the
+    /// exclusion begins and the place leaves the line.
     ///
     /// An owner may keep its future without polling it. So others wait for it only as long as a
     /// task may need to use its turn; then it is overdue.

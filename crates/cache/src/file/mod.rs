@@ -84,7 +84,7 @@ pub(crate) struct CachedDevice {
     pub(crate) completions: CompletionQueue<Arc<WriteRun>>,
     /// A task waits for frames or room: write back, whatever the controller says.
     pub(crate) wanted: AtomicBool,
-    /// How often files that could not be placed were to be tried again.
+    /// Number of requests so far to retry files that could not be placed.
     pub(crate) retries: AtomicU64,
     /// When the amount of dirty memory was last traced.
     traced_at: AtomicU64,
@@ -102,8 +102,8 @@ pub(crate) struct CachedFile {
     pages: sync::Mutex<PageTable>,
     pub(crate) errors: ErrorLog,
     unplaceable: Unplaceable,
-    /// A task is writing back its dirty pages because there are too many, and others skip it
-    /// (kernel: `I_SYNC`).
+    /// Whether a task is writing back its dirty pages because there are too many; others then skip
+    /// it (kernel: `I_SYNC`).
     pub(crate) is_visited: AtomicBool,
     /// Holds the remaining pages of a file that was dropped.
     pub(crate) is_remainder: bool,

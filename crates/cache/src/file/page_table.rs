@@ -28,8 +28,8 @@ pub(crate) struct PageTable {
     /// Whether a removal is walking the ring.
     is_walked: bool,
     cached: u64,
-    /// A truncation has not yet removed all pages past the end of the file: it is in progress, or
-    /// its caller went away.
+    /// Set while a truncation has not removed all pages past the end of the file: it is in
+    /// progress, or its caller went away.
     is_cut: bool,
     dirty: DirtyPages,
     /// Pages in flight. New writes to them go to separate frames.
@@ -156,7 +156,7 @@ impl<'a> LockedPages<'a> {
         &self.after.file.core
     }
 
-    // What is there.
+    // Look-ups.
 
     /// Pages that have a frame.
     pub(crate) fn cached(&self) -> u64 {
@@ -204,7 +204,7 @@ impl<'a> LockedPages<'a> {
         pool.index.cursor(&pool.frames)
     }
 
-    // Pages come and go.
+    // Adding and removing pages.
 
     /// Adds a frame for a page that has none, at the end of the ring.
     pub(crate) fn add_page(&mut self, cursor: &mut Cursor<'_>, frame: FrameNo) {
@@ -227,8 +227,8 @@ impl<'a> LockedPages<'a> {
         cursor.insert(frame);
     }
 
-    /// Adds a page of which these quarters are dirty. The caller then enters it, and those before
-    /// it, with [`Self::enter_dirty`].
+    /// Adds a page with these quarters dirty. The caller then enters this page, and those added
+    /// before it, with [`Self::enter_dirty`].
     pub(crate) fn add_dirty_page(&mut self, cursor: &mut Cursor<'_>, page: Fresh<'_>, quarters: u8) {
         let frame = page.frame;
         page.publish(quarters, 1);
@@ -248,7 +248,7 @@ impl<'a> LockedPages<'a> {
         cursor.remove(frame);
     }
 
-    /// Leaves a frame that is no longer the file's to its current users.
+    /// Detaches a frame from the file. The frame's current users keep it until they are done.
     fn detach(&mut self, frame: FrameNo) {
         if self.core().pool.frames.state(frame).detach() == After::Freed {
             self.after.freed.push(frame);
@@ -275,8 +275,8 @@ impl<'a> LockedPages<'a> {
         }
     }
 
-    /// Puts another frame in the place of `old`, which is left to its current users, and marks
-    /// parts of the page dirty. `room` is for a page that was clean. Returns whether it was.
+    /// Replaces the frame `old`, which is left to its current users, and marks parts of the page
+    /// dirty. `room` is used if the page was clean. Returns whether it was.
     pub(crate) fn replace(&mut self, old: FrameNo, new: Fresh<'_>, quarters: u8, room: Room) -> bool {
         let seen = self.core().pool.frames.state(old).snapshot();
         let index = self.core().pool.frames.key(old).index();
@@ -297,7 +297,7 @@ impl<'a> LockedPages<'a> {
 
     // Dirty pages.
 
-    /// Marks parts of a page dirty, whose frame the caller has claimed. `room` is for a page that
+    /// Marks parts of a page dirty whose frame the caller has claimed. `room` is used if the page
     /// was clean. Returns whether the frame was still the page's.
     pub(crate) fn make_dirty(
         &mut self,
@@ -319,7 +319,7 @@ impl<'a> LockedPages<'a> {
         is_attached
     }
 
-    /// Enters pages that were clean, and whose frames are dirty now.
+    /// Records as dirty pages that were clean and whose frames are dirty now.
     pub(crate) fn enter_dirty(&mut self, pages: PageRange, room: Room) {
         self.table.dirty.insert(pages.indices(), room);
         self.list();
@@ -350,7 +350,7 @@ impl<'a> LockedPages<'a> {
         }
     }
 
-    /// The dirty pages give their room to others. Returns whether they had any.
+    /// Returns the dirty pages' room, for other files to use. Returns whether they had any.
     pub(super) fn release_charges(&mut self) -> bool {
         self.table.dirty.set_unplaceable()
     }
@@ -385,9 +385,9 @@ impl<'a> LockedPages<'a> {
         Some(TakenPages { first, frames, quarters, charge, number })
     }
 
-    /// Takes pages out of write-back: page `first` and the following, with these frames. They are
-    /// clean, or dirty again with `put_back`, the charge of the run and the quarters of each page
-    /// to write. The run goes on until [`Self::end_run`].
+    /// Takes pages out of write-back: page `first` and the following ones, in these frames. They
+    /// become clean; or, with `put_back` (the run's charge, and the quarters of each page to
+    /// write), dirty again. The run lasts until [`Self::end_run`].
     pub(crate) fn leave_writeback(
         &mut self,
         first: u64,

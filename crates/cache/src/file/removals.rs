@@ -19,8 +19,8 @@ impl Removals {
         Removal(self)
     }
 
-    /// The number of removals so far; `None` while one is in progress. Two equal answers mean that
-    /// none happened in between.
+    /// The number of removals so far; `None` while one is in progress. If two calls return the same
+    /// number, no removal happened in between.
     pub(crate) fn at_rest(&self) -> Option<u64> {
         let ended = self.ended.load(Ordering::SeqCst);
         (self.begun.load(Ordering::SeqCst) == ended).then_some(ended)

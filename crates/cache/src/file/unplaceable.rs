@@ -4,8 +4,8 @@
 //! Such a file keeps its pages and its error. The flusher does not retry it; it is retried on
 //! demand only: by a sync, by [`crate::Mapping::write_back`], when the cache is closed, or after
 //! [`crate::Disk::retry`]. Its pages return their charges, so that they take no room from files of
-//! the same device that can be written back. Instead they lower everyone's limit, and no further
-//! page of the file can become dirty, so that they cannot fill the memory.
+//! the same device that can be written back. Instead they lower the limit for all files, and no
+//! further page of the file can become dirty, so that they cannot fill the memory.
 
 use crate::CacheError;
 use crate::file::page_table::LockedPages;
@@ -13,8 +13,8 @@ use crate::file::{CacheCore, CachedFile};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a file's pages have no place, and why. Its pages know as well
-/// ([`DirtyPages`](crate::dirty::charges::DirtyPages)); this copy can be read without their lock.
+/// Whether a file's pages have no place, and why. [`DirtyPages`](crate::dirty::charges::DirtyPages)
+/// records this too; this copy can be read without the lock on the pages.
 #[derive(Debug, Default)]
 pub(super) struct Unplaceable {
     is_unplaceable: AtomicBool,
@@ -52,7 +52,8 @@ impl LockedPages<'_> {
         }
     }
 
-    /// The backing has placed a run, or says that it can again: the flusher tries.
+    /// The backing has placed a run, or has announced that it can do so again: the flusher retries
+    /// the file.
     pub(crate) fn set_placeable(&mut self) {
         if !self.charge_again() {
             return;
@@ -79,7 +80,7 @@ impl CacheCore {
     }
 
     fn why_held_up(&self) -> Option<CacheError> {
-        // Files may end while they are looked at.
+        // Clone the list instead of holding its lock, since files may be dropped meanwhile.
         let disks = self.disks.read().clone();
         let failing = disks.iter().find_map(|disk| disk.health.failure());
         let unplaceable = || disks.iter().flat_map(|disk| disk.turns.skipped());

@@ -31,10 +31,10 @@ pub(crate) struct WriteRun {
     pub(crate) end_bytes: u64,
     /// The longest bio, in pages.
     pub(crate) bio_pages: u64,
-    /// Its bios are not merged with others.
+    /// Whether its bios are kept whole, not merged with others.
     pub(crate) is_whole_bios: bool,
     pub(crate) flags: BioFlags,
-    /// Where its bios wait for those of other runs.
+    /// The batch in which its bios wait for those of other runs.
     pub(crate) batch: Arc<BioBatch>,
     pub(crate) in_flight: Arc<Mutex<InFlight>>,
     pub(crate) started: Nanos,
@@ -42,7 +42,7 @@ pub(crate) struct WriteRun {
     pub(crate) number: RunNumber,
     /// Flushes of the device that had failed when the run was taken.
     pub(crate) flush_failures: u64,
-    /// How often unplaceable files had been retried by then.
+    /// Number of requests to retry unplaceable files when the run was taken.
     pub(crate) retries: u64,
     /// Present until the pages have left write-back.
     pub(crate) charge: Mutex<Option<WritebackCharge>>,
@@ -51,7 +51,7 @@ pub(crate) struct WriteRun {
     pub(crate) progress: Mutex<Progress>,
 }
 
-/// How far a run has come.
+/// A run's progress.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     step: RunStep,
@@ -85,7 +85,7 @@ impl Progress {
 pub(crate) struct RunResult {
     pub(crate) extents: SmallVec<[WrittenExtent; 2]>,
     pub(crate) changes_map: bool,
-    /// Something was written to the device.
+    /// Whether something was written to the device.
     pub(crate) had_bios: bool,
     /// End of the last extent placed.
     pub(crate) placed_end: u64,
@@ -105,7 +105,7 @@ impl RunResult {
     }
 }
 
-/// How much of the runs submitted together is in flight.
+/// How many pages are in flight, of the runs submitted together.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     pub(crate) pages: u64,

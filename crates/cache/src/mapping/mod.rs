@@ -61,13 +61,13 @@ impl Mapping {
         pages.dirty().is_empty() && pages.writeback().is_empty() && self.0.errors.is_told()
     }
 
-    /// Opens the file. The result holds the state that each opener has of its own.
+    /// Opens the file. The result holds this opener's own state.
     pub fn open(&self) -> CachedOpenFile {
         CachedOpenFile::new(self.0.clone())
     }
 
     /// Keeps all others from loading pages of a range until the result is dropped (Linux:
-    /// `invalidate_lock`). Waits while others exclude it.
+    /// `invalidate_lock`). Waits while another exclusion overlaps it.
     ///
     /// Fills that have already asked the backing ask again afterwards. Cached pages stay, and may
     /// be overwritten. A caller that needs the range to itself first keeps writers out, then takes
@@ -147,8 +147,8 @@ impl Mapping {
     /// Writes back the dirty pages of a range, and waits for them and for earlier writes still in
     /// flight.
     ///
-    /// Does not flush the device. Errors stay in the record that [`CachedOpenFile::sync`] reports
-    /// from.
+    /// Does not flush the device. Errors stay in the error log, from which [`CachedOpenFile::sync`]
+    /// reports them.
     ///
     /// # Errors
     /// A write-back of this file failed while this waited.
@@ -158,7 +158,8 @@ impl Mapping {
     }
 
     /// Begins the write-back of a range's dirty pages and returns once they are submitted, like
-    /// `sync_file_range(2)` with `SYNC_FILE_RANGE_WRITE` alone. Pages under write-back are left.
+    /// `sync_file_range(2)` with `SYNC_FILE_RANGE_WRITE` alone. Skips pages that are under
+    /// write-back.
     ///
     /// Errors stay in the record that [`CachedOpenFile::sync`] reports from.
     pub async fn begin_write_back(&self, bytes: impl Into<ByteRange>) {

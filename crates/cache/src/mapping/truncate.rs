@@ -1,4 +1,4 @@
-//! Pages go: truncation, holes, and zeroes at the end of a file.
+//! Removes parts of a file: truncation, holes, and zeroes at the end of a file.
 
 use crate::backing::ReadFrom;
 use crate::caught::caught;
@@ -13,8 +13,8 @@ impl Mapping {
     /// When this returns, pages past the new size are gone and no write to them is in flight, so
     /// their blocks can be reused. The rest of the last page or block is zeroed and will be written
     /// back. The caller keeps writers out; if it frees blocks afterwards, it also holds the
-    /// [exclusion](Mapping::exclude) of what is cut off. If a call is dropped, the next call, with
-    /// any size, removes what was left.
+    /// [exclusion](Mapping::exclude) of the part that is cut off. If a call is dropped half way,
+    /// the next call, with any size, removes the remaining pages.
     ///
     /// # Errors
     /// The last page could not be read; the size is unchanged.

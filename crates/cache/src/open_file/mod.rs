@@ -1,4 +1,4 @@
-//! An open file: the state that each opener has of its own.
+//! An open file: a mapping, and the state of one opener.
 
 mod contest;
 mod pause_trace;
@@ -29,7 +29,7 @@ pub use reading::ReadOrder;
 #[derive(Debug)]
 pub struct CachedOpenFile {
     pub(crate) file: Arc<CachedFile>,
-    /// The errors that this opener has been told.
+    /// The errors already reported to this opener.
     told: Mutex<ErrorCursor>,
     ahead: Mutex<ReadAhead>,
     writer: Mutex<Writer>,
@@ -40,7 +40,7 @@ pub struct CachedOpenFile {
     last_end: AtomicU64,
     stream: StreamId,
     exempt: bool,
-    /// The opener holds the exclusion of the pages.
+    /// Whether the opener holds the exclusion of the pages.
     in_exclusion: bool,
     /// Writes do not grow the file.
     keeps_size: bool,
@@ -76,7 +76,7 @@ impl CachedOpenFile {
         self
     }
 
-    /// For a caller that holds the exclusion of what it reads and writes.
+    /// For a caller that holds the exclusion of the pages that it reads and writes.
     pub(crate) fn in_exclusion(mut self) -> Self {
         self.in_exclusion = true;
         self

@@ -1,10 +1,10 @@
 //! Decides which pages to read ahead: a pure state machine, one for each open file.
 //!
-//! It is told about misses and marks (pages it asked to be notified about), not about hits, so that
-//! cached reads cost nothing. It follows several streams at a time, each forward, backward or
-//! strided. A stream's window doubles while its guesses are used, as in Linux's on-demand
-//! read-ahead (Wu et al., "On the design of a new Linux readahead framework", 2008), and halves
-//! when pages were evicted before use.
+//! It is notified of misses and of marks (pages for which it asked to be notified). It is not
+//! notified of hits, so that cached reads cost nothing. It follows several streams at a time, each
+//! forward, backward or strided. A stream's window doubles while its guesses are used, as in
+//! Linux's on-demand read-ahead (Wu et al., "On the design of a new Linux readahead framework",
+//! 2008), and halves when pages were evicted before use.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Seen once.
+    /// Unknown: seen once.
     Unknown,
     Forward,
     Backward,

@@ -1,4 +1,4 @@
-//! Reading: what is cached is copied, what is not is loaded, and read-ahead is started.
+//! Reading: copies cached pages, loads missing ones, and starts read-ahead.
 
 use crate::file::CachedFile;
 use crate::open_file::contest::Contest;
@@ -23,7 +23,7 @@ use std::task::{Context, Waker};
 /// The order in which a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOrder {
-    /// Not said (`POSIX_FADV_NORMAL`).
+    /// The reader gives no hint (`POSIX_FADV_NORMAL`).
     Unknown,
     /// From front to back (`POSIX_FADV_SEQUENTIAL`): reads twice as far ahead.
     Sequential,
@@ -75,21 +75,21 @@ impl CachedOpenFile {
         self.read_until(at, buf, |_| false)
     }
 
-    /// Like [`CachedOpenFile::read`], for a thread that has nothing else to do: what is missing is
-    /// read by this thread, if its world and the device allow it, and copied.
+    /// Like [`CachedOpenFile::read`], for a thread that has nothing else to do: the thread itself
+    /// reads missing pages, if its world and the device allow that, and copies them.
     ///
     /// # Errors
-    /// The rest needs [`CachedOpenFile::read`]: the device reads better in the background, the
-    /// backing has to look up where it is, it is being loaded, memory is short, or there was an
-    /// error, which that call returns.
+    /// The rest needs [`CachedOpenFile::read`], for one of these reasons: the device reads better
+    /// in the background, the backing cannot say at once where the bytes are, another task is
+    /// loading them, memory is short, or an error occurred, which that call returns.
     pub fn read_here(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         let end = at.saturating_add(buf.len() as u64).div_ceil(PAGE);
         let mut last = None;
         self.read_until(at, buf, |page| {
             let pages = PageRange::new(page, end.max(page + 1));
             match last.replace(page) {
-                // Loaded and gone again before it was copied: memory is short, or others exclude
-                // it.
+                // The page was loaded, but is missing again before it could be copied: memory is
+                // short, or an exclusion removed it.
                 Some(last) if last == page => false,
                 Some(_) => self.file.load_here(pages),
                 None => self.fill_here(pages),
@@ -97,7 +97,7 @@ impl CachedOpenFile {
         })
     }
 
-    /// Reads what is cached, and goes on after a missing page if `fill` has loaded it.
+    /// Reads cached pages. At a missing page, it goes on if `fill` has loaded the page.
     #[inline]
     fn read_until(
         &self,
@@ -122,7 +122,7 @@ impl CachedOpenFile {
         }
     }
 
-    /// Loads missing pages on this thread, then starts what read-ahead wants.
+    /// Loads missing pages on this thread, then starts the read-ahead that follows.
     fn fill_here(&self, pages: PageRange) -> bool {
         let is_plain = !self.exempt && !self.in_exclusion;
         let end = self.file.size().div_ceil(PAGE);
@@ -133,8 +133,8 @@ impl CachedOpenFile {
         is_filled
     }
 
-    /// Starts what read-ahead wants after a reader asked for these pages of a file of `end` pages,
-    /// and missed the first.
+    /// Starts read-ahead after a reader asked for these pages of a file of `end` pages, and the
+    /// first was missing.
     fn read_ahead_of(&self, pages: PageRange, end: u64) {
         let asked = pages.start..pages.end.min(end).max(pages.start + 1);
         let plan = self.ahead.lock().missed(asked, end);
@@ -213,8 +213,8 @@ impl CachedOpenFile {
         }
     }
 
-    /// Starts loading missing pages, together with what read-ahead wants. `None` if another task
-    /// was first, or after a wait for a frame.
+    /// Starts loading missing pages, together with read-ahead. `None` if another task was first, or
+    /// after a wait for a frame.
     pub(super) async fn fill<'a>(
         &'a self,
         pages: PageRange,
@@ -238,8 +238,9 @@ impl CachedOpenFile {
         let loading = poll_fn(|cx| {
             let loading = load.as_mut().poll(cx);
             if loading.is_pending() {
-                // The load waits for something else, perhaps for an exclusion whose holder needs
-                // the frame that our token stands for.
+                // From here on the load waits for something else, perhaps for an exclusion. Its
+                // holder may need the frame that this caller's token stands for, so pass the token
+                // on.
                 waiting.leave();
             }
             loading
@@ -269,8 +270,8 @@ impl CachedOpenFile {
         self.carry_out(plan);
     }
 
-    /// Starts read-ahead. It moves to a task of its own if the backing cannot say at once where the
-    /// pages are.
+    /// Starts read-ahead. If the backing cannot say at once where the pages are, a new task does
+    /// it.
     fn carry_out(&self, plan: Plan) {
         if plan.ahead.is_empty() {
             return;
@@ -290,8 +291,8 @@ impl CachedOpenFile {
         }
     }
 
-    /// Says in which order the file will be read, like `posix_fadvise(2)`: it changes how far this
-    /// open file reads ahead.
+    /// Announces the order in which the file will be read, like `posix_fadvise(2)`. This changes
+    /// how far this open file reads ahead.
     pub fn expects(&self, order: ReadOrder) {
         let pages = self.file.core.settings.read_ahead_pages;
         *self.ahead.lock() = ReadAhead::new(match order {
@@ -301,9 +302,9 @@ impl CachedOpenFile {
         });
     }
 
-    /// Submits reads of a range's missing pages, and waits for none of them, like
-    /// `posix_fadvise(2)` with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an
-    /// error; a later read of these pages gets it.
+    /// Submits reads of a range's missing pages without waiting for them, like `posix_fadvise(2)`
+    /// with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an error; a later read of
+    /// these pages gets it.
     pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
         let end = self.file.size().div_ceil(PAGE);
         let pages = bytes.into().pages();

@@ -9,8 +9,8 @@ impl CachedOpenFile {
     /// Makes all earlier writes durable: writes them back, waits, and flushes the device's cache.
     ///
     /// # Errors
-    /// Whatever failed since this open file was last told, including background write-back. Each
-    /// error is returned once.
+    /// Any failure that this open file has not reported yet, including those of background
+    /// write-back. Each error is returned once.
     pub async fn sync(&self) -> Result<()> {
         self.sync_range(ByteRange::ALL).await?;
         // A failed flush is recorded in the log of this file and of every other file written.

@@ -5,7 +5,7 @@ use crate::open_file::CachedOpenFile;
 use crate::open_file::pause_trace::Pause;
 use crate::writeback::flusher;
 
-/// A writer between two requests to the controller. If the caller goes away, dropping this notifies
+/// A writer that follows the controller's orders. If the caller goes away, dropping this notifies
 /// the controller.
 #[derive(Debug)]
 struct Waiter<'a>(Option<&'a CachedOpenFile>);

@@ -1,4 +1,5 @@
-//! No frame is free, or no more pages may become dirty: who waits, and who is refused.
+//! Decides who waits and who gets an error when no frame is free, or no more pages may become
+//! dirty.
 
 use crate::dirty::ledger::NoRoom;
 use crate::file::CacheCore;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct RoomWait<'a> {
     open: &'a CachedOpenFile,
     pub(super) waiting: Waiting,
-    /// The device fails, and gets one more try on behalf of this writer.
+    /// Set once the failing device gets one more try on behalf of this writer.
     is_refused: bool,
     /// The wait at the dirty limits themselves, for the trace.
     pause: Option<Pause<'a>>,
@@ -24,7 +25,7 @@ impl<'a> RoomWait<'a> {
         Self { open, waiting: Waiting::No, is_refused: false, pause: None }
     }
 
-    /// The write has come so far.
+    /// Notes how far the write has come, and why it stopped.
     pub(super) fn stopped(&mut self, wrote: Wrote, stop: WriteStop) {
         if wrote.bytes > 0 {
             let has_used = |on| if on == Condition::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 };
@@ -47,8 +48,8 @@ impl<'a> RoomWait<'a> {
     /// Waits for room, or for a reason why there will be none.
     ///
     /// # Errors
-    /// That reason: the cache is closed, the file's pages have no place, the device fails, or files
-    /// without a place and failing devices hold all the room.
+    /// There will be no room: the cache is closed, the file's pages have no place, the device
+    /// fails, or files without a place and failing devices hold all the room.
     pub(super) async fn for_room(&mut self, reason: NoRoom) -> Result<()> {
         let (file, core, disk) = (&self.open.file, &self.open.file.core, &self.open.file.disk);
         if core.is_closed() {
@@ -63,8 +64,8 @@ impl<'a> RoomWait<'a> {
         let held_up = failure.is_none().then(|| core.held_up_room()).flatten();
         let refusal = if self.is_refused { failure.clone() } else { None };
         if let Some(error) = held_up.or(refusal) {
-            // The token counts as used, since the writer has looked. Passed on, the wake would
-            // circulate among writers that are all refused.
+            // The token counts as used, since the writer has checked. If it were passed on, the
+            // wake would circulate among writers that all get an error.
             self.waiting.took(|_| true);
             return Err(error);
         }
@@ -83,12 +84,12 @@ impl<'a> RoomWait<'a> {
 /// Bytes that clients are asked to give back when frames are short.
 const WANTED_BYTES: u64 = 256 << 10;
 
-/// Waits for a frame. While there are eviction candidates, they are only in use for a moment, so
-/// this just yields: no wake announces the end of a use, which is as short as a copy.
+/// Waits for a frame. If there are eviction candidates, they are in use only for the time of a
+/// copy. Nothing announces the end of such a use, so this just yields.
 ///
 /// # Errors
-/// Every frame holds a dirty page, either of a failing device that has been tried once more or of a
-/// file that its backing could not place; or the world has ended, and with it the tasks that free
+/// Every frame holds a dirty page, either of a failing device that has been tried once more, or of
+/// a file that its backing could not place. Or the world has ended, along with the tasks that free
 /// frames.
 pub(super) async fn wait_for_frames(core: &Arc<CacheCore>, waiting: &mut Waiting) -> Result<()> {
     if core.pool.evictable_frames() > 0 {

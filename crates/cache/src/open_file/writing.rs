@@ -109,8 +109,8 @@ impl CachedOpenFile {
             match stop {
                 WriteStop::Done | WriteStop::Asks => {}
                 WriteStop::Busy => file.core.rt.yield_now().await,
-                // Waits are boxed: every write's future reserves space for the largest one, and is
-                // moved before it is polled.
+                // Waits are boxed: otherwise every write's future would reserve space for the
+                // largest wait, and it is moved before it is polled.
                 WriteStop::Loading(page) => {
                     Box::pin(file.wait_loaded(page)).await;
                     contest.was_loaded = true;

@@ -26,13 +26,13 @@ pub(crate) enum ReadStop {
 pub(crate) struct ReadSome {
     pub(crate) bytes: usize,
     pub(crate) stop: ReadStop,
-    /// The page on which it met a mark that asks for more read-ahead.
+    /// The page whose mark asks for more read-ahead, if it read one.
     pub(crate) mark: Option<u64>,
 }
 
 impl CachedFile {
     /// Copies what is cached, starting at byte `at`. Takes no lock and allocates nothing. `counts`
-    /// says whether this is a new use of the first page or the continuation of one.
+    /// says whether this counts as a new use of the first page, instead of continuing one.
     #[inline]
     pub(crate) fn read_cached(&self, at: u64, buf: &mut [u8], counts: bool) -> ReadSome {
         let wanted = (buf.len() as u64).min(self.size().saturating_sub(at)) as usize;

@@ -25,7 +25,7 @@ pub(crate) enum WriteStop {
     NoRoom(NoRoom),
     /// This page has no frame, and none may be entered: see [`crate::Mapping::exclude`].
     Excluded(u64),
-    /// The allowance is used up: ask the controller.
+    /// The allowance is used up: the writer must ask the controller.
     Asks,
 }
 
@@ -210,8 +210,8 @@ impl CachedFile {
         let core = &*self.core;
         let key = self.key(index);
         for _ in 0..SPINS {
-            // A guess that misses is confirmed by `find`; one that hits is checked by the claim and
-            // the key.
+            // If the guess finds no frame, `find` confirms it; if it finds one, the claim and the
+            // key are checked.
             let guess = core.pool.index.guess(&core.pool.frames, key);
             let Some(frame) = guess.or_else(|| core.pool.index.find(&core.pool.frames, key)) else {
                 return Overwrite::Absent;

@@ -49,14 +49,14 @@ impl CachedFile {
         Some((Lookup { file: self, id: Some(id) }, range))
     }
 
-    /// Enters the line of those that wait for exclusions to end, to fill these pages.
+    /// Enters the line to wait for exclusions to end, in order to fill these pages.
     pub(crate) fn enter_to_fill(&self, pages: PageRange) -> InLine<'_> {
         InLine { file: self, id: self.lock_pages().fills().enter(pages, Wants::Fill) }
     }
 
-    /// Waits until it is the turn of a fill of `range`, which enters the line if it is not in it
-    /// yet. Its first page is then not excluded, and no one excludes pages of the range before the
-    /// fill leaves the line, unless it stays there for long.
+    /// Waits for the turn to fill `range`, after entering the line if `place` is not set yet.
+    /// Afterwards the range's first page is not excluded, and no page of the range will be until
+    /// the fill leaves the line, unless it stays there for too long.
     pub(crate) async fn wait_admitted<'a>(&'a self, range: PageRange, place: &mut Option<InLine<'a>>) {
         place.get_or_insert_with(|| self.enter_to_fill(range)).wait_for_turn().await;
     }
@@ -74,7 +74,7 @@ impl CachedFile {
     }
 }
 
-/// A place in the line of those that had to wait for an exclusion; see [`Wants`].
+/// A place in the line of fills and exclusions that wait; see [`Wants`].
 #[derive(Debug)]
 pub(crate) struct InLine<'a> {
     file: &'a CachedFile,

@@ -51,9 +51,9 @@ pub(crate) struct Load {
 
 impl CachedFile {
     /// Loads the first page of `wanted`, and following pages that are missing, adjacent on the
-    /// device and get a frame. May wait for the backing or for the end of an exclusion; it holds
-    /// nothing meanwhile but its `place` in the line, which it enters if an exclusion is in its
-    /// way. The caller leaves the line once it has the page's bytes.
+    /// device and get a frame. May wait for the backing or for the end of an exclusion. If an
+    /// exclusion is in the way, it enters the line at `place`; it holds nothing else while it
+    /// waits. The caller leaves the line once it has the page's bytes.
     pub(crate) async fn load<'a>(
         self: &'a Arc<Self>,
         wanted: Wanted,
@@ -61,7 +61,7 @@ impl CachedFile {
     ) -> Result<Loading> {
         let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
         let pool = &self.core.pool;
-        // Pages that exclusions have taken away before they were used.
+        // Whether exclusions have taken pages away before they were used.
         let mut was_overtaken = place.is_some();
         loop {
             let is_cached = |&page: &u64| pool.index.guess(&pool.frames, self.key(page)).is_some();
@@ -98,7 +98,8 @@ impl CachedFile {
                 });
                 let extent = match extent.await {
                     Ok(extent) => extent,
-                    // What lies before the error is readable. A read of the rest returns the error.
+                    // The pages before the error are readable. A read of the rest returns the
+                    // error.
                     Err(_) if at >= (start + 1) * PAGE => break,
                     Err(error) => return Err(error.into()),
                 };

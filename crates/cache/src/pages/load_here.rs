@@ -1,5 +1,5 @@
-//! Loads pages on the calling thread, for one that may wait for the device. Without a bio, a task
-//! or another thread, a page that the host has in memory costs little more than its copy.
+//! Loads pages on the calling thread, if it may wait for the device. This needs no bio, task or
+//! other thread, so a page that the host has in memory costs little more than its copy.
 
 use crate::PageRange;
 use crate::backing::{Answer, ReadFrom};
@@ -38,12 +38,12 @@ impl CachedFile {
     }
 
     /// Loads the first page of a range, and following pages that are missing, before it returns.
-    /// Returns false if that is not possible or fails: then [`Self::load`] tells why, or waits for
-    /// what it takes.
+    /// Returns false if that is not possible or fails. Then [`Self::load`] reports the error, or
+    /// waits for what is missing.
     ///
-    /// The pages are entered before the backing is asked where they are, so its answer holds: no
-    /// one changes the map of pages that are being loaded. A load that may have to wait for the
-    /// answer cannot do it in this order.
+    /// The pages are entered before the backing is asked where they are. So its answer stays valid,
+    /// because no one changes the map of pages that are being loaded. A load that may have to wait
+    /// for the answer cannot use this order.
     pub(crate) fn load_here(self: &Arc<Self>, pages: PageRange) -> bool {
         let (core, start) = (&self.core, pages.start);
         let mut end = pages.end.min(start + PAGES_MAX).min(self.size().div_ceil(PAGE)).max(start + 1);

@@ -1,4 +1,5 @@
-//! Pages that are entered before their bytes are there: the steps that all ways of loading share.
+//! Pages that are entered before their bytes have been read: the steps shared by all ways of
+//! loading.
 
 use crate::file::{CacheCore, CachedFile, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
@@ -14,15 +15,15 @@ use std::sync::Arc;
 pub(super) struct LoadingPages {
     first: u64,
     frames: Vec<FrameNo>,
-    /// How many bytes of the file, from `first`, are valid; the rest becomes zeros.
+    /// How many bytes, counted from page `first`, belong to the file; the rest becomes zeros.
     valid_bytes: u64,
 }
 
 impl CachedFile {
-    /// Enters frames for the first missing pages of a range, as far as no exclusion is in the way;
-    /// and, for a caller that has asked the backing where they are, as far as the answer still
-    /// holds. `None` if that is not even the first page. Frames that are left over become free
-    /// again.
+    /// Enters frames for the first missing pages of a range, up to the first excluded page. If the
+    /// caller has asked the backing where the pages are, it also stops where the answer is no
+    /// longer valid. `None` if not even the first page can be entered. Frames that are left over
+    /// become free again.
     pub(super) fn enter_loading(
         &self,
         lookup: Option<Lookup<'_>>,

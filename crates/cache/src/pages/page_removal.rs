@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// Frames visited per acquisition of the file's lock.
 const BATCH: u64 = 64;
-/// Most pages that a caller that cannot wait removes itself: less than 100 µs. A task removes more.
+/// Maximum number of pages that a caller that cannot wait removes itself, which takes less than 100
+/// µs. A task removes larger numbers.
 const AT_ONCE: u64 = 8 * BATCH;
 
 /// Which pages of a range to remove.
@@ -25,7 +26,7 @@ pub(crate) enum Which {
     Clean { and_loading: bool },
 }
 
-/// How far a removal has come.
+/// A removal's position.
 enum Position {
     /// Looking up pages by index, next this one.
     Page(u64),
@@ -210,7 +211,7 @@ mod tests {
                 .expect("room");
         };
         let inner = &mapping.0;
-        // The batches of a truncation, and how many of them come before others remove pages.
+        // The batch sizes of a truncation, and how many batches run before others remove pages.
         for (batch, before) in [(64, 0), (5, 0), (5, 1), (5, 3)] {
             (0..20).for_each(write);
             let cut = PageRange::new(0, u64::MAX);
@@ -218,7 +219,7 @@ mod tests {
             for _ in 0..before {
                 assert!(inner.remove_some(cut, Which::All, &mut removal, batch));
             }
-            // As eviction does it: each page by itself.
+            // Remove pages one by one, as eviction does.
             let others = PageRange::new(3, 18);
             while inner.remove_some(others, Which::All, &mut Position::Page(others.start), 64) {}
             while inner.remove_some(cut, Which::All, &mut removal, batch) {}

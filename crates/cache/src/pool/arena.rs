@@ -67,8 +67,8 @@ impl Region {
         unsafe { self.base.add(offset) }
     }
 
-    /// Returns the memory of a range of whole pages to the system. From then on it reads as zeros,
-    /// or unchanged.
+    /// Returns the memory of a range of whole pages to the system. From then on the range reads as
+    /// zeros or, if the system fails to take it, unchanged.
     ///
     /// # Safety
     /// During the call no other thread touches the range, except readers that copy without a hold

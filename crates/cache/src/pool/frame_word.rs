@@ -187,8 +187,8 @@ impl<W: Word> FrameWord<W> {
     }
 
     /// Counts a use. `seen` avoids touching the cache line if nothing would change. A caller
-    /// without a hold may be late: a frame freed meanwhile stays blank, and one being loaded keeps
-    /// its mark.
+    /// without a hold may come too late; then a frame freed meanwhile stays blank, and one being
+    /// loaded keeps its mark.
     #[inline]
     pub(crate) fn used(&self, seen: Snapshot) {
         if seen.uses() < 3 || seen.0 & (UNREAD | MARK) != 0 {
@@ -202,8 +202,8 @@ impl<W: Word> FrameWord<W> {
         }
     }
 
-    /// Lowers the use count to `uses`. A lower count stays, since the frame may have been freed
-    /// since it was read.
+    /// Lowers the use count to `uses`. If the count is lower by now, it stays: the frame may have
+    /// been freed since the count was read.
     pub(crate) fn lower_uses(&self, uses: u8) {
         let uses = u32::from(uses) << USES_SHIFT;
         self.update(Ordering::Relaxed, |s| if s & USES > uses { s & !USES | uses } else { s });
@@ -232,8 +232,8 @@ impl<W: Word> FrameWord<W> {
         if old.is_detached() { self.try_free() } else { After::InUse }
     }
 
-    /// Takes a free frame for its new owner. Readers that still count themselves in and out do no
-    /// harm.
+    /// Takes a free frame for its new owner. Readers may still count themselves in and out, without
+    /// effect.
     pub(crate) fn take_free(&self) {
         let old = self.0.fetch_or(EXCLUSIVE, Ordering::Acquire);
         assert_eq!(old & !PINS, 0, "a frame on the free list is free");
@@ -269,7 +269,7 @@ impl<W: Word> FrameWord<W> {
         self.try_free()
     }
 
-    /// Removes the frame from its mapping.
+    /// Marks the frame as detached from its mapping.
     pub(crate) fn detach(&self) -> After {
         let old = self.update(Ordering::AcqRel, |s| s & !DIRTY | DETACHED);
         assert!(!old.is_detached(), "a frame is detached once");

@@ -110,7 +110,7 @@ impl Frames {
 
     /// Copies part of page `key` out of a frame without taking a hold. `None` if the page cannot be
     /// read or the copy was disturbed; the contents of `to` are then undefined. `more` says that
-    /// the neighbouring pages are read too.
+    /// neighbouring pages will be read too.
     ///
     /// Taking a hold costs two locked instructions on a cache line that readers on other processors
     /// want too. Each waits for all earlier memory accesses, which takes as long as the copy itself
@@ -477,7 +477,7 @@ mod tests {
                 });
             }
             for turn in 1..100_u8 {
-                // Sometimes another page, otherwise new contents for the same one.
+                // Sometimes the frame gets another page, otherwise the same page gets new contents.
                 let mut claimed = loop {
                     match frames.claim(frame(1)) {
                         Ok(claimed) => break claimed,

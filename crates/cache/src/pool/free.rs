@@ -107,7 +107,7 @@ impl Free {
         self.excess() > 0 || self.overdrawn() > 0
     }
 
-    /// Takes a frame in. A frame the budget does not cover goes to `surplus`: the caller returns
+    /// Adds a free frame. If the budget does not cover it, it goes to `surplus`: the caller returns
     /// its memory to the system without holding the lock, since that may take long, and then
     /// [parks](Self::park) it.
     pub(super) fn put(&mut self, frames: &Frames, frame: FrameNo, surplus: &mut Vec<FrameNo>) {
@@ -121,8 +121,8 @@ impl Free {
         }
     }
 
-    /// Parks frames that have no memory. Returns how many parked frames the budget covers by now,
-    /// and which are therefore free.
+    /// Parks frames that have no memory. Returns how many parked frames became free because the
+    /// budget covers them by now.
     pub(super) fn park(&mut self, frames: &Frames, surplus: &[FrameNo]) -> usize {
         self.parking -= surplus.len() as u32;
         surplus.iter().for_each(|&frame| self.parked.push(frames, frame));
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((taken.len(), free.overdrawn(), free.is_short()), (8, 0, false));
         let spare = free.take_spare(&frames).unwrap();
         assert_eq!((free.overdrawn(), free.is_short()), (1, true));
-        // The reserve takes the first frame to come, whichever it is.
+        // The reserve takes the first frame that is freed, whichever it is.
         let mut surplus = Vec::new();
         free.put(&frames, taken.pop().unwrap(), &mut surplus);
         assert_eq!((free.overdrawn(), free.take(&frames)), (0, None));

@@ -27,7 +27,7 @@ const HINTED: usize = 16;
 pub(crate) struct Index {
     buckets: Table<AtomicU32>,
     /// Hints for pages whose frames are in page order. They take an eighth of the buckets' memory,
-    /// so a reader finds them in the processor's cache where it would wait for the bucket.
+    /// so they are often in the processor's cache when the bucket is not.
     hints: Table<Hint>,
     mask: usize,
     locks: Box<[Stripe]>,
@@ -62,7 +62,8 @@ impl Hint {
         let seen = self.0.load(Ordering::Relaxed);
         let first = frame.get().wrapping_sub(probe.slot() as u32);
         let row = u64::from(first) << 32 | u64::from(probe.tag) << 16;
-        // The first row stays. Pages in other rows are found through their buckets.
+        // A hint describes one row of frames, the first. Pages in other rows are found through
+        // their buckets.
         if seen & 0xffff == 0 {
             self.0.store(row | 1 << probe.slot(), Ordering::Relaxed);
         } else if seen & !0xffff == row {

@@ -123,7 +123,7 @@ impl Pool {
         self.frames.overhead_bytes() + self.index.overhead_bytes() + self.lists.lock().policy.overhead_bytes()
     }
 
-    /// Most dirty pages, given the frames that accounts leave.
+    /// Maximum number of dirty pages, given the frames that accounts leave.
     pub(crate) fn dirty_limit(&self) -> u64 {
         self.frames_limit.load(Ordering::Relaxed)
     }
@@ -252,7 +252,7 @@ impl Pool {
         }
     }
 
-    /// Keeps extra evicted frames for the next callers on this processor, so that those need not
+    /// Keeps extra evicted frames for the next callers on this processor, which then need not
     /// evict.
     fn put_in_magazine(&self, mut frames: Vec<FrameNo>) {
         let count = {
@@ -261,7 +261,8 @@ impl Pool {
             magazine.extend(frames.drain(..room));
             room
         };
-        // A caller that looked in between found neither the pages nor the frames.
+        // A caller that looked between the eviction and now found neither the pages nor the frames:
+        // wake it.
         self.wake_for(count);
         if !frames.is_empty() {
             self.return_frames(frames);
@@ -338,8 +339,8 @@ impl Pool {
                 continue;
             }
             if purpose == Purpose::Ahead && claimed.seen.is_unread() {
-                // It was read ahead and not used yet: more read-ahead would only push out what it
-                // just loaded.
+                // The page was read ahead and not used yet: more read-ahead would only evict what
+                // it has just loaded.
                 let key = claimed.key();
                 self.settle(frame, claimed.end());
                 kept.push((frame, key));
@@ -388,7 +389,7 @@ impl Pool {
             }
         }
         self.park(surplus);
-        // A caller that looked in between found no candidate.
+        // A caller that looked while these frames were out found no candidate: wake it.
         self.waits.wake(Condition::Frames, kept_count);
         go_on
     }

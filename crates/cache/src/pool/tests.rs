@@ -70,7 +70,7 @@ fn a_page_that_is_freed_while_an_evictor_passes_it_over_is_no_candidate() {
     let mut taken = Vec::new();
     pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
         forget(&pool)(run);
-        // A truncation and then the reader, once, in the first of two rounds.
+        // In the first of two rounds: a truncation, and then the end of the reader.
         if let Some(reader) = reader.take() {
             assert_eq!(pool.frames.state(frames[0]).detach(), After::InUse);
             assert_eq!(reader.end(), After::Freed);
@@ -92,7 +92,7 @@ fn a_page_that_is_under_write_back_when_an_evictor_has_passed_it_over_is_no_cand
     let mut taken = Vec::new();
     pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
         forget(&pool)(run);
-        // A writer and then the flusher, once, in the first of two rounds.
+        // In the first of two rounds: a writer, and then the flusher.
         if let Some(reader) = reader.take() {
             assert_eq!(reader.end(), After::InUse);
             pool.frames.state(frames[0]).set_dirty(0xf);

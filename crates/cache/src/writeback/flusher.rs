@@ -39,9 +39,9 @@ const RETRY: Nanos = Nanos::from_millis(10);
 
 /// The flusher's hold on its device, created before its first step.
 ///
-/// The device's list of dirty files keeps those files, and with them the cache, alive, and only the
-/// flusher serves it. If the world ends first, the list ends with it and writers that wait for room
-/// are notified.
+/// The device's list of dirty files keeps those files and the cache alive, and only the flusher
+/// serves it. If the world ends first, the list ends with it and writers that wait for room are
+/// notified.
 pub(crate) struct Serving {
     core: Arc<CacheCore>,
     disk: Arc<CachedDevice>,
@@ -139,7 +139,7 @@ async fn background(
     visiting: &mut Visiting<'_>,
 ) -> bool {
     let mut progress = false;
-    // Consecutive files of which nothing could be written.
+    // Number of consecutive files of which no page could be written.
     let mut barren = 0;
     while let Background::Run { chunk_pages, in_flight_pages, least_pages } = disk.orders(core, None).flusher
     {
@@ -182,8 +182,8 @@ async fn pass_over(
         let expired = |place: DirtySince| !matches!(pass, Pass::Expired(before) if place.at > before);
         let Some((place, file)) = disk.turns.next(after).filter(|(place, _)| expired(*place)) else {
             // One round is complete. A pass that must write everything goes on while there are
-            // files that no task is writing. If something failed, each file has been tried; one
-            // that cannot be written must not delay the others.
+            // files that no task is writing. After a failure it stops here: each file has been
+            // tried, and one that cannot be written must not delay the others.
             if in_round == 0 || pass == Pass::Wanted || disk.health.is_failing() {
                 break;
             }
@@ -203,9 +203,10 @@ async fn pass_over(
     progress
 }
 
-/// A visit to a file, by the flusher or by a writer that writes back; one at a time. The flusher is
-/// a task and always gets polled. Writers visit only under the controllers of old kernels; one
-/// whose future is not polled keeps the flusher away from its file, but not syncs.
+/// A visit to a file by the flusher, or by a writer that writes back; a file has one visit at a
+/// time. The flusher is a task and always gets polled. Writers visit only under the controllers of
+/// old kernels. A writer whose future is not polled keeps the flusher away from its file, but not
+/// syncs.
 struct Visit<'a>(&'a CachedFile);
 
 impl<'a> Visit<'a> {
@@ -274,9 +275,9 @@ pub(crate) async fn write_back_some(
     pages - left
 }
 
-/// Waits until the device has fewer than `pages` pages to write; fewer still while a sync waits for
-/// it. Runs that await their completion do not count: completing them may require other write-back
-/// first.
+/// Waits until the device has fewer than `pages` pages in flight, or than a smaller number while a
+/// sync waits for it. Runs that have landed but not completed do not count: completing them may
+/// require other write-back first.
 async fn wait_for_queue(core: &CacheCore, disk: &CachedDevice, pages: u64, window: &Window) {
     let is_full = || disk.ledger.in_flight() >= disk.sync_priority.limit(core.rt.now(), pages);
     while is_full() {
@@ -288,8 +289,8 @@ async fn wait_for_queue(core: &CacheCore, disk: &CachedDevice, pages: u64, windo
     }
 }
 
-/// Writes everything back and flushes the device, when the cache is being closed. Only a file that
-/// fails once more is given up.
+/// Writes everything back and flushes the device, when the cache is being closed. A file is given
+/// up only after one more failure.
 async fn close_out(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) {
     loop {
         let files: Vec<_> =

@@ -1,5 +1,5 @@
-//! The way from a run's last bio to its backing: on the spot, by the device's completion task, or
-//! by a caller that waits for the file.
+//! Takes a run from the end of its last bio to its backing: at once, in the device's completion
+//! task, or in a caller that waits for the file.
 
 use crate::PageRange;
 use crate::backing::WrittenRun;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl WriteRun {
-    /// A bio has ended, or the submission. After the last of them, the run's pages are no longer in
+    /// A bio or the submission has ended. After the last of them, the run's pages are no longer in
     /// flight.
     pub(super) fn part_ended(self: &Arc<Self>) {
         if self.bios_left.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -75,8 +75,8 @@ impl WriteRun {
     }
 }
 
-/// A run being finished. If dropped before that, because the world has ended, the run ends with an
-/// error.
+/// A run being finished. If this is dropped early, because the world has ended, the run ends with
+/// an error.
 struct Finishing(Option<Arc<WriteRun>>);
 
 impl Finishing {

@@ -43,7 +43,7 @@ struct Submission<'a> {
     is_whole: bool,
 }
 
-/// The submission ended half way, because of a device or because the world ended.
+/// The submission stopped half way, because of a device or because the world ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the write was given up before all of it was submitted")]
 struct GivenUp;
@@ -63,8 +63,8 @@ impl Drop for Submission<'_> {
 }
 
 impl WriteRun {
-    /// Starts the write: places the pages and submits bios for them. If the backing must wait for
-    /// that, a task goes on. Errors go to the file's log.
+    /// Starts the write: places the pages and submits bios for them. If the backing must wait to
+    /// place them, a task continues. Errors go to the file's log.
     pub(super) fn start(self: Arc<Self>) {
         let rt = self.file.core.rt.clone();
         let mut work = Box::pin(self.submit());

@@ -14,9 +14,9 @@ use crate::{CacheError, Cost, Event, OnWriteError, Result};
 /// waits for.
 struct WriteFailure {
     error: CacheError,
-    /// The pages are dirty again.
+    /// Whether the pages are dirty again.
     keeps_dirty: bool,
-    /// The backing had no place for the pages.
+    /// Whether the backing had no place for the pages.
     is_unplaceable: bool,
 }
 
@@ -42,14 +42,15 @@ struct SettledPages {
 
 impl WriteRun {
     /// Takes the pages out of write-back. They become clean; after an error, the configuration
-    /// decides. Wakes those that wait for the pages, for room, or in the run's window.
+    /// decides whether they do. Wakes tasks that wait for the pages, for room, or for the run's
+    /// window.
     pub(super) fn settle(&self, outcome: &Result<()>, result: &RunResult) {
         self.progress.lock().advance(RunStep::Settled);
         let (file, core) = (&self.file, &self.file.core);
         let mut charge = self.charge.lock().take().expect("a run ends once");
         let on_error = core.settings.on_write_error;
         let failure = outcome.as_ref().err().map(|error| WriteFailure::new(error, on_error));
-        // A run of which nothing went to the device says nothing about the device.
+        // A run without bios says nothing about the device.
         if result.had_bios || failure.is_some() {
             file.disk.health.note(outcome);
         }
@@ -105,12 +106,12 @@ impl WriteRun {
             let index = |frame| core.pool.frames.key(frame).index();
             abandoned.extend(left.clean.iter().map(|&frame| index(frame)).filter(|n| not_placed.contains(n)));
         }
-        // Before anyone can have dirtied a page again.
+        // Enter the frames before a page can be dirtied again.
         core.pool.enter_evictable(&left.clean);
         SettledPages { left, abandoned }
     }
 
-    /// Brings the numbers up to date, and wakes those that can go on.
+    /// Updates the counters, and wakes the tasks that can go on.
     fn account(&self, is_written: bool, charge: WritebackCharge, settled: SettledPages) {
         let (file, core, disk) = (&self.file, &self.file.core, &self.file.disk);
         let SettledPages { left: LeftWriteback { clean, freed }, abandoned } = settled;

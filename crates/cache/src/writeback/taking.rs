@@ -1,4 +1,4 @@
-//! Which dirty pages form a run, and taking them.
+//! Chooses the dirty pages of a run, and takes them.
 
 use crate::file::CachedFile;
 use crate::file::page_table::TakenPages;
@@ -226,7 +226,7 @@ mod tests {
             other => panic!("expected a run: {other:?}"),
         };
         let run = take(&window);
-        // The backing may have looked for space before this retry, and answers after it.
+        // The backing may have looked for space before this retry, but answer after it.
         disk.retry(|_| true);
         window.push(run);
         window.submit();

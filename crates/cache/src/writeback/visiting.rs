@@ -1,4 +1,4 @@
-//! A visit of files by a task that writes back.
+//! A task's visit to files that it writes back.
 
 use crate::Cost;
 use crate::visit_policy::{ByRuns, Step, Visit, WriteBackPass, Yields};

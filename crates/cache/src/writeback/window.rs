@@ -1,4 +1,4 @@
-//! How much one task has in flight.
+//! Limits how much one task has in flight.
 
 use crate::device::bio_batch::BioBatch;
 use crate::file::write_run::{InFlight, WriteRun};
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 /// Runs that were submitted together. They complete whether or not a task waits for them: the owner
-/// submits held-back bios before it waits for anything, and what the owner may abandon, nobody else
-/// waits for.
+/// submits held-back bios before it waits for anything. If the owner may go away before that, no
+/// other task waits for its runs.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) in_flight: Arc<Mutex<InFlight>>,
     /// Collects the bios of several runs and files, so that they are submitted together.
     pub(super) batch: Arc<BioBatch>,
-    /// Of all bios.
+    /// Flags of all bios.
     pub(super) flags: BioFlags,
 }
 

@@ -24,7 +24,7 @@ struct Blocks {
 #[derive(Debug, Default)]
 struct Map {
     written: BTreeMap<u64, u64>,
-    /// Assigned, with the write in flight.
+    /// Blocks that are assigned while their write is in flight.
     given: BTreeMap<u64, u64>,
     next: u64,
 }

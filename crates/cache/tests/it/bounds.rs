@@ -127,7 +127,7 @@ fn pages_of_a_file_whose_user_panics_come_free() {
     let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), MIB)), 1, 0);
     run(&rt, mapping.open().write(0, &[1; 8 * PAGE_BYTES])).unwrap();
     run(&rt, mapping.write_back(..)).unwrap();
-    // Clean pages live as long as this handle, which ends while the thread unwinds.
+    // Clean pages live as long as this handle, which is dropped while the thread unwinds.
     let user = move || {
         let _last = mapping;
         panic!("of the file's user");

@@ -226,7 +226,7 @@ fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
     run(&rt, mapping.open().write(0, &[1; 64 * PAGE_BYTES])).unwrap();
     drop((mapping, disk));
     assert!(run(&rt, cache.close()).is_err());
-    // The flusher's task may not have ended yet.
+    // Retry: the flusher's task may not have ended yet.
     let is_alone = (0..100_000).any(|_| {
         run(&rt, rt.yield_now());
         Arc::strong_count(&gate) == 1
@@ -238,8 +238,8 @@ fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
 const RECORD: usize = 512;
 const PAGES: u64 = 48;
 
-/// Threads write, read and truncate at random, in a cache of 16 frames. A record repeats one
-/// number, and the numbers of a record below the cut only grow.
+/// Threads write, read and truncate at random, in a cache of 16 frames. A record consists of one
+/// number, repeated. In records that are not cut off, this number only grows.
 #[test]
 fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_overwritten() {
     let rt = world();

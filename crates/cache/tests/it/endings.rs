@@ -43,8 +43,8 @@ impl Backing for Slow {
     }
 }
 
-/// What is left of a file and its device, in a world that ended `turns` turns after two tasks began
-/// to write to the file.
+/// Weak references to a file and its device, from a world that ended `turns` turns after two tasks
+/// began to write to the file.
 fn ended(turns: u64, sync: bool, handles_first: bool) -> (Weak<Slow>, Weak<MemDevice>) {
     let sim = virtual_world();
     let rt = sim.rt().clone();

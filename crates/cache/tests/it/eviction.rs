@@ -7,7 +7,7 @@ use extant_rt::Rng;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A cache that is told about accesses and reports whether each is a hit.
+/// A cache that gets accesses and reports whether each is a hit.
 trait Cache {
     fn access(&mut self, page: u64) -> bool;
 }

@@ -70,7 +70,7 @@ impl Backing for SlowMap {
     }
 }
 
-/// Runs `work` with a file of some pages, whose disk and map take that long.
+/// Runs `work` with a file of some pages; a request to its disk takes `disk`, one to its map `map`.
 fn in_world<W: Future<Output = ()>>(disk: Nanos, map: Nanos, work: impl FnOnce(Rt, Mapping) -> W) {
     let sim = Sim::new(Machine::free(2, Preemption::None), 1);
     let rt = sim.rt().clone();
@@ -84,7 +84,7 @@ fn in_world<W: Future<Output = ()>>(disk: Nanos, map: Nanos, work: impl FnOnce(R
     let work = work(rt.clone(), mapping);
     let run = async move {
         work.await;
-        // Behind the direct writers' last rounds.
+        // Wait for the direct writers' last rounds.
         drop(all.exclude(..).await);
         all.write_back(..).await.unwrap();
     };
@@ -209,7 +209,7 @@ fn a_future_in_the_line_that_is_not_polled_holds_up_others_for_a_moment_only() {
             rt.sleep(Nanos::from_millis(250)).await;
             let rounds = writer.rounds();
             assert!(rounds > 50, "{rounds} direct writes");
-            // Polled again, they have their places again.
+            // When polled again, both have their old places in the line.
             let kept = async { drop(kept.await) };
             assert!(ends_soon(&rt, kept).await && ends_soon(&rt, async { drop(reader.await) }).await);
         });

@@ -342,8 +342,8 @@ fn files_that_can_be_written_are_in_time_whatever_fails_beside_them() {
 
 type Heard = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// Cannot place anything. When told what is given up, a task starts to wait for the run that this
-/// ends.
+/// A backing that cannot place anything. When pages are given up, a task starts to wait for the run
+/// that this ends.
 #[derive(Default)]
 struct Homeless {
     mapping: Mutex<Option<Mapping>>,

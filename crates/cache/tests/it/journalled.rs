@@ -1,7 +1,7 @@
 //! A small journalled file system on the cache's interfaces: data is placed at write-back and
 //! logged at completion, truncation frees blocks under an exclusion, and commits freeze what
-//! changed. It runs in virtual worlds, each seed giving another schedule, with a recorder under the
-//! cache, and is then crashed at many points.
+//! changed. It runs in virtual worlds with a recorder under the cache, where each seed gives
+//! another schedule. It is then crashed at many points.
 //!
 //! After every crash a file contains its own bytes or zeros, never another file's, and everything
 //! that was synced is there.
@@ -216,7 +216,7 @@ fn recover(mut image: Vec<u8>, files: usize) -> (Vec<Meta>, Vec<u8>) {
     ((0..files).map(meta).collect(), image)
 }
 
-/// A file's contents when a sync of it ended.
+/// A file's contents at the end of a sync, which crashes must preserve.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     position: usize,
@@ -379,7 +379,7 @@ fn crashed(log: &Log, position: usize, bytes: u64, rng: &mut Rng) -> Vec<u8> {
             [0..sectors, start..start + 1 + rng.below(sectors - start), 0..0][rng.below(3) as usize].clone();
         extents.insert(index, part);
     }
-    // A `PREFLUSH` write is not on the medium before what it flushes is.
+    // A `PREFLUSH` write is not on the medium before the writes that it flushes.
     let mut ended = BTreeSet::new();
     let mut flushed = BTreeSet::new();
     for event in &log.events[..position] {

@@ -332,7 +332,7 @@ fn a_write_tells_how_much_it_did_before_an_error() {
     let (cache, _disk, gate, mapping) =
         crate::common::one_file(&rt, CacheConfig::with_budget(1 << 20), 1 << 20, 1 << 20);
     gate.fail_reads.store(true, Ordering::SeqCst);
-    // Three whole pages, and then one that must be read first.
+    // Three whole pages, and then part of one that must be read first.
     let stopped = run(&rt, mapping.open().write(0, &[1; 3 * PAGE_BYTES + 10])).unwrap_err();
     assert_eq!(stopped.done_bytes, 3 * PAGE_BYTES);
     assert!(matches!(stopped.error, CacheError::Io(_)), "{stopped}");

@@ -16,7 +16,8 @@ const MAIN: usize = 1;
 const SMALL_SHARE: usize = 10;
 /// A page's first use is counted too, so two uses are one reuse.
 const USES_TO_STAY: u8 = 2;
-/// Most looks at each frame during one search for a victim: the count has three steps.
+/// A search for a victim looks at a frame at most this many times on average: the use count has
+/// three steps.
 const LOOKS_MAX: usize = 5;
 /// Slots in which a page's ghost may lie.
 const WAYS: usize = 4;

@@ -32,8 +32,8 @@ impl Word for loom::sync::atomic::AtomicU32 {
     }
 }
 
-/// Every interleaving with at most three preemptions, which finds all but contrived errors (CHESS,
-/// PLDI 2007) within seconds.
+/// Runs every interleaving with at most three preemptions. That takes seconds, and finds all but
+/// contrived errors (CHESS, PLDI 2007).
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
