@@ -74,7 +74,7 @@ const RUN_QUEUES: [(&str, RunQueues); 2] =
     [("shared", RunQueues::Shared), ("per processor", RunQueues::PerProcessor)];
 const WAKEUPS: [(&str, Wakeup); 2] = [("none", Wakeup::None), ("o1", Wakeup::O1)];
 
-/// A longer file is no machine file, or endless.
+/// A longer file is not a machine file, or is endless.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
 /// A machine model, read from a file in `machines/`. Required keys have no default, and all charged
@@ -89,7 +89,7 @@ pub struct Machine {
     pub processors: Processors,
     /// Its disks, in file order; may be empty.
     pub disks: Vec<DiskModel>,
-    /// The memory of its page cache, if the file says.
+    /// The memory of its page cache, if the file gives it.
     pub memory: Option<MemorySpec>,
     /// Its kernel, as far as the file describes it.
     pub kernel: KernelSpec,

@@ -77,7 +77,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// The part of `now` that came after `before`, both of one world.
+    /// The work in `now` that was done since `before`; both are from the same world.
     pub fn since(mut now: Vec<Self>, before: &[Self]) -> Vec<Self> {
         let kind = |spent: &Self| (spent.layer, spent.key, spent.interrupt);
         for spent in &mut now {

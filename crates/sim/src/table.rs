@@ -194,7 +194,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// An optional word out of `choices`, as the value it stands for.
+    /// An optional word out of `choices`; returns the value that it stands for.
     pub(crate) fn maybe_choice<T: Copy>(
         &mut self,
         key: &'static str,

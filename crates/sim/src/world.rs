@@ -25,8 +25,9 @@ pub struct SimConfig {
     pub seed: u64,
     /// The world's start, in seconds since 1970.
     pub epoch: i64,
-    /// Processor time that a task may use without yielding; more is an error, and so is reading the
-    /// clock forever. A loop that does neither hangs the thread that runs the world, undetected.
+    /// Processor time that a task may use without yielding; more is an error. Reading the clock
+    /// forever is an error too. A loop that neither charges work nor reads the clock hangs the
+    /// thread that runs the world, and this is not detected.
     pub longest_stretch: Nanos,
     /// Maximum polls at one instant; more is an error.
     pub most_polls_at_once: u64,
@@ -129,7 +130,8 @@ impl SimWorld {
             self.clock.store(after.0, Relaxed);
             core.stats.wakes += 1;
         }
-        // A task that wakes itself is marked now: the rest of its stretch runs first anyway.
+        // A task that wakes itself is marked at once, since the rest of its stretch runs first
+        // anyway.
         let at = if waker == Some(id) { core.now } else { self.local_time() };
         core.wake(id, at, self.waking_processor());
     }

@@ -225,7 +225,7 @@ fn lone_writes_s(drive: &mut dyn Drive, bytes: u64, place: impl Fn(u64) -> u64) 
     })
 }
 
-/// As in every log: its last block is rewritten until it is full.
+/// Logs do this: they rewrite their last block until it is full.
 #[test]
 fn a_block_that_is_rewritten_stays_in_a_protected_buffer() {
     let drive = || machine("nvme-2017.toml").disks[0].build(1);
@@ -330,7 +330,8 @@ fn flushed_writes_survive_a_crash_and_reads_return_what_was_written() {
         let disks = Disks::attach(&sim);
         let disk = disks.device(0);
         let mut rng = Rng::labelled(seed, "crash");
-        // Per sector: the values it may have after a crash. The last is its current value.
+        // For each sector, the values that it may have after a crash. The last one is its current
+        // value.
         let mut may: Vec<Vec<u8>> = vec![vec![0]; 400];
         let crash_at = rng.below(300);
         rt.block_on(async {

@@ -95,7 +95,7 @@ fn without_preemption_the_mean_is_the_loops_length_squared_over_twice_the_cycle(
 fn with_voluntary_preemption_a_loop_that_might_sleep_delays_by_one_step_at_most() {
     let step = L / 1_000;
     let seen = beside_a_loop(Preemption::Voluntary, L, step, C, true);
-    // The same arithmetic for a thousand one-step loops per cycle.
+    // The same formula, for a thousand loops of one step per cycle.
     let expected = 1_000.0 * (step as f64) * (step as f64) / (2.0 * C as f64);
     assert_near(seen.mean, expected, 0.03);
     assert!(seen.max <= step, "{seen:?}");

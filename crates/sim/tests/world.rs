@@ -196,7 +196,7 @@ fn switches_wakes_and_interrupts_cost_what_the_model_says() {
         (alone, child.await.unwrap() - spawned_at)
     });
     let (alone, child) = late.unwrap();
-    // On an idle processor that last ran this task: no context switch.
+    // The processor is idle and last ran this task, so there is no context switch.
     assert_eq!(alone, p.timer_interrupt.saturating_add(p.idle_exit));
     assert_eq!(child, p.context_switch, "the processor is busy with us until we wait, then switches");
 }
@@ -300,7 +300,7 @@ fn a_waiter_that_is_always_slow_gets_the_lock_in_the_end() {
         assert!(slow.as_mut().poll(&mut none).is_pending());
         let mut losses = 0;
         loop {
-            // Another takes it again as soon as it can.
+            // A fast task takes the lock again as soon as it can.
             let mut fast = Box::pin(lock.write());
             assert!(fast.as_mut().poll(&mut none).is_pending());
             drop(held.take());

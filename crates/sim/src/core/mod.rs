@@ -3,8 +3,8 @@
 //! A task that gets a processor is polled at that instant. What the poll charges becomes a
 //! *stretch*: the processor is busy from the time of the poll until that time plus the charges.
 //! Only at its end does the task become waiting or ready again, and only then (or, under full
-//! preemption, anywhere in between) can another task get the processor. An effect on other tasks
-//! during the poll takes place at the instant that the charges had reached by then.
+//! preemption, anywhere in between) can another task get the processor. If the poll affects other
+//! tasks, the effect takes place at the instant that the charges had reached by then.
 
 mod balance;
 mod dynamic;
@@ -55,9 +55,9 @@ struct Task {
     state: State,
     future: Option<TaskFuture>,
     waker: Waker,
-    /// Woken since its last poll began.
+    /// Whether it was woken since its last poll began.
     woken: bool,
-    /// Its last poll ended at a preemption point, not at a wait.
+    /// Whether its last poll ended at a preemption point, not at a wait.
     offered: bool,
     /// The rest of a stretch that was cut short.
     owed: Nanos,

@@ -216,8 +216,8 @@ fn a_migration_is_paid_once_and_by_the_processor_that_runs_the_task() {
     assert_eq!(bench.core.busy(), [Nanos::ZERO, MS(1), MS(2) + Nanos(7_000), Nanos::ZERO]);
 }
 
-/// When a task that slept gets to run. It is woken 10 ms into another's 30 ms; that one reaches a
-/// preemption point after 20 ms.
+/// The time at which a task that slept gets to run. It is woken 10 ms into another task's 30 ms of
+/// work, which has a preemption point at 20 ms.
 fn sleepers_turn(preemption: Preemption, wakeup: Wakeup) -> Nanos {
     let mut model = processors(1, preemption);
     model.wakeup = wakeup;
@@ -242,7 +242,8 @@ fn sleepers_turn(preemption: Preemption, wakeup: Wakeup) -> Nanos {
 
 #[test]
 fn a_better_priority_takes_the_processor_as_the_preemption_mode_lets_it() {
-    // Both slept, for 1 s and 0.5 s, but sleep counts only up to interactive: they are equals.
+    // The tasks slept for 1 s and 0.5 s. Sleep only counts until a task is interactive, so they are
+    // equals.
     for preemption in Preemption::ALL {
         assert_eq!(sleepers_turn(preemption, Wakeup::None), MS(1030), "{preemption}");
         assert_eq!(sleepers_turn(preemption, Wakeup::O1), MS(1030), "{preemption}: equals");
@@ -347,7 +348,7 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
     let mut bench = Bench::new(model.clone(), &classes);
     for task in 0..tasks {
         bench.wake(task, Nanos::from_micros(rng.below(20_000)), rng.below(count as u64) as u32);
-        // Now and then from outside, as by an interrupt.
+        // Some wake-ups come from outside any task, as from an interrupt.
         for _ in 0..20 {
             bench.wake(task, Nanos::from_micros(rng.below(2_000_000)), 0);
         }

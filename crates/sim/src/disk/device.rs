@@ -38,7 +38,8 @@ struct State {
     owners: [Vec<usize>; 2],
     /// Commands in flight in each rack.
     in_flight: [usize; 2],
-    /// Bios whose disk had room but not its rack, in order of arrival (kernel: `starved_list`).
+    /// Bios for which the disk had room but its rack had not, in order of arrival (kernel:
+    /// `starved_list`).
     starved: [VecDeque<(usize, Bio)>; 2],
     reports: Vec<(usize, Report)>,
     /// Reusable buffer for bios that end together.

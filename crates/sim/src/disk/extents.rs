@@ -23,8 +23,8 @@ impl Extents {
     /// Adds a range, which may overlap the set.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
-        // First the preceding run, if it overlaps or touches the range; then every run that starts
-        // within.
+        // Merge the preceding run first, if it overlaps or touches the range; then every run that
+        // starts within.
         if let Some((&s, &e)) = self.runs.range(..=start).next_back()
             && e >= start
         {
