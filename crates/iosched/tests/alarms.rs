@@ -102,7 +102,7 @@ fn a_wait_that_ends_early_runs_no_task() {
         ended.iter().all(|at| (started..started.saturating_add(Nanos(10_000))).contains(at)),
         "{ended:?}"
     );
-    // The main task only.
+    // Only the main task ran.
     assert_eq!(switches, 1);
 }
 
@@ -111,7 +111,7 @@ fn a_wait_that_nothing_ends_starts_its_request_from_a_task() {
     let (ended, switches) = run(&[Nanos(0)]);
     assert_eq!(ended.len(), 1);
     assert!((SPAN..SPAN.saturating_add(Nanos(10_000))).contains(&ended[0]), "{ended:?}");
-    // The main task, the one the timer starts, and the main task again.
+    // The main task ran, then the task that the timer starts, then the main task again.
     assert_eq!(switches, 3);
 }
 

@@ -256,7 +256,7 @@ fn schedule(rt: &Rt, seed: u64, elevator: Box<dyn Elevator>) -> (u64, u64) {
     // Only faults cause errors. (A fault need not cause one: a merged request that failed is
     // retried in parts.)
     assert!(tally.1 == 0 || !shared.faults.injected().is_empty());
-    // With a working device the queue is as good as new.
+    // Once the device works, the queue works as if nothing had failed.
     shared.faults.set_config(FaultConfig::default());
     let mut last = Box::pin(extant_block::read(&shared.queue, Sector(0), CAPACITY));
     rt.block_on(std::future::poll_fn(|cx| {

@@ -25,7 +25,7 @@ impl Batching {
 }
 
 /// The slots of both kinds of requests. They are counted separately, so that write-back cannot lock
-/// readers out; together if they are tags of the device.
+/// readers out. If they are the device's tags, they are counted together.
 #[derive(Debug)]
 pub(super) struct Admission {
     bound: usize,
@@ -39,7 +39,7 @@ pub(super) struct Admission {
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
     taken: usize,
-    /// A stream has filled the queue, and no request has been freed below the limit since.
+    /// Whether a stream has filled the queue and no request has been freed below the limit since.
     full: bool,
 }
 
@@ -54,8 +54,8 @@ impl Admission {
         Self { bound, are_tags, batching, kinds: [Kind::default(); 2], batches: FxHashMap::default() }
     }
 
-    /// Whether streams wait for requests as tasks did: a waiting stream submits nothing else
-    /// meanwhile.
+    /// Whether streams wait for requests as tasks did before blk-mq: a waiting stream submits
+    /// nothing else.
     pub(super) fn batches(&self) -> bool {
         self.batching.is_some()
     }

@@ -25,7 +25,8 @@ pub(super) fn cut(bio: &Bio, limits: &Limits) -> Result<Option<Vec<Piece>>, IoEr
         };
         let bytes = if bytes == left { bytes } else { bytes - bytes % block };
         if bytes == 0 {
-            // The segments are so small that a block of them has more than the device accepts.
+            // The segments are so small that a single block consists of more of them than the
+            // device accepts.
             return Err(IoErrorKind::Misaligned);
         }
         segments.advance(bytes);

@@ -37,10 +37,10 @@ pub struct QueueConfig {
     /// Most requests of each kind (synchronous and asynchronous) that the elevator sees. Further
     /// bios wait, and their streams take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
-    /// Both kinds share these requests, which are the device's tags (Linux since 5.0, without an
-    /// I/O scheduler).
+    /// Whether both kinds share these requests, because they are the device's tags (Linux since
+    /// 5.0, without an I/O scheduler).
     pub are_tags: bool,
-    /// How streams that have waited may exceed that limit; `None` if they may not.
+    /// How far streams that have waited may exceed the limit on requests; `None` if they may not.
     pub batching: Option<Batching>,
     /// Most requests in the device at a time.
     pub depth: usize,
@@ -140,8 +140,8 @@ impl Wake for AskAgain {
     }
 }
 
-/// Asks when dropped, either by its task or in place of it: a world that has ended accepts no task,
-/// and the timer is gone.
+/// Asks when it is dropped. Usually its task drops it. A world that has ended accepts no task, and
+/// then drops it at once; the timer no longer exists.
 struct Asking(Arc<AskAgain>);
 
 impl Drop for Asking {

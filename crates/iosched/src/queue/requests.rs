@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 pub(super) struct Bounds {
     /// Requests of each kind, synchronous and asynchronous (Linux: `nr_requests`).
     pub(super) requests: usize,
-    /// The requests are the device's tags, which both kinds share.
+    /// Whether the requests are the device's tags, which both kinds share.
     pub(super) are_tags: bool,
-    /// How streams that have waited may exceed that limit.
+    /// How far streams that have waited may exceed the limit on requests.
     pub(super) batching: Option<Batching>,
     /// Most requests in the device.
     pub(super) depth: usize,
@@ -44,8 +44,8 @@ pub(super) type Ended = (Bio, Result<(), Box<IoError>>);
 struct Arrival {
     bio: Bio,
     at: Nanos,
-    /// How many of the request's segments belong to this bio; they are away while the request is in
-    /// the device.
+    /// How many of the request's segments belong to this bio. While the request is in the device,
+    /// the bio that carries all of them has them.
     segments: usize,
 }
 
@@ -70,12 +70,13 @@ pub(super) struct Requests {
     admission: Admission,
     /// Asynchronous and synchronous bios that wait for a request.
     waiting: [Waiters<Arrival>; 2],
-    /// The kind that was offered the last free tag first; it alternates.
+    /// The kind that was offered the last free tag first. It alternates, so that neither kind
+    /// starves.
     turn: usize,
     /// Per kind, freed requests for which no waiting stream has been woken yet.
     to_wake: [usize; 2],
     in_device: usize,
-    /// Empty lists of freed slots, kept for their memory.
+    /// Empty lists of freed slots, kept to reuse their memory.
     spare: Vec<VecDeque<Arrival>>,
 }
 

@@ -327,7 +327,8 @@ fn a_stream_with_one_bio_does_not_wait_for_one_with_a_thousand() {
     assert_eq!(queue.load(), (997, 3, 1));
     below.end_all();
     let place = ends.lock().iter().position(|e| e.1 == 9999).unwrap();
-    // Behind the four that already had a request, and at most one waiter of the other stream.
+    // It comes after the four bios that already had a request, and at most one waiter of the other
+    // stream.
     assert!(place <= 5, "served as number {place}");
     assert_eq!(ends.lock().len(), 1001);
 }
@@ -435,7 +436,7 @@ fn a_queue_that_idles_goes_on_by_itself() {
 fn the_awaited_bio_does_not_stand_in_line() {
     let rt = world();
     let below = Held::new(|_| {});
-    // It would idle for a quarter of an hour.
+    // With these settings it would idle for a quarter of an hour.
     let tunables = cfq::Tunables { slice_idle: 1_000_000, ..cfq::Tunables::linux(1000) };
     let config = QueueConfig { depth: 1, requests: 1, ..QueueConfig::default() };
     let elevator = Box::new(Cfq::with(tunables, AlwaysIdle));
@@ -465,8 +466,7 @@ fn the_awaited_bio_does_not_stand_in_line() {
     assert_eq!(open, [StreamId(3)], "accounts go with the last bio of a stream that has ended");
 }
 
-/// What a rule is told about streams: a request of this stream and program arrived, or this stream
-/// ended.
+/// A notification to a rule: a request of this stream and program arrived, or this stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Arrival(u64, u64),

@@ -118,7 +118,7 @@ impl Cfq {
             && self.rule.comes_between(request.stream, served, self.now)
     }
 
-    /// Serves the queue before the rest of the active queue's slice, which the active queue keeps.
+    /// Serves the queue at once. The active queue keeps the rest of its slice for afterwards.
     fn come_between(&mut self, id: QueueId) {
         if !self.active.is_some_and(|active| self.queues.get(active.0).urgent) {
             self.expire_slice(true);
@@ -145,8 +145,8 @@ impl Cfq {
         if active.slice_used(self.tick) {
             return Claim::Turn;
         }
-        // The active queue idles on behalf of a tree without idling, and this is the first of the
-        // other queues there.
+        // The active queue idles on behalf of a tree whose queues do not idle by themselves, and
+        // `id` is the first other queue in that tree.
         let in_tree = queue.place.map_or(0, |(tree, _, _)| self.group.tree(tree).count());
         if self.turn.kind == Type::SyncNoIdle
             && queue.sync
@@ -162,7 +162,7 @@ impl Cfq {
         if active.is_empty() && !self.should_idle(active_id) {
             return Claim::Turn;
         }
-        // As good as the request the disk is waiting for.
+        // A request this close is as good as the one that the disk is waiting for.
         let close = self.active_context.is_some()
             && active.wait_request
             && request.start.0.abs_diff(self.last_position) <= self.rule.close_sectors();
@@ -189,7 +189,8 @@ impl Cfq {
 enum Claim {
     /// No claim.
     None,
-    /// The slice should end: it is used up, or the disk would have nothing to do in it.
+    /// The active slice should end: it is used up, or the disk would have nothing to do in its
+    /// rest.
     Turn,
     /// The request should be served at once.
     First,

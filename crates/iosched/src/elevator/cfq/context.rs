@@ -18,7 +18,7 @@ pub(super) struct Context {
     pub(super) sync_queue: Option<QueueId>,
     async_queue: Option<QueueId>,
     pub(super) think: ThinkTime,
-    /// The stream has not exited.
+    /// Whether the stream has not exited yet.
     pub(super) alive: bool,
     /// Requests queued or in the device.
     requests: u32,

@@ -40,8 +40,8 @@ const PER_DOUBLING: f64 = 0.81;
 /// of others; applies to each such stream and to all of them together.
 const LIGHT_SHARE: f64 = 0.2;
 
-/// How far a light stream, or all of them together, may run ahead of that share, and how far behind
-/// is remembered.
+/// How much disk time a light stream, or all of them together, may save up by using less than that
+/// share, and how much it may overdraw.
 const MOST_CREDIT_US: f64 = 200_000.0;
 
 /// Waits for a stream's next request if and only if that is expected to save the disk more time
@@ -79,7 +79,7 @@ pub struct ExpectedGain {
     came_between: Option<Nanos>,
 }
 
-/// Time that may be used: a share of the time that passes, minus what was used.
+/// Disk time that may be used: [`LIGHT_SHARE`] of the time that has passed, minus the time used.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     us: f64,
@@ -289,7 +289,7 @@ impl IdleRule for ExpectedGain {
         let stream = self.streams.entry(arrival.stream).or_default();
         stream.habit.note(arrival);
         stream.outlook = if arrival.program == ProgramId::default() {
-            // It is unknown which streams belong together.
+            // Without a program it is unknown which streams belong together.
             stream.habit.with_prior(&Habit::default())
         } else {
             let program = self.programs.entry(arrival.program).or_default();
@@ -337,7 +337,7 @@ impl IdleRule for ExpectedGain {
             return false;
         }
         let Some(state) = self.streams.get_mut(&stream) else { return false };
-        // A stream of which nothing is known may turn out to be sequential.
+        // A stream without observations may turn out to be sequential.
         let is_elsewhere = state.habit.distances >= 1.0 && state.outlook.near < 0.5;
         let comes = is_elsewhere && state.credit.at(now) > 0.0 && self.between.at(now) > 0.0;
         if comes {
