@@ -1,9 +1,9 @@
 //! Linux's policies, each behind the trait that Extant's own policy implements.
 //!
-//! A claim about a policy is a difference between two files here, or between one here and Extant's
-//! own, which is in the crate that uses it. This crate also maps names to policies ([`elevator`],
-//! [`dirty_control`], [`pass()`]), and its tests run the request queue and the page cache with each
-//! of them. Production code never needs it.
+//! To see what distinguishes a policy, compare two files here, or a file here with Extant's own
+//! policy, which is in the crate that uses it. This crate also maps names to policies
+//! ([`elevator`], [`dirty_control`], [`pass()`]), and its tests run the request queue and the page
+//! cache with each of them. Production code never needs it.
 //!
 //! ```
 //! use extant_history::{BlockHost, ELEVATORS, Host, dirty_control, elevator};

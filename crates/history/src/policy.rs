@@ -24,11 +24,11 @@ pub trait Kind: Sized + 'static {
     /// Its policies.
     const TABLE: &'static [Named<Self>];
 
-    /// Policies that may be chosen, too, and are not listed.
+    /// Policies that can also be chosen, but are not listed.
     const UNLISTED: &'static [Named<Self>] = &[];
 }
 
-/// Error for a name that no policy of its kind has.
+/// No policy of this kind has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is not {kind}; there are {known}")]
 pub struct UnknownPolicy {
@@ -49,14 +49,14 @@ impl<F: Copy> Choice<F> {
         self.0.name
     }
 
-    /// What creates it.
+    /// The function that creates it.
     pub fn make(self) -> F {
         self.0.make
     }
 }
 
 impl<F: Kind + Copy> Choice<F> {
-    /// The policy of this name; `None` if it is ours, which stands in no table.
+    /// The policy with this name; `None` if it is ours, which is in no table.
     ///
     /// # Errors
     /// If there is no such policy.

@@ -1,5 +1,5 @@
-//! Many writers in little memory, with every dirty controller: all make progress, even if writes
-//! fail.
+//! Many writers in little memory, with every dirty controller. All of them make progress, even if
+//! writes fail.
 
 use extant_block::{MemDevice, Sector};
 use extant_cache::control::DirtyControl;

@@ -203,8 +203,8 @@ fn a_caller_that_leaves_in_a_pause_is_traced_and_delays_no_other() {
     let rt = sim.rt().clone();
     sim.rt()
         .block_on(async {
-            // Two hundred writers give up while waiting; the one that stays writes at the device's
-            // rate.
+            // Two hundred writers give up while they wait. The one writer that stays then writes at
+            // the device's rate.
             rt.set_sink(Some(ring.clone()));
             for n in 0..200 {
                 let (file, rt) = (mapping.open(), rt.clone());
@@ -389,7 +389,7 @@ fn a_thousand_writers_that_begin_at_once_share_a_link_from_the_beginning() {
     }
 }
 
-/// Turns that they do not use up are not kept for them while others wait.
+/// The unused rest of their turns is not kept for them while others wait.
 #[test]
 fn writers_that_stop_with_open_files_do_not_hold_up_the_last_of_a_thousand() {
     let (begin, end) = (Nanos::from_secs(60), Nanos::from_secs(64));

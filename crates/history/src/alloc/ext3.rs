@@ -192,9 +192,9 @@ impl BlockAllocator for Ext3 {
         let goal = file.goals.find(request.block, request.goal + colour);
         let too_few = file.next_blocks / 2;
         let (goal_group, bit) = self.geometry().place(goal);
-        // First the goal's group, the following ones and it again; then all of these without
-        // windows. In the pass without windows, Linux 2.6.11 still skips groups with fewer free
-        // blocks than half a window; later versions do not, nor does this model.
+        // Search the goal's group, the following groups, and the goal's group again; then all of
+        // these without windows. In the pass without windows, Linux 2.6.11 still skips groups with
+        // fewer free blocks than half a window; later versions do not, nor does this model.
         let behind = (1..=groups).map(|n| ((goal_group + n) % groups, None));
         let order: Vec<(u64, Option<u64>)> = std::iter::once((goal_group, Some(bit))).chain(behind).collect();
         let mut found = None;

@@ -12,8 +12,8 @@ use std::ops::Range;
 const STREAM_BLOCKS: u64 = 16;
 /// Length of a preallocation shared by short files (`s_mb_group_prealloc`), without a stripe.
 const SHARED_BLOCKS: u64 = 512;
-/// Extents that a search measures: at most (`s_mb_max_to_scan`), and before it settles for one that
-/// is long enough (`s_mb_min_to_scan`).
+/// Number of extents that a search measures: the maximum (`s_mb_max_to_scan`), and the minimum
+/// before it accepts one that is long enough (`s_mb_min_to_scan`).
 const SCANS: (u64, u64) = (200, 10);
 /// Requests of a power of two from 2 blocks on are looked up among the buddy chunks
 /// (`s_mb_order2_reqs`).
@@ -67,7 +67,8 @@ struct Wanted {
     blocks: u64,
     /// Group, and block within it.
     goal: (u64, u64),
-    /// The goal is adjacent to the file's blocks and is tried first (`EXT4_MB_HINT_TRY_GOAL`).
+    /// Whether the goal is adjacent to the file's blocks; if so, it is tried first
+    /// (`EXT4_MB_HINT_TRY_GOAL`).
     joins: bool,
 }
 
@@ -181,8 +182,8 @@ impl Linux2633 {
         if kind != Kind::Shared {
             return None;
         }
-        // Of the preallocations that are long enough, the nearest to the goal; among equals the
-        // last.
+        // Of the preallocations that are long enough, take the one nearest to the goal; among
+        // equals, the last.
         let enough = self.shared.iter().enumerate().filter(|(_, rest)| len(rest) >= blocks);
         let (n, _) = enough.rev().min_by_key(|(_, rest)| rest.start.abs_diff(goal))?;
         let rest = self.shared.remove(n);
@@ -461,7 +462,8 @@ impl Linux2633 {
         }
         let mut block = wanted.block;
         if many < wanted.blocks {
-            // Shorter than wanted: start at a multiple of its length if there is one near.
+            // The run is shorter than wanted: let it start at a multiple of its length, if one is
+            // near enough.
             let back = (request.block - wanted.block).min(many - blocks);
             let beyond = request.block % many;
             block = request.block - if beyond > 0 { back.min(beyond) } else { back };
@@ -549,8 +551,8 @@ mod tests {
 
     #[test]
     fn of_extents_that_are_too_long_the_shortest_of_eleven_is_taken() {
-        // 24 is no power of two. The extents have 79, 78, ... blocks: a few before a multiple of
-        // 1024, and 64 from it on.
+        // 24 is not a power of two. The extents have 79, 78, ... blocks: 15, 14, ... before a
+        // multiple of 1024, and 64 from there on.
         let runs = (0..15).map(|n| 1024 * (n + 1) - (15 - n)..1024 * (n + 1) + 64);
         let mut allocator = Linux2633::new(&space(runs));
         allocator.close(FileId(1));

@@ -90,7 +90,7 @@ pub struct Mballoc {
     /// Per order: groups in the order in which they were added.
     lists: Vec<BTreeMap<u64, u64>>,
     arrivals: u64,
-    /// What is left of the shared preallocation.
+    /// The unused part of the shared preallocation.
     shared: Range<u64>,
 }
 

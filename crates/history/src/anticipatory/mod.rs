@@ -41,8 +41,8 @@ impl Mean {
         (self.total + self.samples / 2).checked_div(self.samples).unwrap_or(0)
     }
 
-    /// Rounded as the kernel rounds think times: by half of 256 even for few samples, which makes
-    /// the mean of the first ones too long.
+    /// Rounds think times as the kernel does: it adds half of 256 even if there are few samples,
+    /// which makes the mean of the first ones too long.
     fn value_of_think_time(self) -> u64 {
         (self.total + 128).checked_div(self.samples).unwrap_or(0)
     }
@@ -92,7 +92,7 @@ impl Tasks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     No,
-    /// Until the request in flight completes, at which the wait's time starts.
+    /// Until the request in flight completes; then the wait's time starts.
     ForEnd,
     ForNext,
     /// The wait is over: a request arrived, or the time was up.
@@ -433,7 +433,7 @@ impl Anticipatory {
                 known.think_ticks.add(think);
                 let seek = last.0.abs_diff(request.start.0);
                 first.1 = known.seek_sectors.is_empty().then_some(seek);
-                // Limit outliers, the more so the more samples there are.
+                // Limit outliers, more strictly once there are more samples.
                 let more = if known.seek_sectors.samples <= 60 { 2 * 1024 * 1024 } else { 2 * 1024 * 64 };
                 known.seek_sectors.add(seek.min(known.seek_sectors.value() * 4 + more));
             }

@@ -44,9 +44,9 @@ pub struct Sent {
     pub gap: u64,
     /// The bio was full.
     pub full: u64,
-    /// At a boundary.
+    /// The bio ended at a boundary.
     pub boundary: u64,
-    /// At the end of a request.
+    /// The request ended.
     pub end: u64,
     /// Pieces of all these bios.
     pub pieces: u64,

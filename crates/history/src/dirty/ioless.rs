@@ -43,13 +43,13 @@ pub struct Ioless {
 /// Which version of the patches decides pauses, and when a device counts as over its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// As posted in September and October 2011, up to version 12, and as merged in 3.2. A device
-    /// counts as over its share if its dirty pages exceed the share or the total exceeds the limit.
-    /// A pause is as long as the dirtied pages require, up to a maximum that grows with the number
-    /// of writers.
+    /// The version posted in September and October 2011, up to version 12, and merged in 3.2. A
+    /// device counts as over its share if its dirty pages exceed the share or the total exceeds the
+    /// limit. A pause is as long as the dirtied pages require, up to a maximum that grows with the
+    /// number of writers.
     Posted,
-    /// As in 3.7: both must be exceeded. Pauses have a target, a minimum and a maximum, and think
-    /// time is subtracted.
+    /// The version of 3.7: both must be exceeded. Pauses have a target, a minimum and a maximum,
+    /// and think time is subtracted.
     Linux37,
 }
 
@@ -65,7 +65,7 @@ struct Writer {
     paused_at: u64,
     /// Pages it still owes while it pauses because nothing more may be dirtied.
     stopped: Option<u64>,
-    /// Left during a pause; to be checked when it comes back.
+    /// Whether it left during a pause; if so, it is checked when it comes back.
     has_left: bool,
 }
 
@@ -289,7 +289,7 @@ impl Ioless {
         let due = (period + owed).saturating_sub(thought);
         if due < plan.least {
             if thought > period + ticks.hz() {
-                // Slow for so long that it starts afresh.
+                // The writer was slow for so long that its accounting starts afresh.
                 (writer.paused_at, writer.dirtied_pages) = (tick, 0);
             } else if period > 0 {
                 writer.paused_at = began + period;
@@ -299,8 +299,8 @@ impl Ioless {
             }
             return None;
         }
-        // The rate dropped briefly: of the time beyond the longest pause, carry over at most as
-        // much again and forgive the rest.
+        // The rate dropped briefly. Of the time beyond the longest pause, carry over at most
+        // another longest pause, and forgive the rest.
         let forgiven = due.saturating_sub(most).min(most);
         writer.paused_at = tick + forgiven + due.min(most);
         (writer.dirtied_pages, writer.pause_pages) = (0, plan.pages);

@@ -22,9 +22,10 @@ pub(super) enum Reserve {
 /// The inputs of the position ratio, in pages (kernel: `bdi_position_ratio()`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
-    /// No writer is throttled up to here: halfway between the background threshold and the limit.
+    /// Up to this number of dirty pages no writer is throttled: halfway between the background
+    /// threshold and the limit.
     pub(super) freerun: u64,
-    /// All writers stop here.
+    /// At this number of dirty pages all writers stop.
     pub(super) limit: u64,
     /// The configured limit.
     pub(super) threshold: u64,

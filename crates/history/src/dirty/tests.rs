@@ -196,10 +196,10 @@ fn pauses_are_planned_as_by_hand() {
 #[test]
 fn a_rate_limit_steps_down_by_an_eighth_of_the_half_of_the_way() {
     let mut rate = RateLimit::default();
-    // Balanced 6400; the position says 25601, so there is no reason to slow down.
+    // The balanced rate is 6400, but the position allows 25601, so there is no reason to slow down.
     rate.update(RATIO_ONE, 10_000, 40_000, false);
     assert_eq!(rate.base(), 25_600);
-    // The position says 12801: a step of 12799, halved once, an eighth of that.
+    // The position allows 12801. The step of 12799 is halved once, and an eighth of that is taken.
     rate.update(RATIO_ONE / 2, 10_000, 40_000, false);
     assert_eq!(rate.base(), 24_800);
 }
@@ -346,7 +346,7 @@ fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
         let mut control = Ioless::new(&host(1000));
         let now = Nanos::from_secs(10);
-        // Its last check was below freerun and let it through.
+        // At its last check the dirty pages were below freerun, so it was let through.
         control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 32)));
         match control.orders(now, &numbers(12_400, 10_000), Some(asking(0, 512))).writer {
             Verdict::Pause { until, .. } => until - now,

@@ -32,7 +32,7 @@ fn readers() -> Vec<Stream> {
         .collect()
 }
 
-/// Two readers of large blocks without read-ahead: what idling was made for.
+/// Two readers of large blocks without read-ahead, the case that idling was made for.
 fn sequential() -> Vec<Stream> {
     [200_000_000, 500_000_000]
         .map(|base| Stream::sequential(256, base).thinking(Nanos::from_micros(150)).of_program(2))

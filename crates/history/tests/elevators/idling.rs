@@ -248,11 +248,12 @@ fn ours_waits_as_long_as_it_pays() {
     );
 }
 
-/// Next to four streams, a reader with little disk use, here one read per 100 ms, waits at most
-/// half longer than alone, and the streams get at least 90 % of what CFQ gives them.
+/// Next to four streams, a reader with little disk use, here one read per 100 ms, waits at most one
+/// and a half times as long as alone, and the streams get at least 90 % of what CFQ gives them.
 #[test]
 fn ours_serves_a_light_reader_between_the_slices_of_streams() {
-    // All over the disk, so that seeks are as long alone as they are from a stream.
+    // It reads all over the disk, so that its seeks are as long when it is alone as they are next
+    // to a stream.
     let reader = Stream::random(8, 0, 1_900_000_000).of_program(100).thinking(Nanos::from_millis(100));
     let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
     let together: Vec<Stream> = streams.iter().cloned().chain([reader.clone()]).collect();

@@ -1,4 +1,4 @@
-//! Elevators, judged by the service of the streams, and by what they must never do.
+//! Tests elevators: the service that streams get, and what elevators must never do.
 
 mod closed_loop;
 mod disk;
