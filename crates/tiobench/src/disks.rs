@@ -29,7 +29,7 @@ pub(crate) fn capacity(machine: &Machine) -> u64 {
     chunks(machine).capacity_bytes(smallest)
 }
 
-/// The longest that a task waits for congestion to end (kernel: `HZ / 10` in
+/// The longest time that a task waits for congestion to end (kernel: `HZ / 10` in
 /// `blk_congestion_wait`).
 const CONGESTION_WAIT: Nanos = Nanos::from_millis(100);
 
@@ -51,7 +51,7 @@ impl Submitter {
         Self { task: u64::from(thread) + 1, waits: true }
     }
 
-    /// A throttled thread, which writes back in the meantime.
+    /// A throttled thread, which writes back pages before it continues.
     pub(crate) fn throttled(thread: u32) -> Self {
         Self { task: u64::from(thread) + 1, waits: false }
     }
@@ -188,8 +188,7 @@ impl StripedDisks {
             bio.flags = BioFlags::SYNC;
         }
         bio.on_end(Box::new(move |bio, result| {
-            // A modelled disk does not fail; a bio comes back unsubmitted only if the world ends
-            // early.
+            // A modelled disk does not fail. A bio ends with an error only if the world ends early.
             if result.is_ok() {
                 ended();
             }

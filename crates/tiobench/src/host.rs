@@ -50,7 +50,7 @@ pub(crate) struct ModelledHost {
     pub(crate) written: Box<[AtomicU64]>,
 }
 
-/// Callers of `schedule()` that are counted.
+/// Callers of `schedule()` whose calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScheduleCaller {
     PageBit = 0,

@@ -9,11 +9,11 @@ use std::task::Waker;
 
 #[derive(Debug, Default)]
 struct InodeState {
-    /// Dirtied since the last write-back began (kernel: `I_DIRTY`).
+    /// Whether it was dirtied since the last write-back began (kernel: `I_DIRTY`).
     is_dirty: bool,
-    /// The inode itself was changed since then (kernel: `I_DIRTY_SYNC`).
+    /// Whether the inode itself was changed since then (kernel: `I_DIRTY_SYNC`).
     is_changed: bool,
-    /// Under write-back (kernel: `I_LOCK`).
+    /// Whether it is under write-back (kernel: `I_LOCK`).
     is_locked: bool,
     /// When it was dirtied, in ticks.
     dirtied: u64,
@@ -29,7 +29,7 @@ pub(crate) struct SuperblockInodes {
     dirty: VecDeque<u32>,
     /// Inodes of the current pass, in the same order.
     io: VecDeque<u32>,
-    /// Only one pdflush writes to a queue at a time (kernel: `BDI_pdflush`).
+    /// Set while a pdflush writes to the queue; only one does at a time (kernel: `BDI_pdflush`).
     pdflush: Arc<AtomicBool>,
 }
 
@@ -73,7 +73,7 @@ impl SuperblockInodes {
         self.io.retain(|other| *other != number);
     }
 
-    /// Starts a pass (kernel: the head of `sync_sb_inodes`).
+    /// Starts a pass (kernel: the beginning of `sync_sb_inodes`).
     pub(crate) fn begin(&mut self, control: &WritebackControl) {
         if !control.for_kupdate() || self.io.is_empty() {
             self.dirty.drain(..).rev().for_each(|number| self.io.push_front(number));

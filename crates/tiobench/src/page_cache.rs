@@ -80,7 +80,7 @@ pub(crate) struct PageCache {
     pub(crate) limit: u64,
     pub(crate) background: u64,
     pub(crate) background_runs: bool,
-    /// The last writer that checked found the limit exceeded.
+    /// Whether the last writer that checked found the limit exceeded.
     pub(crate) dirty_exceeded: bool,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct WantedRequest {
     pub(crate) disk: usize,
     /// 0 for reads, 1 for writes.
     pub(crate) kind: usize,
-    /// The elevator is keeping the disk idle for this task (kernel: `elv_may_queue`).
+    /// Whether the elevator keeps the disk idle for this task (kernel: `elv_may_queue`).
     pub(crate) is_awaited: bool,
 }
 
@@ -68,7 +68,7 @@ impl RequestCounts {
         self.congested.iter().any(|disk| disk[kind])
     }
 
-    /// What is left of a task's batch (kernel: `ioc_batching`).
+    /// The number of requests left in a task's batch (kernel: `ioc_batching`).
     fn batch_of(&mut self, task: u64, now: Nanos) -> Option<&mut u32> {
         let batch = self.batches.get_mut(&task);
         let batch = batch.filter(|(left, until)| *left == BATCH.requests || (*left > 0 && now < *until));

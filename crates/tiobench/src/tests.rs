@@ -39,7 +39,7 @@ fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
     let rt = sim.rt();
     rt.block_on(async {
         // Interleave two files that start in the same place, eight blocks at a time, so that a
-        // file's second eight blocks do not continue its first.
+        // file's second eight blocks are not adjacent to its first eight.
         for file in [0, 16] {
             host.create(file).await;
         }

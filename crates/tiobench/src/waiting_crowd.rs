@@ -40,6 +40,7 @@ pub(crate) fn run(sim: &Sim, host: &Arc<ModelledHost>, count: u32) -> Result<Pha
         }
     })?;
     let outcome = Totals::of(sim, host).since(&before, Phase::Waiters, 0);
-    // The crowd keeps no processor busy: idle ones that receive a task say nothing.
+    // The crowd leaves the processors mostly idle, so the number of idle processors that receive a
+    // task says nothing.
     Ok(PhaseOutcome { sleeps: Sleeps { idle: 0, ..outcome.sleeps }, ..outcome })
 }

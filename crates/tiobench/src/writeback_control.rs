@@ -8,12 +8,13 @@ pub(crate) struct WritebackControl {
     pub(crate) submitter: Submitter,
     /// Pages left to write; the last lookup may exceed it.
     pub(crate) left: i64,
-    /// Skip a congested queue instead of waiting for requests.
+    /// Whether to skip a congested queue instead of waiting for requests.
     pub(crate) nonblocking: bool,
     pub(crate) encountered_congestion: bool,
-    /// Only inodes that were dirty by this tick.
+    /// If set, write back only inodes that were dirty by this tick.
     pub(crate) older_than: Option<u64>,
-    /// Wait for pages already under write-back and write them again (kernel: `WB_SYNC_ALL`).
+    /// Whether to wait for pages already under write-back, and write them again (kernel:
+    /// `WB_SYNC_ALL`).
     pub(crate) waits: bool,
 }
 

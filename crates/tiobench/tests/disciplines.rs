@@ -59,16 +59,16 @@ fn filters_end_spurious_wakes_and_ours_looks_at_those_alone_that_it_wakes() {
     // otherwise, and the elevator's timers, kupdate and metadata write-back add some.
     //
     // The source counts 3,985,424 calls of schedule() by cpu_idle after the patches, and 2,860,598
-    // by the next nine callers. Many of the former must have found nothing to run, which gives no
-    // task to a processor.
+    // by the next nine callers. Many of the former calls must have found nothing to run, and so
+    // gave no task to a processor.
     for phase in [Phase::Read, Phase::RandomRead] {
         let sleeps = of("filtered", phase).sleeps;
         let slept = (sleeps.page + sleeps.lock + sleeps.buffer) as f64;
         let each = sleeps.idle as f64 / slept;
         assert!((0.8..1.5).contains(&each), "{phase:?}: {each} for each of {slept} sleeps");
     }
-    // The crowd: about 2,000/128 waiters per bucket of the old table, 2,000/256 in today's, one of
-    // which must be woken.
+    // The crowd: about 2,000/128 waiters per bucket in the old table, and 2,000/256 in today's. One
+    // waiter must be woken.
     let crowd = |row| of(row, Phase::Waiters).sleeps;
     let per_wake = |row| crowd(row).examined as f64 / 1000.0;
     assert!((5.0..17.0).contains(&per_wake("linux-2.6.6")), "{}", per_wake("linux-2.6.6"));
