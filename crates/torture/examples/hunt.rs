@@ -3,7 +3,7 @@
 //! found, 1 that every workload passed, 2 that the search cannot run.
 //!
 //! Arguments: `journal` or `no-journal`, for the kind of volumes; `pruned`, to reorder only what
-//! the journal does not protect, or `whole`. Or only `cases`, for those of
+//! the journal does not protect, or `whole`. Or only `cases`, to run those of
 //! [`extant_torture::cases`].
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};

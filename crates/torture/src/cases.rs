@@ -45,8 +45,8 @@ fn direct(path: &str, offset: u64, len: u64, tag: u32) -> Op {
     }
 }
 
-/// New files, each synced after its creation: as many commits, some of them in the middle of other
-/// tasks' operations.
+/// New files, each synced after its creation. Each sync is a commit, and some of these come in the
+/// middle of other tasks' operations.
 fn syncs(count: u32) -> Vec<Op> {
     (0..count).flat_map(|n| [create(&format!("s{n}")), fsync(&format!("s{n}"))]).collect()
 }
@@ -57,9 +57,9 @@ fn check(name: &str, crew: &Crew, profile: &str) -> Result<u64, String> {
     checked.map_err(|words| format!("{name} on {profile}: {words}"))
 }
 
-/// File data on a device that does not start out zeroed, while another task commits the map:
-/// buffered and direct, in several runs that complete in any order, preallocated, in parts of
-/// blocks.
+/// File data on a device that does not start out zeroed, while another task commits the map. The
+/// data is buffered or direct, in several runs that complete in any order, in preallocated blocks,
+/// and in parts of blocks.
 ///
 /// # Errors
 /// The first broken promise.
@@ -165,7 +165,7 @@ pub fn a_log_in_a_file() -> Result<u64, String> {
         let mut superblock = block(&image, 0);
         superblock[0x58..0x5c].fill(0);
         image.write(journal[0] as usize * BLOCK, BLOCK, Some(&superblock));
-        // More blocks than the metadata that precedes the file's data in the log.
+        // Log more blocks than the metadata that precedes the file's data in the log.
         let change = |volume: &mut OurVolume| {
             (0..16).try_for_each(|n| volume.mkdir(&format!("d{n}"), 0o755))?;
             volume.chmod("b", 0o600).and_then(|()| volume.sync())
@@ -174,7 +174,7 @@ pub fn a_log_in_a_file() -> Result<u64, String> {
         changed.map_err(|errno| errno.to_string())?;
         Ok(image)
     };
-    // The last block of the log, and its transaction.
+    // The position of the log's last block, and the number of its transaction.
     let end = |image: &Image| {
         let is_commit =
             |n: &usize| word(&block(image, *n), 0) == MAGIC && word(&block(image, *n), 1) == COMMIT;

@@ -1,5 +1,5 @@
-//! Workloads for what ACE's two operations on a fresh volume do not reach: a log that wraps, blocks
-//! that change their use, orphans, directories that are split and moved.
+//! Workloads for situations that ACE's two operations on a fresh volume do not reach: a log that
+//! wraps, blocks that change their use, orphans, directories that are split and moved.
 
 use crate::subject::CAPABILITY;
 use crate::{Durability, Fallocate, Op, RenameMode, Workload, XattrMode};
@@ -108,8 +108,8 @@ fn synchronous() -> Vec<Op> {
     ]
 }
 
-/// A file whose data goes through the log for a while, and another whose data does not and that
-/// reuses its blocks.
+/// A file whose data goes through the log for a while. Another file, whose data does not, reuses
+/// its blocks.
 fn journalled() -> Vec<Op> {
     let flag = |path: &str, flags| Op::SetFlags { path: path.into(), flags };
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
@@ -172,7 +172,7 @@ fn clusters() -> Vec<Op> {
             fsync("a"),
             Op::write("a", at(1), unit, tag + 1),
             fdatasync("a"),
-            // Punched and rewritten within one transaction, then in two.
+            // Punch and rewrite blocks within one transaction, then in two.
             fallocate("a", Fallocate::Punch, at(0), 2 * unit),
             Op::write("a", at(0) + 100, unit, tag + 2),
             fsync("a"),
@@ -307,7 +307,7 @@ fn replace_by_link() -> Vec<Op> {
             Op::Tmpfile { slot: round, dir: if round == 1 { "d" } else { "" }.into(), mode: 0o600 },
             Op::WriteHeld { slot: round, offset: 0, len: 6_000 + u64::from(round), tag },
             over(round, "a"),
-            // If the name is the file's own, it stays.
+            // Linking a file over its own name changes nothing.
             over(round, "a"),
             over(round, &format!("d/new{round}")),
             fsync(""),
@@ -375,7 +375,8 @@ fn map_nodes() -> Vec<Op> {
     ops
 }
 
-/// More revoked blocks in one transaction than fit in one revoke block, and files that reuse them.
+/// More revoked blocks in one transaction than fit in one revoke block, and files that reuse the
+/// revoked blocks.
 fn many_revokes() -> Vec<Op> {
     let dirs: Vec<String> = (0..150).map(|n| format!("d{n}")).collect();
     let mut ops: Vec<Op> = dirs.iter().map(|path| mkdir(path)).collect();
@@ -446,8 +447,8 @@ fn attributes() -> Vec<Op> {
     ]
 }
 
-/// Values in separate inodes, if the volume has the feature: created, replaced, moved back, and
-/// released with their owners; then data reuses their blocks.
+/// Attribute values in separate inodes, if the volume has the feature: created, replaced, moved
+/// back, and released with their owners. Then data reuses their blocks.
 fn values() -> Vec<Op> {
     let set = |path: &str, name: &str, len: usize, byte: u8| Op::SetXattr {
         path: path.into(),
@@ -484,8 +485,8 @@ fn values() -> Vec<Op> {
     ]
 }
 
-/// Access lists, their effect on the mode, and inheritance from a directory; capabilities, which
-/// are lost when the contents or the owner change.
+/// Access lists, their effect on the mode, and their inheritance from a directory. Capabilities,
+/// which are lost when the contents or the owner change.
 fn privileges() -> Vec<Op> {
     let set = |path: &str, name: &str, value: &[u8]| Op::SetXattr {
         path: path.into(),
@@ -586,7 +587,7 @@ fn wrap() -> Vec<Op> {
         ops.push(Op::Sync);
         ops.extend(dirs.iter().map(|path| rmdir(path)));
         ops.push(Op::Sync);
-        // Created and removed within one transaction, in blocks that the file may reuse.
+        // Names created and removed within one transaction, in blocks that the file may reuse.
         let brief: Vec<String> = (0..8).map(|n| format!("t{n}")).collect();
         ops.extend(brief.iter().map(|path| mkdir(path)));
         ops.extend(brief.iter().map(|path| rmdir(path)));
@@ -602,7 +603,8 @@ mod tests {
     use super::*;
     use crate::{Host, Model, Tree, apply};
 
-    /// A mistake here would go unnoticed, because an operation that fails proves nothing.
+    /// Without this test, a mistake in a workload would go unnoticed: an operation that fails tests
+    /// nothing.
     #[test]
     fn every_operation_succeeds_on_the_host() {
         rustix::process::umask(rustix::fs::Mode::empty());
@@ -618,7 +620,7 @@ mod tests {
                 let may_fail = match op {
                     Op::Fallocate { mode: Fallocate::Collapse | Fallocate::Insert, .. } => true,
                     Op::SetProject { .. } | Op::SetFlags { .. } => true,
-                    // Nor does it accept large values.
+                    // The host does not accept large values either.
                     Op::SetXattr { name, value, .. } => !of_user(name) || value.len() > 1000,
                     Op::RemoveXattr { name, .. } => !of_user(name) || workload.name.contains("values"),
                     op => matches!(op, Op::Chown { .. } | Op::Sync),

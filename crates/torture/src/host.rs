@@ -1,4 +1,5 @@
-//! A host directory as a subject: to get the kernel's results, and to inspect what it mounted.
+//! A host directory as a subject, to get the kernel's results and to inspect volumes that the
+//! kernel has mounted.
 
 use crate::subject::{FLAGS, is_compared};
 use crate::{
@@ -73,7 +74,7 @@ fn put(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Outcome<u64> {
             Ok(0) => break,
             Ok(n) => (offset, data) = (offset + n as u64, &data[n..]),
             Err(Errno::INTR) => {}
-            // Return a short count.
+            // Some bytes were copied: return their number.
             Err(_) if offset > from => break,
             Err(errno) => return Err(errno),
         }
@@ -264,7 +265,7 @@ impl Subject for Host {
         let aside = format!("{to}.aside");
         self.link_held(slot, &aside)?;
         let renamed = fs::renameat(&self.root, at(&aside), &self.root, at(to));
-        // A rename over another name of the same file leaves both.
+        // A rename over another name of the same file leaves both names.
         match fs::unlinkat(&self.root, at(&aside), AtFlags::empty()) {
             Err(Errno::NOENT) => renamed,
             other => renamed.and(other),

@@ -79,7 +79,7 @@ enum Class {
     Data,
 }
 
-/// A device that does not do what it is told.
+/// A device that does not do what it is asked to do.
 pub struct Meddler {
     inner: Arc<dyn Device>,
     meddling: Meddling,
@@ -211,7 +211,7 @@ impl Device for Meddler {
         match bio.op {
             Op::Flush if self.meddling == Meddling::NoFlush => bio.end(Ok(())),
             Op::Read => {
-                // A volume must read what it wrote, even if that is held back.
+                // A volume must be able to read what it wrote, even if that write is held back.
                 self.release();
                 self.inner.submit(bio);
             }

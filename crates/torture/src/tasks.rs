@@ -2,8 +2,8 @@
 //!
 //! Each task works in its own directory, with its own [`Model`]: the directory matches the state
 //! after some prefix of the task's operations that includes everything it synced. A whole-volume
-//! sync by one task counts for all. In addition the prefixes must be consistent: an operation
-//! survives only together with everything that had returned, in any task, before it began.
+//! sync by one task counts for all. In addition, the prefixes must be consistent: if an operation
+//! survives, so does every operation of any task that had returned before it began.
 
 use crate::campaign::Base;
 use crate::check::Fsck;
@@ -83,8 +83,8 @@ impl Crew {
 
     /// Tasks with these operations; the first one works in `task0`.
     ///
-    /// The `prepared` operations run before, when the tasks' directories exist; they are durable,
-    /// and not cached, when the tasks begin.
+    /// The `prepared` operations run first, after the tasks' directories have been created. When
+    /// the tasks begin, they are durable and not cached.
     pub fn of(prepared: Vec<Op>, tasks: Vec<Vec<Op>>, seed: u64) -> Self {
         Self { prepared, tasks, seed, short_steps: false, lingers: false }
     }
@@ -96,7 +96,7 @@ impl Crew {
         self
     }
 
-    /// Uses a disk on which some bios take much longer than others: [`SlowDevice::lingering`].
+    /// Runs on a disk on which some bios take much longer than others: [`SlowDevice::lingering`].
     #[must_use]
     pub fn lingering(mut self) -> Self {
         self.lingers = true;
@@ -323,8 +323,8 @@ fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(
         }
         allowed.push(prefixes);
     }
-    // Start with the shortest prefixes; each may require longer ones of others, until all are
-    // consistent.
+    // Start with the shortest prefixes. Each may require longer prefixes of other tasks; lengthen
+    // those until all are consistent.
     let mut chosen: Vec<usize> = allowed.iter().map(|prefixes| prefixes[0]).collect();
     loop {
         let begun = lanes.iter().zip(&chosen).filter_map(|(lane, &prefix)| lane.began(prefix)).max();
@@ -351,7 +351,7 @@ fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(
     }
 }
 
-/// What one task works with.
+/// The state of one task.
 struct Task {
     rt: Rt,
     volume: asynch::Volume,

@@ -37,9 +37,9 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
     check_half_of_seq_1(1);
 }
 
-/// Bitmaps and inode tables that were never written, several descriptors per transaction, inline
-/// data, quotas, data in the log, block pointers, commits by age: a sample of each, plus the newer
-/// operations of random sequences.
+/// A sample of each of these: bitmaps and inode tables that were never written, several descriptors
+/// per transaction, inline data, quotas, data in the log, block pointers, commits by age, and
+/// random sequences with the newer operations.
 #[test]
 fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
     let shapes = [
@@ -85,7 +85,7 @@ fn every_crash_of_values_in_inodes_of_their_own_leaves_what_was_promised() {
     assert!(total.distinct > 50, "{total}");
 }
 
-/// Blocks of one cluster, freed, written and logged one at a time.
+/// Frees, writes and logs the blocks of one cluster one at a time.
 #[test]
 fn every_crash_of_journalled_data_in_clusters_leaves_what_was_promised() {
     let effort = Effort { pruned: true, fsck_every: 10, recut_every: 50, ..Effort::default() };
@@ -135,7 +135,7 @@ fn every_crash_of_revoked_blocks_that_become_data_leaves_what_was_promised() {
     }
 }
 
-/// With small inodes, whose attributes take a block that is freed again.
+/// Uses small inodes, whose attributes take a block that is freed again.
 #[test]
 fn broken_devices_are_caught() {
     let Some(campaign) = campaign("ext4-plain", Effort { fsck_every: 0, ..Effort::default() }) else {

@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// The difference from a host directory, and the volume afterwards.
+/// The difference between our volume and a host directory, and the volume afterwards.
 fn differs(base: &Image, place: &Place, ops: &[Op]) -> (Option<String>, Image) {
     let rt = Rt::real(RealConfig::default());
     let disk = Arc::new(ImageDevice::new(base.clone()));

@@ -41,7 +41,7 @@ fn after_six_seconds_without_a_sync_a_name_survives_a_power_cut() {
     assert!(cuts > 0 && kept == cuts, "{kept} of {cuts}");
 }
 
-/// A log that wraps under background commits and checkpoints, and changes of every age.
+/// The log wraps under background commits and checkpoints, and changes are of every age.
 #[test]
 fn every_crash_of_a_volume_that_commits_by_age_leaves_what_was_promised() {
     if fsck().is_none() {

@@ -6,8 +6,8 @@ use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
 use extant_torture::{Durability, Fallocate, Filesystem, Op, Ours, RenameMode, Tree, pattern};
 
-/// Contents that were durable once operation `since` had returned, and the paths of which one must
-/// have them, from byte `at` on, afterwards.
+/// Contents that were durable once operation `since` had returned. Afterwards one of the paths must
+/// have them, from byte `at` on.
 struct Kept {
     since: usize,
     at: usize,
@@ -472,7 +472,8 @@ fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
     w.op(Op::Unlink { path: "a/y2".into() });
     w.sync();
     w.keeps(&other, &["b/z"]);
-    // It leaves its inode in the commit in which one name leaves it and another arrives.
+    // In the commit in which the directory loses one name and gains another, it moves from its
+    // inode to a block.
     let last = w.file("a/last", 1000);
     w.sync();
     w.keeps(&last, &["a/last", "b/last"]);

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const XATTR: &str = "user.xattr1";
 
-/// Builds a list of operations in which everything an operation names exists, or does not exist, as
-/// required.
+/// Builds a list of operations. Before each core operation, it adds the operations that create or
+/// remove the names that the core operation needs.
 #[derive(Debug)]
 pub(crate) struct Builder {
     ops: Vec<Op>,
@@ -151,7 +151,8 @@ impl Builder {
                 if self.files.contains_key(to) {
                     self.unlink(to);
                 }
-                // Relative to the link's directory, so that it leads to the file.
+                // The target is relative to the link's directory, so that the link leads to the
+                // file.
                 let target = if to.contains('/') { format!("../{from}") } else { from.to_owned() };
                 self.ops.push(Op::Symlink { target, path: to.into() });
                 self.files.insert(to.into(), self.files.get(from).copied().unwrap_or(0));

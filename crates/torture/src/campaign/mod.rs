@@ -62,8 +62,8 @@ pub struct Effort {
     pub options: Options,
     /// Reorders only writes that no mechanism protects.
     pub pruned: bool,
-    /// e2fsck checks one in this many distinct states, both after our recovery and instead of it; 0
-    /// for none.
+    /// e2fsck checks one in this many distinct states, once after our recovery and once instead of
+    /// it; 0 for none.
     pub fsck_every: u64,
     /// After our recovery, files are grown in one of this many distinct states, and must be zero
     /// past their old ends; 0 for none.
@@ -96,7 +96,8 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// For volumes of this kind. Unavailable oracles are left out; see [`Campaign::oracles`].
+    /// A campaign on volumes of this kind. Unavailable oracles are left out; see
+    /// [`Campaign::oracles`].
     ///
     /// # Errors
     /// The volume cannot be created.

@@ -31,7 +31,7 @@ pub struct Profile {
 pub const UNLOGGED: [Profile; 3] = [
     Profile::new("ext2", &["-t", "ext2", "-b", "1024"], 2 << 10),
     Profile::new("ext4-unlogged", &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal"], 2 << 10),
-    // Groups kept separate: as always on ext2, and on ext4 without `flex_bg`.
+    // Each group has its own tables, as always on ext2, and on ext4 without `flex_bg`.
     Profile::new(
         "ext4-unlogged-groups",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-g", "512", "-O", "^has_journal,^flex_bg"],
@@ -180,7 +180,7 @@ const BIGALLOC: Profile = Profile::new(
 )
 .lazy_tables();
 
-/// Data goes through the log, and its blocks are freed with their clusters.
+/// Data goes through the log, and data blocks are freed with their clusters.
 pub const BIGALLOC_DATA_JOURNAL: Profile =
     Profile { name: "ext4-bigalloc-data-journal", ..BIGALLOC }.tuned(&["-o", "journal_data"]);
 
@@ -226,7 +226,7 @@ const CONFIG: &str = "\
     }
 ";
 
-/// Every device is filled with this before mke2fs, so that no stale block passes for a hole.
+/// Every device is filled with this before mke2fs, so that no stale block is taken for a hole.
 const USED: u8 = 0xa5;
 
 impl Profile {
@@ -235,21 +235,21 @@ impl Profile {
         Self { name, mke2fs, tune2fs: &[], kib, lazy_tables: false, online: false, short_steps: false }
     }
 
-    /// A volume that mke2fs writes as little of as possible.
+    /// The same kind, with as little as possible written by mke2fs.
     #[must_use]
     pub const fn lazy_tables(mut self) -> Self {
         self.lazy_tables = true;
         self
     }
 
-    /// With blocks freed a few at a time.
+    /// The same kind, with blocks freed a few at a time.
     #[must_use]
     pub const fn short_steps(mut self) -> Self {
         self.short_steps = true;
         self
     }
 
-    /// Modified by tune2fs with these arguments.
+    /// The same kind, modified by tune2fs with these arguments.
     #[must_use]
     pub const fn tuned(mut self, args: &'static [&'static str]) -> Self {
         self.tune2fs = args;

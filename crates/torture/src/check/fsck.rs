@@ -102,8 +102,9 @@ impl Fsck {
         self.repair_with(image, is_harmless, true)
     }
 
-    /// Repairs the disk with `e2fsck -fy`, whatever it takes; a final `-fn` must be silent. Some
-    /// damage needs a second repair: blocks that the first one freed after checking the bitmaps.
+    /// Repairs the disk with `e2fsck -fy`, accepting any repair; a final `-fn` must be silent. Some
+    /// damage needs a second repair, because the first one frees blocks after it has checked the
+    /// bitmaps.
     ///
     /// # Errors
     /// Errors found by the final check, or a failure to run e2fsck.
@@ -118,8 +119,8 @@ impl Fsck {
         }
     }
 
-    /// Whether the output results from a repair that e2fsck 1.47.0 gets wrong, for the kernel's
-    /// volumes too.
+    /// Whether the output results from a repair that e2fsck 1.47.0 gets wrong, even on volumes
+    /// written by the kernel.
     ///
     /// When truncating an orphan on a volume with `bigalloc`, it frees the clusters but leaves the
     /// blocks mapped, and then takes them for the file's. When deleting an orphan, it keeps
@@ -191,7 +192,8 @@ fn is_expected(line: &str) -> bool {
         "was corrupt, replay was aborted",
         // Set while a volume with an orphan file is mounted.
         "orphan_present is set but orphan file is clean",
-        // After e2fsck 1.47 has processed the orphans in it, even on a volume left by the kernel.
+        // Printed after e2fsck 1.47 has processed the orphans in this block, even on a volume left
+        // by the kernel.
         "block 0 is not clean.",
         "recovering journal",
         "Clearing orphaned inode",
@@ -223,7 +225,8 @@ fn is_of_dropped_attributes(line: &str, text: &str) -> bool {
     })
 }
 
-/// A line of a run that gives up only what was never synced; the model checks that this is so.
+/// A line of a run in which e2fsck discards only unsynced data. The model checks that nothing
+/// synced is missing.
 fn is_harmless(line: &str) -> bool {
     const WORDS: [&str; 22] = [
         // A moved directory briefly has both names.
@@ -246,7 +249,7 @@ fn is_harmless(line: &str) -> bool {
         "HTREE directory inode",
         "Duplicate entry",
         "to be rebuilt.",
-        // Two files that swap names briefly have the same one; e2fsck renames the second.
+        // Two files that swap names have the same name for a moment; e2fsck renames the second.
         "has a non-unique filename.",
         "FILE SYSTEM WAS MODIFIED",
         "Free blocks count wrong (",

@@ -158,7 +158,7 @@ pub enum Promise {
     /// With a journal: a prefix of the operations that includes everything synced.
     #[default]
     Prefix,
-    /// Without one: everything synced is there ([`Model::explain_synced`]).
+    /// Without a journal: everything synced is there ([`Model::explain_synced`]).
     Synced,
 }
 
@@ -202,7 +202,8 @@ pub struct Checker<'a> {
 /// Number of events shown for a failure.
 const TRACED_EVENTS: usize = 40;
 
-/// Trees seen by recoveries of a disk, and the progress for which the model has explained them.
+/// The trees that recoveries of a disk have found, and the progress values for which the model has
+/// explained them.
 struct Seen {
     looks: Result<Vec<Tree>, String>,
     explained: Vec<(usize, usize)>,
@@ -278,7 +279,7 @@ impl Checker<'_> {
         found.map_or(Ok(tally), Err)
     }
 
-    /// Trees seen on a disk by our recovery and the oracles.
+    /// The trees that our recovery and the oracles find on a disk.
     fn look(&mut self, image: &Image, tally: &mut Tally) -> Result<Vec<Tree>, String> {
         let recovered = self.filesystem.recover(image)?;
         if let Some(recuts) = &mut self.recuts {

@@ -64,7 +64,8 @@ impl Recuts {
                 if !differences.is_empty() {
                     return Err(differences.join("\n  "));
                 }
-                // The further a recovery got, the less is left for the next one.
+                // The further a recovery got, the less the next one has to do, so few of these are
+                // interrupted again.
                 if depth > 1 && recoveries % 5 == 0 {
                     recoveries += self.cut(filesystem, &state.image, &again, wanted, depth - 1)?;
                 }

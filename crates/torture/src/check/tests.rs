@@ -1,5 +1,5 @@
-//! The harness against a toy file system with known bugs, which writes whole snapshots alternately
-//! to two slots of the disk.
+//! Tests the harness with a toy file system that has known bugs. It writes whole snapshots
+//! alternately to two slots of the disk.
 
 use super::*;
 use crate::{Ace, Host, ImageDevice, apply};
@@ -17,7 +17,7 @@ enum Bug {
     SavesTooEarly,
     /// Every snapshot goes to the same slot.
     OneSlot,
-    /// Link counts are lost.
+    /// Snapshots lose link counts.
     ForgetsLinks,
     /// A file's last byte is another file's.
     StaleByte,

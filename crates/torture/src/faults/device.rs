@@ -24,7 +24,7 @@ pub struct FailingDevice {
     inner: Arc<dyn Device>,
     fail: FailOne,
     seen: Mutex<u64>,
-    /// Sectors that failed writes should have written, and that no later write has.
+    /// Sectors that failed writes should have written, and that no later write has written.
     missing: Mutex<BTreeSet<u64>>,
 }
 

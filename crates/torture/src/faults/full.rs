@@ -104,7 +104,7 @@ impl Full {
             let answer = apply(&mut volume, &op);
             if answer == Err(Errno::NOSPC) {
                 refused += 1;
-                // Reservations for delayed data may have shrunk.
+                // Reservations for delayed data may have become smaller.
                 let after = volume.free();
                 if after.0 < before.0 || after.1 < before.1 {
                     return Err(format!(

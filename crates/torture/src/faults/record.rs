@@ -15,8 +15,8 @@ pub(super) fn has_errors(image: &Image) -> bool {
 
 /// The same volume without its error record.
 ///
-/// With it, e2fsck would handle orphans in a full check, which may repair anything; without it,
-/// what a failure leaves can be judged like what a crash leaves. `journal_at`: offset of the
+/// With the record, e2fsck would handle orphans in a full check, which may repair anything. Without
+/// it, the result of a failure can be judged like that of a crash. `journal_at`: offset of the
 /// journal's superblock, in bytes.
 pub(super) fn without_record(image: &Image, journal_at: Option<u64>) -> Image {
     let mut bytes = image.to_vec();

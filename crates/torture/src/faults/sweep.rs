@@ -33,7 +33,7 @@ struct Faulty {
     image: Image,
     /// Number of bios of the failing operation.
     seen: u64,
-    /// Later writes wrote everything that failed ones should have.
+    /// Whether later writes have written everything that failed ones should have.
     is_made_good: bool,
     /// `None` if the volume could not be opened.
     answers: Option<Vec<Outcome<u64>>>,
@@ -94,8 +94,8 @@ impl Sweep {
         let answers = run.answers.clone().unwrap_or_default();
         self.check_answers(&answers)?;
         let reported = run.closed.is_err() || answers != self.answers;
-        // A bio for several files is retried in parts; an error that does not recur is not
-        // reported.
+        // A bio for several files is retried in parts. An error that does not occur again in the
+        // retry is not reported.
         let is_silent = struck && !reported;
         if is_silent && (fail.op == BlockOp::Flush || !run.is_made_good) {
             return Err("the fault was reported by no operation".into());
@@ -126,7 +126,7 @@ impl Sweep {
         let mut image = without_record(&run.image, self.journal_at);
         if let Some(fsck) = fsck {
             if gave_up {
-                // The full check that the record demands.
+                // Do the full check that the error record demands.
                 fsck.mend(&run.image).map_err(failed)?;
             }
             let is_clean = run.closed.is_ok() && fsck.check(&image).map_err(failed)? == Verdict::Clean;

@@ -33,10 +33,10 @@ struct Seen {
     sum: Option<u64>,
     /// Inodes of the directories on the path.
     above: Vec<InodeNumber>,
-    /// This directory, or one on the path, is reached by a name that is not its own.
+    /// Whether this directory, or one on the path, was reached by a name that is not its own.
     is_alias: bool,
-    /// Its inode has no links, or its blocks belong to the volume's own structures, which change on
-    /// their own.
+    /// Whether it may change by itself: its inode has no links, or its blocks belong to the
+    /// volume's own structures.
     is_unsteady: bool,
 }
 
@@ -46,7 +46,7 @@ type Tree = BTreeMap<Vec<u8>, Seen>;
 /// compares its contents.
 ///
 /// # Errors
-/// A panic, a deadlock, or a file that no change named but that is different.
+/// A panic, a deadlock, or a file that differs although no change named it.
 pub fn keeps(image: &Image, seed: u64) -> Result<bool, String> {
     let mut bytes = image.to_vec();
     let changes = forge(&mut bytes, seed);

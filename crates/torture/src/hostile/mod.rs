@@ -20,7 +20,7 @@ use extant_sim::{Machine, Preemption, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Volumes to damage; those without checksums let more of it through.
+/// Volumes to damage; those without checksums detect less of the damage.
 pub const PROFILES: [Profile; 7] = [
     Profile { kib: 4 << 10, ..campaign::PROFILES[0] },
     Profile::new(
@@ -59,7 +59,7 @@ const NAMES_MAX: usize = 2000;
 pub enum End {
     /// Opening was refused.
     Refused,
-    /// It was written to, and closed or shut down.
+    /// The volume was written to, and closed or shut down.
     Written,
 }
 
@@ -70,7 +70,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// A volume of this kind, with a bit of everything.
+    /// A volume of this kind, with a few files of every sort.
     ///
     /// # Errors
     /// It cannot be created.

@@ -103,7 +103,7 @@ impl Places {
     fn spoil(&self, bytes: &mut [u8], rng: &mut Rng, what: &str, from: usize, len: usize) -> String {
         let at = from + rng.below(len as u64) as usize;
         if rng.below(3) == 0 {
-            // A number that is meaningful elsewhere.
+            // A number that has a meaning elsewhere on the volume.
             let blocks = (bytes.len() / self.block_bytes) as u64;
             let values = [0, 1, 2, 8, 11, 12, u64::from(u32::MAX), blocks - 1, blocks, rng.below(blocks)];
             let value = values[rng.below(values.len() as u64) as usize] as u32;

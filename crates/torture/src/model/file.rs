@@ -52,7 +52,7 @@ impl Event {
     /// Translates a write, truncation or the like that came after a shift to the positions of a
     /// file without the shift.
     fn unshifted(&self, at: u64, by: i64) -> Vec<Self> {
-        // An inserted byte has no position there.
+        // A byte in the inserted range has no position without the shift.
         let back = |place: u64| if place < at { place } else { place.saturating_add_signed(-by).max(at) };
         match self {
             Self::Write { offset, data } => {
@@ -72,7 +72,8 @@ impl Event {
             Self::Zero { range, size } => {
                 vec![Self::Zero { range: back(range.start)..back(range.end), size: back(*size) }]
             }
-            // A synchronous write has made the shift durable; a second shift, everything before it.
+            // A synchronous write has made the shift durable; a second shift has made everything
+            // before it durable.
             Self::Pin { .. } | Self::Shift { .. } => Vec::new(),
             Self::Empty => vec![Self::Empty],
         }
@@ -104,11 +105,11 @@ impl Event {
 /// Since when contents are known to be durable.
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// As long as the file exists: its initial contents.
+    /// Durable as long as the file exists: its initial contents.
     Ever,
-    /// Once this operation has returned.
+    /// Durable once this operation has returned.
     Returned(usize),
-    /// If this operation is in the surviving prefix.
+    /// Durable if this operation is in the surviving prefix.
     Survived(usize),
 }
 
@@ -148,7 +149,7 @@ impl FileHistory {
             Fallocate::Allocate => Event::Zero { range: end..end, size: end },
             Fallocate::KeepSize => Event::Zero { range: end..end, size: 0 },
             Fallocate::Zero => Event::Zero { range: offset..end, size: end },
-            // A size not yet recorded may get recorded, as far as the hole reaches.
+            // A size that was not recorded yet may now be recorded, up to the end of the hole.
             Fallocate::ZeroKeepSize | Fallocate::Punch => {
                 Event::Zero { range: offset..end, size: end.min(self.live_bytes()) }
             }

@@ -34,11 +34,11 @@ pub(super) struct Node {
     pub(super) gid: u32,
     pub(super) nlink: u64,
     pub(super) xattrs: BTreeMap<String, Vec<u8>>,
-    /// For a file or directory.
+    /// `chattr` flags of a file or directory.
     pub(super) flags: u32,
     pub(super) project: u32,
-    /// Set if it was set explicitly and nothing has changed it since; with the operation that set
-    /// it.
+    /// The modification time and the operation that set it, if it was set explicitly and not
+    /// changed since.
     pub(super) mtime: Option<(usize, Time)>,
 }
 
@@ -345,7 +345,7 @@ impl Space {
         if !matches!(node.body, Body::Dir(_)) {
             node.xattrs.remove(CAPABILITY);
             node.mode &= !SETUID;
-            // Without group execute permission the bit once meant mandatory locking.
+            // Without group execute permission, the setgid bit once meant mandatory locking.
             if node.mode & 0o010 != 0 {
                 node.mode &= !SETGID;
             }

@@ -1,5 +1,5 @@
-//! Promises of a volume without a journal, after e2fsck: synced data is there, whatever happened to
-//! the rest.
+//! The promises of a volume without a journal, after e2fsck: synced data is there, even if other
+//! data is lost.
 //!
 //! A synced directory has all its names that were not removed since. A synced inode has its
 //! contents, and is found under a name that it had at the sync or got later; its attributes are
@@ -44,8 +44,8 @@ impl Model {
         if complaints.is_empty() { Ok(()) } else { Err(complaints) }
     }
 
-    /// What is missing of an inode synced before the first of `spaces`; the last one is the current
-    /// state.
+    /// Describes what is missing of an inode that was synced before the first of `spaces`; the last
+    /// of them is the current state.
     fn missing(
         &self,
         tree: &Tree,

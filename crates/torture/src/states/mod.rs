@@ -22,7 +22,7 @@ pub struct Options {
     pub exhaustive: usize,
     /// With more, this many random ones, plus each write alone, each one missing, and every prefix.
     pub sampled: usize,
-    /// States with torn writes per cut.
+    /// Number of states with torn writes per cut.
     pub torn: usize,
     /// Seed for sampling.
     pub seed: u64,

@@ -7,7 +7,7 @@ pub(crate) struct Step {
     pub(crate) ended: usize,
     /// The operation, for the message of a broken promise.
     pub(crate) op: String,
-    /// It made the file's contents durable.
+    /// Whether it made the file's contents durable.
     pub(crate) is_synced: bool,
     /// Intended contents after it.
     pub(crate) new: Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) struct Step {
 pub(crate) struct History {
     pub(crate) name: String,
     steps: Vec<Step>,
-    /// Later contents are unknown.
+    /// Set if later contents are unknown.
     is_cut: bool,
 }
 

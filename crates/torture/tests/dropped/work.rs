@@ -139,7 +139,8 @@ impl Op {
         self.kind <= 5
     }
 
-    /// Whether it continues to completion, or to another stopping point, after its caller leaves.
+    /// Whether the operation continues, to its end or to another stopping point, after its caller
+    /// has left.
     fn goes_on(self) -> bool {
         matches!(self.kind, 4..=8 | 11)
     }
@@ -202,7 +203,7 @@ pub(crate) async fn data(orders: Orders, name: String, mut rng: Rng) -> (History
         words.push(format!("{step}: {op:?}: {done:?}, cut {after:?}, size {}", file.size()));
         let what = || format!("{name}: {}", words[words.len().saturating_sub(6)..].join("\n"));
         let is_synced = matches!((op.kind, &done), (10, Some(Ok(true))));
-        // Taken before more of the operation reaches the device.
+        // Read the position before more of the operation reaches the device.
         let ended = (orders.position)();
         model = match done {
             Some(Ok(is_whole)) => {
