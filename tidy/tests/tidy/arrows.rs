@@ -1,4 +1,4 @@
-//! Dependencies between crates point down, those of tests too, as drawn in ARCHITECTURE.md.
+//! Dependencies between crates, including those of tests, point down, as drawn in ARCHITECTURE.md.
 
 use crate::tree::{crates, root};
 use std::collections::BTreeSet;

@@ -1,11 +1,11 @@
-//! Numbers change their type by `From`, `TryFrom` and `UintExt`, which name what is lost, not by
-//! `as`.
+//! Numbers are converted with `From`, `TryFrom` and `UintExt`, whose names say what may be lost,
+//! and not with `as`.
 
 use crate::tree::{crates, root};
 use std::fs;
 use std::path::Path;
 
-/// Most casts per 1,000 lines outside tests. They may fall, not rise.
+/// Maximum number of casts per 1,000 lines outside tests. These limits may fall, but not rise.
 const MOST: [(&str, usize); 17] = [
     ("block", 15),
     ("cache", 13),

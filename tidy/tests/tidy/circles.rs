@@ -1,5 +1,5 @@
-//! Sibling modules do not import each other in circles. A module and its submodules form one unit
-//! and may.
+//! Sibling modules do not import each other in circles. A module and its own submodules may,
+//! because they form one unit.
 
 use crate::modules::{ModulePath, Modules};
 use crate::tree::{allowance, crates, root, shrink};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Imports between siblings, by their parent.
 type Levels = BTreeMap<ModulePath, BTreeSet<(String, String)>>;
 
-/// For each parent, which of its children refers to something in which other child.
+/// For each parent, the pairs of children of which the first refers to something in the second.
 fn levels(edges: &BTreeSet<(ModulePath, ModulePath)>) -> Levels {
     let mut levels = Levels::new();
     for (from, to) in edges {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const COLUMNS: usize = 100;
-/// Text that a program writes, with sentences of sources in it.
+/// Files that a program generates, with sentences from the experiments' sources in them.
 const GENERATED: [&str; 3] = ["docs/tables.md", "docs/intervals.md", "docs/questions.md"];
 
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
@@ -20,7 +20,8 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of `text` that are too long, counted from 1. One without a space to break it at stays.
+/// The lines of `text` that are too long, counted from 1. A line without a space to break it at is
+/// allowed.
 fn too_long(text: &str, counts: impl Fn(&str) -> bool) -> Vec<usize> {
     let breaks = |line: &str| line.trim_start_matches(['/', '!', ' ', '-', '*']).contains(' ');
     let lines = (1..).zip(text.lines());
@@ -52,7 +53,7 @@ fn comments_wrap_at_100_columns() {
 
 #[test]
 fn documents_wrap_at_100_columns() {
-    // Tables cannot be broken, nor can links; drawings and transcripts are indented or fenced.
+    // Tables and links cannot be broken. Drawings and transcripts are indented or fenced.
     let told = report(".md", |line| !line.starts_with(['|', ' ', '$']) && !line.contains("]("));
     assert!(told.is_empty(), "wrap these at {COLUMNS} columns:\n{}", told.join("\n"));
 }
