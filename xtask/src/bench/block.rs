@@ -96,7 +96,8 @@ impl Drop for Server {
     }
 }
 
-/// Seconds for the same work on the same server, ours against an established tool.
+/// Compares the seconds that our client and an established tool take for the same work on the same
+/// server.
 fn nbd(path: &Path, rounds: u64) -> Result<()> {
     let socket = path.with_extension("sock");
     let _ = std::fs::remove_file(&socket);
@@ -230,8 +231,8 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
         return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
     }
     let before = cpu_times()?;
-    // One by one, like fio: bios that are started together end together, and the disk idles in
-    // between.
+    // Start bios one by one, like fio: bios that are started together end together, and the disk
+    // would idle in between.
     let one_by_one = |device: &dyn Device, bios: Bios<'_>| bios.for_each(|bio| device.submit(bio));
     let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round, one_by_one)?;
     Ok(Outcome {
@@ -243,8 +244,8 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
 
 type Bios<'a> = &'a mut dyn Iterator<Item = Bio>;
 
-/// Runs the job. Returns how many bios completed, in which time, and the sum of their latencies.
-/// Each batch of completed bios is replaced by as many new ones, started by `submit`.
+/// Runs the job. Returns the number of completed bios, the time taken, and the sum of the
+/// latencies. Each batch of completed bios is replaced by as many new ones, started by `submit`.
 fn work(
     rt: &Rt,
     device: &dyn Device,

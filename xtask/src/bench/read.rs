@@ -55,7 +55,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         mounted: mounted.map(Path::to_path_buf),
     };
     let read_image = format!("if={}", large.display());
-    // As much of the image as the file is long, at the position of its data.
+    // dd reads as many bytes of the image as the file has, at the position of the file's data.
     let dd = args(&[&read_image, "bs=1M", "iflag=direct", "skip=32", &format!("count={FILE_MIB}")]);
     println!("| what, cold | extant, ms | others, ms | others / extant |");
     println!("|---|---|---|---|");
@@ -85,7 +85,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         &mount,
         &[
             ours("extant export", args(&["-q", "export", &path(&tree), "-o", "-"])),
-            // Not to /dev/null itself, for which tar does not read contents.
+            // Use a pipe: when tar writes to /dev/null itself, it does not read contents.
             other(
                 "tar on a kernel mount",
                 "sh",

@@ -192,7 +192,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> std::task::Poll<F::
 
 const TRIPS: u64 = 10_000;
 
-/// Two threads alternate; a trip is there and back.
+/// Two threads alternate; a trip is one wake in each direction.
 fn table_trip(rt: &Rt, processors: [usize; 2]) -> f64 {
     let table = &WaitTable::new(rt, WaitConfig::new("bench"));
     let turn = &AtomicU64::new(0);

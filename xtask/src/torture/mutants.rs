@@ -1,9 +1,9 @@
 //! Bugs planted in the file system, each a change in one place of its source. Crash tests that miss
-//! one prove too little.
+//! such a bug are too weak.
 //!
 //! Production code does not know about them: [`super::mutation`] plants them in a copy of the tree.
-//! When the source of a place changes, its mutant here must follow; `--mutants 0/1` requires that
-//! of all, a test of most.
+//! When the source in a place changes, its mutant here must be updated. `--mutants 0/1` fails if
+//! any mutant does not match, and a test checks that most do.
 
 /// A bug: a piece of source and its replacement.
 #[derive(Clone, Copy, Debug)]

@@ -39,12 +39,12 @@ const TIMED_OUT: i32 = 124;
 /// Signal of a program that has used up its processor time (signal(7)).
 const SIGXCPU: i32 = 24;
 
-/// Folders of the tree that the copy has.
+/// Folders of the tree to copy.
 const FOLDERS: [&str; 4] = ["crates", "machines", "tidy", "xtask"];
 
-/// Runs one mutant in `every`, starting with number `first`, of those with `named` in their names.
-/// Each must be caught, by the workloads both with and without pruning. If all are run, the
-/// searches must also find nothing without a mutant.
+/// Runs one in `every` of the mutants with `named` in their names, starting with number `first`.
+/// Each must be caught; the workloads must catch it both with and without pruning. If all are run,
+/// the searches must also find nothing without a mutant.
 pub(crate) fn run(first: usize, every: usize, named: &str) -> Result<()> {
     let (copy, lost) = plant()?;
     let programs = build(&copy)?;
@@ -159,7 +159,8 @@ impl Search {
     fn end(self) -> Result<Option<String>> {
         let output = self.child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        // `timeout` ends by the signal that ended its program, if it can, and otherwise says so.
+        // `timeout` ends with the same signal as its program if it can; otherwise it reports the
+        // signal in its exit code.
         let signal = output.status.signal();
         if signal == Some(SIGXCPU) || output.status.code() == Some(128 + SIGXCPU) {
             return Ok(Some(format!("no end within {LIMIT_SECONDS} s of processor time")));

@@ -12,29 +12,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Files of `a` and `a2`, names of `b`, extents of `c`.
+/// Number of files in `a` and `a2`, of names in `b`, and of extents in `c`.
 const MANY: u32 = 1_000_000;
 const FILES_PER_DIR: u32 = 10;
 const DIRS_PER_PART: u32 = 1000;
 const EXTENTS_PER_FILE: u32 = 250;
 const FILES_PER_DIR_OF_C: u32 = 8;
 const BYTES_OF_C: u64 = 1 << 40;
-/// Options of mke2fs for tables that are not zeroed; with those of `MOUNTED` the kernel leaves them
-/// so.
+/// Options of mke2fs that leave inode tables and journal unzeroed. The options in `MOUNTED` keep
+/// the kernel from zeroing them later.
 const LAZY: &str = "lazy_itable_init=1,lazy_journal_init=1";
 const MOUNTED: &str = "rw,noinit_itable";
 
-/// Where images are, and how large.
+/// The folder of the images, and their sizes.
 pub(super) struct Folder {
     pub(super) dir: PathBuf,
     /// Divisor for all sizes.
     pub(super) scale: u32,
-    /// The tree of `d`.
+    /// The tree that image `d` is made from.
     pub(super) tree: PathBuf,
 }
 
 impl Folder {
-    /// An image, made unless it is there.
+    /// Returns an image, after making it if it does not exist.
     pub(super) fn image(&self, name: &str) -> Result<PathBuf> {
         let scale = match self.scale {
             1 => String::new(),
@@ -45,7 +45,7 @@ impl Folder {
             return Ok(image);
         }
         eprintln!("making {}", image.display());
-        // It gets its name when it is done.
+        // The image gets its final name once it is complete.
         let part = image.with_extension("part");
         let many = MANY / self.scale;
         match name {
@@ -89,7 +89,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The kernel creates the files of an archive.
+    /// Lets the kernel create the files of an archive.
     fn by_kernel(&self, part: &Path, tar: &Path) -> Result<()> {
         let many = u64::from(MANY / self.scale);
         let inodes = (many + many / 5 + 100).to_string();

@@ -18,22 +18,23 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Reads of the raw run: their length and how many are in flight.
+/// The raw run's reads: their length, and the number in flight.
 const RAW_BYTES: u64 = 256 << 10;
 const RAW_DEPTH: usize = 32;
 
-/// What one run took.
+/// The measurements of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) seconds: f64,
-    /// User and system.
+    /// Processor time in seconds, user and system.
     pub(super) processor: f64,
     pub(super) peak_kib: i64,
     /// Bytes that a raw run has read.
     pub(super) bytes: u64,
 }
 
-/// Has another process of this program do the rest of a command line, and reads what it measured.
+/// Runs the rest of a command line in another process of this program, and returns what it
+/// measured.
 pub(super) fn measured(args: &[&str]) -> Result<Run> {
     let output = Command::new(std::env::current_exe()?)
         .args(["bench", "check"])
@@ -75,7 +76,7 @@ pub(super) fn one(program: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes down which bytes of an image a check reads.
+/// Records which bytes of an image a check reads.
 pub(super) fn places(image: &str, output: &str) -> Result<()> {
     let rt = Rt::real(Default::default());
     let file = FileDevice::open(Path::new(image), FileOptions::default())?.driven_by(&rt);
@@ -104,7 +105,7 @@ fn united(mut reads: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Those bytes, in pieces: where each begins, and its length.
+/// Reads the recorded places as pieces: the start and length of each.
 fn pieces(places: &str) -> Result<Vec<(u64, u64)>> {
     let mut pieces = Vec::new();
     for line in fs::read_to_string(places)?.lines() {
@@ -119,7 +120,7 @@ fn pieces(places: &str) -> Result<Vec<(u64, u64)>> {
     Ok(pieces)
 }
 
-/// Leaves those bytes in the host's memory.
+/// Loads those bytes into the host's page cache.
 pub(super) fn warm(places: &str, image: &str) -> Result<()> {
     let file = fs::File::open(image)?;
     let mut buffer = vec![0; RAW_BYTES as usize];
@@ -132,7 +133,7 @@ pub(super) fn warm(places: &str, image: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads those bytes past the host's memory, and does nothing with them.
+/// Reads those bytes with direct I/O, and discards them.
 pub(super) fn raw(places: &str, image: &str) -> Result<()> {
     on_two_processors()?;
     let pieces = pieces(places)?;

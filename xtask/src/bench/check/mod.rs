@@ -12,7 +12,7 @@ use std::process::Command;
 const USAGE: &str = "usage: cargo xtask bench check [--rounds N] [--scale N] [--dir DIRECTORY] [--keep] \
     [--images a,a2,b,c,d] [--tree DIRECTORY] [--extant PROGRAM]";
 
-/// What is counted, printed before any figure.
+/// The rules of measurement, printed before any figure.
 const RULES: &str = "\
 Rules:
 - A run is a whole process, from its start to its exit, on two processors; output is discarded.
@@ -27,14 +27,14 @@ Rules:
 - With --scale N, images have 1/N of the files; the goals are for N = 1.
 ";
 
-/// Least ratios to e2fsck's time with warm caches.
+/// Minimum ratios of e2fsck's time to ours, with warm caches.
 const WARM: &[(&str, f64)] = &[("a", 4.0), ("a2", 8.0), ("b", 10.0), ("c", 15.0), ("d", 4.0)];
-/// Ratio with cold caches; or this share of the speed of raw reading.
+/// Minimum ratio with cold caches. Reading at this share of the raw speed is enough as well.
 const COLD: f64 = 3.0;
 const COLD_OF_RAW: f64 = 0.85;
-/// Processor time, e2fsck's / ours.
+/// Minimum ratio of e2fsck's processor time to ours.
 const PROCESSOR: f64 = 2.0;
-/// Memory that is always allowed.
+/// This much memory is always allowed.
 const MEMORY_MIB: f64 = 32.0;
 
 struct Args {
@@ -80,7 +80,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         for (_, image) in images {
             fs::remove_file(image)?;
         }
-        // Left if it holds anything else.
+        // The folder stays if it holds anything else.
         let _ = fs::remove_dir(&args.dir);
     }
     Ok(())
@@ -119,7 +119,7 @@ fn parse(args: &[&str]) -> Result<Args> {
     }
 }
 
-/// The command as it is given away.
+/// The command as it is distributed.
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo).args(["build", "--release", "--locked", "-p", "extant-cli"]).status()?;

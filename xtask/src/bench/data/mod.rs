@@ -87,7 +87,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
 
 /// The image for our requests and raw ones.
 const IMAGE: &str = "data.img";
-/// The kernel's image, where both sides stay open at the same time.
+/// The kernel's image, for parts in which both sides stay open at the same time.
 const LOOP_IMAGE: &str = "loop.img";
 
 fn remove(path: &Path) -> Result<()> {

@@ -21,9 +21,9 @@ struct Side<'a> {
     sync: &'a dyn Fn() -> Result<()>,
 }
 
-/// Runs `figure` on both sides in turn and prints the row. With a `ceiling`, which is for figures
-/// bounded by the disk, prints another row that compares with raw writes to the backing file,
-/// `ceiling` in flight.
+/// Runs `figure` on both sides in turn and prints the row. With a `ceiling`, for figures that the
+/// disk limits, also prints a row that compares with raw writes to the backing file, `ceiling` of
+/// them in flight.
 fn beside_kernel(
     options: &Options,
     what: &str,

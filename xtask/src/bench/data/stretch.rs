@@ -1,6 +1,6 @@
-//! The longest stretch of a background task without a yield while a file streams. For comparison,
-//! that of a task whose stretches are all the same work: whatever it exceeds that by was taken by
-//! interrupts and by the virtual machine's host.
+//! The longest time that a background task runs without a yield while a file streams. For
+//! comparison, the same for a task whose stretches all do the same work: any excess over that work
+//! is time taken by interrupts and by the virtual machine's host.
 
 use super::super::Result;
 use super::report::{Target, absolute};

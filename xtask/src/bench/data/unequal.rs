@@ -1,4 +1,4 @@
-//! A fast device beside a slow one under one cache: neither may cost the other anything.
+//! A fast and a slow device under one cache: neither may slow the other down.
 
 use super::super::Result;
 use super::report::{Target, absolute, compared};
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 /// Rate of the slow device: a memory stick.
 const STICK_BYTES_PER_S: u64 = 10_000_000;
-/// A measured time has at least this length: the slow device needs a while to reach its limits.
+/// Minimum duration of a measurement, since the slow device needs a while to reach its limits.
 const LEAST_SECONDS: u64 = 10;
 
-/// Passes bios on when a device of this rate would have moved their bytes, one after the other.
+/// Delays bios as a device of this rate would, which moves their bytes one bio after the other.
 #[derive(Debug)]
 struct Stick {
     inner: Arc<MemDevice>,
     rt: Rt,
-    /// When all that was submitted will have moved.
+    /// When everything submitted so far will have been moved.
     idle_at: Mutex<Nanos>,
 }
 
@@ -45,13 +45,13 @@ impl Device for Stick {
     }
 }
 
-/// What a writer of 1 MiB at a time saw.
+/// The measurements of a writer that writes 1 MiB at a time.
 struct Written {
     mib_s: f64,
     longest_ms: f64,
 }
 
-/// Writes to a file, again from its start at its end, until told to stop.
+/// Writes to a file until told to stop; at the file's end, starts over.
 fn write(rt: &Rt, file: &CachedOpenFile, bytes: u64, stop: &AtomicBool) -> Result<Written> {
     let chunk = vec![9; MIB as usize];
     let (start, mut longest, mut written) = (Instant::now(), Duration::ZERO, 0);
@@ -65,7 +65,7 @@ fn write(rt: &Rt, file: &CachedOpenFile, bytes: u64, stop: &AtomicBool) -> Resul
     Ok(Written { mib_s: (written / MIB) as f64 / seconds, longest_ms: longest.as_secs_f64() * 1e3 })
 }
 
-/// The fast device's writer for `seconds`, beside the slow one's if there is one.
+/// Runs the fast device's writer for `seconds`, along with the slow device's if there is one.
 fn run_for(
     rt: &Rt,
     seconds: u64,

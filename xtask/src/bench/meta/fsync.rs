@@ -24,9 +24,9 @@ struct Figures {
     /// Appends per second with one thread, and with sixteen threads on a file each.
     one: f64,
     all: f64,
-    /// Latency of one thread next to a stream, in microseconds. One stream is left to writeback,
-    /// the other syncs its file. The kernel keeps all of the former in memory, ours only what its
-    /// page cache has room for.
+    /// Latency of one thread next to a stream, in microseconds. One kind of stream is left to
+    /// writeback, the other syncs its file. The kernel keeps all of the former in memory; our cache
+    /// keeps only as much as it has room for.
     p99: f64,
     p99_durable: f64,
 }

@@ -19,7 +19,7 @@ struct Options {
     rounds: usize,
     slice: Duration,
     dir: PathBuf,
-    /// Ours goes through the host's page cache as well.
+    /// Whether our side goes through the host's page cache as well.
     buffered: bool,
     /// Number of files in the largest directory.
     growth: usize,

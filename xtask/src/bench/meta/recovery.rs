@@ -25,8 +25,8 @@ fn device(rt: &Rt, path: &Path) -> Result<Arc<Watched>> {
     Ok(Watched::new(Arc::new(FileDevice::open(path, file)?.driven_by(rt))))
 }
 
-/// An image abandoned with its journal nearly full of creates, one transaction per 1,000 files (100
-/// for journals of up to 16 MiB).
+/// An image as left by a crash, its journal nearly full of creates, with one transaction per 1,000
+/// files (100 for journals of up to 16 MiB).
 fn crashed(options: &Options, journal_mib: u64) -> Result<PathBuf> {
     let journal = format!("size={journal_mib}");
     let path = sparse_image(&options.dir, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;

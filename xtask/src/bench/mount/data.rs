@@ -92,7 +92,7 @@ pub(super) const SYNCS: Part = Part {
     run: syncs,
 };
 
-/// Thousands of requests in a second.
+/// Runs fio; returns thousands of requests per second.
 fn fio(side: &Side, name: &str, mib: u64, args: &[&str]) -> Result<Option<Figure>> {
     let output = Command::new("fio")
         .args(["--name=bench", "--thread", "--group_reporting", "--output-format=json", "--fallocate=none"])
@@ -152,7 +152,7 @@ fn cool(side: &mut Side, name: &str) -> Result<()> {
     }
 }
 
-/// One transaction for each row; prints the seconds.
+/// A script that inserts rows, one transaction each, and prints the seconds.
 const DATABASE: &str = "
 import sqlite3, sys, time
 base = sqlite3.connect('base.db', isolation_level=None)

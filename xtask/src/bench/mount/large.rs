@@ -1,4 +1,5 @@
-//! A volume of 1 TiB with a million files: how soon it is mounted, and what the server's memory is.
+//! A volume of 1 TiB with a million files: how long mounting takes, and how much memory the server
+//! uses.
 
 use super::bed::{create, open, sparse_image};
 use super::report::{Target, absolute};
@@ -15,7 +16,7 @@ const VOLUME_BYTES: u64 = 1 << 40;
 const SETTLED: Duration = Duration::from_millis(300);
 const ATTEMPTS: u32 = 40;
 
-/// Made once, through the library.
+/// Makes the volume through the library, unless it exists.
 fn volume(options: &Options) -> Result<std::path::PathBuf> {
     let name = format!("large-{}.img", options.scale);
     let path = options.dir.join(&name);
@@ -68,7 +69,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         let idle = settled(pid)?;
         let walk = side.shell("find . -size +1G")?.seconds;
         let full = settled(pid)?;
-        // Names and inodes only.
+        // Drop cached names and inodes only.
         fs::write(Path::new("/proc/sys/vm/drop_caches"), "2")?;
         let dropped = settled(pid)?;
         side.unmount()?;

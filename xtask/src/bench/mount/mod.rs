@@ -1,20 +1,20 @@
 //! Programs on a mounted volume: `extant mount`, a FUSE server that does no work, the kernel's ext4
 //! on a loop device, fuse2fs, and the host's file without any of them.
 //!
-//! How it counts, whatever comes out:
+//! The rules of measurement, fixed before any result:
 //!
 //! - In each round, each side in turn gets a fresh volume (mke2fs' defaults) in an image of its own
-//!   and does all steps of a part on it. The order moves on by one side from round to round.
-//! - A figure is the median of the rounds, and a ratio the median of the rounds' ratios. No round
-//!   is left out, and none is a trial.
+//!   and does all steps of a part on it. The order of the sides rotates by one from round to round.
+//! - A figure is the median of the rounds, and a ratio the median of the rounds' ratios. Every
+//!   round counts; there are no trial rounds.
 //! - A step that fails, a volume that e2fsck finds fault with (ours and the kernel's), or one that
 //!   cannot be unmounted ends the bench without a table of its part.
-//! - Time is the step's wall time, start of its program included. Steps that are loops of system
-//!   calls time themselves, without their start.
+//! - Time is the step's wall time, including the start of its program. Steps that are loops of
+//!   system calls time themselves, so their start does not count.
 //! - Processor time is that of the step's programs and of the server. It leaves out kernel threads,
 //!   such as those of a loop device, so it is compared with the null server only.
 //! - "Cold" is after unmounting, dropping the image from the host's cache, and mounting again. The
-//!   null server keeps its files for that in memory.
+//!   null server keeps its files in memory meanwhile.
 //! - To wake a halted processor of a virtual machine can take longer than a request. A program and
 //!   its server wake each other all the time, so all FUSE figures then show the hypervisor. The
 //!   bench prints for how long idle processors poll before they halt; with a load, or 200,000 ns
@@ -44,7 +44,7 @@ struct Options {
     rounds: usize,
     fuse2fs_rounds: usize,
     sides: Vec<Kind>,
-    /// Sizes in per cent of the real ones.
+    /// Sizes of the steps, in per cent of the full ones.
     scale: u64,
     dir: PathBuf,
     extant: PathBuf,
@@ -77,7 +77,7 @@ impl Figure {
         Some(Self { value: took.seconds, processor: Some(took.processor) })
     }
 
-    /// How many of something a step did in a second; so many were done.
+    /// The rate of a step that did `count` of something.
     fn rate((figures, processor): (Vec<f64>, f64), count: f64) -> Option<Self> {
         Some(Self { value: count / figures.first()?, processor: Some(processor) })
     }
@@ -87,15 +87,15 @@ impl Figure {
     }
 }
 
-/// The figures of one side in one round: one for each row, or none where it has none.
+/// The figures of one side in one round, one for each row; `None` where the side has no figure.
 type Figures = Vec<Option<Figure>>;
 
-/// Steps that are done on one volume.
+/// Steps that run on one volume.
 struct Part {
     name: &'static str,
     sides: &'static [Kind],
     rows: &'static [Row],
-    /// Users other than root may enter.
+    /// Whether users other than root may enter.
     allow_other: bool,
     run: fn(&Options, &mut Side) -> Result<Figures>,
 }
@@ -121,7 +121,7 @@ fn usage() -> String {
 
 pub(super) fn run(args: &[&str]) -> Result<()> {
     match *args {
-        // What this program starts itself.
+        // Commands with which this program starts itself.
         ["null", at, ref rest @ ..] => return null::program(at.as_ref(), !rest.is_empty()),
         ["step", step, path, count] => return steps::program(step, path.as_ref(), count.parse()?),
         _ => {}
@@ -184,15 +184,16 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the same command where its mounts are its own. A mount that another program's namespace has
-/// copied stays when it is unmounted here, and its server waits for that program.
+/// Runs the same command in a mount namespace of its own. Otherwise another program's namespace may
+/// hold a copy of a mount: unmounting it here does not end it, and its server waits for that
+/// program.
 fn in_own_namespace() -> Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "--"]).arg(std::env::current_exe()?);
     Err(command.args(std::env::args_os().skip(1)).env(OWN_MOUNTS, "1").exec().into())
 }
 
-/// Does all rounds of a part, and prints its rows.
+/// Runs all rounds of a part, and prints its rows.
 fn measure(options: &Options, part: &Part) -> Result<()> {
     let sides: Vec<Kind> = part.sides.iter().copied().filter(|side| options.sides.contains(side)).collect();
     let mut rounds: Vec<(Kind, Figures)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Many files in one directory: made, looked up cold, removed.
+//! Many files in one directory: created, looked up with cold caches, removed.
 
 use super::report::Target;
 use super::side::{Kind, Side};
@@ -40,7 +40,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// As the user who has mounted and owns the directory.
+/// The steps as the user who has mounted and owns the directory.
 pub(super) const OWNER: Part = Part {
     name: "names",
     sides: &[Kind::Ours, Kind::Null, Kind::Kernel, Kind::Fuse2fs],
@@ -49,7 +49,8 @@ pub(super) const OWNER: Part = Part {
     run: |options, side| run(options, side, 0),
 };
 
-/// As a user who does not own the directory, for whom the kernel asks for access lists.
+/// The steps as a user who does not own the directory; for such a user the kernel requests access
+/// lists.
 pub(super) const OTHER: Part = Part {
     name: "other-user",
     sides: &[Kind::Ours, Kind::Null, Kind::Kernel],

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of a file that are kept; beyond, writes are dropped, and zeroes are read.
+/// Bytes kept of each file. Writes beyond this are dropped, and reads return zeroes.
 const KEPT_BYTES: u64 = 64 << 20;
 const MAX_WRITE: u32 = 1 << 20;
 const VALID_SECONDS: u64 = 86_400;
@@ -18,7 +18,8 @@ const ROOT: u64 = 1;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// What our server asks for, without ioctls on directories, which this one does not answer.
+/// The features that our server asks for, except ioctls on directories, which this server does not
+/// answer.
 const WANTED: u64 = WANTED_FEATURES & !init::IOCTL_DIR;
 
 /// The program: mounts on `at`, serves until it is unmounted, and mounts the same files again for
@@ -97,7 +98,7 @@ impl Null {
             let reply = |error: i32, parts: [&[u8]; 2]| {
                 let len = size_of::<ReplyHeader>() + parts[0].len() + parts[1].len();
                 let header = ReplyHeader { len: len as u32, error, unique };
-                // The caller may have gone.
+                // An error is fine: the caller may have gone away.
                 let _ = device.write(&[header.as_bytes(), parts[0], parts[1]]);
             };
             match request.operation {
@@ -176,7 +177,8 @@ impl Null {
         Ok(Reply::Entry(self.entry(nodeid)?))
     }
 
-    /// The kernel forgets an inode without links when its last user is gone.
+    /// The kernel forgets an inode, since its last user has gone. Without links the inode is
+    /// removed.
     fn forget(&mut self, nodeid: u64) {
         if self.node(nodeid).is_ok_and(|node| node.attr.nlink == 0) {
             self.nodes[nodeid as usize] = None;

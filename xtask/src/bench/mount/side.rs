@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can be measured here.
+    /// Whether this kind can be measured on this host.
     pub(super) fn is_there(self) -> bool {
         self != Self::Fuse2fs || Command::new("fuse2fs").arg("-V").output().is_ok()
     }
@@ -57,7 +57,7 @@ pub(super) struct Side {
     /// Users other than root may enter.
     allow_other: bool,
     extant: PathBuf,
-    /// The directory that it is mounted on; of the raw side, the host's.
+    /// The directory that it is mounted on; for the raw side, a directory of the host.
     pub(super) at: PathBuf,
     pub(super) image: PathBuf,
     held: Held,
@@ -87,7 +87,7 @@ impl Null {
     }
 }
 
-/// What a step took.
+/// The time that a step took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) seconds: f64,
@@ -123,7 +123,7 @@ impl Side {
         Self::of_image(kind, dir, extant, allow_other, image)
     }
 
-    /// A volume that is there already.
+    /// Mounts a volume that already exists.
     pub(super) fn of_image(
         kind: Kind,
         dir: &Path,
@@ -153,7 +153,7 @@ impl Side {
             Kind::Ours => {
                 let mut command = Command::new(&self.extant);
                 command.args(["--quiet", "mount"]).args(options).arg(&self.image).arg(&self.at);
-                // It goes on in the background, so its output is not waited for.
+                // The server continues in the background, so do not wait for its output to end.
                 if !command.stdin(Stdio::null()).stdout(Stdio::null()).status()?.success() {
                     return Err("extant mount failed".into());
                 }
@@ -212,12 +212,12 @@ impl Side {
         }
     }
 
-    /// Returns when the volume is clean, its image free, and all of it durable.
+    /// Unmounts; returns once the volume is clean and durable, and its image is no longer in use.
     pub(super) fn unmount(&mut self) -> Result<()> {
         match &mut self.held {
             Held::Nothing => return Ok(()),
             Held::Ours(_) => drop(run(Command::new(&self.extant).arg("umount").arg(&self.at))?),
-            // It keeps its files for the next mount.
+            // The null server keeps its files for the next mount.
             Held::Null(_) => return Ok(unmount(&self.at, UnmountFlags::empty())?),
             Held::Kernel { .. } => {}
             Held::Fuse2fs(child) => {
@@ -238,7 +238,7 @@ impl Side {
         self.mount()
     }
 
-    /// Unmounts it for good. Volumes of ours and of the kernel must be valid.
+    /// Unmounts it for good. e2fsck must find our and the kernel's volumes valid.
     pub(super) fn finish(mut self) -> Result<()> {
         self.unmount()?;
         if let Held::Null(null) = std::mem::replace(&mut self.held, Held::Nothing) {
@@ -304,7 +304,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // After an error: no server may be left over.
+        // After an error, do not leave a server behind.
         if !matches!(self.held, Held::Nothing) && self.kind != Kind::Kernel {
             let _ = unmount(&self.at, UnmountFlags::DETACH);
         }

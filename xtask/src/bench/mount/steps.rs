@@ -14,7 +14,7 @@ fn name(n: u64) -> String {
     format!("file-{n:06}")
 }
 
-/// Runs a step; `count` is of files, of mebibytes or of calls.
+/// Runs a step; `count` is a number of files, mebibytes or calls.
 pub(super) fn program(step: &str, path: &Path, count: u64) -> Result<()> {
     let start = Instant::now();
     let all =
@@ -50,7 +50,8 @@ pub(super) fn program(step: &str, path: &Path, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Appends 4 KiB and syncs, so many times; prints median and 99th percentile in microseconds.
+/// Appends 4 KiB and syncs, `count` times; prints the median and the 99th percentile in
+/// microseconds.
 fn fsync(path: &Path, count: u64) -> Result<()> {
     let file = File::create(path)?;
     let mut times = Vec::new();

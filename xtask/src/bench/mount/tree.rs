@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const DIRS: u64 = 200;
 const FILES_IN_EACH: u64 = 100;
-/// Of the folders, in the git repository: some 5,200 files.
+/// Number of folders in the git repository, with some 5,200 files.
 const GIT_DIRS: u64 = 52;
 
 pub(super) const PART: Part = Part {
@@ -79,7 +79,7 @@ fn size_of(n: u64) -> usize {
     }
 }
 
-/// The archive and the repository, made once: `tree.tar`, `repository`.
+/// Makes the archive `tree.tar` and the git `repository`, unless they exist.
 fn sources(options: &Options) -> Result<(PathBuf, PathBuf)> {
     let of_scale = |name: &str| options.dir.join(format!("{name}-{}", options.scale));
     let (tar, repository) = (of_scale("tree.tar"), of_scale("repository"));
@@ -109,7 +109,7 @@ fn sources(options: &Options) -> Result<(PathBuf, PathBuf)> {
     Ok((tar, repository))
 }
 
-/// A file of lines that differ.
+/// Fills a file with lines that differ.
 fn fill(path: &Path, dir: u64, n: u64) -> Result<()> {
     let mut lines = Vec::new();
     let (mut state, size) = ((dir << 32 | n) | 1 << 60, size_of(n));
@@ -123,7 +123,7 @@ fn fill(path: &Path, dir: u64, n: u64) -> Result<()> {
 
 fn run(options: &Options, side: &mut Side) -> Result<Figures> {
     let (tar, repository) = sources(options)?;
-    // From the host's cache.
+    // Load the archive into the host's cache.
     fs::read(&tar)?;
     let mut figures = Vec::new();
     let unpacked = side.took(|side| {
