@@ -98,33 +98,33 @@ impl BlockHost {
 pub static ELEVATORS: [Named<MakeElevator>; 8] = [
     Named {
         name: "none",
-        about: "in order of arrival, no more requests than the device has tags (Linux 5.0)",
+        about: "in order of arrival, with at most as many requests as the device has tags (Linux 5.0)",
         make: |_, _| Box::new(Fifo::new()),
     },
     Named {
         name: "mq-deadline",
-        about: "by position in batches, none beyond its expiry",
+        about: "by position in batches; an expired request starts the next batch",
         make: |host, _| Box::new(Deadline::with(host.deadline)),
     },
     Named {
         name: "anticipatory",
-        about: "by position, idle for the next read of the task that has read last (Linux 2.6.11)",
+        about: "by position; keeps the disk idle for the next read of the task that read last (Linux 2.6.11)",
         make: |host, tasks| Box::new(Anticipatory::new(host.hz, tasks.clone())),
     },
     Named { name: "cfq", about: "CFQ of Linux 3.10", make: |host, _| host.cfq(cfq::Linux310) },
     Named {
         name: "cfq-limited",
-        about: "the same, all idle queues together idle one group slice at most (proposed in 2013)",
+        about: "the same, but all idle queues together idle for at most one group slice (proposed in 2013)",
         make: |host, _| host.cfq(cfq::Limited),
     },
     Named {
         name: "cfq-earned",
-        about: "the same, a new queue earns its idle window (proposed in 2013)",
+        about: "the same, but a new queue has to earn its idle window (proposed in 2013)",
         make: |host, _| host.cfq(cfq::Earned),
     },
     Named {
         name: "extant",
-        about: "CFQ with our rule for idling, which weighs what it saves",
+        about: "CFQ with our rule for idling, which weighs what a wait saves and costs",
         make: |host, _| Box::new(Cfq::extant(host.rotational)),
     },
     Named {
@@ -166,7 +166,7 @@ pub fn uses_tags(elevator: &str) -> bool {
 pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     Named {
         name: "linux-3.1",
-        about: "over the limit, writers write back themselves",
+        about: "writers over the limit write back pages themselves",
         make: |host| Box::new(Linux31::new(host)),
     },
     Named {
@@ -186,7 +186,7 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     },
     Named {
         name: OURS,
-        about: "ours: credits for each device, turns of long runs",
+        about: "ours: credits for each device, and turns for its writers",
         make: |_| Box::new(TurnControl::new()),
     },
 ];
@@ -220,7 +220,7 @@ pub type MakeAllocator = fn(&FreeSpace) -> Box<dyn BlockAllocator>;
 pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     Named {
         name: "linux-2.4.18-ext2",
-        about: "as pages are written, with seven blocks ahead in use until the close",
+        about: "as pages are written, with seven blocks preallocated ahead until the file is closed",
         make: |space| Box::new(Ext2::new(space)),
     },
     Named {
@@ -230,7 +230,7 @@ pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     },
     Named {
         name: "linux-2.6.33",
-        about: "ext4, as pages are written back: as much as the file is guessed to need, for short files from a shared run",
+        about: "ext4, as pages are written back: as much as the file is predicted to need; short files share a run",
         make: |space| Box::new(Mballoc2633::new(space)),
     },
     Named {
@@ -241,7 +241,7 @@ pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     },
     Named {
         name: "linux-6.8",
-        about: "the same; where a group has none, any of its runs will do",
+        about: "the same, but a group without such a run gives any other run",
         make: |space| Box::new(Mballoc::new(StripeRule::AnyRun, space)),
     },
 ];
@@ -253,7 +253,7 @@ pub type MakeDirect = fn() -> Direct;
 pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     Named {
         name: "linux-2.6.19",
-        about: "every page of a mapping that ends at a boundary is one (as released)",
+        about: "every page of a mapping with a boundary counts as a boundary (as released)",
         make: || Direct { rule: BoundaryRule::EveryChunk, placeholders: false },
     },
     Named {
@@ -263,17 +263,17 @@ pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     },
     Named {
         name: "linux-2.6.19+placeholders+first",
-        about: "the same, only the first page of a mapping is a boundary (first patch of November 2006)",
+        about: "the same, but only the first page of a mapping counts (first patch of November 2006)",
         make: || Direct { rule: BoundaryRule::FirstChunk, placeholders: true },
     },
     Named {
         name: "linux-2.6.19+placeholders+last-early",
-        about: "the same, only the last page is, and what was collected before it is sent without it",
+        about: "the same, but only the last page counts; the pages collected before it are sent without it",
         make: || Direct { rule: BoundaryRule::LastChunkEarly, placeholders: true },
     },
     Named {
         name: "linux-2.6.19+placeholders+last",
-        about: "the same, only the last page is, and is sent with what was collected (second patch)",
+        about: "the same, but only the last page counts, and is sent with the pages before it (second patch)",
         make: || Direct { rule: BoundaryRule::LastChunk, placeholders: true },
     },
 ];
