@@ -14,26 +14,26 @@ const USAGE: &str = "\
 usage: cargo xtask torture [OPTION]...
   --seq N          workloads of ACE with N operations (default 1)
   --random N       random workloads of N operations instead; their indices are seeds
-  --directed       workloads for what ACE's do not reach instead: a log that wraps, orphans, blocks that change their use
+  --directed       instead, workloads for what ACE's do not reach: a log that wraps, orphans, blocks that change their use
   --profile NAME   the volume: ext4 (default), ext4-4k, ext4-orphan-file, ext4-plain, ext3, ext4-groups, ext4-meta-bg,
                    ext4-no-flex-bg, ext4-uninit-bg, ext4-inline, ext4-quota, ext4-online, ext4-ea-inode, ext4-bigalloc,
                    ext4-bigalloc-64k, ext4-data-journal, ext4-bigalloc-data-journal; without a journal ext2, ext4-unlogged,
                    ext4-unlogged-groups
   --from I --to J  workloads with these indices; --from resumes
   --part I/N       every Nth workload, beginning with the Ith
-  --seed S         of sampled states and of the disk's timing
-  --minutes M      stop after so long, and say where to resume
+  --seed S         seed of the sampled states and of the disk's timing
+  --minutes M      stop after M minutes, and say where to resume
   --prune          reorder only what the journal does not protect
-  --torn N         torn states for each cut (default 4; none without a journal, which nothing protects from torn blocks)
-  --fsck N         e2fsck looks at one distinct state of N (default 1, 0 for none)
-  --kernel N       the kernel looks at one distinct state of N (default 0; needs root)
-  --recut N        recovery itself is cut off on one distinct state of N, twice in a row (default 0)
-  --keep           go on after a failure
+  --torn N         torn states for each cut (default 4; 0 without a journal, where nothing protects torn blocks)
+  --fsck N         e2fsck checks one in N distinct states (default 1, 0 for none)
+  --kernel N       the kernel checks one in N distinct states (default 0; needs root)
+  --recut N        interrupt recovery itself in one of N distinct states, twice in a row (default 0)
+  --keep           continue after a failure
   --shrink         shorten a failing workload
   --meddlers       run with faults between the volume and its disk instead: each must be caught
   --mutants I/N    run every Nth bug planted in the file system, beginning with the Ith (0/1 for all): each must be
                    caught, with pruning and without
-  --named TEXT     of these, only the bugs with this in their names
+  --named TEXT     only the bugs with TEXT in their names
   --plant          only make the copy of the tree with the planted bugs, in which any test can be run with one of them";
 
 struct Arguments {
