@@ -103,7 +103,7 @@ pub struct Overseen<T: Send + 'static> {
 }
 
 enum Stage<T: Send + 'static> {
-    /// It has not waited yet, or it panicked.
+    /// The work has not waited yet, or it panicked.
     Fresh(Work<T>),
     Shared(Arc<Job<T>>),
     Over,
@@ -125,7 +125,7 @@ struct State<T> {
     /// A task runs it.
     has_task: bool,
     caller: Option<Waker>,
-    /// The waker of whoever polled it last.
+    /// The waker of the last poll.
     driver: Option<Waker>,
     /// When it was woken, if it has not been polled since.
     woken_at: Option<Nanos>,

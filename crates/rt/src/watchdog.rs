@@ -89,7 +89,7 @@ impl Wake for Bell {
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // Unless the next one is armed.
+        // This does nothing if the next alarm is armed already.
         let _ = self.rings_at.compare_exchange(self.at, 0, SeqCst, SeqCst);
     }
 }

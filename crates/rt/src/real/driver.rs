@@ -55,7 +55,7 @@ pub trait Driver: Send + Sync {
 /// How long [`Driver::drive`] may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Only reap what is there, and start what was deferred.
+    /// Only reap what has completed, and start deferred requests.
     Not,
     /// Wait for something to reap, or for an interrupt.
     UntilSome,

@@ -225,8 +225,8 @@ impl Waiters {
         self.link(slot);
     }
 
-    /// Re-queues a waiter whose lock was taken back, before those that came after it. At the end it
-    /// could lose every time to waiters that come quickly. Keyed discipline only.
+    /// Re-queues a waiter whose lock was taken back, at its old place. If it were queued at the
+    /// end, it could lose to quick waiters every time. Keyed discipline only.
     pub(super) fn add_in_order(&mut self, slot: u32, waker: Waker) {
         let (key, order) = (self.node(slot).key, self.node(slot).order);
         let mut next = self.first_locked(key).map_or(NIL, |(first, _)| first);
@@ -292,7 +292,7 @@ impl Waiters {
         self.nodes[slot as usize].want
     }
 
-    /// A waiter that was served must wait again, starting with its next poll.
+    /// Marks a served waiter as waiting again, from its next poll on.
     pub(super) fn unserve(&mut self, slot: u32) {
         let node = self.node(slot);
         assert_eq!(node.fate, Fate::Served, "only what was given is taken back");
@@ -305,7 +305,7 @@ impl Waiters {
         self.nodes[slot as usize].losses
     }
 
-    /// The wakers of those who wait for this lock. The waiters keep their places.
+    /// The wakers of all waiters for this lock. The waiters keep their places.
     pub(super) fn wakers_of(&mut self, key: WaitKey) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut next = self.first_locked(key).map_or(NIL, |(slot, _)| slot);
@@ -327,14 +327,14 @@ impl Waiters {
         self.serve(slot, Fate::Served)
     }
 
-    /// Begins a wake-up of everyone queued now.
+    /// Begins a wake-up of all waiters queued now.
     pub(super) fn begin(&self) -> Progress {
         Progress { until: self.order, seen: 0, examined: 0, woken: 0 }
     }
 
-    /// Wakes waiters until everyone concerned is awake (returns true) or there is no room for more
-    /// wakers (returns false). Each waker goes to `to`, which returns whether there is room for
-    /// another.
+    /// Wakes waiters until all that the wake-up concerns are awake (returns true), or until there
+    /// is no room for more wakers (returns false). Each waker goes to `to`, which returns whether
+    /// there is room for another.
     pub(super) fn wake(
         &mut self,
         key: WaitKey,
@@ -370,7 +370,8 @@ impl Waiters {
         true
     }
 
-    /// For the keyed discipline: takes the key's whole queue out, and puts back what remains of it.
+    /// Takes out the key's whole queue, serves it, and puts back the waiters that remain. Keyed
+    /// discipline only.
     fn serve_all(
         &mut self,
         key: WaitKey,

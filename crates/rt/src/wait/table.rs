@@ -160,8 +160,8 @@ impl WakeBatch<'_> {
     pub fn wake(&mut self, key: WaitKey) {
         let bucket = self.table.bucket(key);
         // Pairs with the fence in `Ticket::poll`: a waiter not seen here checks after this fence,
-        // and sees what our caller did. Otherwise the lock decides: the waiter checks under it, and
-        // so either sees the change or is seen.
+        // and sees what our caller did. Otherwise the bucket's lock decides: the waiter checks its
+        // condition under that lock. So either it sees the change, or we see the waiter.
         fence(Ordering::SeqCst);
         if bucket.tickets.load(Ordering::Relaxed) == 0 {
             return self.tell(key, 0, 0);
