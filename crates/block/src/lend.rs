@@ -111,7 +111,7 @@ mod tests {
             (buf, copy[7])
         });
         assert_eq!(seen, 9);
-        // Another buffer than the one that was lent.
+        // Return a buffer other than the lent one.
         lend(&mut page.0, |_| (Buf::from_slice(&[5; 100]), ()));
         assert_eq!((page.0[99], page.0[100]), (5, 1));
     }

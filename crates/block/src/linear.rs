@@ -45,7 +45,7 @@ impl Linear {
     /// Concatenates the parts in this order.
     ///
     /// # Errors
-    /// No parts, or one that does not lie on its device.
+    /// There are no parts, or a part does not lie on its device.
     pub fn new(name: &str, parts: Vec<Part>) -> Result<Self, LayoutError> {
         if parts.is_empty() {
             return Err(LayoutError::NoDevices);

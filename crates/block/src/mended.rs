@@ -62,7 +62,7 @@ impl Spans {
         self.0.iter().map(|span| span.end - span.start).sum()
     }
 
-    /// The first range that ends behind `at`.
+    /// The first range that ends after `at`.
     fn after(&self, at: u64) -> Option<Range<u64>> {
         self.0.get(self.0.partition_point(|span| span.end <= at)).cloned()
     }

@@ -45,13 +45,13 @@ pub trait Storage: Send + Sync + 'static {
     /// Fills `to` with the bytes from offset `at` on.
     ///
     /// # Errors
-    /// Some could not be read. The operating system's error number, if there is one, is kept.
+    /// Some bytes could not be read. If the error has an operating system's number, it is kept.
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
 
     /// Stores `bytes` at offset `at`. The default is for storage that is only read.
     ///
     /// # Errors
-    /// Some could not be written.
+    /// Some bytes could not be written.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let _ = (at, bytes);
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
@@ -61,15 +61,15 @@ pub trait Storage: Send + Sync + 'static {
     /// that is durable at once, or never.
     ///
     /// # Errors
-    /// Some of it may be lost.
+    /// Something written earlier may be lost.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Frees the storage of bytes that are no longer needed, if that is worth anything.
+    /// Frees the storage of bytes that are no longer needed, where that helps.
     ///
     /// # Errors
-    /// It is not supported, which is the default; or it failed.
+    /// Discards are not supported (the default), or this one failed.
     fn discard(&self, at: u64, len: u64) -> io::Result<()> {
         let _ = (at, len);
         Err(io::ErrorKind::Unsupported.into())

@@ -64,7 +64,7 @@ impl Stripe {
     /// size.
     ///
     /// # Errors
-    /// No devices, or chunks that are not whole blocks of each.
+    /// There are no devices, or a chunk does not consist of whole blocks of each device.
     pub fn new(name: &str, chunk_sectors: u64, devices: Vec<Arc<dyn Device>>) -> Result<Self, LayoutError> {
         let smallest =
             devices.iter().map(|d| d.limits().capacity_bytes).min().ok_or(LayoutError::NoDevices)?;

@@ -132,7 +132,7 @@ impl HostFile {
     }
 }
 
-/// The kind of file; fails unless it is one that holds sectors.
+/// Returns the kind of file. Fails if this kind does not hold sectors.
 pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),

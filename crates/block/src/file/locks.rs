@@ -11,7 +11,7 @@
 //! Our writer holds these locks on the image:
 //! - an exclusive lock on byte [`MARK`], which no two of our writers can hold,
 //! - `flock(2)`,
-//! - shared locks on all other bytes except 200. They keep off QEMU and everyone else who wants an
+//! - shared locks on all other bytes except 200. They keep off QEMU and every program that wants an
 //!   exclusive lock on some byte, but not QEMU's readers of images in use (`--force-share`).
 
 use super::busy::wait_for_claim;

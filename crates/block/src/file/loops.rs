@@ -147,7 +147,7 @@ fn disk_of(partition: DeviceNumber) -> Option<Extent> {
     Some(Extent { store: Store::BlockDevice(disk), bytes: start..start.saturating_add(length) })
 }
 
-/// The attached loop devices, as far as we can tell.
+/// The attached loop devices that this process can find.
 fn attached() -> Vec<LoopDevice> {
     // Without sysfs, the device nodes show which devices may exist.
     let dir = ["/sys/block", "/dev"].into_iter().find_map(|dir| std::fs::read_dir(dir).ok());

@@ -310,7 +310,7 @@ impl Device for FileDevice {
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
     }
 
-    /// Not with direct I/O on: then the device works on several reads at a time.
+    /// Not with direct I/O: there the device should work on several reads at a time.
     fn reads_here(&self) -> bool {
         !self.host_file.direct_is_on()
     }

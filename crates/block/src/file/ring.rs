@@ -64,8 +64,8 @@ pub(super) struct Ring {
     interrupted: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
-    /// Entries in the submission queue. Counted before they are pushed, and until the kernel has
-    /// taken them.
+    /// Entries in the submission queue. An entry is counted from just before its push until the
+    /// kernel has taken it.
     queued: AtomicUsize,
     /// The kernel has not taken everything that is queued.
     held_up: AtomicBool,

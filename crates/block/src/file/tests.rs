@@ -456,7 +456,7 @@ fn block_devices_have_their_size_and_discard() {
     });
 }
 
-/// Requests that the kernel only accepts in whole blocks are made in whole blocks.
+/// If the kernel accepts a request only for whole blocks, it gets only whole blocks.
 #[test]
 fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
     let rt = world();
@@ -517,7 +517,7 @@ fn a_backing_that_refuses_direct_io_after_all_is_read_through_the_page_cache() {
     let Some((host_file, mut first)) = direct_read(&file) else { return };
     let mut second = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
     assert_eq!(second.step(&host_file), Step::Read { offset: 0, direct: true });
-    // Both were in flight when the first was refused.
+    // Both transfers were in flight when the first one was refused.
     for transfer in [&mut first, &mut second] {
         assert_eq!(transfer.completed(&host_file, Err(Errno::INVAL)), None);
         assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: false });

@@ -44,7 +44,7 @@ fn user_of(device: DeviceNumber) -> Option<String> {
     })
 }
 
-/// The number of a device, and those of its partitions.
+/// The numbers of a device and of its partitions.
 fn with_partitions(device: DeviceNumber) -> Vec<DeviceNumber> {
     let mut numbers = vec![device];
     let below = fs::read_dir(format!("/sys/dev/block/{}:{}", device.0, device.1));

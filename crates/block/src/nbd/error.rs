@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why there is no connection, or no longer one.
+/// Why no connection could be made, or why it was lost.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NbdError {
@@ -80,7 +80,7 @@ pub enum NbdError {
     /// Block sizes are not powers of two, or not in order.
     #[error("protocol: block sizes {0:?}")]
     BlockSizes([u32; 3]),
-    /// An answer to no request, or to one that was not completely sent yet.
+    /// An answer to an unknown request, or to one that was not completely sent yet.
     #[error("protocol: a reply to nothing that was asked, cookie {0:#x}")]
     Cookie(u64),
     /// A chunk has the wrong length.

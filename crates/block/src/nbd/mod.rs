@@ -89,7 +89,7 @@ pub struct NbdDevice {
 }
 
 struct Shared {
-    /// For the tasks and completions started here.
+    /// A reference for the tasks and completions that this starts.
     myself: Weak<Shared>,
     target: NbdTarget,
     options: NbdOptions,
