@@ -221,7 +221,7 @@ pub(crate) fn runs(setup: &Setup) -> Vec<ExperimentRun> {
 pub fn run_experiment(setup: &Setup, blktrace: Option<&Path>) -> Result<Vec<Cell>, ExperimentError> {
     let cells = match blktrace {
         None => side_by_side(runs(setup), ExperimentRun::cells)?,
-        // One at a time, so that the blktraces left are those of the last run.
+        // Execute one run at a time, so that the last run's blktraces remain.
         Some(_) => {
             let run = |run: ExperimentRun| run.watched(EventSinks { sink: None, blktrace });
             runs(setup).into_iter().map(run).collect::<Result<_, _>>()?

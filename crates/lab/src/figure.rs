@@ -86,7 +86,7 @@ figures! {
     IdleK = "idle_k", "idle", 1;
     /// Context switches' share of the processor time of switches, wake-ups and copies.
     SwitchPercent = "switch_percent", "switches %", 1;
-    /// Wake-ups' share of the same time.
+    /// Wake-ups' share of the processor time of switches, wake-ups and copies.
     WakePercent = "wake_percent", "wake-ups %", 1;
     /// Waiters for pages and buffers woken spuriously, in thousands.
     SpuriousK = "spurious_k", "spurious k", 1;
@@ -132,7 +132,7 @@ impl Figure {
         )
     }
 
-    /// Another figure that measures the same thing, and the value of one of its units in this
+    /// Another figure that measures the same thing, and the factor that converts it to this
     /// figure's unit.
     pub(crate) fn twin(self) -> Option<(Self, f64)> {
         const MPAGES: f64 = 256.0 * RUN_S / 1e6;

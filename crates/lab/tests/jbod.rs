@@ -64,8 +64,8 @@ fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64,
     let link = format!("bytes_s = {}", 69_180_000 * DISKS);
     let text =
         text.replace("bytes_s = 691_800_000", &link).replace("count = 10", &format!("count = {DISKS}"));
-    // With a write cache. Without one, as in the machine's file, the longest write of a hundred
-    // writers exceeds its bound by 2 %.
+    // Give the disks a write cache. Without one, as in the machine's file, the longest write of a
+    // hundred writers exceeds its bound by 2 %.
     let text = text.replace("write_cache_bytes = 0", "write_cache_bytes = 16_777_216");
     let machine = Machine::parse("some.toml", &text).unwrap();
     let (ramp, size) = (RAMP.0 / 1_000_000_000, 20_000 / writers);

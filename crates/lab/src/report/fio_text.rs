@@ -244,7 +244,7 @@ fn scaled(value: f64, digits: usize, base: f64, units: &[&str]) -> String {
     format!("{value:.decimals$}{}", units[unit])
 }
 
-/// Formats a latency's bound, in its unit.
+/// Formats a minimum or maximum latency, given in its unit.
 fn count(value: f64) -> String {
     scaled(value, 6, 1000.0, &["", "k", "M", "G"])
 }

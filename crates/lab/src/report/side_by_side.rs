@@ -111,7 +111,7 @@ pub enum CompareError {
     /// Fewer than two columns.
     #[error("a comparison takes two results or more")]
     TooFew,
-    /// Not what `--output-format=json` prints.
+    /// The result is not what `--output-format=json` prints.
     #[error("{0}: no \"jobs\" with results in it; is it fio's JSON?")]
     NoJobs(String),
     /// No job is in all columns.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// How a published figure relates to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureRole {
-    /// From the row before the change. Calibration may use it, but did not.
+    /// A figure from the row before the change. Calibration may use it, but did not.
     Before,
     /// A constant of the machine was fitted to it.
     Calibrated,
@@ -53,7 +53,7 @@ pub struct Compared {
     pub margin: f64,
     /// The model's value; `None` if the model has no such figure.
     pub reproduced: Option<f64>,
-    /// The value if the change had no effect: that of the workload's first published row.
+    /// The value if the change had no effect: the figure of the workload's first published row.
     pub null: Option<f64>,
     /// The model's value for the row before the change.
     pub reproduced_before: Option<f64>,
@@ -171,7 +171,7 @@ fn of_row<'a>(cells: &'a [Cell], row: &str, workload: &str) -> Vec<&'a Cell> {
     cells.iter().filter(|cell| cell.row == row && cell.workload == workload).collect()
 }
 
-/// For every row, the figures that the experiment file asks to show.
+/// The figures that the experiment file asks to show for every row.
 pub(crate) fn each_row(setup: &Setup, cells: &[Cell]) -> Vec<EachRow> {
     let of = |(workload, figures): (&String, &Vec<Figure>)| {
         let values = |row: &Row| {

@@ -80,8 +80,9 @@ impl HostFiles {
         })
     }
 
-    /// Opens a file for direct I/O, whatever the job says: a job that wants a page cache uses ours,
-    /// not the host's. A file to be written is claimed as by any other writer of images.
+    /// Opens a file for direct I/O even if the job does not ask for it: a job that wants a page
+    /// cache uses ours, not the host's. A file to be written is claimed as by any other writer of
+    /// images.
     fn open(&mut self, job: &Job, file: &str) -> std::io::Result<Arc<FileDevice>> {
         let path = Path::new(file);
         let write = self.written.contains(file);

@@ -116,8 +116,8 @@ pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> R
 /// Processes that a shell starts together begin within this time of each other.
 const ARRIVALS: Nanos = Nanos::from_millis(10);
 
-/// Start delay of a process among those started together; zero in the real world and with the
-/// nominal seed.
+/// Start delay of a process that is started together with others; zero in the real world and with
+/// the nominal seed.
 fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
     if !rt.is_virtual() || rt.seed() == NOMINAL_SEED {
         return Nanos::ZERO;
@@ -174,7 +174,8 @@ fn plan(
     Ok(plan)
 }
 
-/// On real files, processes of a wave get a thread each, up to this many; more share threads.
+/// On real files, each process of a wave gets its own thread, up to this many threads; further
+/// processes share them.
 const MOST_THREADS: usize = 256;
 
 fn execute(rt: &Rt, plan: JobPlan, ended: &dyn Fn(StreamId)) -> Result<JobsOutcome, RunError> {

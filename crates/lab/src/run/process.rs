@@ -317,7 +317,7 @@ impl RunningProcess {
     }
 
     /// Makes the job's writes durable, or starts their write-back. Returns how long it took, if
-    /// that counts.
+    /// that counts as a sync latency.
     async fn sync(&mut self, call: SyncCall) -> Result<Option<Nanos>, CacheError> {
         self.quiesce().await?;
         let before = self.p.rt.now();

@@ -16,7 +16,7 @@ pub enum RunError {
         /// What is wrong with it.
         problem: String,
     },
-    /// There is no elevator, and the policy has more requests than the disk has tags.
+    /// Without an elevator, a queue cannot have more requests than the disk has tags.
     #[error(
         "{disk}: \"none\" has the disk's {tags} tags for requests, not {requests} (Linux refuses that since 5.0); leave --requests out, \
          or choose \"noop\", which had requests of its own"

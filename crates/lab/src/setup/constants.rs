@@ -6,7 +6,7 @@ use crate::figure::Figure;
 use extant_sim::{Machine, Setting};
 
 impl Constant {
-    /// Its keys in the machine's file.
+    /// The constant's keys in the machine's file.
     pub fn keys(&self) -> &[String] {
         &self.keys
     }
@@ -21,7 +21,7 @@ impl Constant {
         self.sees.keys().map(String::as_str)
     }
 
-    /// The row, figures and seeds, formatted for a sentence.
+    /// The row, figures and seeds that it is fitted to, as part of a sentence.
     pub(crate) fn seen(&self) -> String {
         let of = |(workload, figures): (&String, &Vec<Figure>)| {
             format!(

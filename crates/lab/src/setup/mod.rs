@@ -67,7 +67,7 @@ pub struct Setup {
     pub constants: Vec<Constant>,
     /// Figures to show in a summary.
     pub(crate) headline: Vec<Figure>,
-    /// By workload: figures to show in a report for every row.
+    /// Figures to show in a report for every row, by workload.
     pub(crate) all_rows: BTreeMap<String, Vec<Figure>>,
     /// The largest value of a figure that the source measured for its disks and their link, in any
     /// row.
@@ -326,7 +326,7 @@ impl Setup {
         machine::load_for(file, settings, &costs(self.program.as_deref(), &self.workloads, &self.rows))
     }
 
-    /// Its own machine with more keys overridden.
+    /// The experiment's own machine with more keys overridden.
     pub(crate) fn machine_with(&self, more: &[Setting]) -> Result<Machine, ModelError> {
         self.machine_of(&self.machine_file, &[&self.settings, more].concat())
     }

@@ -104,11 +104,12 @@ pub enum Advice {
     None,
     /// Whether the job reads in sequence or at random.
     Order,
-    /// In sequence, whatever the job does.
+    /// The file will be read in sequence, even if the job does not.
     Sequential,
-    /// At random, whatever the job does.
+    /// The file will be read at random, even if the job does not.
     Random,
-    /// Once only (`POSIX_FADV_NOREUSE`), which Linux before 6.3 ignores, as this cache does.
+    /// Each byte will be read only once (`POSIX_FADV_NOREUSE`). Linux before 6.3 ignores this, as
+    /// does this cache.
     NoReuse,
     /// The job's part of the file will be read soon. Not an option of fio's.
     WillNeed,
