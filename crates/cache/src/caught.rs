@@ -17,8 +17,8 @@ pub(crate) async fn caught<T>(
     work: impl Future<Output = Result<T, BackingError>>,
 ) -> Result<T, BackingError> {
     let mut work = pin!(work);
-    // After a panic the future is not polled again. State it shares with others is the backing's to
-    // keep consistent.
+    // After a panic the future is not polled again. The backing must keep the state that it shares
+    // with others consistent.
     std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(poll) => poll,
         Err(payload) => Poll::Ready(Err(panicked(&*payload))),

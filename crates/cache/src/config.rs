@@ -34,7 +34,7 @@ pub struct CacheConfig {
     /// [zeroes](extant_block::Segment::zeroes), and the data it returns is dropped. Everything else
     /// works as usual, including costs. An hour of streaming then needs neither memory nor copies.
     pub phantom_frames: bool,
-    /// The dirty controller: decides who may dirty how much, and when flushers work.
+    /// The dirty controller, which decides how much each writer may dirty, and when flushers work.
     /// [`TurnControl`] by default.
     pub control: Box<dyn DirtyControl>,
     /// How a write-back pass walks a file's dirty pages. [`ByRuns`] by default.
@@ -96,7 +96,7 @@ impl CacheConfig {
     }
 }
 
-/// Upper bound on dirty pages, whatever the limits: reads need frames too.
+/// Upper bound on dirty pages, even if the limits are higher: reads need frames too.
 fn most_dirty(frames: u64) -> u64 {
     (frames * 3 / 4).max(1)
 }
@@ -104,7 +104,7 @@ fn most_dirty(frames: u64) -> u64 {
 /// What happens to a page that could not be written back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
-    /// It stays dirty, and is retried by the next periodic pass and on demand.
+    /// The page stays dirty, and is retried by the next periodic pass and on demand.
     ///
     /// A writer that would have to wait for room on a device that keeps failing gets the device's
     /// error. Writers of other devices may exceed the limit by what the failing device holds, up to
@@ -113,7 +113,7 @@ pub enum OnWriteError {
     /// that would dirty more of the file get its error.
     #[default]
     KeepDirty,
-    /// It counts as clean and may be evicted, which loses its contents, as on Linux.
+    /// The page counts as clean and may be evicted, which loses its contents, as on Linux.
     MarkClean,
 }
 
@@ -128,6 +128,6 @@ pub(crate) struct Settings {
     pub(crate) expire: Nanos,
     pub(crate) phantom: bool,
     pub(crate) page_waits: WaitConfig,
-    /// Upper bound on dirty plus write-back pages, whatever the limits are.
+    /// Upper bound on dirty plus write-back pages, even if the limits are higher.
     pub(crate) most_dirty_pages: u64,
 }

@@ -11,7 +11,7 @@ extant_rt::costs! {
         PageInsert = "page_insert_ns",
         /// Marking pages dirty, or clean for write-back.
         PageDirty = "page_dirty_ns",
-        /// Locking a dirty page, looking at it and leaving it dirty, because the pass cannot take
+        /// Locking a dirty page, looking at it, and leaving it dirty because the pass cannot take
         /// it yet.
         PageRedirty = "page_redirty_ns",
         /// Looking up a run of blocks in a file's block map.

@@ -11,7 +11,7 @@ use std::fmt;
 /// The dirty pages ahead of a pass's current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyAhead {
-    /// Length of the dirty run that starts here, as far as [`Visit::look_pages`] looks.
+    /// Length of the dirty run that starts here, at most what [`Visit::look_pages`] asks for.
     pub run_pages: u64,
     /// Pages this visit of the file may still write (kernel: `nr_to_write`).
     pub left_pages: u64,

@@ -290,8 +290,8 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    /// Waits for `condition`, after the caller has checked for it in vain. The first call only
-    /// starts to listen, so that the caller checks once more.
+    /// Waits for `condition`, which the caller has found not to hold. The first call only starts to
+    /// listen and returns, so that the caller checks once more.
     pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, condition: Condition) {
         match std::mem::take(self) {
             Self::Listening(listened, listener) if listened == condition => {

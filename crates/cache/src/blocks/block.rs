@@ -157,8 +157,8 @@ impl BlockRef {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The current live version. An edit in progress, which is always short, is seen entirely or
-    /// not at all. The caller must not be the one editing.
+    /// The current live version. It contains all of an edit or none of it; an edit in progress is
+    /// short, so this waits for it. The caller must not be the editor.
     pub fn bytes(&self) -> BlockBytes {
         let live = self.0.versions().live.clone();
         BlockBytes { range: 0..live.len(), buf: live }

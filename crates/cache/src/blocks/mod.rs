@@ -163,7 +163,7 @@ impl Blocks {
         BlockRef::of(block).expect("it was made with its bytes")
     }
 
-    /// Reads those of the blocks that are missing, adjacent ones together. Errors surface when a
+    /// Reads the blocks that are missing, adjacent ones together. An error is reported when the
     /// block is read.
     pub async fn prefetch(&self, ns: impl Iterator<Item = u64>) {
         let limit = self.shared.budget_blocks.load(Ordering::Relaxed) / 4;
@@ -278,7 +278,8 @@ impl Shrink for BlockStore {
         let mut freed = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // At most half of a shard: the most-used blocks survive until the next call.
+            // Examine at most half of a shard, so that the most-used blocks survive until the next
+            // call.
             let places = shard.queue.len() / 2;
             freed += shard.evict(wanted - freed, places);
         }

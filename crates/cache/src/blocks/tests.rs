@@ -109,7 +109,7 @@ fn a_block_made_anew_is_not_overwritten_by_a_read_that_began_before() {
     let rt = rt();
     let blocks = Blocks::new(numbered(&rt), BLOCK, 1 << 20);
     let mut reading = Box::pin(blocks.read(1));
-    // Memory answers at once: the neighbours are loaded, and then 2 is created anew.
+    // Memory answers at once. So the neighbours are loaded, and then block 2 is created again.
     let _ = rt.block_on(&mut reading).unwrap();
     let made = blocks.create(2);
     assert_eq!(made.bytes()[0], 0);

@@ -156,7 +156,7 @@ impl<F: HearsOfFlush> DeviceFlush<F> {
     }
 
     /// Submits flush number `nth`, or a write to a device without a volatile cache. The thread that
-    /// reaps it records the outcome, whatever becomes of the callers that wait for it.
+    /// reaps it records the outcome, even if the callers that wait for it go away.
     fn submit(self: &Arc<Self>, mut bio: Bio, nth: Option<u64>) -> Ended {
         let ended = Ended::default();
         let (flush, entry) = (self.clone(), ended.clone());

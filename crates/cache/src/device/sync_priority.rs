@@ -2,8 +2,8 @@
 //!
 //! A sync's writes and flushes wait behind everything the device was given before. So while syncs
 //! are in progress, and for a moment after, flushers keep the queue short, like the kernel's
-//! write-back throttling (block/blk-wbt.c). This slows their own stream no more than a short queue
-//! slows the device.
+//! write-back throttling (block/blk-wbt.c). A short queue hardly slows the device, so it hardly
+//! slows the flushers' own writes.
 
 use extant_rt::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering};

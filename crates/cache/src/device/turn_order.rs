@@ -85,7 +85,8 @@ impl<F: Clone> TurnOrder<F> {
         self.files.lock().skipped.values().cloned().collect()
     }
 
-    /// All files, those that get turns first, oldest first. `None` once the order is closed.
+    /// All files: first those that get turns, then the others, each oldest first. `None` once the
+    /// order is closed.
     pub(crate) fn all(&self) -> Option<Vec<F>> {
         let files = self.files.lock();
         (!files.is_closed).then(|| files.by_age.values().chain(files.skipped.values()).cloned().collect())

@@ -46,8 +46,8 @@ impl BusyRate {
 
     /// The rate in pages per second, given `in_flight` pages in flight since at least `since`.
     ///
-    /// If the device has completed nothing for a while, the rate is no higher than that silence
-    /// implies.
+    /// If the device has completed nothing for a while, the rate is at most `in_flight` pages in
+    /// the time since its last completion.
     pub fn rate(&self, now: Nanos, in_flight: u64, since: Nanos) -> u64 {
         let silent = now.saturating_sub(self.last_end.max(since));
         if in_flight == 0 || silent <= Self::STALL.max(time_for(in_flight, self.rate)) {

@@ -181,7 +181,7 @@ pub struct ControlState {
     pub task_rate: u64,
     /// Pages per turn.
     pub turn_pages: u64,
-    /// Number of the device's writers, as far as the controller counts them.
+    /// Number of the device's writers, if the controller counts them.
     pub writers: u64,
 }
 
@@ -202,8 +202,7 @@ pub trait DirtyControl: Send + fmt::Debug {
         let _ = (device, writer);
     }
 
-    /// A device was released. Its number may be reused for another device, of which nothing is
-    /// known.
+    /// A device was released. Its number may be reused, for a device of which nothing is known yet.
     fn detach(&mut self, device: DeviceIndex) {
         let _ = device;
     }

@@ -137,8 +137,8 @@ impl Ledger {
         held >= frames_allow || self.unplaceable() + held >= self.most_pages
     }
 
-    /// Dirty pages that do not become clean by themselves: those of unplaceable files and failing
-    /// devices.
+    /// Dirty pages that do not become clean by themselves: the pages of unplaceable files and
+    /// failing devices.
     pub(crate) fn held_up(&self) -> u64 {
         self.unplaceable() + self.held_by_failing().1.dirty_pages
     }
@@ -263,7 +263,8 @@ impl DeviceLedger {
         self.ledger.waits.wake(Condition::Room(None), n as usize);
     }
 
-    /// Lets others have room for `n` pages that had no charge but lowered everyone's limit.
+    /// Gives up `n` pages that had no charge but lowered the limit for all files, so that others
+    /// can use the room.
     pub(super) fn release_uncharged(&self, n: u64) {
         if n > 0 {
             self.ledger.waits.wake(Condition::Room(None), n as usize);

@@ -242,7 +242,7 @@ fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
     let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);
     let mut promised = 0;
-    // No one has dirtied anything yet: only promises show that memory is taken.
+    // Nothing is dirty yet, so only the promised pages show that memory is in use.
     for writer in 0..1000 {
         let Verdict::Go { pages } = ask(&mut control, now, &numbers(0, 0), writer) else { break };
         assert!(pages <= 1024, "{pages} pages for one writer");

@@ -161,9 +161,9 @@ impl Plan {
 
     fn in_flight(&self) -> u64 {
         let credit = pages_in(self.credit_rate, IN_FLIGHT);
-        // When memory is short, half of it is rarely available to be written, so the amount in
-        // flight would be whatever happens to be left. Of equal devices on one link, the one with
-        // less in flight would then get less of the link for seconds.
+        // When memory is short, there are rarely enough pages to keep half of it in flight, so the
+        // amount in flight would vary by chance. Of equal devices on one link, the one with less in
+        // flight would then get less of the link for seconds.
         let credit = if self.short {
             credit.max(2 * self.turn).min(self.limit / 4)
         } else {
@@ -295,8 +295,8 @@ impl DirtyControl for TurnControl {
         if self.devices.len() < self.loads.0.len() {
             self.devices.resize_with(self.loads.0.len(), DeviceWriters::default);
         }
-        // For all devices: if all writers of one have stopped, nobody asks about it, and its turns
-        // would never end.
+        // Expire turns of all devices. If all writers of a device have stopped, no call concerns
+        // that device any more, and its turns would otherwise never end.
         self.devices.iter_mut().for_each(|device| device.turns.expire(now));
         let at = numbers.device.0 as usize;
         let mut orders = Orders::none(numbers);

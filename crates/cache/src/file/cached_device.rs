@@ -1,4 +1,4 @@
-//! A device's holders and flusher: who needs the device, and when its flusher must work.
+//! Counts a device's holders, and decides when its flusher must work.
 
 use crate::CacheError;
 use crate::device::flush::DeviceFlush;

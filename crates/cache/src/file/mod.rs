@@ -82,7 +82,8 @@ pub(crate) struct CachedDevice {
     pub(crate) sync_priority: SyncPriority,
     pub(crate) turns: TurnOrder<Arc<CachedFile>>,
     pub(crate) completions: CompletionQueue<Arc<WriteRun>>,
-    /// A task waits for frames or room: write back, whatever the controller says.
+    /// Set while a task waits for frames or room: the flusher then writes back even if the
+    /// controller says stop.
     pub(crate) wanted: AtomicBool,
     /// Number of requests so far to retry files that could not be placed.
     pub(crate) retries: AtomicU64,
@@ -175,7 +176,7 @@ impl CachedFile {
         PageKey::new(self.number, index)
     }
 
-    /// Which quarters of a page the bytes `range` touch, rounded to whole blocks.
+    /// The quarters of a page that `range` touches (in bytes of the page), rounded to whole blocks.
     pub(crate) fn dirty_mask(&self, range: Range<usize>) -> u8 {
         let block = (self.backing.block_bytes() as usize).min(PAGE as usize);
         let start = range.start / block * block;

@@ -355,7 +355,7 @@ impl<'a> LockedPages<'a> {
         self.table.dirty.set_unplaceable()
     }
 
-    /// The dirty pages have room again, whatever the limits. Returns whether they had none.
+    /// Gives the dirty pages room again, ignoring the limits. Returns whether they had none.
     pub(super) fn charge_again(&mut self) -> bool {
         self.table.dirty.set_placeable()
     }

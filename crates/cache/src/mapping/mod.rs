@@ -122,7 +122,7 @@ impl Mapping {
         self.0.discard();
     }
 
-    /// Like [`Disk::retry`](crate::Disk::retry), for this file, whatever its error is.
+    /// Like [`Disk::retry`](crate::Disk::retry), for this file only and for any error.
     pub fn retry(&self) {
         self.0.lock_pages().set_placeable();
     }
@@ -168,7 +168,8 @@ impl Mapping {
 
     /// Begins the write-back of a range and drops its clean, unpinned whole pages, like
     /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. A page that the range covers in part stays,
-    /// unless it is the file's last. Dirty pages stay too, as do loaded ones not read yet.
+    /// unless it is the file's last. Dirty pages stay too, and so do pages that were loaded but not
+    /// read yet.
     pub async fn not_needed(&self, bytes: impl Into<ByteRange>) {
         let bytes = clamped(bytes.into());
         self.begin_write_back(bytes).await;

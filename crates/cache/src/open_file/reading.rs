@@ -60,8 +60,8 @@ impl CachedOpenFile {
     /// the file.
     ///
     /// # Errors
-    /// Nothing could be read. An error past the first byte is returned by the next read. If pages
-    /// of a failing device fill all frames, that device's error.
+    /// Nothing could be read. (An error past the first byte is returned by the next read.) If pages
+    /// of a failing device fill all frames, this is that device's error.
     pub async fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_on(at, buf).await
     }

@@ -150,7 +150,7 @@ impl CachedFile {
         }
     }
 
-    /// Writes to cached and new pages from byte `at`, as far as `terms` allow and without waiting.
+    /// Writes to cached and new pages from byte `at` on, without waiting, until `terms` stop it.
     ///
     /// The file grows before a page past its end can become visibly dirty, because write-back
     /// writes nothing past the end.

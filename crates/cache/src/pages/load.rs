@@ -147,7 +147,7 @@ impl CachedFile {
         }
     }
 
-    /// Waits until a page is no longer being loaded, as far as the lock-free look-up can tell.
+    /// Waits until a page is no longer being loaded, according to the lock-free look-up.
     pub(crate) async fn wait_loaded(&self, index: u64) {
         let (core, key) = (&self.core, self.key(index));
         let is_over = || {

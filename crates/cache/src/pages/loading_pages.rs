@@ -136,7 +136,7 @@ impl LoadingPages {
             // SAFETY: the frame is loading, and all segments are dropped.
             unsafe { core.pool.frames.zero_loading(frame, skip, n) };
         }
-        // Make the pages eviction candidates before anyone can change them: a writer that dirties
+        // Make the pages eviction candidates before any task can change them: a writer that dirties
         // one withdraws it.
         core.pool.evictable(&self.frames);
         for &frame in &self.frames {
@@ -160,7 +160,7 @@ impl LoadingPages {
         }
     }
 
-    /// Wakes those who wait for the pages.
+    /// Wakes the tasks that wait for the pages.
     pub(super) fn wake(&self, file: &CachedFile) {
         let mut batch = file.core.pages.batch();
         for index in self.pages().indices() {

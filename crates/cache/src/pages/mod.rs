@@ -1,4 +1,4 @@
-//! A file's pages: copying to and from those that are cached, loading and removing them.
+//! A file's pages: copies to and from cached pages, loads pages, and removes them.
 
 pub(crate) mod cached_read;
 pub(crate) mod cached_write;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// Frames visited per acquisition of the file's lock.
 const BATCH: u64 = 64;
-/// Maximum number of pages that a caller that cannot wait removes itself, which takes less than 100
-/// µs. A task removes larger numbers.
+/// A caller that cannot wait removes up to this many pages itself, which takes less than 100 µs. If
+/// there are more, a task removes them.
 const AT_ONCE: u64 = 8 * BATCH;
 
 /// Which pages of a range to remove.
@@ -32,8 +32,8 @@ enum Position {
     Page(u64),
     /// Walking around the ring of the file's frames, with `left` to go.
     Ring { left: u64 },
-    /// Walking around the whole ring in one batch, because another removal is walking around it and
-    /// uses the ring's head as its position.
+    /// Walking around the whole ring in one batch, because another removal uses the ring's head as
+    /// its own position.
     Whole,
 }
 
@@ -155,7 +155,7 @@ impl Drop for CachedFile {
     fn drop(&mut self) {
         let core = self.core.clone();
         let _removal = core.removals.begin();
-        // Nothing is dirty or under write-back, because the device's order and the bios would hold
+        // Nothing is dirty or under write-back: otherwise the device's order or a bio would hold
         // the file, unless its world has ended.
         if !self.is_remainder && self.lock_pages().cached() > AT_ONCE {
             self.remainder().remove_all_later();

@@ -1,4 +1,5 @@
-//! A frame's state word: who may touch its bytes, and what they contain.
+//! A frame's state word. It says which users may touch the frame's bytes, and what the bytes
+//! contain.
 //!
 //! Everything else rests on this protocol:
 //! - *Shared use*: [`FrameWord::pin`] counts a reader in if the frame is up to date, attached and

@@ -44,7 +44,8 @@ impl Chain {
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Free {
-    /// In the order of their freeing: neighbours freed together are taken together.
+    /// Free frames in the order in which they were freed, so that neighbours freed together are
+    /// taken together.
     queue: Chain,
     /// Frames the budget does not cover at present.
     parked: Chain,
@@ -129,7 +130,7 @@ impl Free {
         self.unpark(frames)
     }
 
-    /// Takes parked frames back as far as the budget covers them; returns how many.
+    /// Takes back as many parked frames as the budget covers; returns how many.
     fn unpark(&mut self, frames: &Frames) -> usize {
         let mut count = 0;
         while self.fresh - self.parked() < self.in_force

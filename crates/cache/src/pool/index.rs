@@ -241,7 +241,8 @@ impl Cursor<'_> {
         let probe = self.index.probe(self.frames.key(frame));
         self.lock(probe);
         self.index.hint(probe).remove(probe, frame);
-        // The frame's own link stays, so that concurrent walkers standing on it can go on.
+        // The frame's own link stays, so that concurrent walkers that have reached the frame can
+        // continue.
         let next = self.frames.chain(frame).load(Ordering::Relaxed);
         let mut link = &self.index.buckets[probe.bucket];
         loop {
@@ -270,8 +271,8 @@ mod tests {
 
     #[test]
     fn no_bucket_is_crowded_whatever_pages_of_files_are_cached() {
-        // 4096 balls thrown at random into as many bins: a bin with more than 12 occurs once in
-        // 10^6 trials.
+        // Like 4096 balls thrown at random into 4096 bins: a bin with more than 12 balls occurs
+        // once in 10^6 trials.
         let of_each_file = fullest(|n| PageKey::new(FileId(1 + n), 0));
         let with_gaps = fullest(|n| PageKey::new(FileId(1), u64::from(n) * 512));
         assert!(of_each_file <= 12 && with_gaps <= 12, "{of_each_file} and {with_gaps} in a bucket");

@@ -227,8 +227,8 @@ impl Pool {
         if is_small && taken.len() > wanted {
             self.put_in_magazine(taken.split_off(wanted));
         }
-        // Consecutive pages in consecutive frames form one segment of a bio, whatever the order of
-        // eviction.
+        // Sort, so that consecutive pages get consecutive frames and form one segment of a bio,
+        // even if the frames were evicted in another order.
         taken[before..].sort_unstable();
     }
 
@@ -365,8 +365,8 @@ impl Pool {
         {
             let mut lists = self.lists.lock();
             for (frame, key) in kept {
-                // Its last user may have freed it since, or changed it and withdrawn it; a
-                // write-back re-enters it when it ends.
+                // The frame's last user may have freed it since, or changed it and withdrawn it. In
+                // the second case the end of its write-back enters it again.
                 let seen = self.frames.state(frame).snapshot();
                 let is_clean = seen.dirty() == 0 && !seen.is_writeback();
                 let is_candidate = is_clean && (seen.is_uptodate() || seen.is_loading());
@@ -431,7 +431,7 @@ impl Pool {
         self.waits.wake_all(Condition::Room(None));
     }
 
-    /// Evicts what exceeds the budget, as far as possible. Returns how many frames still exceed it.
+    /// Evicts the frames that exceed the budget, if possible. Returns how many still exceed it.
     pub(crate) fn fit_budget(&self, forget: Forget<'_>) -> u32 {
         for _ in 0..self.capacity.div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
             let over = self.lists.lock().free.excess() as usize;

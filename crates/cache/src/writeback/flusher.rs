@@ -22,8 +22,8 @@ use std::task::Poll;
 enum Pass {
     /// Until the controller says stop, taking the files in turn.
     Background,
-    /// Files that became dirty before this time, up to as many pages as were dirty when the pass
-    /// began.
+    /// Files that became dirty before this time. Writes at most as many pages as were dirty when
+    /// the pass began.
     Expired(Nanos),
     /// One round, because a task waits for frames or room.
     Wanted,

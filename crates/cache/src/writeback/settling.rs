@@ -93,7 +93,8 @@ impl WriteRun {
             let quarters = |slot: usize| self.quarters.get(slot).copied().unwrap_or(0xf);
             let left = pages.leave_writeback(self.first, &self.frames, Some((charge, quarters)));
             if unplaceable.is_some() && pages.dirty().is_empty() {
-                // A truncation has overtaken the whole run: no unplaceable page is left.
+                // A truncation has removed all pages of the run, so the file has no unplaceable
+                // page left.
                 pages.set_placeable();
             }
             return SettledPages { left, abandoned: Vec::new() };

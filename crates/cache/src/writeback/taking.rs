@@ -72,9 +72,9 @@ impl CachedFile {
         let Some(taken) = pages.begin_writeback(first..end) else { return Taken::Busy(first) };
         let TakenPages { first, frames, mut quarters, charge, number } = taken;
         let count = frames.len() as u64;
-        // A write to a dirty page takes no lock. One may have grown the file after the size was
-        // read and before its page was taken, so its bytes are in the run. Pages that have been
-        // taken no longer change.
+        // A write to a dirty page takes no lock. Such a write may have grown the file after the
+        // size was read and before its page was taken; then its bytes are in the run. Pages that
+        // have been taken do not change any more.
         let size_bytes = size.max(self.size().min((first + count) * PAGE));
         drop(pages);
         if quarters.iter().all(|&dirty| dirty == 0xf) {

@@ -49,8 +49,8 @@ impl Window {
         }
     }
 
-    /// If more than [`Self::MOST_RUNS`] of the longest runs are in flight, waits until there is
-    /// room for several again. Meanwhile finishes ended runs of `file`.
+    /// If more pages are in flight than [`Self::MOST_RUNS`] runs of maximum length have, waits
+    /// until there is room for several such runs. Meanwhile finishes ended runs of `file`.
     pub(super) async fn make_room(&mut self, run_pages: u64, file: &Arc<CachedFile>) {
         let pages = self.in_flight.lock().pages;
         if pages > Self::MOST_RUNS * run_pages {

@@ -87,7 +87,7 @@ fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
         let file = mapping.open();
         run(&rt, file.write(0, &vec![inode as u8; bytes as usize])).unwrap();
         run(&rt, file.sync()).unwrap();
-        // There is no room past the end.
+        // The run has no room past its end, so write-back fails.
         run(&rt, file.write(bytes, &[9])).unwrap();
         assert!(run(&rt, file.sync()).is_err());
         run(&rt, mapping.set_size(bytes)).unwrap();
@@ -316,7 +316,7 @@ impl SyncRange for extant_cache::CachedOpenFile {
 
 #[test]
 fn sweeps_that_meet_each_other_leave_no_page_behind() {
-    // With costs, so that each sweep yields and the next one finds it half done.
+    // Use a machine with costs, so that each removal yields and the next one finds it half done.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
     let mut machine = Machine::load(&model).unwrap().with_preemption(Preemption::None);
     machine.processors.count = 1;
@@ -344,7 +344,7 @@ fn sweeps_that_meet_each_other_leave_no_page_behind() {
 
 #[test]
 fn a_truncation_that_was_dropped_is_finished_by_the_next_call() {
-    // With costs, so that the sweep yields.
+    // Use a machine with costs, so that the removal yields.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
     let mut machine = Machine::load(&model).unwrap().with_preemption(Preemption::None);
     machine.processors.count = 1;

@@ -135,7 +135,7 @@ fn close_tells_of_data_that_was_lost_in_the_background() {
         wait_for_held(&rt, &gate);
         drop(mapping);
         if on_write_error == OnWriteError::MarkClean {
-            // The write fails before anyone closes anything.
+            // The write fails before any file is closed.
             gate.release();
             while cache.usage().writeback > 0 {
                 sleep(&rt, 1);
@@ -312,7 +312,7 @@ fn a_file_whose_failed_run_was_cut_off_meanwhile_is_not_stuck() {
     assert!(gate.held() > 0 && mapping.dirty_pages() == 0);
     backing.panics.store(true, Ordering::SeqCst);
     gate.release();
-    // Nothing is left that it should write.
+    // No work is left for it.
     let _ = run(&rt, syncing);
     run(&rt, cutting).unwrap().unwrap();
     backing.panics.store(false, Ordering::SeqCst);

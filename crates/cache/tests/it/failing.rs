@@ -118,7 +118,7 @@ fn a_commit_is_not_written_after_a_flush_that_failed_and_is_a_flush_for_others()
         (0, 1),
         "the flush may have lost what the commit vouches for"
     );
-    // A caller that knows of the failure may go on.
+    // A caller that knows of the failure may continue.
     let committing = disk.clone();
     let commit =
         rt.spawn(
@@ -204,8 +204,7 @@ fn filled(rt: &Rt, frames: u64) -> (PageCache, [Disk; 2], [Arc<Gate>; 2], Mappin
     let gates = [Gate::new(4 << 20), Gate::new(4 << 20)];
     let disks = gates.clone().map(|gate| cache.attach(gate));
     let mapping = file(&disks[0], 0, 0);
-    // The device has shown before that it writes; otherwise it would be lent no more than its
-    // share.
+    // The device has written before. Otherwise it would be lent no more than its share.
     let proven = mapping.open();
     for _ in 0..8 {
         run(rt, proven.write(0, &[1; 16 * PAGE_BYTES])).unwrap();
@@ -245,7 +244,7 @@ fn a_device_that_fails_and_has_filled_the_memory_holds_up_no_other() {
     let back = within(&rt, &gates[0], 64, work).unwrap();
     assert!(back.iter().all(|&byte| byte == 19));
     drop(healthy);
-    // Its own writers get the error, after one more try each.
+    // The failing device's own writers get the error, after one more try each.
     let opened = mapping.open();
     let refused = rt.spawn("refused", Class::Normal, async move { opened.write(200 << 10, &[1]).await });
     assert!(within(&rt, &gates[0], 64, refused).is_err());

@@ -18,8 +18,8 @@ fn a_thousand_writers_share_eight_megabytes() {
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 * MIB)).unwrap();
     let gate = Gate::new(64 << 20);
     let disk = cache.attach(gate.clone());
-    // Kept to the end: dropping a mapping frees its pages, and an audit must not see that half
-    // done.
+    // Keep the mappings to the end: dropping one frees its pages, and an audit must not run in the
+    // middle of that.
     let mappings: Vec<_> = (0..1_000_u64)
         .map(|n| {
             let backing = FlatFile::new(Sector(n * 65_536 / 512), 65_536);

@@ -368,7 +368,8 @@ fn schedule(seed: u64, shape: &Shape) {
     }
 }
 
-/// A medium after a crash: everything durable, and each other change whole, in part or not at all.
+/// A medium after a crash. It has everything that was durable; each other change is there in whole,
+/// in part or not at all.
 fn crashed(log: &Log, position: usize, bytes: u64, rng: &mut Rng) -> Vec<u8> {
     let crash = log.crash(position);
     let mut extents = BTreeMap::new();
