@@ -69,7 +69,7 @@ pub enum Wakeup {
     O1,
 }
 
-/// Values of `run_queues` in a machine file, by name; below, those of `wakeup`.
+/// Values of `run_queues` in a machine file, by name; the values of `wakeup` follow below.
 const RUN_QUEUES: [(&str, RunQueues); 2] =
     [("shared", RunQueues::Shared), ("per processor", RunQueues::PerProcessor)];
 const WAKEUPS: [(&str, Wakeup); 2] = [("none", Wakeup::None), ("o1", Wakeup::O1)];

@@ -14,7 +14,7 @@ pub struct ModelError {
     /// The line, counted from 1; for a missing key, its table's line. 0 if the problem is in no
     /// line.
     pub line: usize,
-    /// The key, prefixed with its table's name; empty if the problem is that of the file.
+    /// The key, prefixed with its table's name; empty if the problem concerns the whole file.
     pub key: String,
     /// What is wrong, and what was expected.
     pub problem: String,

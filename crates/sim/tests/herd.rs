@@ -105,7 +105,7 @@ fn waking_the_whole_bucket_wakes_as_many_spuriously_as_arithmetic_says() {
     assert_near(herd.stats.spurious as f64, expected(128.0), 0.02);
     assert_eq!(herd.stats.examined, herd.stats.woken);
     assert_eq!(herd.stats.woken, herd.stats.spurious + herd.completions);
-    // While all of them read, 3.99 per completion.
+    // While all tasks read, each completion causes 3.99 spurious wake-ups.
     let steady = herd.stats.spurious as f64 / (expected(128.0) / (511.0 / 128.0));
     assert_near(steady, 3.99, 0.02);
 }

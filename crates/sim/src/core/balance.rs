@@ -282,8 +282,8 @@ impl Core {
             };
             balance.failed = match moved {
                 None => balance.failed,
-                // The kernel would start pushing running tasks here; it resets the count, and so do
-                // we.
+                // The kernel would start to push running tasks here, and resets its count. This
+                // model only resets the count.
                 Some(0) if balance.failed > NICE_TRIES + 1 => NICE_TRIES,
                 Some(0) => balance.failed + 1,
                 Some(_) => 0,

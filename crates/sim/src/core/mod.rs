@@ -68,8 +68,9 @@ struct Task {
     /// The processor it last ran on.
     ran_on: Option<u32>,
     slept_at: Nanos,
-    /// For dynamic priorities: its rank among the normal tasks, the sleep average behind it, how
-    /// much of its time slice is used, and whether the slice ended since it last got a processor.
+    /// State for dynamic priorities: the task's rank among the normal tasks, the sleep average
+    /// behind that rank, how much of the time slice is used, and whether the slice ended since the
+    /// task last got a processor.
     rank: Rank,
     sleepiness: Sleepiness,
     slice_used: Nanos,

@@ -136,8 +136,8 @@ impl Core {
         index
     }
 
-    /// With dynamic priorities, once the time slice is used up: starts a new one, in the next round
-    /// unless the task is interactive.
+    /// Starts a new time slice under dynamic priorities, once the last one is used up. The new
+    /// slice is in the next round unless the task is interactive.
     fn expire(&mut self, number: u32, index: u32) {
         let slice = self.model.timeslice;
         if self.rank_of(index).is_none() || self.task(index).slice_used < slice {

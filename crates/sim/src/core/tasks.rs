@@ -207,7 +207,7 @@ impl Core {
                     }
                 }
             }
-            // Its stretch is not over, or its poll is still to come: it sees the flag then.
+            // The task's stretch is not over, or its poll is still to come. It sees the flag then.
             State::OnProcessor | State::Queued => task.woken = true,
         }
     }

@@ -354,8 +354,8 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
         }
     }
     let mut polls_left = 3_000;
-    // Per pair of processors: since when the first is idle while the second has a running and a
-    // queued task.
+    // For each pair of processors, since when the first has been idle while the second had a
+    // running and a queued task.
     let mut idle_beside: Vec<Option<Nanos>> = vec![None; count * count];
     // The longest interval, the ticks until the load average shows two tasks, and one attempt that
     // spares hot tasks.

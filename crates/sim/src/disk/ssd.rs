@@ -145,9 +145,9 @@ impl Ssd {
         })
     }
 
-    /// When the interface has moved `bytes` of a command that began at `start` and whose data is
-    /// available at `ready`. Interface time is allotted in command order, but no command waits for
-    /// another's data: late data is moved when it arrives.
+    /// Returns when the interface has moved `bytes` of a command that began at `start` and whose
+    /// data is available at `ready`. Interface time is allotted in command order, but no command
+    /// waits for another's data: late data is moved when it arrives.
     fn moved(&mut self, start: Nanos, ready: Nanos, bytes: u64) -> Nanos {
         let took = Nanos(transfer_ns(bytes, self.spec.interface_bytes_s));
         self.interface_free_at = self.interface_free_at.max(start) + took;
@@ -207,7 +207,7 @@ impl Ssd {
         end
     }
 
-    /// When everything in a volatile buffer is programmed; a flush lasts that long.
+    /// Returns when everything in a volatile buffer is programmed; a flush lasts that long.
     fn flush(&mut self, start: Nanos) -> Nanos {
         while let Some(closed) = self.buffer.close_oldest() {
             self.program(closed);
@@ -216,7 +216,7 @@ impl Ssd {
         last.unwrap_or(start).max(start + Nanos(self.spec.flush_ns))
     }
 
-    /// When the pages of one command are programmed.
+    /// Returns when the pages of one command are programmed.
     fn harden(&mut self, at: Nanos, command: &Command) -> Nanos {
         let mut last = at + Nanos(self.spec.flush_ns);
         for (page, _) in self.pages(command) {

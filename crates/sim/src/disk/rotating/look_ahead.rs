@@ -75,8 +75,8 @@ impl LookAhead {
         }
     }
 
-    /// While the head reads ahead: the start sectors for which a read continues it. The head is at
-    /// their end.
+    /// The start sectors with which a read continues the read-ahead, while the head reads ahead.
+    /// The head is at the end of these sectors.
     pub(super) fn continued_from(&self) -> Option<RangeInclusive<u64>> {
         self.growing?;
         self.segments.last().map(|segment| segment.start..=segment.end)

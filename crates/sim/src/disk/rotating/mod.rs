@@ -238,8 +238,8 @@ impl Rotating {
         there + self.geometry.wait_after(angle_ns, there, *place) + transfer_ns
     }
 
-    /// If the command continues where the head is reading ahead: time until its last sector has
-    /// passed.
+    /// The time until the command's last sector has passed, if the command continues the
+    /// read-ahead.
     fn streams(&self, command: &Command) -> Option<u64> {
         let run = self.look_ahead.continued_from()?;
         let goes_on = command.op == Op::Read && run.contains(&command.start.0);

@@ -151,7 +151,7 @@ fn no_write_is_lost_between_the_cache_and_the_platters() {
         let mut disk = Rotating::new(spec);
         let mut now = Nanos::ZERO;
         let mut reports = Vec::new();
-        // By tag: the command, and the number of reports when it was submitted.
+        // For each tag, the command and the number of reports when it was submitted.
         let mut commands: Vec<(Command, usize)> = Vec::new();
         for n in 0..60 {
             let pause = if rng.below(4) == 0 { rng.below(30_000_000) } else { rng.below(300_000) };
