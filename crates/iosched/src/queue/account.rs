@@ -5,7 +5,7 @@ use extant_block::{Bio, Op, StreamId};
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// What the elevator is told about a stream.
+/// A stream's properties, as passed to the elevator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Scheduling class and level.

@@ -185,7 +185,7 @@ impl Queue {
         Self { shared: Arc::new(shared), limits }
     }
 
-    /// Sets what the elevator is told about a stream, from its next bio on.
+    /// Sets a stream's properties for the elevator, from the stream's next bio on.
     pub fn set_stream(&self, stream: StreamId, info: StreamInfo) {
         self.shared.state.lock().requests.accounts.of(stream).info = info;
     }

@@ -324,7 +324,8 @@ impl Requests {
         bio
     }
 
-    /// A dispatched bio has come back. Those of the bios it carried that are done go to `ended`.
+    /// A dispatched bio has completed. Of the bios that it carried, those that are done go to
+    /// `ended`.
     ///
     /// If a merged request has failed, its bios are retried one by one, so that each ends as it
     /// would have alone: then this returns the next bio to send under the same number.

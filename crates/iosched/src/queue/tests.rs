@@ -29,7 +29,7 @@ impl Held {
         Arc::new(Self { disk, limits, held, seen, bad })
     }
 
-    /// Ends the bios held, and those that arrive as a result.
+    /// Ends the bios held, and the bios that arrive as a result.
     fn end_all(&self) {
         while self.end_one() {}
     }
@@ -431,7 +431,7 @@ fn a_queue_that_idles_goes_on_by_itself() {
     }
 }
 
-/// With all requests taken, the read that the disk is kept idle for still gets in, and no other.
+/// When all requests are taken, only the read that the disk is kept idle for still gets one.
 #[test]
 fn the_awaited_bio_does_not_stand_in_line() {
     let rt = world();

@@ -7,7 +7,7 @@ const QUEUEING_DEPTH: u32 = 5;
 /// Samples under load before a device is considered not to queue.
 const SAMPLES: u32 = 50;
 
-/// The depth seen so far.
+/// The estimate of the device's depth so far.
 #[derive(Debug, Default)]
 pub(super) struct DepthEstimate {
     most: u32,

@@ -101,8 +101,8 @@ impl Cfq {
             most = if sole { u32::MAX } else { self.tunables.quantum };
         }
         if !queue.sync && self.tunables.low_latency {
-            // After a slow synchronous request, the asynchronous depth is 1, and grows by one per
-            // sync slice.
+            // After a slow synchronous request, the depth allowed to asynchronous requests is 1. It
+            // grows by one per synchronous slice.
             let depth = (self.tick - self.last_delayed_sync) / self.tunables.slice[1];
             let depth = if depth == 0 && queue.dispatched == 0 { 1 } else { depth };
             most = most.min(u32::try_from(depth).unwrap_or(u32::MAX));

@@ -155,7 +155,7 @@ impl Cfq {
             in_flight: [0; 2],
             depth: DepthEstimate::default(),
             last_position: 0,
-            // As if no synchronous request had been slow in the last second.
+            // Start as if no synchronous request had been slow in the last second.
             last_delayed_sync: -tunables.hz,
             last_end: Nanos::ZERO,
             tunables,

@@ -83,8 +83,8 @@ pub(super) struct Queue {
     pub(super) must_dispatch: bool,
     /// Whether the oldest request's expiry was checked in this slice.
     pub(super) fifo_checked: bool,
-    /// It is served between the slices of others because it uses little of the disk. Nothing else
-    /// is sent until it is done.
+    /// Whether it is served between the slices of others, because it uses little of the disk. No
+    /// other queue's requests are sent until it is done.
     pub(super) urgent: bool,
 }
 

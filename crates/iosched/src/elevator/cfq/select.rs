@@ -160,7 +160,8 @@ impl Cfq {
         self.wait_for_group()
     }
 
-    /// With group idling, the last queue of a group stays until what it sent has completed.
+    /// With group idling, the last queue of a group stays active until its requests in the device
+    /// have completed.
     fn wait_for_group(&self) -> Verdict {
         let idle = self.tunables.group_idle;
         let waits = idle > 0

@@ -72,8 +72,8 @@ impl SeekHistory {
 mod tests {
     use super::*;
 
-    /// As the 500-reader job shows, a process pays for the idle window twice before CFQ has
-    /// learned.
+    /// A process pays for the idle window twice before CFQ has learned its think time, as the job
+    /// with 500 readers shows.
     #[test]
     fn think_time_is_known_at_the_third_request() {
         let mut think = ThinkTime::new(0);

@@ -26,7 +26,7 @@ const NEAR_SECTORS: u64 = 128;
 const NEAR_US: f64 = 500.0;
 const FAR_US: f64 = 8_000.0;
 
-/// Most programs whose habits are kept; beyond that, all are learned anew.
+/// Maximum number of programs whose habits are kept. With more, all habits are learned again.
 const MOST_PROGRAMS: usize = 1 << 16;
 
 /// Number of depth classes: 1, 2–3, 4–7, 8–15, 16–31, 32 and more.
@@ -331,7 +331,7 @@ impl IdleRule for ExpectedGain {
     }
 
     fn comes_between(&mut self, stream: StreamId, served: Option<StreamId>, now: Nanos) -> bool {
-        // A slice is worth going back to only for a stream that goes on where it stopped.
+        // Going back to a slice only pays off if its stream continues where it stopped.
         let goes_on = |of: StreamId| self.streams.get(&of).is_some_and(|state| state.outlook.near >= 0.5);
         if !served.is_none_or(goes_on) {
             return false;

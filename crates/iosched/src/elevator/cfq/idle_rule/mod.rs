@@ -62,8 +62,8 @@ pub struct Lull {
     pub program: ProgramId,
     /// Whether the queue's idle window is open.
     pub open: bool,
-    /// Whether it is the only queue of a synchronous tree whose streams, taken together, think only
-    /// briefly.
+    /// Whether it is the only queue of a synchronous tree, and the tree's streams, taken together,
+    /// think only briefly.
     pub last_of_tree: bool,
     /// Synchronous requests queued by other streams.
     pub waiting: u32,
@@ -130,8 +130,8 @@ pub trait IdleRule: Send + fmt::Debug {
     }
 
     /// Whether queues for which the disk does not idle are served by position, in sweeps, instead
-    /// of by their place in time. A device that sorts its commands gains little from this; one that
-    /// does not gains much.
+    /// of in order of time. A device that sorts its commands itself gains little from this; other
+    /// devices gain much.
     fn sweeps(&self) -> bool {
         false
     }
