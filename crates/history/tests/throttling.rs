@@ -257,7 +257,8 @@ fn a_dead_device_holds_its_own_writers_only() {
 fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
     let finish = |phantom| {
         let text = include_str!("../../../machines/jbod10-2011.toml");
-        // With a write cache. Without one, the two differ by 200 ms here; the cause is unknown.
+        // Give the disks a write cache. Without one, the two times differ by 200 ms here; the cause
+        // is unknown.
         let text = text.replace("write_cache_bytes = 0", "write_cache_bytes = 16_777_216");
         let sim = Sim::new(Machine::parse("jbod10-2011.toml", &text).unwrap(), 1);
         let disks = Disks::attach(&sim);

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_goal_in_use_leads_to_the_next_64_bits_then_to_a_whole_byte_then_to_any_bit() {
-        // In use: 0..1000 except 70, and all odd blocks up to 1100.
+        // Blocks in use: 0..1000 except 70, and all odd blocks up to 1100.
         let pieces = (1000..1100).step_by(2).map(|at| at..at + 1);
         let ext2 =
             Ext2::new(&space(std::iter::once(70..71).chain(pieces).chain(std::iter::once(1100..4000))));

@@ -21,7 +21,7 @@ pub use flow::{Direct, Kernel, Sent};
 pub use maps::{BlockMap, Ext3Map, FullVolume, Mapped, XfsMap};
 pub use request::{Cause, Event, Limits, Request, Section, SentBio};
 
-/// At which part of a mapping with a boundary the collected bio is sent.
+/// Rules for the part of a mapping with a boundary at which the collected bio is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryRule {
     /// At every part, one per page, as released: bios of one page.

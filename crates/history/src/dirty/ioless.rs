@@ -106,8 +106,8 @@ impl Ioless {
         }
     }
 
-    /// With the reserve of the patch "writeback: dirty position control - bdi reserve area", as
-    /// first posted; its thread has the same name.
+    /// The version with the reserve of the patch "writeback: dirty position control - bdi reserve
+    /// area", as first posted; its thread has the same name.
     pub fn as_first_posted(host: &Host) -> Self {
         Self { form: Form::Posted, reserve: Reserve::Second, ..Self::new(host) }
     }
@@ -118,8 +118,8 @@ impl Ioless {
         Self { form: Form::Posted, per_device_background: true, ..Self::new(host) }
     }
 
-    /// As in that thread's mail of 28 September 2011: with its reserve, and with a flusher that
-    /// also works while its device exceeds its share of the background threshold.
+    /// The version of that thread's mail of 28 September 2011. It has the mail's reserve, and a
+    /// flusher that also works while its device exceeds its share of the background threshold.
     pub fn with_device_background(host: &Host) -> Self {
         let (form, reserve) = (Form::Posted, Reserve::HalfAndChunk);
         Self { form, per_device_background: true, reserve, ..Self::new(host) }

@@ -201,8 +201,8 @@ impl Linux31 {
     /// flusher.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, asking: Asking) -> (Verdict, bool) {
         let Asking { writer: id, dirtied_pages, written_pages } = asking;
-        // It asks every few pages, so that the flag and its processor's count are checked about as
-        // often as at every dirtied page.
+        // The writer asks every few pages. So the flag and the processor's count are checked nearly
+        // as often as in the kernel, which checks them at every dirtied page.
         let go = Verdict::Go { pages: ASK_PAGES };
         let mut writer = match self.writers.remove(&id) {
             Some(writer) => Writer { written: writer.written + written_pages, ..writer },

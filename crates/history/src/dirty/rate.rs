@@ -66,7 +66,7 @@ pub(super) fn max_pause(ticks: Ticks, device_dirty: u64, write_rate: u64) -> u64
 /// How to pace a writer (kernel: `bdi_min_pause()`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PausePlan {
-    /// In ticks. Shorter pauses are skipped and made up for later.
+    /// The shortest pause in ticks. Shorter pauses are skipped and made up for later.
     pub(super) least: u64,
     /// Pages to dirty between two pauses (kernel: `nr_dirtied_pause`).
     pub(super) pages: u64,
@@ -113,7 +113,7 @@ pub(super) mod posted {
         if device_dirty > 0 {
             most = most.min(device_dirty * ticks.hz() / (8 * write_rate + 1));
         }
-        // At least 4, so that a quarter of it is a tick.
+        // The pause is at least 4 ticks, so that a quarter of it is a whole tick.
         most.max(4).min(ticks.most_pause())
     }
 

@@ -36,7 +36,7 @@ impl<K: Ord + Copy> Proportions<K> {
         }
     }
 
-    /// The share of `of` that `who` has earned by its pages; 0 if it has none (kernel:
+    /// The share of `of` in proportion to the pages of `who`; 0 if it has none (kernel:
     /// `bdi_dirty_limit()`).
     pub(super) fn share(&self, who: K, of: u64) -> u64 {
         let done = self.pages.get(&who).copied().unwrap_or(0);
