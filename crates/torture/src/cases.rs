@@ -125,7 +125,7 @@ fn words(words: impl IntoIterator<Item = u32>) -> Vec<u8> {
 }
 
 /// A file whose blocks look like transactions with this number, each of which revokes the first
-/// blocks of the volume; starts with `shift` of the blocks.
+/// blocks of the volume. The first `shift` blocks of the pattern are left out.
 fn forged(sequence: u32, shift: usize) -> Vec<u8> {
     const RECORDS: u32 = 250;
     let revoke = words([MAGIC, REVOKE, sequence, 16 + 4 * RECORDS].into_iter().chain(1..=RECORDS));

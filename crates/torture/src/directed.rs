@@ -152,15 +152,16 @@ fn journalled() -> Vec<Op> {
     ]
 }
 
-/// Blocks that come and go while others of the same cluster stay (`bigalloc`, with clusters of four
-/// 1 KiB blocks or sixteen 4 KiB blocks), in a file whose data goes through the log and in one
-/// whose data does not, with syncs in between; also a cluster's last block, and its reuse.
+/// Blocks that are allocated and freed while others of the same cluster stay (`bigalloc`, with
+/// clusters of four 1 KiB blocks or sixteen 4 KiB blocks). One file's data goes through the log and
+/// another's does not, and there are syncs in between. A cluster's last block is freed too, and the
+/// cluster reused.
 fn clusters() -> Vec<Op> {
     let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
     let truncate = |path: &str, size| Op::Truncate { path: path.into(), size };
     let mut ops = vec![create("a"), create("b"), Op::SetFlags { path: "a".into(), flags: 0x4000 }];
-    // In the file's first cluster, then in the last of a longer file, with blocks of 1 KiB and 4
-    // KiB.
+    // Work in the file's first cluster, then in the last cluster of a longer file, with blocks of 1
+    // KiB and of 4 KiB.
     for (round, unit) in [(0, 1 << 10), (1, 4 << 10), (2, 1 << 10)] {
         let tag = round * 20;
         let base = if round == 2 { 64 << 10 } else { 0 };

@@ -118,8 +118,8 @@ impl Ace {
     }
 }
 
-/// Choices: every related file, then the whole volume, then (except after the last operation)
-/// nothing.
+/// The choices are: sync one of the related files, sync the whole volume, or (except after the last
+/// operation) sync nothing.
 fn persistence(core: &Core, files: &[&'static str], last: bool, choice: usize) -> Persist {
     match files.get(choice) {
         _ if core.persists_itself() => Persist::None,

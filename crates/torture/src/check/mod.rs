@@ -23,8 +23,8 @@ pub struct Run {
     pub before: Tree,
     /// Every write and flush.
     pub log: Log,
-    /// For each operation: number of log events before it began and when it had returned, and its
-    /// result.
+    /// For each operation, the number of log events before it began, the number when it had
+    /// returned, and its result.
     pub marks: Vec<(usize, usize, Result<u64, Errno>)>,
     /// The tree seen by a reader after the last operation, if there was one.
     pub after: Option<Tree>,

@@ -92,7 +92,7 @@ impl Forge<'_> {
         numbers
     }
 
-    /// The first blocks of a file, as far as its inode lists them.
+    /// The first blocks of a file: those that its inode lists.
     fn blocks(&self, inode: &Inode) -> Vec<VolumeBlock> {
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
             return Vec::new();

@@ -257,7 +257,7 @@ impl Operation {
             tree.get(n).map(|(path, _)| (*path).clone())
         };
         let fresh = |rng: &mut Rng| -> Option<Vec<u8>> {
-            // Mostly in a directory, sometimes over an existing name.
+            // The new name is mostly in a directory, and sometimes an existing one.
             let dirs: Vec<_> =
                 tree.iter().filter(|(_, seen)| seen.kind == Some(FileKind::Directory)).collect();
             let n = rng.below(dirs.len() as u64 + 1) as usize;
@@ -268,7 +268,7 @@ impl Operation {
             path.extend_from_slice(format!("new-{}", rng.below(40)).as_bytes());
             Some(path)
         };
-        // Not through a symbolic link, which refers to something else.
+        // Do not go through a symbolic link, since it refers to something else.
         let plain = |rng: &mut Rng| {
             let path = pick(rng)?;
             let is_plain = tree.iter().all(|(at, seen)| **at != path || seen.kind != Some(FileKind::Symlink));

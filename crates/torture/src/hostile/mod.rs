@@ -219,7 +219,7 @@ fn is_damage(errno: Errno) -> bool {
 /// Whether a sound volume may return this errno for one of the generator's operations; because of
 /// damage, a path may lead anywhere.
 fn fits(errno: Errno, op: &Op) -> bool {
-    // From path resolution, and from flags and file types that damage can set.
+    // Errnos of path resolution, and of flags and file types that damage can set.
     const ANY: [Errno; 10] = [
         Errno::NOENT,
         Errno::NOTDIR,

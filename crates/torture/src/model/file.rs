@@ -319,8 +319,8 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize, block_by
                 let least = sizes.iter().map(|size| *size.start()).min().expect("one at least");
                 let from = least.max(*offset);
                 if end > from {
-                    // Whole blocks are written, and the file may end after one if it continues past
-                    // a hole.
+                    // Blocks are written whole, so the file may end after a block if it continues
+                    // past a hole.
                     let whole = block_bytes.map_or(end, |block| end.next_multiple_of(block));
                     sizes.push(from + 1..=end.max(whole.min(longest)));
                 }

@@ -60,7 +60,7 @@ impl Model {
         };
         let first = names(spaces.first()?);
         if first.is_empty() || spaces.iter().any(|space| names(space).is_empty()) {
-            // It had no name, or may have lost its last one since.
+            // The inode had no name, or may have lost its last one since.
             return None;
         }
         let kept: BTreeSet<String> =
@@ -77,7 +77,7 @@ impl Model {
         let found_again = tree.nodes.keys().filter(|path| kept.is_empty() && strange(path));
         for path in ever.iter().chain(found_again) {
             let Some(found) = tree.nodes.get(path) else { continue };
-            // Another file may have had this name before or since; then the next name decides.
+            // If another file had this name before or since, the next name decides.
             let as_some = spaces.iter().find_map(|space| {
                 let known = space.node(node)?;
                 let wrong = if whole { known.differences(path, found) } else { Vec::new() };

@@ -18,9 +18,10 @@ pub(crate) use prune::tags;
 /// How many states to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// With up to this many volatile writes, all combinations.
+    /// With up to this many volatile writes, all combinations are generated.
     pub exhaustive: usize,
-    /// With more, this many random ones, plus each write alone, each one missing, and every prefix.
+    /// With more writes, this many random combinations are generated; in addition each write alone,
+    /// each write missing, and every prefix.
     pub sampled: usize,
     /// Number of states with torn writes per cut.
     pub torn: usize,
@@ -43,7 +44,7 @@ pub struct State {
     pub cut: usize,
     /// Indices of submitted writes that are lost.
     pub lost: Vec<usize>,
-    /// The write of which only some sectors arrived.
+    /// The torn write: its index, and which of its sectors arrived.
     pub torn: Option<(usize, Vec<bool>)>,
 }
 
@@ -71,8 +72,8 @@ enum Fate {
 
 /// Calls `visit` for every state of `log` over `base`, until it returns false.
 ///
-/// At the events in `promises` more is promised than before, so all states are visited there, even
-/// those seen before.
+/// At the events in `promises` more is promised than before. So all states are visited there, even
+/// those visited before.
 pub fn each(
     log: &Log,
     base: &Image,
@@ -149,8 +150,9 @@ pub fn random(log: &Log, base: &Image, cut: usize, rng: &mut Rng) -> State {
     })
 }
 
-/// For each volatile write with `PREFLUSH`, last to first: the volatile writes, as positions, that
-/// had completed when it was submitted. It can only reach the medium, whole or in part, after them.
+/// For each volatile write with `PREFLUSH`, from the last to the first, the positions of the
+/// volatile writes that had completed when it was submitted. It can only reach the medium, whole or
+/// in part, after those writes.
 fn covered_by_preflush(log: &Log, cut: usize, volatile: &[usize]) -> Vec<(usize, Vec<usize>)> {
     let mut ended = Vec::new();
     let mut covered = Vec::new();

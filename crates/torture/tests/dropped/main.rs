@@ -1,5 +1,5 @@
-//! Operations whose callers leave at any moment: futures dropped half done, on devices that are
-//! healthy, fail, or lose power meanwhile.
+//! Operations whose callers leave at any moment: their futures are dropped half done. Meanwhile the
+//! devices are healthy, fail, or lose power.
 //!
 //! Afterwards files must hold what was acknowledged, and e2fsck must find nothing.
 //!
