@@ -1,5 +1,5 @@
-//! Extant next to other crates for ext4 and the kernel. The program is a workspace of its own,
-//! whose dependencies stay out of this one's.
+//! Extant next to other crates for ext4 and the kernel. The program is in a separate workspace, so
+//! that its dependencies stay out of this one's.
 
 use super::Result;
 use std::path::Path;

@@ -135,7 +135,8 @@ fn single_wake(rt: &Rt) -> f64 {
     spent / 400.0
 }
 
-/// The same with tasks of an executor whose only thread is busy: what a task's waker adds.
+/// The same with tasks of an executor whose only thread is busy. The difference is the cost of a
+/// task's waker.
 fn task_wake() -> f64 {
     let rt = &Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
     let table = Arc::new(WaitTable::new(rt, WaitConfig { bucket_bits: 10, ..WaitConfig::new("bench") }));

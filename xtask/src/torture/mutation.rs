@@ -251,8 +251,8 @@ fn build(copy: &Path) -> Result<Programs> {
             .args(args)
             .args(["--offline", "--locked", "--quiet"])
             .current_dir(copy)
-            // Not the tree's own target folder: packages of the two workspaces have the same names,
-            // and the tree would be built with the copy's libraries.
+            // Use a separate target folder: packages of the two workspaces have the same names, so
+            // the tree would otherwise be built with the copy's libraries.
             .env("CARGO_TARGET_DIR", &target)
             .envs([("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")])
             .output()?;

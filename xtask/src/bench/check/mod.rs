@@ -138,7 +138,7 @@ struct Bench<'a> {
     rounds: usize,
 }
 
-/// Both programs' runs, one of each per round.
+/// The runs of both programs: in each round, one run of each.
 #[derive(Default)]
 struct Rounds {
     ours: Vec<Run>,

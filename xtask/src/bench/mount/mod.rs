@@ -7,8 +7,8 @@
 //!   and does all steps of a part on it. The order of the sides rotates by one from round to round.
 //! - A figure is the median of the rounds, and a ratio the median of the rounds' ratios. Every
 //!   round counts; there are no trial rounds.
-//! - A step that fails, a volume that e2fsck finds fault with (ours and the kernel's), or one that
-//!   cannot be unmounted ends the bench without a table of its part.
+//! - The bench ends without a table of the part if a step fails, if e2fsck finds an error on our or
+//!   the kernel's volume, or if a volume cannot be unmounted.
 //! - Time is the step's wall time, including the start of its program. Steps that are loops of
 //!   system calls time themselves, so their start does not count.
 //! - Processor time is that of the step's programs and of the server. It leaves out kernel threads,
