@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Passes bios on, and ties writes to the claim made through it.
 ///
 /// Once that claim is dropped, writes are refused; the claim on the device below lasts until the
-/// writes in flight have ended. So a task that outlives the claim cannot change what the next
-/// writer finds, whatever it still has to write. Before the first claim everything passes.
+/// writes in flight have ended. So a task that outlives the claim cannot write any more, and cannot
+/// change what the next writer finds. Before the first claim everything passes.
 #[derive(Debug)]
 pub struct Exclusive {
     inner: Arc<dyn Device>,

@@ -205,7 +205,7 @@ impl FileDevice {
         }
     }
 
-    /// Whether older kernels have no ring operation for this.
+    /// Whether this needs a thread, because older kernels have no ring operation for it.
     fn needs_thread(&self, transfer: &Transfer) -> bool {
         self.host_file.is_block_device && transfer.bio.op == Op::Discard
     }
