@@ -213,9 +213,9 @@ impl TurnControl {
         if plan.short && numbers.on_device.total().max(numbers.global.total()) < nearly_empty {
             return Verdict::Go { pages: (nearly_empty / plan.writers).clamp(1, SIP_PAGES) };
         }
-        // Due one round after its last turn was due, so that it loses nothing by spending time
-        // elsewhere. While a device's rate is unknown, turns are small and follow each other; a
-        // writer that had several of those does not owe a round for each.
+        // The writer is due one round after its last turn was due, so that it loses nothing by
+        // spending time elsewhere. While a device's rate is unknown, turns are small and follow
+        // each other at once. A writer that had several such turns need not wait a round for each.
         let turn = if writer.stays { plan.turn } else { plan.first_turn };
         let apart = time_for(turn * plan.writers, plan.rate);
         // A new writer is due at most one pause before now. A whole round before now would be

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::Waker;
 
-/// A run of pages under write-back. It completes whether or not its starter waits. If its backing
-/// has nothing to do then, it completes on the thread that reaps its last bio; otherwise it is
-/// queued for the device's completion task or for a waiter.
+/// A run of pages under write-back. It completes whether or not its starter waits. If the backing
+/// has nothing to do at its end, the run completes on the thread that reaps its last bio. Otherwise
+/// it is queued for the device's completion task or for a waiter.
 #[derive(Debug)]
 pub(crate) struct WriteRun {
     pub(crate) file: Arc<CachedFile>,

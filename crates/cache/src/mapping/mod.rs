@@ -73,7 +73,7 @@ impl Mapping {
     /// be overwritten. A caller that needs the range to itself first keeps writers out, then takes
     /// the exclusion, then calls [`Mapping::set_size`], [`Mapping::punch`] or
     /// [`Mapping::invalidate`], and changes the map or the device before it drops the exclusion.
-    /// The holder itself must not read or write the range through an [`CachedOpenFile`].
+    /// The holder itself must not read or write the range through a [`CachedOpenFile`].
     pub async fn exclude(&self, bytes: impl Into<ByteRange>) -> Exclusion {
         self.0.exclude(bytes.into().pages()).await
     }

@@ -303,8 +303,8 @@ impl CachedOpenFile {
     }
 
     /// Submits reads of a range's missing pages without waiting for them, like `posix_fadvise(2)`
-    /// with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an error; a later read of
-    /// these pages gets it.
+    /// with `POSIX_FADV_WILLNEED`. Stops early if no frame is free, or at an error, which a later
+    /// read of these pages gets.
     pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
         let end = self.file.size().div_ceil(PAGE);
         let pages = bytes.into().pages();

@@ -333,7 +333,7 @@ fn files_that_can_be_written_are_in_time_whatever_fails_beside_them() {
         run(&rt, file.open().write(0, &[1; PAGE_BYTES])).unwrap();
         sleep(&rt, 10);
     }
-    // Two periods after they expired.
+    // Two periods after the pages have expired.
     sleep(&rt, 40_000);
     let dirty: Vec<_> = files.iter().map(Mapping::dirty_pages).collect();
     assert_eq!(dirty, [1, 0, 0, 0]);
