@@ -12,8 +12,8 @@
 //! number of request slots. With Linux's default of 128 slots, readers that CFQ does not see wait
 //! in line, few queues are close to each other, and each process pays for both of its idle windows:
 //! 216 requests per second. The published mean requires that CFQ sees (nearly) all waiting readers.
-//! The maxima do not match then: in the model, readers that arrived in the crowd are overtaken for
-//! longer (their positions in the tree are 80 ms apart for each queue that was there).
+//! But then the maxima do not match: in the model, readers that arrived in the crowd are overtaken
+//! for longer. (Their position in the tree is 80 ms later for each queue that was there.)
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
