@@ -11,9 +11,9 @@
 //! 2. `now` never goes backwards.
 //! 3. `next` is called whenever the device has room and something has changed: after `add`, after
 //!    `completed`, after `exited` and, if the last answer was [`Decision::IdleUntil`], at or soon
-//!    after the time it named. A later answer replaces that time, and so does a device that is
-//!    full: a change that an elevator has due at that time takes place at its next call. `next` is
-//!    called again until it returns something other than [`Decision::Dispatch`], or until the
+//!    after the time it named. A later answer replaces that time, and a full device cancels it: a
+//!    change that the elevator has planned for that time then takes place at its next call. `next`
+//!    is called again until it returns something other than [`Decision::Dispatch`], or until the
 //!    device is full.
 //! 4. Every dispatched request is completed once, whether it failed or not. Every queued request is
 //!    dispatched or absorbed.

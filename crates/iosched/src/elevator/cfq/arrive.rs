@@ -105,7 +105,8 @@ impl Cfq {
         let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
         let class = active.class == queue.class && !queue.idle_class();
         let works = active.urgent || active.sync && active.idle_window;
-        // In a crowd, serving them one by one would keep the device from reordering them.
+        // In a crowd, serving light streams one by one would keep the device from reordering their
+        // requests.
         let is_crowd = i64::from(self.busy_queues) - self.busy_idle_queues > MOST_BETWEEN;
         let fits = class && works && queue.sync && queue.queued == 1 && queue.dispatched == 0;
         let served = match (active.urgent, self.active_context) {

@@ -70,10 +70,10 @@ impl Cfq {
     }
 
     /// The queue of `level` that a search in the kernel's red-black tree finds close to the head
-    /// (`cfqq_close()`): the one at the head, or the last node on the way down, or, if that is not
-    /// close, its neighbour on the other side. The last node is the deeper one of the head's two
-    /// neighbours, which is the one inserted later, unless a rotation has swapped them; rotations
-    /// are not modelled.
+    /// (`cfqq_close()`). This is the queue at the head, or the last node on the way down, or, if
+    /// that node is not close, its neighbour on the other side. The last node is the deeper one of
+    /// the head's two neighbours: the one inserted later, unless a rotation has swapped them.
+    /// Rotations are not modelled.
     fn found_close(&self, level: u8) -> Option<QueueId> {
         let [ahead, behind] = self.beside_head(level);
         let close = |found: &Neighbour| found.distance <= self.rule.close_sectors();

@@ -58,12 +58,12 @@ const MOST_CREDIT_US: f64 = 200_000.0;
 /// window open.
 ///
 /// Even if waiting saves nothing, the disk still waits for a stream that would otherwise lose its
-/// share, as long as the total cost to all waiting requests is small compared with the work itself:
-/// a slice only means something if its queue has something to serve in it.
+/// share, as long as the total cost to all waiting requests is small compared with the work itself.
+/// Otherwise the stream's slice would pass without a request to serve.
 ///
 /// A stream that uses little of the disk, such as a program that is starting or that a person waits
-/// for, is served between the slices of others: its request, and the seek back, cost them less than
-/// a full round of slices would cost it.
+/// for, is served between the slices of others: its request and the seek back cost the other
+/// streams less than a wait for a full round of slices would cost this one.
 #[derive(Debug)]
 pub struct ExpectedGain {
     // Looked up, never iterated, and the hasher has no random seed.
