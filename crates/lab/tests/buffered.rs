@@ -209,8 +209,8 @@ fn processor_time_and_samples_are_told() {
     let (mean, all) = (number(&job["read"]["iops_mean"]), number(&job["read"]["iops"]));
     assert!((mean / all - 1.0).abs() < 0.1, "{mean} {all}");
     assert!(number(&job["read"]["bw_min"]) <= number(&job["read"]["bw_mean"]));
-    // A read costs a few microseconds of processor time in several milliseconds, and two context
-    // switches.
+    // A read takes several milliseconds, of which a few microseconds are processor time, and two
+    // context switches.
     assert!((0.01..2.0).contains(&number(&job["sys_cpu"])), "{}", job["sys_cpu"]);
     let switches = number(&job["ctx"]) / number(&job["read"]["total_ios"]);
     assert!((0.5..3.0).contains(&switches), "{switches} a read");
