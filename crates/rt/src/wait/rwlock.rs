@@ -29,10 +29,10 @@ const LOCK_EVENT: u8 = u8::MAX - 1;
 ///
 /// A free lock is taken with one compare-and-swap. A waiting task has a place in the table the lock
 /// was created with, and whoever releases the lock hands it over. A future that is dropped gives up
-/// its place, or passes the lock on. A future that was given the lock may not be polled, as in a
-/// `select!`. After a while the lock goes to the next waiter ([`WaitTable::with_patience`]). When
-/// the future is polled, it gets its old place in the queue back, and twice as much time as before.
-/// A guard, in contrast, can be kept for any time.
+/// its place, or passes the lock on. A future that was given the lock might not be polled for long,
+/// as in a `select!`. Then the lock goes to the next waiter after a while
+/// ([`WaitTable::with_patience`]). When the future is polled, it gets its old place in the queue
+/// back, and twice as much time as before. A guard, in contrast, can be kept for any time.
 ///
 /// ```
 /// use extant_rt::{RwLock, Rt, WaitConfig, WaitTable};

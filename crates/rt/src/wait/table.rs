@@ -70,9 +70,9 @@ impl WaitTable {
         Self { rt: rt.clone(), config, buckets, locks: AtomicU64::new(0), watchdog }
     }
 
-    /// Sets the minimum time that a waiter may leave an [`RwLock`](super::RwLock) unused after it
-    /// was given to it, while others wait. It should be longer than a task usually waits for a
-    /// processor. After that the lock goes to the next waiter.
+    /// Sets the patience. A waiter that was given an [`RwLock`](super::RwLock) may leave it unused
+    /// at least this long while others wait; after that the lock goes to the next waiter. It should
+    /// be longer than a task usually waits for a processor.
     #[must_use]
     pub fn with_patience(mut self, patience: Nanos) -> Self {
         self.watchdog = Watchdog::new(&self.rt, patience);
