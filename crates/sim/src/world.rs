@@ -136,7 +136,8 @@ impl SimWorld {
         core.wake(id, at, self.waking_processor());
     }
 
-    /// The processor that performs a wake-up now: the running task's, or the one for interrupts.
+    /// The processor that performs a wake-up now: that of the running task or, without one, the
+    /// interrupt processor.
     fn waking_processor(&self) -> u32 {
         match self.current() {
             Some(_) => self.processor.load(Relaxed),
