@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(ENDED.load(Ordering::SeqCst), 1);
         bio(Ok(())).end(Ok(()));
         assert_eq!(ENDED.load(Ordering::SeqCst), 2);
-        // Dropped by a panic; the completion may panic as well.
+        // A panic drops both bios, and one completion panics as well.
         let both = catch_unwind(|| {
             let mut worse = bio(Ok(()));
             worse.on_end(Box::new(|_, _| panic!("the second")));

@@ -72,12 +72,12 @@ fn every_bio_is_paid_for_once_with_and_without_the_cache() {
 #[test]
 fn every_page_of_a_write_and_its_sync_is_paid_for_once_at_each_step() {
     for (key, times) in [
-        // When written, and when the file is dropped.
+        // A page counts when it is written and when the file is dropped.
         ("page_insert_ns", 2 * PAGES),
         ("page_copy_ns", PAGES),
-        // When written, and when its writeback completes.
+        // A page counts when it is written and when its writeback completes.
         ("page_lookup_ns", 2 * PAGES),
-        // Dirtied when written, cleaned when its writeback starts.
+        // A page is dirtied when it is written, and cleaned when its writeback starts.
         ("page_dirty_ns", 2 * PAGES),
         // Writeback takes runs as long as a bio, 256 KiB in a cache of 8 MiB, and looks up the
         // position of each.

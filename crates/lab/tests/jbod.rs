@@ -121,7 +121,7 @@ fn ours_loses_nothing_where_memory_is_short_and_delays_no_writer() {
             for disk in 0..DISKS {
                 let each = || of_disk(disk).map(|inode| seen.dirtied[&inode]);
                 let (least, most) = (each().min().unwrap(), each().max().unwrap());
-                // The next writer is at most two turns of 4 MiB behind.
+                // A writer is at most two turns of 4 MiB behind an equal one.
                 assert!(most <= least + 2 * 1024, "of disk {disk} equal writers got {least} to {most} pages");
             }
         }

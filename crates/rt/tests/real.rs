@@ -303,7 +303,7 @@ fn a_thread_that_is_woken_to_drive_and_is_busy_keeps_no_other_waiting() {
         lazy.changed.notify_all();
         first.join().unwrap();
         last.join().unwrap();
-        // It may not have been woken, if it was slow to take the seat.
+        // If the busy thread was slow to take the seat, nothing may have woken it.
         waker.lock().unwrap().take().expect("it was polled").wake();
         assert!(busy.join().unwrap(), "the last one's request was done while it was busy");
     });
@@ -314,7 +314,7 @@ fn a_thread_that_has_what_it_waited_for_and_is_busy_keeps_no_task_waiting() {
     let rt = world();
     let lazy = Lazy::new();
     let _handle = rt.register_driver(lazy.clone());
-    // Nothing is done before both are waiting.
+    // The driver completes nothing before both threads are waiting.
     lazy.state.lock().unwrap().is_held = true;
     let (told, hears) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -153,7 +153,7 @@ impl SimWorld {
         {
             let mut core = self.core.lock();
             if core.fatal.is_some() {
-                // Already failing: only destructors run now.
+                // The world is failing already; only destructors run now.
                 return;
             }
             core.fatal = Some(error);

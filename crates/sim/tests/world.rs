@@ -276,7 +276,7 @@ fn a_lock_that_is_given_at_a_shutdown_and_not_used_is_taken_back_afterwards() {
     let (mut kept, mut waits) = (Box::pin(lock.write()), Box::pin(lock.write()));
     assert!(kept.as_mut().poll(&mut none).is_pending() && waits.as_mut().poll(&mut none).is_pending());
     drop(first);
-    // The alarm for the waiter that has the lock now is lost.
+    // The shutdown loses the alarm of the waiter that was given the lock.
     assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
     drop(rt.block_on(waits).expect("the other does not come"));
     drop(rt.block_on(kept).expect("late, but free"));

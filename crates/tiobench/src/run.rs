@@ -85,7 +85,7 @@ async fn phase_of(host: Arc<ModelledHost>, phase: Phase, file: u32) {
         } else {
             host.read(&mut open, block).await;
         }
-        // On return from the system call.
+        // On return from the system call, another thread may get the processor.
         host.rt.resched().await;
     }
     if phase.writes() {

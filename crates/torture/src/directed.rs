@@ -349,7 +349,7 @@ fn revoke() -> Vec<Op> {
         let path = format!("file{n}");
         ops.extend([create(&path), Op::write(&path, 0, 12_000, n), fsync(&path)]);
     }
-    // And the reverse.
+    // And the reverse: blocks of files become blocks of a directory.
     ops.extend((0..4).map(|n| unlink(&format!("file{n}"))));
     ops.push(Op::Sync);
     ops.extend(dirs.iter().map(|path| mkdir(path)));

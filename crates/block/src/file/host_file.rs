@@ -50,7 +50,8 @@ impl HostFile {
             physical_block_bytes: if direct.is_some() { offset_align } else { block_bytes },
             volatile_cache: true,
             read_only: !options.write,
-            // No one knows the rest of an incomplete sector. Linux's loop devices leave it out too.
+            // An incomplete last sector is left out, because its other bytes do not exist. Linux's
+            // loop devices leave it out too.
             ..Limits::new(path.display().to_string(), size_bytes / Sector::BYTES * Sector::BYTES)
         };
         Ok(Self {

@@ -286,7 +286,7 @@ fn only_a_writer_that_had_a_turn_is_promised_a_long_one() {
             ask(&mut control, Nanos::from_secs(second), &full, writer);
         }
         let room = Numbers { limits, ..numbers(3_000, 0) };
-        // The first of the writers that found memory short.
+        // Writer 9 is the first one that found memory short.
         turns.push(ask(&mut control, Nanos::from_millis(second * 1000 + 100), &room, 9));
     }
     assert_eq!(turns, [Verdict::Go { pages: 300 }, Verdict::Go { pages: 448 }]);

@@ -92,7 +92,7 @@ async fn begin(
     run_pages: u64,
 ) -> bool {
     visiting.next(&*file.core.pass);
-    // Excludes what an appender dirties past this end meanwhile.
+    // The fixed end excludes pages that an appender dirties past it meanwhile.
     let (mut at, end) = (0, file.lock_pages().dirty().end());
     loop {
         window.submit_before_yield(visiting);

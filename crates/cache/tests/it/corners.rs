@@ -328,7 +328,7 @@ fn sweeps_that_meet_each_other_leave_no_page_behind() {
         let mut buf = vec![0; 16 << 20];
         mapping.open().read(0, &mut buf).await.unwrap();
         assert_eq!(mapping.cached_pages(), 4096);
-        // Two sweeps of the list at the same time, and one by page.
+        // Two removals go over the list at the same time, and one goes page by page.
         let (forget, size) = (mapping.clone(), mapping.clone());
         let forget = rt.spawn("forget", Default::default(), async move { forget.forget().await });
         let size = rt.spawn("size", Default::default(), async move { size.set_size(5 * PAGE).await });

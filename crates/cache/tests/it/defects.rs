@@ -59,7 +59,7 @@ fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
     run(&rt, opened[2].sync()).unwrap();
     assert!(run(&rt, cache.sync()).is_err(), "no sync of the device has told it");
     run(&rt, cache.sync()).unwrap();
-    // A successful flush has settled the matter.
+    // The successful flush has made all data safe, so a later failed flush loses nothing.
     gate.fail_flushes.store(1, Ordering::SeqCst);
     assert!(run(&rt, disk.flush()).is_err());
     assert!(opened.iter().all(|file| run(&rt, file.sync()).is_ok()));
@@ -268,7 +268,7 @@ fn an_error_of_one_files_backing_keeps_the_flusher_at_work_for_others() {
         assert!(refused.write_back(..).await.is_err());
         healthy.open().write(0, &[1; 64 * PAGE_BYTES]).await.unwrap();
     });
-    // Long before a timer makes it retry a failing device.
+    // This is long before a timer makes the flusher retry a failing device.
     sleep(&rt, 100);
     assert!(healthy.dirty_pages() <= 16, "{:?}", cache.usage());
 }
@@ -436,7 +436,7 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     gate.hold();
     let all = cache.clone();
     let sync = rt.spawn("sync", Default::default(), async move { all.sync().await });
-    // Long before a timer makes the flusher write them.
+    // This is long before a timer makes the flusher write them.
     sleep(&rt, 1);
     assert_eq!(gate.held_flags(), [BioFlags::SYNC; 200]);
     gate.release();

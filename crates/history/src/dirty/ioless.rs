@@ -238,7 +238,7 @@ impl Ioless {
         let pages = writer.stopped.take().unwrap_or(writer.dirtied_pages);
         let ratio = position.ratio();
         if ratio == 0 {
-            // It stays in the loop and still owes what it dirtied.
+            // The writer stays in the loop and still owes what it dirtied.
             (writer.dirtied_pages, writer.stopped) = (0, Some(pages));
             return Some(Verdict::Pause { until: ticks.sleep(now, most), pages: 0, rule: "ioless: limit" });
         }
@@ -271,7 +271,7 @@ impl Ioless {
         let pause =
             |long: u64, pages, rule| Some(Verdict::Pause { until: ticks.sleep(now, long), pages, rule });
         if task == 0 {
-            // It is checked again after the pause, and still owes what it dirtied.
+            // The writer is checked again after the pause, and still owes what it dirtied.
             *writer = Writer {
                 dirtied_pages: 0,
                 pause_pages: plan.pages,
@@ -342,7 +342,7 @@ impl DirtyControl for Ioless {
         if let Some(Asking { writer: id, dirtied_pages, .. }) = asking {
             let mut writer = self.writers.remove(&id).unwrap_or_default();
             let more = match writer.stopped {
-                // It is still in the kernel's loop, which it leaves once the device has next to
+                // The writer is still in the kernel's loop. It leaves once the device has next to
                 // nothing dirty.
                 Some(_) if self.form == Form::Linux37 && numbers.on_device.total() < self.counter_error() => {
                     writer.stopped = None;

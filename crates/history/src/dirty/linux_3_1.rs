@@ -193,7 +193,7 @@ impl Linux31 {
 
     fn sleep(&self, now: Nanos, writer: &mut Writer) -> Verdict {
         writer.at = Place::Slept;
-        // It is checked again after the sleep.
+        // The writer is checked again after the sleep.
         Verdict::Pause { until: self.ticks.sleep(now, writer.pause), pages: 0, rule: "linux-3.1: sleep" }
     }
 

@@ -215,7 +215,7 @@ fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
         let at = |dirty| Position { device_threshold: 25_600, write_rate, ..position(dirty, dirty) };
         let mut dirtied = 0;
         for _ in 0..20 {
-            // 10 ms.
+            // One step is 10 ms.
             let pages = writers * rate.base() * at(dirty).ratio() / RATIO_ONE / 100;
             dirtied += pages;
             dirty = (dirty + pages).saturating_sub(write_rate / 100);

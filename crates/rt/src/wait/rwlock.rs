@@ -330,7 +330,7 @@ impl Taking<'_> {
                         return Poll::Ready(());
                     }
                     Fate::Waiting => replaced = state.waiters.set_waker(slot, cx.waker()),
-                    // It was given the lock but picked it up too late.
+                    // This waiter was given the lock but picked it up too late.
                     Fate::Poked if lock.take_or_wait(mode) => {
                         self.leave(&mut state, slot);
                         return Poll::Ready(());
@@ -396,7 +396,7 @@ impl Drop for Taking<'_> {
         lock.change(|state| {
             state.stats.cancelled += 1;
             if state.waiters.fate(slot) == Fate::Served {
-                // The next waiter gets it instead.
+                // The next waiter gets the lock instead.
                 state.given.retain(|given| given.slot != slot);
                 lock.left(self.mode);
             }
