@@ -92,7 +92,7 @@ pub fn experiment_table(setup: &Setup, cells: &[Cell]) -> String {
         let tags = setup.machine.disks.iter().map(|disk| disk.queue_depth()).min().unwrap_or(0);
         let _ = writeln!(
             out,
-            "\n\"{}\" has the disk's {tags} tags for requests, not {}, as Linux has it since 5.0; \"noop\" is the older one.",
+            "\n\"{}\" has as many requests as the disk has tags, {tags}, not {}, as in Linux since 5.0. \"noop\" is the older way.",
             row.name, row.policies.requests
         );
     }

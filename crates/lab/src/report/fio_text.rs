@@ -39,7 +39,7 @@ fn queue(out: &mut String, bounds: &QueueBounds) -> std::fmt::Result {
     let chosen = match chosen {
         Chosen::Default => "the default",
         Chosen::Machine => "set for the machine",
-        Chosen::Tags => "its tags, fewer than are set for the machine",
+        Chosen::Tags => "the disk's tags, fewer than the machine sets",
         Chosen::Policy => "as asked for",
     };
     writeln!(

@@ -277,10 +277,10 @@ mod tests {
         assert_eq!(
             cells(lines[1]),
             ["100.0", "+50.0%", "150.0", "a:", "iops"],
-            "one run says nothing of its rate"
+            "one run does not show how the rate varies"
         );
         assert_eq!(cells(lines[2])[..4], ["2000.0", "-50.0%", "***", "1000.0"]);
-        assert_eq!(lines[3..], [MARKS[0].1], "what is used is explained");
+        assert_eq!(lines[3..], [MARKS[0].1], "only the marks in use are explained");
         // With several runs, their own spread decides.
         let runs = |rates: [f64; 3]| rates.map(|iops| result(iops, 1e6, 0.0)).to_vec();
         let [one, two, far] = [[100.0, 110.0, 90.0], [104.0, 95.0, 108.0], [200.0, 201.0, 199.0]];
@@ -303,7 +303,11 @@ mod tests {
             compare(&[column("one", one.clone()), column("three", three)], &[JobFigure::Iops]).unwrap();
         let lines: Vec<&str> = table.lines().collect();
         let cells: Vec<&str> = lines[1].split_whitespace().collect();
-        assert_eq!(cells, ["100.0", "+200.0%", "300.0", "a:", "iops"], "one run says nothing of its rate");
+        assert_eq!(
+            cells,
+            ["100.0", "+200.0%", "300.0", "a:", "iops"],
+            "one run does not show how the rate varies"
+        );
         assert_eq!(lines[2..], ["three: a stopped with error 5"]);
         let mut idle = one.clone();
         idle["jobs"][0]["read"]["total_ios"] = json!(0);

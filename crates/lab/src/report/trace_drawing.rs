@@ -48,7 +48,7 @@ pub fn draw_trace(trace: &Trace) -> String {
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         let drawn = panels(trace, &devices, rows, &root).and_then(|()| root.present());
-        drawn.expect("drawing into a string fails at nothing");
+        drawn.expect("drawing into a string does not fail");
     }
     svg
 }

@@ -65,7 +65,7 @@ pub(super) fn draw_workload(workload: &str, runs: &[(&Cell, &RunEvents)]) -> Opt
         let height = TITLE_HEIGHT + rows as u32 * PANEL_HEIGHT;
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         let drawn = all(workload, &panels, &causes, &runs, rows, &root).and_then(|()| root.present());
-        drawn.expect("drawing into a string fails at nothing");
+        drawn.expect("drawing into a string does not fail");
     }
     Some(svg)
 }

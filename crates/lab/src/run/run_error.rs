@@ -18,8 +18,8 @@ pub enum RunError {
     },
     /// Without an elevator, a queue cannot have more requests than the disk has tags.
     #[error(
-        "{disk}: \"none\" has the disk's {tags} tags for requests, not {requests} (Linux refuses that since 5.0); leave --requests out, \
-         or choose \"noop\", which had requests of its own"
+        "{disk}: \"none\" has as many requests as the disk has tags, {tags}, and cannot have {requests} (Linux \
+         refuses this since 5.0); leave --requests out, or choose \"noop\", which has its own requests"
     )]
     BeyondTags {
         /// The disk.

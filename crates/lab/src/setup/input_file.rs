@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path, kind: InputKind) -> Result<String, String> {
     let problem = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "No such file; look for a slip in its name".to_owned(),
         ErrorKind::PermissionDenied => {
-            "may not be read by you; change its permissions or run as its owner".into()
+            "you may not read it; change its permissions or run as its owner".into()
         }
         ErrorKind::IsADirectory => format!("is a directory; name {what} in it"),
         _ => error.to_string(),

@@ -203,7 +203,8 @@ impl TraceReader {
             let place = kind.fields.iter().position(|(field, _)| field == name);
             place.map(|place| values[place]).ok_or_else(|| format!("{} has no field {name}", kind.name))
         };
-        let device = || u32::try_from(named("device")?).map_err(|_| "a device beyond counting".to_owned());
+        let device =
+            || u32::try_from(named("device")?).map_err(|_| "a device number that is too large".to_owned());
         match kind.name.as_str() {
             "cache/levels" => self.trace.levels.push(Levels {
                 at,
@@ -219,7 +220,7 @@ impl TraceReader {
             "cache/pause" => {
                 let took = Nanos(named("took")?);
                 let rule = named("rule")? as usize;
-                let rule = self.words.get(rule).ok_or("a word that was not given before")?.clone();
+                let rule = self.words.get(rule).ok_or("a word that the trace has not named before")?.clone();
                 let told =
                     kind.fields.iter().zip(&values).filter(|((name, is_word), _)| {
                         !is_word && !matches!(name.as_str(), "took" | "device")

@@ -123,20 +123,20 @@ impl VolumeSpec {
     pub(crate) fn fault(&self) -> Option<String> {
         let problem = match self {
             Self { each_disk: true, chunk_bytes: Some(_), .. } => {
-                "each_disk: one volume over all disks is another thing; leave chunk_bytes out"
+                "each_disk: chunk_bytes makes one volume over all disks; leave chunk_bytes out"
             }
             Self { each_disk: true, disk: Some(_), .. } => {
-                "each_disk: one volume on one disk is another thing; leave disk out"
+                "each_disk: disk makes one volume on one disk; leave disk out"
             }
             Self { each_disk: true, fs: FileSystem::None | FileSystem::Xfs, .. } => {
-                "each_disk: such volumes are real ones; give ext2, ext3 or ext4 as fs"
+                "each_disk: needs a real file system; give ext2, ext3 or ext4 as fs"
             }
             Self { each_disk: true, stripe_blocks: 1.., .. } => {
-                "each_disk: stripe_blocks is for allocators of history, which use one volume; leave it out"
+                "each_disk: only historical allocators use stripe_blocks, on one volume; leave it out"
             }
-            Self { bytes: 0, for_jobs: false, .. } => "bytes: a volume has more than none",
+            Self { bytes: 0, for_jobs: false, .. } => "bytes: must be above 0",
             Self { chunk_bytes: Some(_), disk: Some(_), .. } => {
-                "chunk_bytes: all disks are striped; leave disk out"
+                "chunk_bytes: makes one volume over all disks; leave disk out"
             }
             _ => return None,
         };
@@ -263,7 +263,7 @@ impl OnMachine {
         }
         if linux.is_none() && spec.fs == FileSystem::Xfs {
             return Err(failed(
-                "xfs is a model of its layout; give direct_io, a policy of history".to_owned(),
+                "only the layout of xfs is modelled; give direct_io, a historical policy".to_owned(),
             ));
         }
         let wait = |work: Cost| machine.price(work).unwrap_or_default();

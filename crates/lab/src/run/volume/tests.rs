@@ -242,5 +242,5 @@ fn a_run_that_ends_with_dirty_files_on_volumes_gives_its_memory_back() {
     let queues = queues.into_inner();
     assert_eq!(queues.len(), 2);
     // The cache and the volumes hold references to the queues.
-    assert!(queues.iter().all(|queue| queue.strong_count() == 0), "something of the run is still there");
+    assert!(queues.iter().all(|queue| queue.strong_count() == 0), "something still holds a queue of the run");
 }

@@ -129,7 +129,7 @@ impl Advice {
             "dontneed" => Self::DontNeed,
             _ => {
                 let known = "0, 1, none, pattern, sequential, random, noreuse, willneed, dontneed";
-                return Err(format!("\"{text}\" is no advice; known are {known}"));
+                return Err(format!("\"{text}\" is not a hint; known are {known}"));
             }
         })
     }
@@ -307,7 +307,7 @@ impl Job {
             }
             Some(false) => {
                 return Err(Refused::Because(format!(
-                    "\"{value}\" would change what the job does, and is not understood"
+                    "\"{value}\" would change what the job does, and is not supported"
                 )));
             }
         }
@@ -361,7 +361,7 @@ impl Job {
             "sync" => self.durability = durability(value)?,
             "filename" if value.contains(':') => {
                 return Err(Refused::Because(
-                    "several files in one job are not understood; write a job for each".into(),
+                    "several files in one job are not supported; write a job for each".into(),
                 ));
             }
             "filename" => self.filename = Some(value.to_owned()),
@@ -405,7 +405,7 @@ impl Job {
         let is_whole = |bytes: u64| bytes.is_multiple_of(512);
         let offsets = [self.offset_bytes, self.offset_increment_bytes];
         if self.direct && !(is_whole(self.block_bytes) && offsets.into_iter().all(is_whole)) {
-            return Some("bs and offset are multiples of 512 with direct=1".into());
+            return Some("with direct=1, bs and offset must be multiples of 512".into());
         }
         None
     }
@@ -557,7 +557,7 @@ fn alike(text: &str) -> Result<&str, String> {
     let first = values.next().unwrap_or(text);
     match values.next() {
         Some(second) if !second.is_empty() && second != first => {
-            Err(format!("\"{text}\": different values for reads and writes are not understood"))
+            Err(format!("\"{text}\": different values for reads and writes are not supported"))
         }
         _ => Ok(first),
     }

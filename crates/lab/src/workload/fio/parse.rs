@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn parse(line: &str) -> Result<CommandLine, JobError> {
-        command_line(&words(line), |path| Err(format!("{} is not to be read", path.display())))
+        command_line(&words(line), |path| Err(format!("{} must not be read", path.display())))
     }
 
     #[test]
