@@ -227,7 +227,7 @@ impl MemorySpec {
         }
         if self.cache_bytes > 1 << 40 {
             let problem = format!(
-                "{} is more than a machine has; give {} (1 TiB) or less",
+                "{} is more than a machine can have; give {} (1 TiB) or less",
                 self.cache_bytes,
                 1_u64 << 40
             );
@@ -276,7 +276,7 @@ impl Machine {
             .read_to_string(&mut text)
             .map_err(|error| refused(error.to_string()))?;
         if text.len() as u64 > MOST_FILE_BYTES {
-            return Err(refused(format!("longer than {MOST_FILE_BYTES} bytes is no machine")));
+            return Err(refused(format!("a machine's file has at most {MOST_FILE_BYTES} bytes")));
         }
         Self::parse_with(&file, &text, settings)
     }
@@ -331,7 +331,7 @@ impl Machine {
                 migration: span(t.maybe_picoseconds("migration_ns")?.unwrap_or(0)),
             };
             if (processors.run_queues, processors.wakeup) == (RunQueues::Shared, Wakeup::O1) {
-                let problem = "\"o1\" wants run_queues = \"per processor\": a shared queue has no current task to preempt";
+                let problem = "\"o1\" needs run_queues = \"per processor\": a shared queue has no current task to preempt";
                 return Err(t.error("wakeup", problem));
             }
             if processors.timeslice == Nanos::ZERO {
@@ -444,7 +444,9 @@ fn read_kernel(mut t: Table<'_>) -> Result<KernelSpec, ModelError> {
         ),
     ] {
         if ratio.1 && bytes.1 {
-            return Err(t.error(ratio.0, format!("{} is set, too; the kernel has one of both", bytes.0)));
+            return Err(
+                t.error(ratio.0, format!("{} is set too; the kernel uses only one of the two", bytes.0))
+            );
         }
     }
     if !page_bytes.is_power_of_two() {

@@ -295,7 +295,7 @@ impl SimWorld {
     }
 
     fn waker(&self, id: TaskId) -> Waker {
-        let world = self.me.upgrade().expect("a world that is used has not gone");
+        let world = self.me.upgrade().expect("a world in use is still there");
         Waker::from(Arc::new(TaskWaker { world, id }))
     }
 }

@@ -135,7 +135,7 @@ fn values_of_the_wrong_kind_are_refused() {
 #[test]
 fn a_file_without_an_end_is_refused() {
     let error = Machine::load(Path::new("/dev/zero")).unwrap_err().to_string();
-    assert_eq!(error, "/dev/zero: longer than 1048576 bytes is no machine");
+    assert_eq!(error, "/dev/zero: a machine's file has at most 1048576 bytes");
 }
 
 #[test]
@@ -258,5 +258,5 @@ fn a_file_may_say_how_tasks_find_a_processor_and_most_do_not() {
     let expected = "run_queues: \"per core\" is not one of \"shared\", \"per processor\"";
     assert!(error.ends_with(expected), "{error}");
     let error = with_settings(&["wakeup=o1"]).unwrap_err();
-    assert!(error.contains("wakeup: \"o1\" wants run_queues = \"per processor\""), "{error}");
+    assert!(error.contains("wakeup: \"o1\" needs run_queues = \"per processor\""), "{error}");
 }

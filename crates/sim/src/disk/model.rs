@@ -87,7 +87,7 @@ pub(crate) fn read_models(root: &mut Table<'_>) -> Result<(Vec<DiskModel>, Optio
                 commands: commands.map(|most| most.min(u64::from(u32::MAX)) as u32),
             };
             if spec.bytes_s == 0 {
-                return Err(t.error("bytes_s", "a bus that moves nothing"));
+                return Err(t.error("bytes_s", "a bus must move some bytes"));
             }
             if spec.commands == Some(0) {
                 return Err(t.error("commands", "a bus that carries no command"));
@@ -140,7 +140,7 @@ fn read_disk(t: &mut Table<'_>) -> Result<DiskModel, ModelError> {
             };
             let checks = [
                 capacity_check(spec.capacity_bytes),
-                ("bytes_s", spec.bytes_s > 0, "memory that moves nothing"),
+                ("bytes_s", spec.bytes_s > 0, "memory must move some bytes"),
                 ("queue_depth", spec.queue_depth > 0, "must be above 0"),
             ];
             let fault = first_fault(checks);

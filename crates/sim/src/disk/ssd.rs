@@ -60,7 +60,7 @@ impl SsdSpec {
             ("read_ns", rising(&self.read_ns), quantiles),
             ("write_ns", rising(&self.write_ns), quantiles),
             ("queue_depth", (1..=65_536).contains(&self.queue_depth), "a disk takes 1 to 65,536 commands"),
-            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
+            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface must move some bytes"),
         ];
         first_fault(checks)
     }

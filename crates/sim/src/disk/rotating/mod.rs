@@ -87,13 +87,17 @@ impl RotatingSpec {
             ("rpm", (1_000..=30_000).contains(&self.rpm), "disks turn 1,000 to 30,000 times a minute"),
             ("heads", (1..=64).contains(&self.heads), "a disk has 1 to 64 heads"),
             ("zones", (1..=256).contains(&self.zones), "a disk has 1 to 256 zones"),
-            ("inner_bytes_s", self.inner_bytes_s >= 1 << 16, "less than 64 KiB a second is no disk"),
-            ("outer_bytes_s", self.outer_bytes_s >= self.inner_bytes_s, "the outer edge is the faster one"),
+            ("inner_bytes_s", self.inner_bytes_s >= 1 << 16, "a disk reads at least 64 KiB a second"),
+            (
+                "outer_bytes_s",
+                self.outer_bytes_s >= self.inner_bytes_s,
+                "the outer edge is at least as fast as the inner one",
+            ),
             ("queue_depth", (1..=1024).contains(&self.queue_depth), "a disk takes 1 to 1,024 commands"),
-            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
+            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface must move some bytes"),
         ];
         first_fault(checks).or_else(|| {
-            let unfit = ("seek_average_ns", "no rising seek curve meets the three times");
+            let unfit = ("seek_average_ns", "no rising seek curve fits the three times");
             Geometry::new(self).is_none().then_some(unfit)
         })
     }
