@@ -25,7 +25,7 @@ pub fn run(
         return Err(TiobenchError::Options(problem));
     }
     if policies.requests == 0 {
-        return Err(TiobenchError::Options("requests: a queue of none takes nothing".to_owned()));
+        return Err(TiobenchError::Options("requests: must be above 0".to_owned()));
     }
     let (sim, host) = world(options, machine, policies, seed)?;
     let rt = sim.rt();
