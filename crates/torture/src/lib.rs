@@ -34,7 +34,7 @@ mod op;
 mod ours;
 mod pattern;
 pub mod states;
-#[expect(clippy::missing_errors_doc, reason = "which errors an operation has is what the tests compare")]
+#[expect(clippy::missing_errors_doc, reason = "the tests compare which errors an operation returns")]
 mod subject;
 pub mod tasks;
 mod tree;

@@ -115,7 +115,7 @@ impl Full {
             }
             model.record(&op, answer)?;
         }
-        volume.sync().map_err(|errno| format!("acknowledged data find no room: {errno}"))?;
+        volume.sync().map_err(|errno| format!("no room for acknowledged data: {errno}"))?;
         let free = volume.free();
         volume.close().map_err(|error| format!("close: {error}"))?;
         let image = disk.image();

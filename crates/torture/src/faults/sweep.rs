@@ -98,7 +98,7 @@ impl Sweep {
         // retry is not reported.
         let is_silent = struck && !reported;
         if is_silent && (fail.op == BlockOp::Flush || !run.is_made_good) {
-            return Err("the fault was reported by no operation".into());
+            return Err("no operation reported the fault".into());
         }
         let mut model = Model::new(&self.before).after_failed_writes(self.block_bytes);
         for (op, answer) in self.ops.iter().zip(&answers) {

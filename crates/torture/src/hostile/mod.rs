@@ -123,7 +123,7 @@ pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, Strin
         Ok(after) => after,
         // On a volume too full for `lost+found`, e2fsck itself leaves errors.
         Err(error) if error.to_string().contains("Cannot allocate space for /lost+found") => return Ok(end),
-        Err(error) => return Err(format!("e2fsck cannot mend it any more: {error}")),
+        Err(error) => return Err(format!("e2fsck can no longer repair it: {error}")),
     };
     if !features::has_checksums(image) && is_misleading(fsck, image)? {
         return Ok(end);

@@ -362,7 +362,7 @@ fn check_blocks(
     }
     match unexplained.first() {
         Some(block) => {
-            Err(format!("bytes {block:?} are as after no operation, in a file of {} bytes", found.len()))
+            Err(format!("no operation left bytes {block:?} like this, in a file of {} bytes", found.len()))
         }
         None => Ok(()),
     }
