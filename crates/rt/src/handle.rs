@@ -342,7 +342,7 @@ impl fmt::Debug for Rt {
 }
 
 /// A sleeping task's timer; see [`Rt::sleep_until`].
-#[must_use = "nobody sleeps who does not await"]
+#[must_use = "a sleep does nothing unless it is awaited"]
 #[derive(Debug)]
 pub struct Sleep {
     rt: Rt,

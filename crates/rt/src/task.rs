@@ -114,7 +114,7 @@ impl Rt {
 /// Dropping it detaches the task, which keeps running; only [`Rt::shutdown`] ends tasks early. A
 /// task's panic reaches the task that awaits it as [`RtError::Panicked`]. If no task awaits it, the
 /// panic is counted, traced, and listed in the shutdown report.
-#[must_use = "a dropped task runs on, and nobody hears how it ends"]
+#[must_use = "if this is dropped, the task runs on and its result is lost"]
 #[derive(Debug)]
 pub struct Task<T> {
     joint: Arc<Joint<T>>,

@@ -95,7 +95,7 @@ impl std::ops::AddAssign for TaskUsage {
 
 /// How a world ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "it says what did not end"]
+#[must_use = "the report names what did not end"]
 pub struct ShutdownReport {
     /// Names of the tasks that had not ended, in order of spawning. They were dropped. Blocking
     /// work among them still runs, since nothing can stop it.

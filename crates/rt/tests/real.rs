@@ -606,7 +606,7 @@ fn a_task_that_sleeps_after_the_shutdown_wakes_up() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+#[expect(clippy::disallowed_methods, reason = "this needs a thread outside every world")]
 fn a_thread_that_sleeps_while_its_world_ends_wakes_up() {
     let rt = world();
     let sleeps = Arc::new(std::sync::Barrier::new(2));

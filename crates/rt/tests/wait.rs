@@ -310,7 +310,7 @@ fn a_waiter_for_a_condition_never_misses_it() {
 }
 
 #[test]
-#[should_panic(expected = "only who holds a lock gives it back")]
+#[should_panic(expected = "only the holder of a lock gives it back")]
 fn giving_back_a_lock_that_is_not_held_is_an_error() {
     let rt = world();
     table(&rt, Discipline::Keyed).unlock(1, &AtomicU32::new(0), LOCKED);

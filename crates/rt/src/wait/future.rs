@@ -158,7 +158,7 @@ impl WaitTable {
 }
 
 /// See [`WaitTable::wait_until`].
-#[must_use = "nobody waits who does not await"]
+#[must_use = "a wait does nothing unless it is awaited"]
 pub struct Wait<'a, F> {
     pub(super) ticket: Ticket<'a>,
     pub(super) ready: F,
@@ -182,7 +182,7 @@ impl<F> Drop for Wait<'_, F> {
 }
 
 /// See [`WaitTable::wait_while`].
-#[must_use = "nobody waits who does not await"]
+#[must_use = "a wait does nothing unless it is awaited"]
 pub struct WaitWhile<'a> {
     pub(super) ticket: Ticket<'a>,
     pub(super) word: &'a AtomicU32,
@@ -215,7 +215,7 @@ impl Drop for WaitWhile<'_> {
 }
 
 /// See [`WaitTable::lock`].
-#[must_use = "nobody gets a lock who does not await it"]
+#[must_use = "a lock is not taken unless this is awaited"]
 pub struct Lock<'a> {
     pub(super) ticket: Ticket<'a>,
     pub(super) word: &'a AtomicU32,

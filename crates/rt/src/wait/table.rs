@@ -182,7 +182,7 @@ impl WakeBatch<'_> {
 
     /// As [`WaitTable::unlock`].
     pub fn unlock(&mut self, object: u64, word: &AtomicU32, flag: Flag) {
-        assert_ne!(word.load(Ordering::Relaxed) & flag.mask(), 0, "only who holds a lock gives it back");
+        assert_ne!(word.load(Ordering::Relaxed) & flag.mask(), 0, "only the holder of a lock gives it back");
         if released_unwaited(word, flag) {
             return;
         }
