@@ -18,7 +18,7 @@ pub struct Mapping(pub(crate) Arc<CachedFile>);
 
 /// A write in progress that bypasses the cache: see [`Mapping::writes_directly`].
 #[derive(Debug)]
-#[must_use = "a write that does not tell its end is covered by no flush"]
+#[must_use = "a flush covers this write only if the write tells its end"]
 pub struct DirectWrite {
     file: Mapping,
     /// Failed flushes when the write began.

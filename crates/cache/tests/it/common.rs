@@ -138,7 +138,7 @@ pub(crate) fn sleep(rt: &Rt, ms: u64) {
 }
 
 /// Runs `work` on a thread of its own. If it hangs, the test fails instead of hanging.
-#[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+#[expect(clippy::disallowed_methods, reason = "this needs a thread outside every world")]
 pub(crate) fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(work()));

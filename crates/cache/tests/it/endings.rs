@@ -143,7 +143,7 @@ fn a_writer_that_outlives_the_cache_is_told_so_at_the_limit() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+#[expect(clippy::disallowed_methods, reason = "this needs a thread outside every world")]
 fn writers_that_outlive_their_world_hear_so_at_the_limit() {
     let rt = world();
     let (_cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 4 << 20, 0);
