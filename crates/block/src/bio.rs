@@ -271,7 +271,7 @@ impl Bio {
     pub(crate) fn memory_from_mut(&mut self, from: u64) -> impl Iterator<Item = &mut [u8]> {
         let mut skip = from;
         self.segments.iter_mut().filter_map(move |segment| {
-            let memory = segment.as_mut_slice().expect("a read was admitted with memory of its own");
+            let memory = segment.as_mut_slice().expect("an admitted read has its own memory");
             let n = skip.min(memory.len() as u64);
             skip -= n;
             (n < memory.len() as u64).then(|| &mut memory[n as usize..])

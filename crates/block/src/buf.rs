@@ -153,7 +153,7 @@ impl Deref for Buf {
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        assert!(self.is_writable(), "memory that was lent to be read is to be changed");
+        assert!(self.is_writable(), "memory that was lent for reading must not be changed");
         // SAFETY: as in `deref`; the borrow is exclusive, and the memory is not read-only.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }

@@ -375,7 +375,7 @@ fn a_server_that_accepts_no_client_is_given_up() {
 }
 
 /// Runs `work` on a thread of its own. If it hangs, the test fails instead of hanging.
-#[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+#[expect(clippy::disallowed_methods, reason = "this needs a thread outside every world")]
 fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(work()));

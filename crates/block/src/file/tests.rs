@@ -242,7 +242,7 @@ fn a_thread_of_another_executor_has_its_io_driven() {
     let rt = world();
     let device = waiting(FileDevice::open(file.path(), FileOptions::default()).unwrap()).driven_by(&rt);
     let (done, wait) = std::sync::mpsc::channel();
-    #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+    #[expect(clippy::disallowed_methods, reason = "this needs a thread outside every world")]
     std::thread::spawn(move || done.send(pollster::block_on(read(&device, Sector(0), 4096))));
     let bytes = wait.recv_timeout(std::time::Duration::from_secs(60)).expect("the read ends").unwrap();
     assert_eq!(bytes[..], pattern(4096));
