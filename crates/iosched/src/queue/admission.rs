@@ -162,7 +162,7 @@ mod tests {
         assert!(
             !admission.take(READS, StreamId(2), false, NOW) && admission.take(READS, StreamId(2), true, NOW)
         );
-        assert!(admission.take(1 - READS, StreamId(3), false, NOW), "the other kind has slots of its own");
+        assert!(admission.take(1 - READS, StreamId(3), false, NOW), "the other kind has its own slots");
     }
 
     #[test]
@@ -170,7 +170,10 @@ mod tests {
         let mut admission = Admission::new(31, true, None);
         assert!(admission.take(1 - READS, StreamId(9), false, NOW));
         assert_eq!(taken(&mut admission, 1, NOW), 30);
-        assert!(!admission.take(READS, StreamId(2), true, NOW), "there is no tag that is not one");
+        assert!(
+            !admission.take(READS, StreamId(2), true, NOW),
+            "the bound is the number of tags, so no read gets more"
+        );
         assert!(!admission.take(1 - READS, StreamId(9), false, NOW));
         admission.give_back(READS);
         assert!(admission.has_room(1 - READS));
@@ -182,7 +185,7 @@ mod tests {
         // The request that fills the queue is the first of the batch.
         assert_eq!(taken(&mut admission, 1, NOW), 127 + 32);
         assert_eq!(taken(&mut admission, 2, NOW), 0, "another stream waits");
-        assert!(admission.take(READS, StreamId(2), true, NOW), "but the one that the elevator waits for");
+        assert!(admission.take(READS, StreamId(2), true, NOW), "a read that the elevator waits for gets in");
         for stream in 3..10 {
             admission.woken(StreamId(stream), NOW);
             taken(&mut admission, stream, NOW);

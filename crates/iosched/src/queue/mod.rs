@@ -155,7 +155,10 @@ impl Queue {
     /// A queue in front of `below`, ordered by `elevator`.
     pub fn new(rt: &Rt, below: Arc<dyn Device>, elevator: Box<dyn Elevator>, config: QueueConfig) -> Self {
         let limits = below.limits().clone();
-        assert!(config.requests > 0 && config.depth > 0, "a queue without room moves nothing");
+        assert!(
+            config.requests > 0 && config.depth > 0,
+            "a queue needs at least one request and one command"
+        );
         let observer = Observer {
             rt: rt.clone(),
             blktrace: config.blktrace,

@@ -125,7 +125,7 @@ impl Cfq {
     /// CFQ with the given settings. Panics if one is outside its documented bounds.
     pub fn with(tunables: Tunables, rule: impl IdleRule + 'static) -> Self {
         assert!((1..=1_000_000_000).contains(&tunables.hz), "1 to 10^9 ticks a second, not {}", tunables.hz);
-        assert!(tunables.slice.iter().all(|slice| *slice > 0), "a slice of nothing serves nobody");
+        assert!(tunables.slice.iter().all(|slice| *slice > 0), "an empty slice serves no queue");
         Self {
             tick_length: tunables.tick(),
             rule: Box::new(rule),
