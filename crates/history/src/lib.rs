@@ -216,7 +216,7 @@ pub static PASSES: [Named<MakePass>; 3] = [
 /// Creates an allocator for a volume with this free space.
 pub type MakeAllocator = fn(&FreeSpace) -> Box<dyn BlockAllocator>;
 
-/// Linux's block allocators; ours is that of the volume.
+/// Linux's block allocators. Extant's own belongs to the volume and is not in the table.
 pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
     Named {
         name: "linux-2.4.18-ext2",
@@ -249,7 +249,7 @@ pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
 /// Creates a policy of direct I/O.
 pub type MakeDirect = fn() -> Direct;
 
-/// Linux's policies of direct I/O; ours is that of the volume.
+/// Linux's policies of direct I/O. Extant's own belongs to the volume and is not in the table.
 pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
     Named {
         name: "linux-2.6.19",

@@ -56,7 +56,7 @@ impl<F: Copy> Choice<F> {
 }
 
 impl<F: Kind + Copy> Choice<F> {
-    /// The policy with this name; `None` if it is ours, which is in no table.
+    /// The policy with this name; `None` for the name of Extant's own policy, which is in no table.
     ///
     /// # Errors
     /// If there is no such policy.

@@ -55,7 +55,7 @@ figures! {
     /// Bios per second that reach the queues of a volume's disks; for a striped device, pieces of
     /// the bios above it.
     PiecesS = "pieces_s", "I/O/s", 0;
-    /// Commands per second that the queues made of them.
+    /// Commands per second that the queues made of these bios.
     CommandsS = "commands_s", "commands/s", 0;
     /// Bios that Linux's direct I/O sent because it met a boundary, per GiB written.
     FlushesGib = "flushes_gib", "flushes/GiB", 0;

@@ -228,7 +228,7 @@ impl<T: Send + 'static> Job<T> {
                 }
             }
             state.driver = Some(cx.waker().clone());
-            // Otherwise the caller is polling it now, and wakes the task afterwards.
+            // Otherwise the caller is polling the work now, and wakes the task afterwards.
             let Some(work) = state.work.take() else { return Poll::Pending };
             state.woken_at = None;
             work

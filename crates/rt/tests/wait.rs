@@ -207,7 +207,8 @@ fn a_wait_costs_no_allocation_once_the_table_has_grown() {
         let keys: [u64; 64] = std::array::from_fn(|_| rng.below(1 << 40));
         let before = ALLOCATIONS.get();
         for chunk in 0..8 {
-            // Eight at a time, so that no round needs more room than the previous one.
+            // Only eight waiters wait at a time, so that no round needs more room than the previous
+            // one.
             let at = |n: usize| chunk * 8 + n;
             let mut waits: [_; 8] =
                 std::array::from_fn(|n| table.wait_while(keys[at(n)], &words[at(n)], LOCKED));

@@ -41,9 +41,9 @@ pub struct Crew {
 #[derive(Clone, Debug)]
 struct Mark {
     op: Op,
-    /// Number of log events before it began, and when it had returned.
+    /// Number of events in the log when the operation began, and when it had returned.
     events: (usize, usize),
-    /// Its position among all begins and returns; `None` for another task's operation.
+    /// The operation's position among all begins and returns; `None` for another task's operation.
     turns: Option<(usize, usize)>,
     result: Outcome<u64>,
 }

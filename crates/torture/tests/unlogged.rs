@@ -222,7 +222,7 @@ fn names_outlive_the_growth_of_their_directory() {
     for (path, data) in &files {
         w.keeps(data, &[path]);
     }
-    // A second block (on ext4, a hash tree), and then a split of its leaves.
+    // The directory gets a second block (on ext4, a hash tree), and then its leaves split.
     for n in 4..12 {
         w.file(&long(n), 50);
     }

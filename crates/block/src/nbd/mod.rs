@@ -229,7 +229,8 @@ impl NbdDevice {
         }
     }
 
-    /// Passes on the bio as bios that the server accepts; none if it ends right away.
+    /// Turns the bio into bios that the server accepts and calls `each` with them. A bio that can
+    /// end right away ends here.
     fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let limits = &self.shared.limits;
         if let Err(kind) = limits.admit(&bio) {

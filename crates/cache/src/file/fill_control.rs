@@ -48,8 +48,8 @@ pub(crate) enum Turn {
 }
 
 impl Place {
-    /// Whether this place, if it is ahead in the line, blocks one for the range `other`. Fills may
-    /// share pages.
+    /// Whether a later place in the line, for the range `other`, has to wait for this one. Two
+    /// fills may share pages.
     fn is_before(&self, other: PageRange, wants: Wants) -> bool {
         match (self.wants, wants) {
             _ if self.is_overdue => false,

@@ -145,9 +145,9 @@ pub(crate) struct RowPolicies {
     /// Overrides the workload's setting: contiguous pages leave write-back together in runs of this
     /// many bytes.
     pub(crate) run_bytes: Option<u64>,
-    /// `None` is ours.
+    /// `None` means Extant's own direct I/O.
     pub(crate) direct_io: Option<Choice<MakeDirect>>,
-    /// `None` is ours.
+    /// `None` means Extant's own allocator.
     pub(crate) allocator: Option<Choice<MakeAllocator>>,
     /// How a program's waiters for pages are woken.
     pub(crate) page_waits: Choice<MakeWaits>,

@@ -230,7 +230,7 @@ impl Future for Lock<'_> {
             return Poll::Ready(());
         }
         self.ticket.poll(cx, Want::Lock, Served::IsFinal, || {
-            // If the lock was free, it is now ours, and no one waits for it yet.
+            // If the lock was free, this future has it now, and no one waits for it yet.
             let both = flag.mask() | flag.waited_mask();
             if word.fetch_or(both, Ordering::Acquire) & flag.mask() != 0 {
                 return false;

@@ -22,9 +22,9 @@ impl WaitTable {
         self.watchdog.watch(|| Waker::from(Arc::new(Ring(Arc::downgrade(self)))));
     }
 
-    /// Wakes the waiters for each lock that was given to another waiter a while ago; the first one
-    /// polled takes it back. Done once per such lock, since later waiters check the time
-    /// themselves.
+    /// Wakes the waiters for each lock that was given to another waiter a while ago. The first of
+    /// them to be polled takes the lock. Each lock is handled once, since later waiters check the
+    /// time themselves.
     fn end_watch(self: &Arc<Self>) {
         self.watchdog.rang();
         let mut is_early = false;

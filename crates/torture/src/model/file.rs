@@ -105,7 +105,7 @@ impl Event {
 /// Since when contents are known to be durable.
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// Durable as long as the file exists: its initial contents.
+    /// The initial contents, durable as long as the file exists.
     Ever,
     /// Durable once this operation has returned.
     Returned(usize),

@@ -153,7 +153,7 @@ impl Queue {
         self.class == IoClass::RealTime
     }
 
-    /// The tree it belongs to now; it moves there at its next resort.
+    /// The tree that this queue belongs to now. The queue moves there when it is next sorted in.
     pub(super) fn tree(&self) -> TreeId {
         let kind = match (self.sync, self.idle_window) {
             (false, _) => Type::Async,

@@ -223,7 +223,8 @@ impl OnMachine {
                     write(&*device, *at, extant_block::Buf::from_slice(bytes)).await?;
                 }
                 if spec.for_jobs {
-                    // The jobs' first sync must not find the volume in the disk's cache.
+                    // The jobs' first sync must not have to write the volume itself from the disk's
+                    // cache.
                     extant_block::flush(&*device).await?;
                 }
                 Ok::<(), extant_block::IoError>(())
