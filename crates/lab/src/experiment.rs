@@ -110,14 +110,14 @@ impl ExperimentRun {
         }
     }
 
-    /// Runs it and returns, for each cell, the data needed for drawings.
+    /// Runs the row and returns, for each cell, the data needed for drawings.
     fn seen(&self) -> Result<Vec<(Cell, RunEvents)>, ExperimentError> {
         let watch = Arc::new(EventWatch::default());
         let cells = self.watched(EventSinks { sink: Some(watch.clone()), blktrace: None })?;
         Ok(cells.into_iter().map(|cell| (cell, watch.take())).collect())
     }
 
-    /// Runs it and returns its figures.
+    /// Runs the row and returns its figures.
     ///
     /// # Errors
     /// If the run fails.

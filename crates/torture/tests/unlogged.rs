@@ -405,7 +405,8 @@ fn a_freed_directory_block_that_becomes_data_holds_the_data() {
     w.check_over("freed directory blocks", &BOTH);
 }
 
-/// A volume with inline directories; ours are created in blocks.
+/// A volume with inline directories. debugfs makes them, since Extant creates directories in
+/// blocks.
 fn with_inline_directories(names: &[&str]) -> Base {
     let profile = Profile::new(
         "ext4-inline-unlogged",

@@ -29,8 +29,8 @@ const STARTED_MAX: usize = 128;
 /// apart from the first one. Reads and syncs wait behind them, and no disk is faster with more
 /// (kernel: block/blk-wbt.c).
 const BACKGROUND_BYTES_MAX: u64 = 16 << 20;
-/// This many background writes, of this many bytes, go before everything else, since a sync may be
-/// waiting for pages that a flusher has taken.
+/// Up to this many background writes, of this many bytes together, go before everything else, since
+/// a sync may be waiting for pages that a flusher has taken.
 const BACKGROUND_MIN: usize = 16;
 const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
 /// Limits (bios, bytes) for one pass over the completion queue; a thread with other work loses at

@@ -366,7 +366,7 @@ impl DeviceLedger {
     }
 }
 
-/// Subtracts what was counted before.
+/// Subtracts `n` pages, which were counted before.
 fn take_from(counter: &AtomicU64, n: u64) {
     let before = counter.fetch_sub(n, SeqCst);
     debug_assert!(before >= n, "{n} pages leave a state that {before} are in");

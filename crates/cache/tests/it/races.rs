@@ -50,7 +50,7 @@ fn a_sync_is_not_overtaken_by_the_failure_of_an_older_flush() {
         let opened = Arc::new(mapping.open());
         opened.write(0, b"data").await.unwrap();
         opened.sync_range(..).await.unwrap();
-        // A flush is at the device, which has the data in its cache and loses it.
+        // The device has the data in its volatile cache and loses it during this flush.
         gate.hold();
         let older = {
             let disk = disk.clone();

@@ -63,9 +63,9 @@ pub struct JobsOutcome {
 /// Use of all processors together over a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorUse {
-    /// Time of tasks and context switches.
+    /// Time spent in tasks and context switches.
     pub system: Nanos,
-    /// Time of interrupts.
+    /// Time spent in interrupts.
     pub interrupts: Nanos,
     /// Length of the period.
     pub over: Nanos,

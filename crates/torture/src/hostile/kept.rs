@@ -189,7 +189,7 @@ async fn sum(volume: &extant_fs::Volume, inode: &Inode) -> Option<u64> {
             let (mut sum, mut at) = (2, 0);
             while let Some(chunk) = stream.next().await.ok()? {
                 if let Chunk::Data { offset, bytes } = chunk {
-                    // A hole counts like its zeros.
+                    // A hole has the same sum as the zeroes it stands for.
                     let gap = vec![0; (offset - at) as usize];
                     (sum, at) = (add(add(sum, &gap), &bytes), offset + bytes.len() as u64);
                 }
