@@ -107,7 +107,7 @@ fn stay_on(nth: usize) {
     let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).cycle();
     let mut one = CpuSet::new();
     one.set(usable.nth(nth).expect("a thread has a processor"));
-    // Refused in some containers; the figure is then no better than without it.
+    // Some containers refuse this call. The figure then varies as if the thread were not pinned.
     let _ = sched_setaffinity(None, &one);
 }
 

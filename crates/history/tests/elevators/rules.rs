@@ -19,7 +19,7 @@ fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// Requests dispatched now, without completions, until the elevator returns anything else.
+/// The requests that the elevator dispatches one after another now, while none completes.
 fn burst(elevator: &mut dyn Elevator, now: Nanos) -> Vec<u32> {
     std::iter::from_fn(|| match elevator.next(now) {
         Decision::Dispatch(id) => Some(id.0),

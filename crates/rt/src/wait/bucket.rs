@@ -113,9 +113,9 @@ impl Hasher for KeyHasher {
 
 #[derive(Debug)]
 enum Queues {
-    /// One per key that is waited for, and another per lock.
+    /// A queue for each key that is waited for, and another for each lock.
     ByKey(KeyQueues),
-    /// One for the whole bucket.
+    /// One queue for the whole bucket.
     One(Queue),
 }
 
