@@ -326,7 +326,7 @@ mod tests {
             (Durability::Each, 75, Some(23_000))
         );
         let refused = parse("--name=a --size=1m --bs=2300 --direct=1").unwrap_err().to_string();
-        assert!(refused.contains("multiples of 512 with direct=1"), "{refused}");
+        assert!(refused.contains("with direct=1, bs and offset must be multiples of 512"), "{refused}");
     }
 
     #[test]
