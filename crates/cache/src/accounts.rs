@@ -309,8 +309,8 @@ impl CacheCore {
         }
     }
 
-    /// Asks clients to shrink: those over their limits, and all of them by `bytes` in sum because
-    /// frames are short.
+    /// Asks clients to shrink: those over their limits and, if frames are short, all of them by
+    /// `bytes` in total.
     pub(crate) fn shrink_accounts(self: &Arc<Self>, bytes: u64) {
         if self.accounts.charged.load(Ordering::Acquire) == 0 {
             return;

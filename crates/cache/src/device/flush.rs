@@ -191,7 +191,8 @@ impl<F: HearsOfFlush> Record<F> {
         Some(self.begun)
     }
 
-    /// The part of a caller that arrived when `since` flushes had begun; `None` while it must wait.
+    /// What a caller does next that arrived when `since` flushes had begun; `None` while it must
+    /// wait.
     fn part(&mut self, since: u64) -> Option<Part> {
         match &self.failed {
             Some((nth, error)) if *nth > since => Some(Part::Shares(Err(error.clone()))),

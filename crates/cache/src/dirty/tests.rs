@@ -85,8 +85,8 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
     control.orders(Nanos::from_secs(1), &stuck, None);
     let soon = control.orders(Nanos::from_secs(2), &stuck, None).device_limit_pages;
     let late = control.orders(Nanos::from_secs(101), &stuck, None).device_limit_pages;
-    // It has completed at most its 4,000 pages in 100 s, and may hold what it writes in 10 s at
-    // that rate.
+    // The device has completed at most its 4,000 pages in 100 s, and may hold what it writes in 10
+    // s at that rate.
     assert!(soon > 8_000 && late <= 400, "{soon} pages at first, {late} pages after 100 s");
 }
 
@@ -112,7 +112,8 @@ fn a_slow_device_gives_back_little_by_little() {
 fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
     let mut control = TurnControl::new();
     let slow = Numbers { devices: 2, ..numbers(100, 0) };
-    // It writes a page a second, so it may hold ten (10 s of writing), but always at least sixteen.
+    // The device writes a page a second, so it may hold ten (10 s of writing), but always at least
+    // sixteen.
     control.written(Nanos::from_secs(100), &slow, 1, Nanos::from_secs(1));
     let orders = control.orders(Nanos::from_secs(100), &slow, None);
     assert_eq!(orders.device_limit_pages, 16);

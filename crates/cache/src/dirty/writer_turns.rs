@@ -161,9 +161,9 @@ impl Plan {
 
     fn in_flight(&self) -> u64 {
         let credit = pages_in(self.credit_rate, IN_FLIGHT);
-        // When memory is short, there are rarely enough pages to keep half of it in flight, so the
-        // amount in flight would vary by chance. Of equal devices on one link, the one with less in
-        // flight would then get less of the link for seconds.
+        // When memory is short, there are rarely enough dirty pages to keep half of the device's
+        // memory in flight, so the amount in flight would vary by chance. Of equal devices on one
+        // link, the one with less in flight would then get less of the link for seconds.
         let credit = if self.short {
             credit.max(2 * self.turn).min(self.limit / 4)
         } else {
@@ -228,7 +228,8 @@ impl TurnControl {
         let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
-        // A larger number ahead makes no difference: it already means more than one pause.
+        // Counting further makes no difference: this many turns ahead already mean more than one
+        // pause.
         let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
         let ahead = turns.wait(now, &mut writer.turn, due, most as usize);
         let room = plan.target.saturating_sub(used);

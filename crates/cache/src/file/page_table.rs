@@ -319,7 +319,7 @@ impl<'a> LockedPages<'a> {
         is_attached
     }
 
-    /// Records as dirty pages that were clean and whose frames are dirty now.
+    /// Records pages as dirty that were clean before. Their frames are dirty already.
     pub(crate) fn enter_dirty(&mut self, pages: PageRange, room: Room) {
         self.table.dirty.insert(pages.indices(), room);
         self.list();
@@ -362,8 +362,8 @@ impl<'a> LockedPages<'a> {
 
     // Write-back.
 
-    /// Puts dirty pages, all of `range`, under write-back, up to the first that a task is changing.
-    /// `None` if that is the first of all.
+    /// Puts the pages of `range`, which are all dirty, under write-back, up to the first one that a
+    /// task is changing. `None` if a task is changing the first page of the range.
     pub(crate) fn begin_writeback(&mut self, range: Range<u64>) -> Option<TakenPages> {
         let (first, most) = (range.start, (range.end - range.start) as usize);
         let (mut frames, mut quarters) = (Vec::with_capacity(most), Vec::with_capacity(most));

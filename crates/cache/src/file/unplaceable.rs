@@ -46,7 +46,7 @@ impl LockedPages<'_> {
                 file.disk.turns.set_skipped(place, true);
             }
         }
-        // Last: a retry that comes after this check finds the file unplaceable.
+        // Check this last: a retry that comes after the check finds the file unplaceable.
         if file.disk.retries.load(Ordering::SeqCst) != retries {
             self.set_placeable();
         }

@@ -139,7 +139,7 @@ async fn background(
     visiting: &mut Visiting<'_>,
 ) -> bool {
     let mut progress = false;
-    // Number of consecutive files of which no page could be written.
+    // Number of consecutive files from which nothing was written.
     let mut barren = 0;
     while let Background::Run { chunk_pages, in_flight_pages, least_pages } = disk.orders(core, None).flusher
     {
