@@ -127,7 +127,7 @@ async fn worker(shared: Arc<Shared>, number: u64, mut rng: Rng) {
             let mut models = shared.models.lock().unwrap();
             models[number as usize].1 += 1;
             let new = if op == Op::Write { fill } else { 0 };
-            // Until it has ended successfully, both old and new contents are possible.
+            // Until the bio has ended successfully, both old and new contents are possible.
             models[number as usize].0[own.clone()].iter_mut().for_each(|sector| sector.push(new));
         }
         let before = shared.models.lock().unwrap().clone();

@@ -254,7 +254,8 @@ impl Queue {
         })
     }
 
-    /// Passes on the bio as bios that fit the device; none if it ends right away.
+    /// Turns the bio into bios that fit the device and calls `each` with them. A bio that can end
+    /// right away ends here.
     fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let below = self.shared.below.limits();
         if let Err(kind) = self.limits.admit(&bio) {
@@ -280,7 +281,7 @@ impl Device for Queue {
 
     fn submit(&self, bio: Bio) {
         if bio.flags.contains(BioFlags::PREFLUSH) {
-            // If it is split, its pieces arrive together and share a flush.
+            // If the bio is split, its pieces arrive together and share a flush.
             return self.submit_all(&mut std::iter::once(bio));
         }
         self.admit(bio, |bio| {
@@ -290,8 +291,8 @@ impl Device for Queue {
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
-        // Admitted before the lock is taken: a refused bio ends at once, and its completion may
-        // submit another.
+        // Bios are admitted before the lock is taken, because a refused bio ends at once and its
+        // completion may submit another.
         let mut admitted: Vec<Bio> = Vec::new();
         bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
         self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));

@@ -327,8 +327,8 @@ fn a_stream_with_one_bio_does_not_wait_for_one_with_a_thousand() {
     assert_eq!(queue.load(), (997, 3, 1));
     below.end_all();
     let place = ends.lock().iter().position(|e| e.1 == 9999).unwrap();
-    // It comes after the four bios that already had a request, and at most one waiter of the other
-    // stream.
+    // The bio comes after the four bios that already had a request, and at most one waiter of the
+    // other stream.
     assert!(place <= 5, "served as number {place}");
     assert_eq!(ends.lock().len(), 1001);
 }

@@ -85,9 +85,9 @@ impl Cfq {
         first.filter(close).or(second.filter(close)).map(|found| found.queue)
     }
 
-    /// A queue with a request close to where the active queue `id`, which has none, left the head.
-    /// Neither may be seeky; both must be synchronous, of the same level, and both or neither real
-    /// time.
+    /// A queue to serve while the active queue `id` has no request: one with a request close to the
+    /// head. Neither queue may be seeky. Both must be synchronous and of the same level, and both
+    /// or neither real time.
     pub(super) fn close_cooperator(&self, id: QueueId) -> Option<QueueId> {
         let queue = self.queues.get(id.0);
         if queue.idle_class() || !queue.sync || queue.seeks.seeky() || self.group.queues == 1 {

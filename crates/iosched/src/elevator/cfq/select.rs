@@ -19,8 +19,8 @@ impl Cfq {
         if self.group.saved_turn == 0 {
             self.turn_ends = self.tick - 1;
         } else if !self.rule.waits_are_bounded() {
-            // The time since the last queue expired, which passes while the device is full, does
-            // not count.
+            // The time since the last queue expired, while the device was full, is not taken from
+            // the turn.
             self.turn_ends = self.tick + self.group.saved_turn;
         }
         let class = if self.group.busy(Class::RealTime) > 0 {
@@ -116,7 +116,8 @@ impl Cfq {
             return Verdict::Leave;
         }
         if queue.urgent {
-            // One request at a time, with nothing next to it that the device might prefer.
+            // The queue sends one request at a time, and no other queue sends any, since the device
+            // might prefer that one.
             return match (queue.dispatched > 0, empty) {
                 (true, _) => Verdict::Wait,
                 (false, false) => Verdict::Keep,

@@ -127,7 +127,8 @@ impl Cfq {
         }
     }
 
-    /// Opens or closes a queue's idle window. The queue moves to its new tree at its next resort.
+    /// Opens or closes a queue's idle window. The queue moves to its new tree when it is next
+    /// sorted in.
     pub(super) fn set_idle_window(&mut self, id: QueueId, open: bool) {
         let queue = self.queues.get_mut(id.0);
         if queue.idle_window != open {
