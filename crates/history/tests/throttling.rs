@@ -390,7 +390,7 @@ fn a_thousand_writers_that_begin_at_once_share_a_link_from_the_beginning() {
     }
 }
 
-/// The unused rest of their turns is not kept for them while others wait.
+/// While others wait, the unused rest of a stopped writer's turn is not kept for it.
 #[test]
 fn writers_that_stop_with_open_files_do_not_hold_up_the_last_of_a_thousand() {
     let (begin, end) = (Nanos::from_secs(60), Nanos::from_secs(64));

@@ -37,5 +37,5 @@ const CHUNK_UNIT: u64 = 4 << 20 >> 12;
 /// Capacity of a Linux request queue in pages: 128 requests of 512 KiB.
 const QUEUE_PAGES: u64 = 128 * 128;
 /// Interval in pages at which a writer asks. On a device over its share, the kernel checks writers
-/// this often; whether it is over its share, the kernel checks at every dirtied page.
+/// this often. It checks at every dirtied page whether the device is over its share.
 const ASK_PAGES: u64 = 8;
