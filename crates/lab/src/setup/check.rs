@@ -16,8 +16,8 @@ pub(super) fn file_fault(
     constants: &[Constant],
     all_rows: &BTreeMap<String, Vec<Figure>>,
 ) -> Option<String> {
-    // If a source has several rows from before the change, the file must not define constants, and
-    // which row a figure was calibrated on is left to the reader.
+    // If a source has several rows from before the change, the file must not define constants. Then
+    // nothing is checked here, and the reader has to judge which row a figure was calibrated on.
     let fitted = || if constants.is_empty() { None } else { before_only(rows) };
     rows.iter()
         .find_map(|row| row_fault(row, workloads))

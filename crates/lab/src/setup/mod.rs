@@ -393,7 +393,8 @@ impl Setup {
     }
 }
 
-/// The kinds of work that only some experiments' runs charge for, if this one's do.
+/// The additional kinds of work that this experiment's runs charge for. The machines of other
+/// experiments need no prices for them.
 fn costs(
     program: Option<&dyn PhasedWorkload>,
     workloads: &[Workload],

@@ -233,14 +233,15 @@ impl OnVolume {
         file.sync().await.map_err(|error| error.to_string())
     }
 
-    /// Called when its process closes the file. Ours stays open, so that later passes find it.
+    /// Called when the job's process closes the file. Files of other kinds stay open, so that later
+    /// passes find them.
     pub(in crate::run) fn close(&self) {
         if let Self::Placed(file) = self {
             file.close();
         }
     }
 
-    /// Its extents on the volume in blocks; empty for a file written by Linux's direct I/O.
+    /// The file's extents on the volume in blocks; empty for a file written by Linux's direct I/O.
     pub(super) async fn runs(&self) -> Result<Vec<Range<u64>>, CacheError> {
         match self {
             Self::Linux(_) => Ok(Vec::new()),
