@@ -357,8 +357,8 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
     // For each pair of processors, since when the first has been idle while the second had a
     // running and a queued task.
     let mut idle_beside: Vec<Option<Nanos>> = vec![None; count * count];
-    // The longest interval, the ticks until the load average shows two tasks, and one attempt that
-    // spares hot tasks.
+    // The bound is the longest interval between attempts, plus the ticks until the load average
+    // shows two tasks, plus one attempt that spares hot tasks.
     let bound = MS(4 + 3 + 2);
     bench.run(
         |_, _| {

@@ -193,8 +193,8 @@ impl Ssd {
         // drift apart.
         let spread_ns = spec.program_ns / 4;
         let took_ns = spec.program_ns - spread_ns + self.programming.below(2 * spread_ns + 1);
-        // Reads interrupt programming, so it does not delay them; half of a channel's time is
-        // theirs.
+        // Reads interrupt programming, so programming does not delay them. They get half of a
+        // channel's time.
         channel.programmed_at = channel.programmed_at.max(from) + Nanos(took_ns);
         let end = channel.programmed_at;
         channel.written_bytes += spec.page_bytes;
