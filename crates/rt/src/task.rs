@@ -200,7 +200,7 @@ impl<T> Promise<T> {
 
     /// Runs `future` until it completes or panics.
     fn fulfil(self, number: u32, future: Work<T>) -> impl Future<Output = ()> + use<T> {
-        // Wrapped from the start: it may be dropped before its first poll.
+        // The future is wrapped from the start, since it may be dropped before its first poll.
         let (rt, joint) = (self.rt.clone(), self.joint.clone());
         let caught = Caught { rt, joint, number, is_named: false, future: Some(future) };
         async move {
@@ -244,8 +244,8 @@ struct Caught<T> {
 
 impl<T> Drop for Caught<T> {
     fn drop(&mut self) {
-        // A task dropped half way: if its destructors panicked past this point, the executor would
-        // abort the process.
+        // The task was dropped half way. If a panic of its destructors left this function, the
+        // executor would abort the process.
         if let Some(future) = self.future.take() {
             // No one waits for a result; the panic has been recorded.
             let _ = caught(&self.rt, &self.joint.name, || drop(future));
@@ -271,7 +271,8 @@ impl<T> Future for Caught<T> {
             Ok(Poll::Ready(value)) => Ok(value),
             Err(error) => Err(error),
         };
-        // Dropped here, inside the task: its destructors must not panic past this point either.
+        // Drop the future here, inside the task. A panic of its destructors must not leave this
+        // function either.
         let future = this.future.take();
         match caught(&this.rt, &this.joint.name, || drop(future)) {
             Ok(()) => Poll::Ready(result),

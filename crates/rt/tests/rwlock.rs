@@ -182,7 +182,7 @@ fn those_who_wait_are_woken_when_one_does_not_come_for_it() {
     let mut waits = Held::new(lock.read());
     assert!(waits.poll().is_pending());
     drop(first);
-    // Each waiter ahead of it is given the lock once, and the next check takes it back.
+    // Each waiter ahead of the reader is given the lock once, and the next check takes it back.
     let rings = async {
         let mut seen = 0;
         loop {
@@ -202,7 +202,7 @@ fn those_who_wait_are_woken_when_one_does_not_come_for_it() {
 fn tasks_and_threads_that_fight_for_it_all_get_it_and_writers_alone() {
     let rt = world();
     for seed in 0..6 {
-        // Short in some runs, so that locks are also taken back from slow waiters.
+        // In some runs the patience is short, so that locks are also taken back from slow waiters.
         let patience = if seed % 2 == 0 { Nanos::from_micros(20) } else { Nanos::from_millis(50) };
         let config = WaitConfig { bucket_bits: 1, ..WaitConfig::new("fight") };
         let table = Arc::new(WaitTable::new(&rt, config).with_patience(patience));

@@ -144,7 +144,7 @@ impl Parker {
                 // It fails only for a bad address, and this one is good.
                 let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
             }
-            // A completion reaped by this very thread: `drive` returns by itself.
+            // This very thread has reaped the completion, so `drive` returns by itself.
             DRIVING if std::thread::current().id() == self.thread => {}
             DRIVING => self.interrupt(),
             _ => {}

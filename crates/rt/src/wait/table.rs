@@ -38,7 +38,7 @@ pub struct WaitTable {
     pub(super) watchdog: Watchdog,
 }
 
-/// Each on a cache line of its own: neighbours are used by different processors.
+/// Each bucket has its own cache line, because different processors use neighbouring buckets.
 #[repr(align(128))]
 pub(super) struct Bucket {
     /// Number of tickets in the bucket, so that a wake-up without waiters takes no lock.
