@@ -311,7 +311,7 @@ fn a_server_that_does_not_answer_is_given_up() {
     let (socket, uri) = unix(dir.path());
     let args = ["-f", "-U", socket.to_str().unwrap(), "--filter=delay", "memory", "1M", "rdelay=60"];
     let Some(_server) = Server::start("nbdkit", &args) else { return };
-    // Long enough for a busy machine to run the server in between.
+    // This is long enough for a busy machine to run the server in between.
     let options = NbdOptions { answer_within: Nanos::from_secs(2), ..NbdOptions::default() };
     let device = connect(&rt, &uri, options);
     let error = rt.block_on(read(&device, Sector(8), 512)).unwrap().unwrap_err();
@@ -393,8 +393,8 @@ fn a_lost_connection_fails_bios_once_the_world_takes_no_more_tasks() {
     assert!(rt.shutdown(Nanos::from_secs(10)).in_flight.is_empty());
     rt.block_on(write(&device, Sector(0), Buf::zeroed(4096))).unwrap().unwrap();
     server.kill();
-    // More than one write, since a connection may be found broken by the bio in flight or before
-    // the next one.
+    // Make more than one write: the device may find a connection broken by the bio in flight, or
+    // only before the next one.
     let errors = ends("a write", move || {
         let writes: Vec<_> = (0..64).map(|n| write(&device, Sector(n * 8), Buf::zeroed(4096))).collect();
         let errors = writes.into_iter().map(|write| rt.block_on(write).unwrap().unwrap_err());

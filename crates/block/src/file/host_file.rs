@@ -76,8 +76,8 @@ impl HostFile {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a read may be tried without waiting. Not with direct I/O on: then the bytes are not
-    /// in the host's page cache.
+    /// Whether a read may be tried without waiting. False with direct I/O, since the bytes are then
+    /// not in the host's page cache.
     pub(super) fn may_read_now(&self) -> bool {
         !self.direct_is_on() && !self.read_now_refused.load(Ordering::Relaxed)
     }

@@ -296,7 +296,8 @@ impl Device for FileDevice {
         let Engine::Ring { ring, rt, .. } = &self.engine else {
             return bios.filter_map(|bio| self.admit(bio)).for_each(|transfer| self.start(transfer));
         };
-        // Admitted before the ring is locked, because a refused bio's completion may submit again.
+        // Bios are admitted before the ring is locked, because a refused bio's completion may
+        // submit again.
         let Some(first) = bios.next() else { return };
         let Some(second) = bios.next() else { return self.submit(first) };
         let transfers = [first, second].into_iter().chain(bios).filter_map(|bio| self.admit(bio));
@@ -310,7 +311,7 @@ impl Device for FileDevice {
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
     }
 
-    /// Not with direct I/O: there the device should work on several reads at a time.
+    /// False with direct I/O, since the device should then work on several reads at a time.
     fn reads_here(&self) -> bool {
         !self.host_file.direct_is_on()
     }

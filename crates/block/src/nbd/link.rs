@@ -247,7 +247,7 @@ impl Link {
             let mut slices: Vec<IoSliceMut<'_>> = Vec::with_capacity(2);
             let mut direct = 0;
             if let Some(payload) = &inbox.payload {
-                // Directly into the bio's memory; what follows goes into the buffer.
+                // Read directly into the bio's memory. The bytes that follow go into the buffer.
                 let bio = &mut flights[payload.slot as usize].as_mut().expect("a flight").bio;
                 let mut left = payload.left as usize;
                 for memory in bio.memory_from_mut(payload.at).take(MAX_SLICES - 1) {

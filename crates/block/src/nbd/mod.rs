@@ -316,7 +316,8 @@ impl Device for NbdDevice {
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
-        // Admitted before a line is locked, because a refused bio's completion may submit again.
+        // Bios are admitted before a line is locked, because a refused bio's completion may submit
+        // again.
         let mut admitted = Vec::new();
         bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
         self.shared.start(admitted);
