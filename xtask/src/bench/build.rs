@@ -180,7 +180,7 @@ fn find_tar2ext4(scratch: &Path) -> Option<PathBuf> {
     if in_path.is_some() || built.is_file() {
         return in_path.or(Some(built));
     }
-    // In our own module, because "go install" refuses modules with replace directives.
+    // Build it in our own module, because "go install" refuses modules with replace directives.
     let module = built.parent()?.with_file_name("go");
     let _ = fs::remove_dir_all(&module);
     fs::create_dir_all(&module).ok()?;

@@ -210,7 +210,7 @@ fn cached(options: &Options) -> Result<()> {
             theirs.write_all_at(&small, page * PAGE_BYTES as u64).expect("cached");
         }));
     }
-    // Ratios within a round, since other load on the machine comes and goes.
+    // Compare within a round, since other load on the machine comes and goes.
     let paired = |a: &[f64], b: &[f64]| median(a.iter().zip(b).map(|(a, b)| a / b).collect());
     let above = median(table[0][0].iter().zip(&copies).map(|(ours, copy)| ours - copy).collect());
     let copy = median(copies);

@@ -153,7 +153,7 @@ fn make_large(image: &Path, mount: &Path) -> Result<()> {
     let mut file = File::create(mount.join("file"))?;
     let mut block = vec![0u8; 1 << 20];
     for n in 0..FILE_MIB {
-        // Different in every sector, so that no lower layer can share or compress it.
+        // Every sector differs, so that no lower layer can share or compress the contents.
         block.chunks_mut(512).enumerate().for_each(|(at, sector)| {
             sector[..8]
                 .copy_from_slice(&(n << 20 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
