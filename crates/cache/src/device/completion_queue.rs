@@ -15,7 +15,8 @@ struct Ended<R> {
     runs: BTreeMap<FileId, VecDeque<R>>,
     /// A file for each run that ended. Some of the runs may have been taken since.
     files: VecDeque<FileId>,
-    /// Whether the completion task is running.
+    /// Whether the completion task is running, or a caller [holds](CompletionQueue::hold) its
+    /// place.
     is_running: bool,
 }
 
@@ -59,6 +60,25 @@ impl<R> CompletionQueue<R> {
         file
     }
 
+    /// Takes the completion task's place, so that runs which end until [`Self::release`] start
+    /// none. Returns false if the place is taken.
+    #[must_use]
+    pub(crate) fn hold(&self) -> bool {
+        !std::mem::replace(&mut self.0.lock().is_running, true)
+    }
+
+    /// Gives up the place of the completion task. Returns whether the caller is to start the task,
+    /// for runs that are left.
+    #[must_use]
+    pub(crate) fn release(&self) -> bool {
+        let mut ended = self.0.lock();
+        ended.is_running = !ended.runs.is_empty();
+        if !ended.is_running {
+            ended.files.clear();
+        }
+        ended.is_running
+    }
+
     /// Records that the completion task has ended early. The next run starts another one.
     pub(crate) fn forget_task(&self) {
         self.0.lock().is_running = false;
@@ -80,5 +100,19 @@ mod tests {
         assert_eq!((queue.next_file(), queue.pop(a)), (Some(a), None), "a waiter was first");
         assert_eq!(queue.next_file(), None);
         assert!(queue.push(a, 4));
+    }
+
+    #[test]
+    fn a_holder_starts_the_task_for_the_runs_that_it_leaves() {
+        let (queue, a, b) = (CompletionQueue::default(), FileId(1), FileId(2));
+        assert!(queue.hold());
+        assert!(!queue.push(a, 1) && !queue.hold());
+        assert_eq!((queue.pop(a), queue.release()), (Some(1), false));
+        assert!(queue.hold());
+        assert!(!queue.push(a, 2) && !queue.push(b, 3));
+        assert_eq!((queue.pop(a), queue.release()), (Some(2), true));
+        assert!(!queue.hold(), "the task runs");
+        assert_eq!((queue.next_file(), queue.next_file(), queue.pop(b)), (Some(a), Some(b), Some(3)));
+        assert_eq!((queue.next_file(), queue.hold()), (None, true));
     }
 }

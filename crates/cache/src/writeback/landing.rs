@@ -48,9 +48,7 @@ impl WriteRun {
         core.pages.wake(written(file.number));
         core.waits.wake_all(Condition::Written(disk.index.0));
         if starts {
-            let name = "write-back completion";
-            let completing = Completing::new(disk.clone());
-            drop(core.rt.spawn(name, Class::Normal, complete(core.rt.clone(), completing)));
+            start_completing(&core.rt, disk);
         }
     }
 
@@ -150,6 +148,30 @@ impl Drop for Completing {
     }
 }
 
+/// Starts the completion task of a device, whose place is taken for it.
+fn start_completing(rt: &Rt, disk: &Arc<CachedDevice>) {
+    let completing = Completing::new(disk.clone());
+    drop(rt.spawn("write-back completion", Class::Normal, complete(rt.clone(), completing)));
+}
+
+/// Keeps the completion task from being started by runs that end meanwhile. The holder never waits.
+struct NoTask<'a>(&'a CachedFile);
+
+impl<'a> NoTask<'a> {
+    /// `None` if the task is running, or if another caller keeps it from that.
+    fn begin(file: &'a CachedFile) -> Option<Self> {
+        file.disk.completions.hold().then_some(Self(file))
+    }
+}
+
+impl Drop for NoTask<'_> {
+    fn drop(&mut self) {
+        if self.0.disk.completions.release() {
+            start_completing(&self.0.core.rt, &self.0.disk);
+        }
+    }
+}
+
 /// The completion task of a device: finishes runs until none are left.
 async fn complete(rt: Rt, mut completing: Completing) {
     let mut budget = rt.budget(ByRuns::STINT);
@@ -171,6 +193,27 @@ impl CachedFile {
         for _ in 0..self.disk.completions.count(self.number) {
             let Some(run) = self.disk.completions.pop(self.number) else { return };
             self.finish(run).await;
+        }
+    }
+
+    /// Calls `submit`, and finishes a run of this file that has landed by then; returns false if
+    /// there is none.
+    ///
+    /// Many devices end a short write before its submission returns. This caller can then go on
+    /// with the run at once, and waking another thread for it would take longer. Runs that are left
+    /// start the completion task before anything here waits.
+    pub(super) async fn finish_submitted(&self, submit: impl FnOnce()) -> bool {
+        let run = {
+            let _held = NoTask::begin(self);
+            submit();
+            self.disk.completions.pop(self.number)
+        };
+        match run {
+            Some(run) => {
+                self.finish(run).await;
+                true
+            }
+            None => false,
         }
     }
 
@@ -205,6 +248,7 @@ mod tests {
         WriteExtent, WriteTo, WrittenRun,
     };
     use extant_block::{MemDevice, Sector};
+    use extant_rt::Counter;
     use extant_sim::{Machine, Preemption, Sim};
     use parking_lot::Mutex;
     use std::future::{Future, poll_fn};
@@ -264,5 +308,21 @@ mod tests {
         backing.let_go();
         rt.block_on(mapping.wait_written(..)).expect("no deadlock");
         rt.block_on(kept).expect("no deadlock").expect("it is written");
+    }
+
+    #[test]
+    fn a_caller_finishes_what_ends_in_its_submission_without_another_task() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let backing = Arc::new(Held::default());
+        backing.0.lock().0 = true;
+        let mapping = disk.mapping(backing, 1, 0);
+        let spawned = rt.counter(Counter::TasksSpawned);
+        for _ in 0..3 {
+            rt.block_on(mapping.open().write(0, &[1; PAGE_BYTES])).expect("no panic").expect("room");
+            rt.block_on(mapping.write_back(..)).expect("no panic").expect("it is written");
+        }
+        assert_eq!((rt.counter(Counter::TasksSpawned), mapping.dirty_pages()), (spawned, 0));
     }
 }

@@ -68,14 +68,14 @@ impl Window {
                 self.submit();
                 file.finish_landed().await;
             }
+            if self.in_flight.lock().pages <= pages {
+                return;
+            }
+            if file.finish_submitted(|| self.submit()).await {
+                continue;
+            }
             let is_over = std::future::poll_fn(|cx| {
                 let mut in_flight = self.in_flight.lock();
-                if in_flight.pages <= pages {
-                    return Poll::Ready(true);
-                }
-                drop(in_flight);
-                self.submit();
-                in_flight = self.in_flight.lock();
                 if in_flight.pages <= pages {
                     return Poll::Ready(true);
                 }
