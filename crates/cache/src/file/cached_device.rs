@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 impl CachedDevice {
     /// Marks the absence of a time.
-    pub(super) const NEVER: u64 = u64::MAX;
+    pub(crate) const NEVER: u64 = u64::MAX;
+
+    /// Little is dirty if it is less than this part of the background threshold.
+    const LITTLE: u64 = 8;
 
     pub(crate) fn new(core: &CacheCore, device: Arc<dyn Device>) -> Self {
         let ledger = core.ledger.attach();
@@ -30,6 +33,7 @@ impl CachedDevice {
             turns: Default::default(),
             completions: Default::default(),
             wanted: AtomicBool::new(false),
+            looks_at: AtomicU64::new(Self::NEVER),
             retries: AtomicU64::new(0),
             traced_at: AtomicU64::new(Self::NEVER),
         }
@@ -79,6 +83,19 @@ impl CachedDevice {
     /// Makes the flusher look for work.
     pub(crate) fn kick(&self, core: &CacheCore) {
         core.waits.wake_all(Condition::Flusher(self.index.0));
+    }
+
+    /// Notes that a file has entered the order. The flusher sets its timer when there is something
+    /// to expire, and looks whether too much is dirty. If its timer is set and little is dirty, it
+    /// is left alone, because its wake takes longer than a small file's write.
+    pub(crate) fn note_dirty(&self, core: &CacheCore) {
+        let is_much = || {
+            let dirty = core.ledger.amounts().dirty_pages;
+            dirty >= core.ledger.limits().background_pages / Self::LITTLE
+        };
+        if self.looks_at.load(Ordering::SeqCst) == Self::NEVER || is_much() {
+            self.kick(core);
+        }
     }
 
     /// Makes the flusher work even below the background threshold, because a task waits. Not needed

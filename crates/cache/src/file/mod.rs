@@ -85,6 +85,9 @@ pub(crate) struct CachedDevice {
     /// Set while a task waits for frames or room: the flusher then writes back even if the
     /// controller says stop.
     pub(crate) wanted: AtomicBool,
+    /// When the flusher's timer makes it look for dirty files; [`CachedDevice::NEVER`] if it has
+    /// none.
+    pub(crate) looks_at: AtomicU64,
     /// Number of requests so far to retry files that could not be placed.
     pub(crate) retries: AtomicU64,
     /// When the amount of dirty memory was last traced.

@@ -334,8 +334,7 @@ impl<'a> LockedPages<'a> {
         let is_skipped = self.table.dirty.is_unplaceable();
         let disk = &self.file().disk;
         self.table.dirty_since = Some(disk.turns.enter(self.core().rt.now(), file, is_skipped));
-        // The flusher sets its timer when there is something to expire.
-        disk.kick(self.core());
+        disk.note_dirty(self.core());
     }
 
     /// Takes the file out of its device's order if nothing is dirty any more.
