@@ -299,9 +299,13 @@ impl<'a> Copy<'a> {
             Ok(xattrs) => {
                 // A new file inherits its directory's default list, which the volume's file may not
                 // have.
-                for list in [&b"system.posix_acl_access"[..], b"system.posix_acl_default"] {
-                    if inode.kind() != Some(FileKind::Symlink)
-                        && !xattrs.iter().any(|attribute| *attribute.name == *list)
+                let lists: &[&[u8]] = match inode.kind() {
+                    Some(FileKind::Symlink) => &[],
+                    Some(FileKind::Directory) => &[b"system.posix_acl_access", b"system.posix_acl_default"],
+                    _ => &[b"system.posix_acl_access"],
+                };
+                for &list in lists {
+                    if !xattrs.iter().any(|attribute| *attribute.name == *list)
                         && let Err(error) = target.remove_xattr(list)
                     {
                         let name = extant_fs::quote(list);
