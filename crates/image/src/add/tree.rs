@@ -6,6 +6,7 @@ use crate::source::{Lost, Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
+use extant_cache::ByteRange;
 use extant_format::{DeviceNumber, FileKind, InodeNumber, UintExt};
 use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetTime, Volume};
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,6 +311,9 @@ impl<'a> Adder<'a> {
         if file.size() < size {
             file.set_size(size).await.map_err(|error| self.failed(path, error))?;
         }
+        // Nobody reads them here. The next file's pages take the same memory, which is faster than
+        // memory that was never used, or than evicting others.
+        file.not_needed(ByteRange::ALL).await;
         self.done_bytes += size;
         (self.progress)(self.done_bytes, self.all_bytes);
         Ok(())
