@@ -35,7 +35,8 @@ impl Edit<'_> {
         let (links, clamped, chunk) = Default::default();
         let mut put = Put { edit: self, args, owner, links, clamped, chunk };
         for source in sources {
-            if let Some(mut stream) = Stream::of(source, args.recursive)? {
+            let is_link = source != "-" && Path::new(source).is_symlink();
+            if let Some(mut stream) = Stream::of(source, is_link && !args.recursive)? {
                 if self.is_dir(&target.path) {
                     let told = format!(
                         "{}: is a directory; name the file that {} becomes",
@@ -50,7 +51,7 @@ impl Edit<'_> {
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
             // Like cp: without -r, copies the target of a link.
-            if !args.recursive && source.is_symlink() {
+            if !args.recursive && is_link {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
             }
             put.tree(&source, ImagePath { image: target.image.clone(), path })?;
@@ -73,8 +74,8 @@ struct Stream {
 
 impl Stream {
     /// Standard input for `-`; what a link such as `/dev/stdin` or `/dev/fd/63` leads to, if that
-    /// is a pipe or a device and links are followed. `None` for everything else.
-    fn of(source: &OsStr, recursive: bool) -> Result<Option<Self>, Failure> {
+    /// is a pipe or a device and `source` is a link to be followed. `None` for everything else.
+    fn of(source: &OsStr, is_followed: bool) -> Result<Option<Self>, Failure> {
         if source == "-" {
             let failed = |error: Errno| Failure::host(Path::new("standard input"), error);
             let from = rustix::io::dup(rustix::stdio::stdin()).map_err(failed)?.into();
@@ -85,7 +86,7 @@ impl Stream {
             let kind = file.file_type();
             kind.is_fifo() || kind.is_char_device() || kind.is_socket()
         };
-        if recursive || !path.is_symlink() || !path.metadata().is_ok_and(is_stream) {
+        if !is_followed || !path.metadata().is_ok_and(is_stream) {
             return Ok(None);
         }
         let from = fs::File::open(path).map_err(|error| Failure::host(path, error))?;
