@@ -6,6 +6,7 @@ mod build;
 mod cache;
 mod check;
 mod data;
+mod edits;
 mod fio;
 mod meta;
 mod mount;
@@ -27,6 +28,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("cache", cache::run),
     ("check", check::run),
     ("data", data::run),
+    ("edits", edits::run),
     ("meta", meta::run),
     ("mount", mount::run),
     ("peers", peers::run),
