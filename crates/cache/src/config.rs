@@ -26,6 +26,10 @@ pub struct CacheConfig {
     pub periodic: Nanos,
     /// Age at which a periodic pass writes a file back (kernel: `dirty_expire_centisecs`).
     pub expire: Nanos,
+    /// Whether each file that becomes dirty wakes the flusher, which then sets a timer (as Linux
+    /// does for each inode). By default the first ones wake no one while a timer is set: a wake of
+    /// another thread takes longer than the write of a small file.
+    pub wake_for_each_file: bool,
     /// What happens to pages that cannot be written.
     pub on_write_error: OnWriteError,
     /// Frames without memory, for virtual worlds.
@@ -58,6 +62,7 @@ impl CacheConfig {
             run_bytes: None,
             periodic: Nanos::from_secs(5),
             expire: Nanos::from_secs(30),
+            wake_for_each_file: false,
             on_write_error: OnWriteError::default(),
             phantom_frames: false,
             control: Box::new(TurnControl::new()),
@@ -89,6 +94,7 @@ impl CacheConfig {
             bio_pages: (self.bio_bytes / PAGE).max(1),
             periodic: self.periodic,
             expire: self.expire,
+            wake_for_each_file: self.wake_for_each_file,
             phantom: self.phantom_frames,
             page_waits: self.page_waits,
             most_dirty_pages: most_dirty(frames),
@@ -126,6 +132,7 @@ pub(crate) struct Settings {
     pub(crate) bio_pages: u64,
     pub(crate) periodic: Nanos,
     pub(crate) expire: Nanos,
+    pub(crate) wake_for_each_file: bool,
     pub(crate) phantom: bool,
     pub(crate) page_waits: WaitConfig,
     /// Upper bound on dirty plus write-back pages, even if the limits are higher.

@@ -131,11 +131,10 @@ async fn serve(core: &Arc<CacheCore>, disk: &Arc<CachedDevice>) {
     }
 }
 
-/// Sleeps until a time or a kick. In the real world, the first few files that become dirty
-/// meanwhile do not kick. In a virtual one they do: wakes have their price there, and the tables of
-/// the experiments include it.
+/// Sleeps until a time or a kick. The first few files that become dirty meanwhile do not kick,
+/// unless [`CacheConfig::wake_for_each_file`](crate::CacheConfig::wake_for_each_file) says so.
 async fn sleep_until(core: &CacheCore, disk: &CachedDevice, kicked: Listener, at: Nanos) {
-    if !core.rt.is_virtual() {
+    if !core.settings.wake_for_each_file {
         disk.looks_at.store(at.0, Ordering::SeqCst);
     }
     first_of(kicked, core.rt.sleep_until(at)).await;

@@ -92,6 +92,8 @@ impl Memory {
             pass: self.pass.unwrap_or_else(defaults::ours).make()(),
             // A modelled disk holds no user data.
             phantom_frames: rt.is_virtual(),
+            // The costs of the experiments' machines include these wakes, which Linux makes.
+            wake_for_each_file: true,
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
             run_bytes: self.run_bytes,
