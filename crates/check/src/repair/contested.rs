@@ -10,6 +10,9 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
+/// Pointers to blocks of data in an inode; those to indirect blocks follow.
+const DIRECT: usize = 12;
+
 /// What an owner has in a contested block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Proof {
@@ -174,6 +177,15 @@ async fn copy(
     }
     if !maps::write(editor, &mut inode, &map).await {
         return false;
+    }
+    if moves_nodes {
+        // What is still there has nothing below it that makes sense.
+        for bytes in inode.raw.i_block.chunks_exact_mut(4).skip(DIRECT) {
+            let at = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            if range.contains(&u64::from(at)) {
+                bytes.fill(0);
+            }
+        }
     }
     editor.set_inode(&inode).await;
     true

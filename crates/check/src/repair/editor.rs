@@ -219,6 +219,12 @@ impl<'a> Editor<'a> {
         GroupDescriptor::decode(&block[slot..], &self.sb, group).ok()
     }
 
+    /// Whether a block has several owners. Repairs before those of such blocks leave it as it is,
+    /// because it may be somebody else's.
+    pub(super) fn is_contested(&self, at: u64) -> bool {
+        self.ctx.claims.is_shared(at, 1).0
+    }
+
     /// The first cluster from one on that is neither claimed nor lost.
     fn unused(&self, from: u64) -> Option<u64> {
         let mut at = from;

@@ -441,6 +441,9 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
     let is_short = inode.size() < 60 && !flags.contains(InodeFlags::EXTENTS);
     let map = maps::read(editor, inode).await;
+    if map.place(0).is_some_and(|at| !is_short && editor.is_contested(at)) {
+        return;
+    }
     let (bytes, at) = match is_short {
         true => (inode.map().to_vec(), None),
         false => {

@@ -5,7 +5,7 @@ use super::flips;
 use crate::context::root_pointers;
 use extant_format::{
     BlockRange, DIRECT_POINTERS, EXTENT_MAGIC, Extent, ExtentContext, ExtentIndex, ExtentNode, FileBlock,
-    Inode, InodeFlags, Place, VolumeBlock, check_pointer, parse_indirect, pointers_per_block,
+    Inode, InodeFlags, InodeNumber, Place, VolumeBlock, check_pointer, parse_indirect, pointers_per_block,
     verify_extent_checksum, write_extent_checksum,
 };
 use std::collections::BTreeSet;
@@ -217,6 +217,11 @@ fn mend_node<'a>(
                 changed = true;
                 continue;
             }
+            if editor.is_contested(child.0) {
+                // Others get copies first.
+                kept.push(entries[n]);
+                continue;
+            }
             // The first block may lie before what the parent says, but not in its elder sibling.
             let start = kept.last().map_or(cx.range.start, |last| u64::from(last.logical.0) + 1);
             let below = ExtentContext { range: BlockRange::new(start, below.range.end), ..below };
@@ -361,8 +366,11 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
     let sb = editor.sb.clone();
     let roots: Vec<_> = root_pointers(&sb, inode).map(|root| (root.at, root.levels)).collect();
     let mut todo = Vec::new();
+    // What leads to the volume's own structures was never part of a map, except for descriptors.
+    let (ctx, may_be_own) = (editor.ctx, inode.number == InodeNumber::RESIZE);
+    let is_own = |at: VolumeBlock, levels: u32| levels > 0 && !may_be_own && ctx.own.contains(at.0);
     for (n, (at, levels)) in roots.into_iter().enumerate() {
-        if check_pointer(at, &sb, Place::Inode(inode.number)).is_err() {
+        if check_pointer(at, &sb, Place::Inode(inode.number)).is_err() || is_own(at, levels) {
             inode.raw.i_block[n * 4..n * 4 + 4].fill(0);
         } else if at.0 != 0 && levels > 0 {
             todo.push((at, levels));
@@ -370,7 +378,7 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
     let mut visited = BTreeSet::new();
     while let Some((at, levels)) = todo.pop() {
-        if visited.len() >= NODES_MAX || !visited.insert(at.0) {
+        if visited.len() >= NODES_MAX || !visited.insert(at.0) || editor.is_contested(at.0) {
             continue;
         }
         let Some(mut block) = editor.block(at.0).await else { continue };
@@ -378,6 +386,7 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
         for (pointer, bytes) in found.iter().zip(block.chunks_exact_mut(4)) {
             match pointer {
                 Ok(VolumeBlock(0)) => {}
+                Ok(to) if is_own(*to, levels - 1) => bytes.fill(0),
                 Ok(to) if levels > 1 => todo.push((*to, levels - 1)),
                 Ok(_) => {}
                 Err(_) => bytes.fill(0),
@@ -394,7 +403,7 @@ pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map)
         return write_pointers(editor, inode, map).await;
     }
     let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
-    let is_free = |at: &u64| !editor.ctx.claims.is_shared(*at, 1).0;
+    let is_free = |at: &u64| !editor.is_contested(*at);
     let mut spare: Vec<u64> = map.nodes.iter().copied().filter(is_free).collect();
     spare.reverse();
     let per_node = ExtentNode::capacity(editor.block_bytes(), seed.is_some());
@@ -446,8 +455,7 @@ pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map)
 /// Writes block pointers where they differ, with indirect blocks that nobody else claims.
 async fn write_pointers(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -> bool {
     let now = read(editor, inode).await;
-    let shared: BTreeSet<u64> =
-        now.nodes.iter().copied().filter(|&at| editor.ctx.claims.is_shared(at, 1).0).collect();
+    let shared: BTreeSet<u64> = now.nodes.iter().copied().filter(|&at| editor.is_contested(at)).collect();
     for extent in &map.extents {
         for n in 0..extent.blocks {
             let (logical, to) = (extent.logical.0 + n, extent.physical.0 + u64::from(n));

@@ -86,6 +86,10 @@ pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
 /// Writes the block of multiple-mount protection anew.
 pub(super) async fn mmp(editor: &mut Editor<'_>) {
     let at = VolumeBlock(editor.sb.raw().s_mmp_block.get());
+    if editor.is_contested(at.0) {
+        // A file gets a copy first.
+        return;
+    }
     if at.0 != 0 && editor.sb.is_valid_block(at) && editor.block(at.0).await.is_some() {
         let mut block = vec![0; editor.block_bytes()];
         let interval = editor.sb.raw().s_mmp_update_interval.get().max(5);

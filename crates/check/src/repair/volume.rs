@@ -292,6 +292,12 @@ async fn journal_superblock(editor: &mut Editor<'_>) {
     let blocks = u32::try_from(inode.size() / editor.block_len()).unwrap_or(0);
     let size = editor.sb.block_size();
     let Some(mut block) = editor.block(at).await else { return };
+    if JournalSuperblock::parse(&block).is_err() {
+        // It may be another file's, to which a damaged map leads.
+        if take_journal_map(editor, true).await || editor.is_contested(at) {
+            return;
+        }
+    }
     if let Ok(mut journal) = JournalSuperblock::parse(&block)
         && journal.block_size() == size
         && journal.blocks() <= blocks
@@ -328,36 +334,54 @@ fn has_one_user(journal: &JournalSuperblock) -> bool {
 
 /// Takes the journal's map from its copy in the superblock; without one, gives the journal up.
 async fn journal_inode(editor: &mut Editor<'_>) {
-    let Some(number) = editor.sb.journal_inode() else { return };
-    let raw = *editor.sb.raw();
-    let has_backup = raw.s_jnl_backup_type == 1 && raw.s_jnl_blocks[0].get() != 0;
-    if has_backup && number.0 <= editor.sb.inodes_count() && number == InodeNumber::JOURNAL {
-        let Some(mut inode) = editor.inode(number).await else { return };
-        let before = inode.raw;
-        for (to, from) in inode.raw.i_block.chunks_exact_mut(4).zip(&raw.s_jnl_blocks) {
-            to.copy_from_slice(&from.get().to_le_bytes());
-        }
-        inode.raw.i_mode = 0o100_600.into();
-        inode.raw.i_links_count = 1.into();
-        inode.raw.i_dtime = 0.into();
-        let magic = raw.s_jnl_blocks[0].get() & 0xffff;
-        let is_tree = magic == u32::from(extant_format::EXTENT_MAGIC);
-        let mut flags = inode.flags() - InodeFlags::EXTENTS;
-        if is_tree {
-            flags |= InodeFlags::EXTENTS;
-        }
-        inode.raw.i_flags = flags.bits().into();
-        inode.set_size(u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get()));
-        let is_same = before.i_block == inode.raw.i_block && before.i_mode == inode.raw.i_mode;
-        let map = own_files::runs(editor.ctx, &inode).await;
-        let mapped: u64 = map.iter().map(|run| run.2).sum();
-        if !is_same && mapped * editor.block_len() >= inode.size() && inode.size() > 0 {
-            editor.set_inode(&inode).await;
-            return editor.say("take the journal's map from the superblock's copy", "");
-        }
+    if take_journal_map(editor, false).await {
+        return;
     }
     give_journal_up(editor).await;
     editor.say("give the journal up; tune2fs -j makes a new one", "changes not yet replayed");
+}
+
+/// Takes the journal's map from its copy in the superblock, if it differs; with `proven`, only if it
+/// leads to a journal.
+async fn take_journal_map(editor: &mut Editor<'_>, proven: bool) -> bool {
+    let raw = *editor.sb.raw();
+    let has_backup = raw.s_jnl_backup_type == 1 && raw.s_jnl_blocks[0].get() != 0;
+    let number = InodeNumber::JOURNAL;
+    if !has_backup || editor.sb.journal_inode() != Some(number) || number.0 > editor.sb.inodes_count() {
+        return false;
+    }
+    let Some(mut inode) = editor.inode(number).await else { return false };
+    let before = inode.raw;
+    for (to, from) in inode.raw.i_block.chunks_exact_mut(4).zip(&raw.s_jnl_blocks) {
+        to.copy_from_slice(&from.get().to_le_bytes());
+    }
+    inode.raw.i_mode = 0o100_600.into();
+    inode.raw.i_links_count = 1.into();
+    inode.raw.i_dtime = 0.into();
+    let magic = raw.s_jnl_blocks[0].get() & 0xffff;
+    let is_tree = magic == u32::from(extant_format::EXTENT_MAGIC);
+    let mut flags = inode.flags() - InodeFlags::EXTENTS;
+    if is_tree {
+        flags |= InodeFlags::EXTENTS;
+    }
+    inode.raw.i_flags = flags.bits().into();
+    inode.set_size(u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get()));
+    let is_same = before.i_block == inode.raw.i_block && before.i_mode == inode.raw.i_mode;
+    let map = own_files::runs(editor.ctx, &inode).await;
+    let mapped: u64 = map.iter().map(|run| run.2).sum();
+    if is_same || mapped * editor.block_len() < inode.size() || inode.size() == 0 {
+        return false;
+    }
+    if proven {
+        let Some(&(0, first, _)) = map.first() else { return false };
+        let block = editor.block(first).await;
+        if !block.is_some_and(|block| JournalSuperblock::parse(&block).is_ok()) {
+            return false;
+        }
+    }
+    editor.set_inode(&inode).await;
+    editor.say("take the journal's map from the superblock's copy", "");
+    true
 }
 
 /// Does without the journal's file. A volume without a journal is complete.

@@ -2,7 +2,7 @@
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
-use crate::testbed::{change, examine, list, number, run, volume};
+use crate::testbed::{change, debugfs, examine, list, number, place, run, volume};
 use extant_check::Code;
 use std::fs;
 use std::path::Path;
@@ -93,4 +93,36 @@ fn a_journal_that_maps_more_than_its_size_is_found() {
     let found = examine(bytes.clone()).unwrap();
     assert!(found.counts.contains_key(&Code::InodeSize), "{}", list(&found));
     repair("journal", &bytes, &image);
+}
+
+/// Maps that lead into what is somebody else's, by commands of debugfs. Only the file itself may
+/// change.
+#[test]
+fn what_a_wrong_pointer_leads_to_is_kept() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ext2 = volume(folder.path(), "ext2", 2 << 10, &["-t", "ext2", "-b", "1024", "-N", "192"]);
+    let ext3 = volume(folder.path(), "ext3", 4 << 10, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+    let image = folder.path().join("image");
+    let (file, dir) = (place(&ext2, "/file", 0), place(&ext3, "/dir", 0));
+    let cases = [
+        (&ext2, "/large", "sif /large block[IND] 1".to_owned()),
+        (&ext2, "/large", "sif /large block[DIND] 2".to_owned()),
+        (&ext2, "/large", format!("sif /large block[IND] {file}")),
+        (&ext2, "/large", format!("sif /large block[DIND] {file}")),
+        (&ext2, "/long", format!("sif /long block[0] {file}")),
+        (&ext3, "/", format!("sif <8> block[0] {dir}")),
+        (&ext3, "/", "sif <8> block[0] 3000".to_owned()),
+    ];
+    for (base, damaged, command) in cases {
+        fs::copy(base, &image).unwrap();
+        debugfs(&image, &[&command]);
+        let now = tree(repair(&command, &fs::read(&image).unwrap(), &image));
+        let was = tree(fs::read(base).unwrap());
+        let others = was.iter().filter(|(path, _)| *path != damaged.as_bytes());
+        let lost: Vec<_> = others.filter(|(path, file)| now.get(*path) != Some(file)).collect();
+        assert!(lost.is_empty(), "{command}: {lost:?}");
+    }
 }

@@ -139,6 +139,13 @@ pub(crate) fn number(image: &Path, path: &str) -> usize {
     said.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// The block that a file's block is in.
+pub(crate) fn place(image: &Path, path: &str, logical: u32) -> u32 {
+    let said = run("debugfs", &["-R", &format!("bmap {path} {logical}"), image.to_str().unwrap()]);
+    let end = said.find(|c: char| !c.is_ascii_digit()).unwrap_or(said.len());
+    said[..end].parse().unwrap()
+}
+
 /// A generator with a seed.
 pub(crate) struct Random(u64);
 
