@@ -348,7 +348,7 @@ const HOLES: u64 = 8;
 
 /// Closes the holes of a directory. If it has more holes than blocks, a block is mapped in the
 /// wrong place.
-async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map) {
+pub(super) async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map) {
     let mut closed = maps::Map { nodes: map.nodes, ..maps::Map::default() };
     let mut next = 0;
     for extent in map.extents {

@@ -52,20 +52,44 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, and so are the
-/// mode or several other fields.
-pub(super) fn garbage(findings: &[&Finding]) -> BTreeSet<u32> {
+/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, so are the mode or
+/// several other fields, and so is the map.
+pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTreeSet<u32> {
     let mut codes: BTreeMap<u32, BTreeSet<Code>> = BTreeMap::new();
     for finding in findings {
         if let Some(number) = finding.spot.inode {
             codes.entry(number).or_default().insert(finding.code);
         }
     }
-    let is_garbage = |codes: &BTreeSet<Code>| {
+    let is_suspect = |codes: &BTreeSet<Code>| {
         let is_unsealed = codes.contains(&Code::InodeChecksum) || codes.contains(&Code::InodeExtraSize);
         is_unsealed && (codes.contains(&Code::InodeMode) || codes.len() > 4)
     };
-    codes.into_iter().filter(|(_, codes)| is_garbage(codes)).map(|(number, _)| number).collect()
+    let mut found = BTreeSet::new();
+    for (number, _) in codes.into_iter().filter(|(_, codes)| is_suspect(codes)) {
+        let inode = editor.inode(InodeNumber(number)).await;
+        if !inode.is_some_and(|inode| has_sound_map(editor, &inode)) {
+            found.insert(number);
+        }
+    }
+    found
+}
+
+/// Whether an inode's map is an extent root, block pointers or the target of a link, whatever its
+/// mode and flags say. No other bytes are likely to be one.
+fn has_sound_map(editor: &Editor<'_>, inode: &Inode) -> bool {
+    let (map, size) = (inode.map(), inode.size());
+    let is_tree = ExtentNode::parse(map, &ExtentContext::root(&editor.sb, inode.number)).is_ok();
+    let pointers = || (0..15).map(|n| inode.block_pointer(n));
+    let may_be = |at: extant_format::VolumeBlock| {
+        at.0 == 0 || editor.sb.is_valid_block(at) && !editor.ctx.own.contains(at.0)
+    };
+    let is_target = usize::try_from(size).is_ok_and(|size| {
+        (1..map.len()).contains(&size)
+            && !map[..size].contains(&0)
+            && map[size..].iter().all(|&byte| byte == 0)
+    });
+    is_tree || pointers().all(may_be) || is_target
 }
 
 /// What Linux or e2fsprogs give no meaning.
@@ -105,6 +129,13 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             *inode = Inode::new(number, &sb);
         }
         Code::MapForm => form(editor, inode).await,
+        // The flag was cleared with another finding.
+        Code::InlineData | Code::InlineSize if !inode.flags().contains(InodeFlags::INLINE_DATA) => {}
+        Code::InlineData | Code::InlineSize if is_tree_without_data(&sb, inode) => {
+            let flags = inode.flags() - InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+            inode.raw.i_flags = flags.bits().into();
+            editor.say("take the map for the extents that it has", "");
+        }
         Code::InlineData => inline(editor, inode),
         Code::InlineSize => outsize(editor, inode).await,
         Code::Symlink => symlink(editor, inode).await,
@@ -360,6 +391,13 @@ async fn is_plausible(editor: &Editor<'_>, map: &[u8; 60], cx: &ExtentContext<'_
     }
 }
 
+/// Whether an inode has extents where its data would be, and no attribute for the rest of them.
+fn is_tree_without_data(sb: &Superblock, inode: &Inode) -> bool {
+    let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+    let is_tree = ExtentNode::parse(inode.map(), &ExtentContext::root(sb, inode.number)).is_ok();
+    is_tree && sb.incompat().contains(Incompat::EXTENTS) && xattrs.get(XattrName::INLINE_DATA).is_none()
+}
+
 /// Cuts a file with its data in the inode to what is there.
 fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
     let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
@@ -522,6 +560,9 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
                     return;
                 }
                 inode.set_size(block);
+            } else if map.end() * block > u64::from(u32::MAX) {
+                // More than a directory can have: a block is mapped in the wrong place.
+                return super::dirs::close_holes(editor, &mut inode, map).await;
             } else {
                 inode.set_size(map.end() * block);
             }

@@ -279,7 +279,10 @@ async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
             Stage::Directories => changed = dirs::repair(editor, &mine).await,
             Stage::Counts => changed = counts::repair(editor, &mine).await,
             _ => {
-                let garbage = if stage == Stage::Inodes { inodes::garbage(&mine) } else { BTreeSet::new() };
+                let garbage = match stage {
+                    Stage::Inodes => inodes::garbage(editor, &mine).await,
+                    _ => BTreeSet::new(),
+                };
                 // With the root directory, names may come back that the rest of the tree lacks.
                 let lacks_root = mine.iter().any(|finding| finding.code == Code::RootMissing);
                 for finding in mine {

@@ -8,8 +8,8 @@ use crate::finding::Finding;
 use crate::own_files;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
-    Compat, FileKind, Group, GroupFlags, Incompat, InodeFlags, InodeNumber, RoCompat, SUPERBLOCK_BYTES,
-    Superblock, crc32c,
+    Compat, FileKind, Group, GroupFlags, Incompat, Inode, InodeFlags, InodeNumber, RoCompat,
+    SUPERBLOCK_BYTES, Superblock, XattrName, Xattrs, crc32c,
 };
 
 /// Repairs the superblock.
@@ -100,9 +100,9 @@ fn fields(sb: &mut Superblock) {
 
 /// Features and hints that follow from what is on the volume.
 pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
-    let sb = &mut editor.sb;
-    let (compat, incompat, ro) = (sb.compat(), sb.incompat(), sb.ro_compat());
+    let (compat, incompat, ro) = (editor.sb.compat(), editor.sb.incompat(), editor.sb.ro_compat());
     let (mut new_compat, mut new_incompat, mut new_ro) = (compat, incompat, ro);
+    let sb = &mut editor.sb;
     match finding.code {
         Code::SuperblockFeatures => {
             if ro.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
@@ -140,17 +140,26 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
         }
         _ => {
             let Some(number) = finding.spot.inode else { return };
-            let Some(inode) = editor.inode(InodeNumber(number)).await else { return };
-            let flags = inode.flags();
+            let Some(mut inode) = editor.inode(InodeNumber(number)).await else { return };
+            let mut unproven = InodeFlags::empty();
             for (flag, feature) in [
                 (InodeFlags::EXTENTS, Incompat::EXTENTS),
                 (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
                 (InodeFlags::EA_INODE, Incompat::EA_INODE),
                 (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
             ] {
-                if flags.contains(flag) {
-                    new_incompat |= feature;
+                if !inode.flags().contains(flag) || incompat.contains(feature) {
+                    continue;
                 }
+                match proves(editor, &inode, flag).await {
+                    true => new_incompat |= feature,
+                    false => unproven |= flag,
+                }
+            }
+            if !unproven.is_empty() {
+                inode.raw.i_flags = (inode.flags() - unproven).bits().into();
+                editor.set_inode(&inode).await;
+                editor.say("clear the flag, for nothing in the inode is of that kind", "");
             }
             if inode.kind() == Some(FileKind::Regular) && inode.size() > u64::from(u32::MAX >> 1) {
                 new_ro |= RoCompat::LARGE_FILE;
@@ -162,6 +171,22 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
     raw.s_feature_incompat = new_incompat.bits().into();
     raw.s_feature_ro_compat = new_ro.bits().into();
     editor.write_superblock().await;
+}
+
+/// Whether an inode has what a flag says, so that the feature was lost and not the flag set by
+/// damage.
+async fn proves(editor: &Editor<'_>, inode: &Inode, flag: InodeFlags) -> bool {
+    match flag {
+        InodeFlags::EXTENTS => inode.map()[..2] == extant_format::EXTENT_MAGIC.to_le_bytes(),
+        InodeFlags::INLINE_DATA => {
+            let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+            xattrs.get(XattrName::INLINE_DATA).is_some()
+        }
+        InodeFlags::EA_INODE => {
+            inode.kind() == Some(FileKind::Regular) && super::xattrs::is_value(editor, inode).await
+        }
+        _ => true,
+    }
 }
 
 /// Writes the journal's newer copies of blocks home, and empties the log. Transactions are given up

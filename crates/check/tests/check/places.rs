@@ -2,7 +2,7 @@
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
-use crate::testbed::{change, debugfs, examine, list, number, place, run, volume};
+use crate::testbed::{change, debugfs, examine, inode, list, number, place, run, volume};
 use extant_check::Code;
 use std::fs;
 use std::path::Path;
@@ -24,11 +24,14 @@ fn a_directory_whose_block_is_far_away_keeps_its_names() {
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path(), "far", 4 << 10, EXT4);
     let sound = fs::read(&image).unwrap();
-    let mut bytes = sound.clone();
-    change(&mut bytes, number(&image, "/dir"), |inode| {
-        inode.raw.i_block[12..16].copy_from_slice(&65_536_u32.to_le_bytes());
-    });
-    assert_eq!(tree(repair("far", &bytes, &image)), tree(sound));
+    for far in [65_536_u32, 0x8000_0000] {
+        let mut bytes = sound.clone();
+        change(&mut bytes, number(&image, "/dir"), |inode| {
+            inode.raw.i_block[12..16].copy_from_slice(&far.to_le_bytes());
+        });
+        let scratch = folder.path().join("scratch");
+        assert_eq!(tree(repair("far", &bytes, &scratch)), tree(sound.clone()));
+    }
 }
 
 #[test]
@@ -124,5 +127,31 @@ fn what_a_wrong_pointer_leads_to_is_kept() {
         let others = was.iter().filter(|(path, _)| *path != damaged.as_bytes());
         let lost: Vec<_> = others.filter(|(path, file)| now.get(*path) != Some(file)).collect();
         assert!(lost.is_empty(), "{command}: {lost:?}");
+    }
+}
+
+/// Mode or flags of an inode that were overwritten: neither does the volume get features that nothing
+/// on it has, nor is the inode given up.
+#[test]
+fn an_inode_that_lost_one_field_is_kept() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "flags", 4 << 10, EXT4);
+    let sound = fs::read(&image).unwrap();
+    let flags =
+        [0xff_0000_u32, 0xb7_0000, 0xff00_0000, 0x5020_0000].map(|flags| ("/file", 32, flags.to_le_bytes()));
+    let modes = ["/file", "/dir", "/many", "/short"].map(|path| (path, 0, [0xc9, 0x04, 0, 0]));
+    for (path, offset, field) in flags.into_iter().chain(modes) {
+        let mut bytes = sound.clone();
+        // Not sealed: the checksum is wrong, too.
+        let at = inode(&bytes, number(&image, path)) + offset;
+        bytes[at..at + 4].copy_from_slice(&field);
+        let what = format!("{path}, {field:x?} at {offset}");
+        let scratch = folder.path().join("scratch");
+        let after = repair(&what, &bytes, &scratch);
+        assert_eq!(after[1024 + 0x60..][..4], sound[1024 + 0x60..][..4], "features, {what}");
+        assert_eq!(tree(after), tree(sound.clone()), "{what}");
     }
 }
