@@ -10,16 +10,33 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 
 /// The reverse of [`crc32c()`]: the seed from which `bytes` lead to the checksum `end`.
 pub fn crc32c_origin(end: u32, bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
     bytes.iter().rev().fold(end, |crc, &byte| {
-        // Bit by bit: the polynomial was subtracted where the top bit, which a shift leaves clear,
-        // is set.
-        let before = (0..8).fold(crc, |crc, _| match crc >> 31 {
-            0 => crc << 1,
-            _ => (crc ^ POLYNOMIAL) << 1 | 1,
-        });
-        before ^ u32::from(byte)
+        let [low @ .., top] = crc.to_le_bytes();
+        let shifted = u32::from_le_bytes([0, low[0], low[1], low[2]]);
+        shifted ^ BEFORE_BYTE[usize::from(top)] ^ u32::from(byte)
     })
+}
+
+/// What a register whose top byte is the index, and whose other bytes are zero, held before it took
+/// in a zero byte.
+static BEFORE_BYTE: [u32; 256] = before_bytes();
+
+const fn before_bytes() -> [u32; 256] {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut table = [0; 256];
+    let (mut n, mut register) = (0, 0_u32);
+    while n < table.len() {
+        let (mut crc, mut bit) = (register, 0);
+        while bit < 8 {
+            // The polynomial was subtracted where the top bit, which a shift leaves clear, is set.
+            crc = if crc >> 31 == 0 { crc << 1 } else { (crc ^ POLYNOMIAL) << 1 | 1 };
+            bit += 1;
+        }
+        table[n] = crc;
+        n += 1;
+        register = register.wrapping_add(1 << 24);
+    }
+    table
 }
 
 /// CRC-16 (polynomial 0x8005, reflected) over `bytes`, continuing from `seed`; used for group
@@ -38,6 +55,11 @@ impl ChecksumSeed {
     /// The seed of a volume without `metadata_csum_seed`.
     pub fn from_uuid(uuid: &[u8; 16]) -> Self {
         Self(crc32c(!0, uuid))
+    }
+
+    /// The reverse of [`ChecksumSeed::over`]: the seed for which `bytes` have the checksum `end`.
+    pub fn of(end: u32, bytes: &[u8]) -> Self {
+        Self(crc32c_origin(end, bytes))
     }
 
     /// CRC-32C over `bytes`, continuing from this seed.

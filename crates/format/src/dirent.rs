@@ -158,6 +158,16 @@ pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
+/// The seed for which a block's checksum is right, which tells whose directory it is of. `None` if it
+/// has none.
+pub fn dirent_checksum_seed(block: &[u8]) -> Option<ChecksumSeed> {
+    if !has_dirent_tail(block) {
+        return None;
+    }
+    let stored = block.last_chunk().map(|bytes| u32::from_le_bytes(*bytes))?;
+    Some(ChecksumSeed::of(stored, &block[..block.len() - DIRENT_TAIL_BYTES]))
+}
+
 /// Writes a checksum pseudo-entry, with a checksum of 0, to the last 12 bytes of a block; the
 /// block's entries must end before it.
 pub fn init_dirent_tail(block: &mut [u8]) {

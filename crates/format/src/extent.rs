@@ -456,6 +456,14 @@ pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
+/// The seed for which a node's checksum is right, which tells whose node it is. `None` if its entries
+/// leave no room for a checksum.
+pub fn extent_checksum_seed(block: &[u8]) -> Option<ChecksumSeed> {
+    let at = checksum_at(block)?;
+    let stored = block[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes))?;
+    Some(ChecksumSeed::of(stored, &block[..at]))
+}
+
 /// Writes the checksum after the entries in a node's block. Panics if there is no room for it.
 pub fn write_extent_checksum(block: &mut [u8], seed: ChecksumSeed) {
     let at = checksum_at(block).expect("a node written by write_to leaves room for its checksum");

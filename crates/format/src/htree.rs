@@ -514,15 +514,39 @@ fn checksum(block: &[u8], tail: Range<usize>, used: usize, seed: ChecksumSeed) -
 /// # Errors
 /// Another checksum, or a wrong limit or count.
 pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSeed) -> Result<(), Corrupt> {
+    let Sealed { used, tail, stored } = sealed(block, context)?;
+    let computed = checksum(block, tail, used, seed);
+    if stored == computed { Ok(()) } else { Err(Corrupt::checksum(context.place(), stored, computed)) }
+}
+
+/// The seed for which the checksum of a root or inner node is right, which tells whose directory it
+/// is of.
+///
+/// # Errors
+/// A wrong limit or count.
+pub fn dx_checksum_seed(block: &[u8], context: &HtreeContext) -> Result<ChecksumSeed, Corrupt> {
+    let Sealed { used, tail, stored } = sealed(block, context)?;
+    let ChecksumSeed(stored) = ChecksumSeed::of(stored, &[0; 4]);
+    let ChecksumSeed(stored) = ChecksumSeed::of(stored, &block[tail.start..tail.start + 4]);
+    Ok(ChecksumSeed::of(stored, &block[..used]))
+}
+
+/// What a checksum covers.
+struct Sealed {
+    used: usize,
+    tail: Range<usize>,
+    stored: u32,
+}
+
+fn sealed(block: &[u8], context: &HtreeContext) -> Result<Sealed, Corrupt> {
     let at = entries_at(block);
     let entries = DxEntries::open_at(block, at, &HtreeContext { checksums: true, ..*context })?;
     let tail = at + entries.limit * ENTRY_LEN;
     let Some(raw) = block.get(tail..).and_then(|rest| RawDxTail::ref_from_prefix(rest).ok()) else {
         return Err(Corrupt::truncated(context.place(), tail + TAIL_LEN, block.len()));
     };
-    let computed = checksum(block, tail..tail + TAIL_LEN, at + entries.count() * ENTRY_LEN, seed);
     let stored = raw.0.dt_checksum.get();
-    if stored == computed { Ok(()) } else { Err(Corrupt::checksum(context.place(), stored, computed)) }
+    Ok(Sealed { used: at + entries.count() * ENTRY_LEN, tail: tail..tail + TAIL_LEN, stored })
 }
 
 #[cfg(test)]

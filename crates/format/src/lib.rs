@@ -58,13 +58,13 @@ pub use checksum::{ChecksumSeed, crc16, crc32c, crc32c_origin};
 pub use cluster::ClusterSize;
 pub use dirent::{
     DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, decode_record_bytes,
-    dirent_bytes, encode_record_bytes, has_dirent_tail, init_dirent_tail, verify_dirent_checksum,
-    write_dirent, write_dirent_tail,
+    dirent_bytes, dirent_checksum_seed, encode_record_bytes, has_dirent_tail, init_dirent_tail,
+    verify_dirent_checksum, write_dirent, write_dirent_tail,
 };
 pub use error::{Corrupt, Place, Problem};
 pub use extent::{
     DamagedRange, EXTENT_MAGIC, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex,
-    ExtentNode, UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
+    ExtentNode, UNWRITTEN_MAX_BLOCKS, extent_checksum_seed, verify_extent_checksum, write_extent_checksum,
 };
 pub use features::{Compat, Incompat, RoCompat};
 pub use foreign::{FOREIGN_HEAD_BYTES, Foreign};
@@ -73,9 +73,9 @@ pub use group_desc::{
 };
 pub use htree::{
     DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,
-    RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, init_dx_node, init_dx_root,
-    is_dx_block, set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum, write_dx_node,
-    write_dx_root,
+    RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, dx_checksum_seed, hash_name, init_dx_node,
+    init_dx_root, is_dx_block, set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum,
+    write_dx_node, write_dx_root,
 };
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
 pub use indirect::{

@@ -8,16 +8,17 @@
 use super::dir_blocks;
 use super::editor::Editor;
 use super::maps::{self, Map};
-use super::unclaimed::{Candidates, Lost};
+use super::unclaimed::{BySeed, Candidates, Lost};
 use crate::Code;
 use crate::finding::Finding;
 use crate::listing::htree_context;
 use extant_format::{
     BlockRange, EXTENT_MAGIC, Extent, ExtentContext, ExtentNode, FileBlock, FileKind, Group, GroupFlags,
-    Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, has_dirent_tail, is_dx_block,
-    verify_dirent_checksum, verify_dx_checksum, verify_extent_checksum,
+    Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, dirent_checksum_seed, dx_checksum_seed,
+    extent_checksum_seed, is_dx_block, verify_dirent_checksum, verify_dx_checksum, verify_extent_checksum,
 };
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Most lost blocks that are searched for nodes: 4 GiB with blocks of 4 KiB.
 const READ_MAX: u64 = 1 << 20;
@@ -59,15 +60,17 @@ pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
     editor.unclaimed = Lost { runs, read: None };
 }
 
-/// Reads the lost blocks, and lists those that look like extent leaves or directory blocks.
-async fn candidates(editor: &mut Editor<'_>) -> Candidates {
+/// Reads the lost blocks once, and lists those that look like extent leaves or directory blocks, by
+/// what their checksums tell.
+async fn candidates(editor: &mut Editor<'_>) -> Arc<Candidates> {
     if let Some(read) = &editor.unclaimed.read {
         return read.clone();
     }
-    let mut found = Candidates::default();
+    let (mut leaves, mut dirs) = (Vec::new(), Vec::new());
     let mut left = READ_MAX;
     let max = ExtentNode::capacity(editor.block_bytes(), true);
     let max = u16::try_from(max).unwrap_or(u16::MAX).to_le_bytes();
+    let any_dir = htree_context(editor.ctx, 0, 0);
     for (first, end) in editor.unclaimed.runs.clone() {
         let blocks = editor.ctx.claims.block(first)..editor.ctx.claims.block(end);
         for at in blocks {
@@ -77,12 +80,15 @@ async fn candidates(editor: &mut Editor<'_>) -> Candidates {
             left -= 1;
             let Some(block) = editor.block(at).await else { continue };
             if block[..2] == EXTENT_MAGIC.to_le_bytes() && block[4..6] == max && block[6..8] == [0, 0] {
-                found.leaves.push(at);
-            } else if has_dirent_tail(&block) || is_dx_block(&block) {
-                found.dirs.push(at);
+                leaves.extend(extent_checksum_seed(&block).map(|seed| (seed.0, at)));
+                continue;
             }
+            let index = is_dx_block(&block).then(|| dx_checksum_seed(&block, &any_dir).ok()).flatten();
+            let seeds = index.into_iter().chain(dirent_checksum_seed(&block));
+            dirs.extend(seeds.map(|seed| (seed.0, at)));
         }
     }
+    let found = Arc::new(Candidates { leaves: BySeed::new(leaves), dirs: BySeed::new(dirs) });
     editor.unclaimed.read = Some(found.clone());
     found
 }
@@ -90,11 +96,16 @@ async fn candidates(editor: &mut Editor<'_>) -> Candidates {
 /// Puts lost extent leaves, and lost blocks of a directory, back into an inode's map. The inode is
 /// changed in memory only. Returns false if there is nothing to put back.
 pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool {
-    if editor.seed().is_none() || editor.unclaimed.runs.is_empty() || inode.links() == 0 {
+    let Some(seed) = editor.seed().map(|seed| inode.checksum_seed(seed)) else { return false };
+    if editor.unclaimed.runs.is_empty() || inode.links() == 0 {
         return false;
     }
     let has_map = matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
     if !has_map || inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return false;
+    }
+    let found = candidates(editor).await;
+    if found.leaves.of(seed).len() == 0 && found.dirs.of(seed).len() == 0 {
         return false;
     }
     let mut map = maps::read(editor, inode).await;
@@ -179,7 +190,7 @@ async fn lost_leaves(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> Vec<L
     }
     let sb = editor.sb.clone();
     let mut found: Vec<Leaf> = Vec::new();
-    for at in candidates(editor).await.leaves {
+    for at in candidates(editor).await.leaves.of(seed) {
         let Some(block) = editor.block(at).await else { continue };
         let at = VolumeBlock(at);
         if verify_extent_checksum(&block, seed, Place::ExtentNode(inode.number, Some(at))).is_err() {
@@ -243,7 +254,7 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
         }
     }
     let (mut first, mut rest) = (None, Vec::new());
-    for at in candidates(editor).await.dirs {
+    for at in candidates(editor).await.dirs.of(seed) {
         let cluster = editor.ctx.claims.cluster(VolumeBlock(at));
         let is_free = editor.unclaimed.has(cluster, cluster + 1) && !is_mapped(at);
         let Some(block) = editor.block(at).await.filter(|_| is_free) else { continue };
@@ -293,7 +304,8 @@ pub(super) async fn root(editor: &mut Editor<'_>) -> Option<Inode> {
     if editor.sb.incompat().contains(Incompat::EXTENTS) {
         root.raw.i_flags = InodeFlags::EXTENTS.bits().into();
     }
-    let blocks = u64::try_from(candidates(editor).await.dirs.len()).unwrap_or(0);
+    let seed = editor.seed().map(|seed| root.checksum_seed(seed))?;
+    let blocks = u64::try_from(candidates(editor).await.dirs.of(seed).len()).unwrap_or(0);
     root.set_size(blocks * editor.block_len());
     if !restore(editor, &mut root).await {
         return None;

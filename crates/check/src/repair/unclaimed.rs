@@ -1,19 +1,42 @@
 //! Clusters in use that no inode claims.
 
+use extant_format::ChecksumSeed;
+use std::sync::Arc;
+
 /// The known ones.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     /// Runs (first, end), in order.
     pub(super) runs: Vec<(u64, u64)>,
     /// Their contents, once they were searched.
-    pub(super) read: Option<Candidates>,
+    pub(super) read: Option<Arc<Candidates>>,
 }
 
 /// Blocks that look like leaves of extent trees, and like blocks of directories.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Candidates {
-    pub(super) leaves: Vec<u64>,
-    pub(super) dirs: Vec<u64>,
+    pub(super) leaves: BySeed,
+    pub(super) dirs: BySeed,
+}
+
+/// Blocks by the seed that their checksum tells, which is the owner's: an inode finds its own among
+/// any number without looking at the others.
+#[derive(Debug, Default)]
+pub(super) struct BySeed(Vec<(u32, u64)>);
+
+impl BySeed {
+    pub(super) fn new(mut blocks: Vec<(u32, u64)>) -> Self {
+        blocks.sort_unstable();
+        blocks.dedup();
+        Self(blocks)
+    }
+
+    /// Those of an inode, in order.
+    pub(super) fn of(&self, seed: ChecksumSeed) -> impl ExactSizeIterator<Item = u64> {
+        let first = self.0.partition_point(|block| block.0 < seed.0);
+        let len = self.0[first..].partition_point(|block| block.0 == seed.0);
+        self.0[first..first + len].iter().map(|block| block.1)
+    }
 }
 
 impl Lost {
@@ -39,7 +62,15 @@ impl Lost {
 
 #[cfg(test)]
 mod tests {
-    use super::Lost;
+    use super::{BySeed, Lost};
+    use extant_format::ChecksumSeed;
+
+    #[test]
+    fn an_inode_finds_its_own_blocks() {
+        let blocks = BySeed::new(vec![(7, 30), (5, 1), (7, 10), (9, 2), (7, 10)]);
+        assert_eq!(blocks.of(ChecksumSeed(7)).collect::<Vec<_>>(), [10, 30]);
+        assert_eq!(blocks.of(ChecksumSeed(6)).len(), 0);
+    }
 
     #[test]
     fn what_has_an_owner_is_lost_no_more() {

@@ -1,10 +1,15 @@
 //! A repair finds lost extent nodes and directory blocks by their checksums.
 
-use crate::repairs::repaired;
+use crate::repairs::{NOW, repaired, rt};
 use crate::survivors::{Reached, Tree, tree};
 use crate::testbed::{change, debugfs, inode, number, u32_at, volume};
+use extant_block::{Bio, Claim, Device, IoError, Limits, MemDevice, Op, Sector};
+use extant_check::Options;
+use extant_check::repair::{Policy, plan};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A volume with a file of so many extents that its tree has two levels below the inode.
 fn sound(folder: &Path) -> (PathBuf, Vec<u8>) {
@@ -66,4 +71,58 @@ fn lost_nodes_and_blocks_come_back() {
         let differ: Vec<_> = missing(&was, &now).chain(missing(&now, &was)).collect();
         assert!(differ.is_empty(), "{what}: {differ:?}");
     }
+}
+
+/// A device that counts reads of one of its sectors.
+#[derive(Debug)]
+struct Watched {
+    inner: MemDevice,
+    sector: Sector,
+    reads: AtomicU64,
+}
+
+impl Device for Watched {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let sectors = bio.start.0..bio.start.0 + bio.bytes / 512;
+        if bio.op == Op::Read && sectors.contains(&self.sector.0) {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.inner.claim()
+    }
+}
+
+/// How often a lost node is read does not depend on how many inodes may miss one.
+#[test]
+fn lost_blocks_are_searched_once_in_each_check() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    const DAMAGED: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let (image, mut bytes) = sound(folder.path());
+    let (deep, first) = (number(&image, "/deep"), number(&image, "/many/name-with-some-length-000"));
+    let map = inode(&bytes, deep) + 40;
+    let index = u32_at(&bytes, map + 16) as usize * 1024;
+    let leaf = u32_at(&bytes, index + 16);
+    change(&mut bytes, deep, |inode| inode.raw.i_block[16..20].fill(0xee));
+    for number in first..first + DAMAGED {
+        // More entries than there are.
+        change(&mut bytes, number, |inode| inode.raw.i_block[2] = 1);
+    }
+    let sector = Sector(u64::from(leaf) * 2);
+    let device = Arc::new(Watched { inner: MemDevice::from_bytes(bytes), sector, reads: AtomicU64::new(0) });
+    let options = Options { now: Some(NOW), ..Options::default() };
+    let plan = rt().block_on(plan(rt(), device.clone(), options, Policy::All)).unwrap().unwrap();
+    assert!(plan.is_complete());
+    assert!(plan.steps.len() > DAMAGED, "{} steps", plan.steps.len());
+    let reads = device.reads.load(Ordering::Relaxed);
+    assert!(reads < DAMAGED as u64 / 2, "{reads} reads of a lost block");
 }

@@ -49,6 +49,7 @@ fn nodes_that_linux_wrote_are_read() {
          entries: 9 of 123\n  0x00000000: block 1\n  0x21eb4d10: block 8\n"
     ));
     verify_dx_checksum(ROOT, &ROOT_CONTEXT, seed_of(&ROOT_CONTEXT)).unwrap();
+    assert_eq!(dx_checksum_seed(ROOT, &ROOT_CONTEXT), Ok(seed_of(&ROOT_CONTEXT)));
 
     let node = DxNode::parse(NODE, &NODE_CONTEXT).unwrap();
     assert_eq!((node.entries.count(), node.entries.limit()), (90, 126));
