@@ -40,6 +40,7 @@ mod open;
 mod own_files;
 mod owners;
 mod paths;
+mod quota_files;
 pub mod repair;
 mod shared;
 mod source;

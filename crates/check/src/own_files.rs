@@ -1,21 +1,17 @@
-//! The volume's own files: orphan list and orphan file, journal, quota, resize inode, and the block
-//! of multiple-mount protection.
+//! The volume's own files: orphan list and orphan file, journal, resize inode, and the block of
+//! multiple-mount protection.
 
 use crate::Code;
 use crate::context::{Context, root_pointers};
 use crate::finding::{Report, Spot};
-use crate::usage::Usage;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
     Compat, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Mmp,
-    OrphanBlock, QUOTA_BLOCK_BYTES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind,
-    QuotaLeaf, QuotaTreeNode, RoCompat, UintExt, VolumeBlock, parse_indirect, pointers_per_block,
+    OrphanBlock, RoCompat, UintExt, VolumeBlock, parse_indirect, pointers_per_block,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Longest quota file that is read.
-const QUOTA_BYTES_MAX: u64 = 256 << 20;
 /// Blocks of a map that are read for one file.
 const NODES_MAX: usize = 1 << 16;
 /// Longest orphan file that Linux accepts (`EXT4_MAX_ORPHAN_FILE_BLOCKS` in blocks of 16 KiB).
@@ -28,6 +24,11 @@ pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Ino
     let (block, at) = ctx.inode_place(number)?;
     let piece = ctx.source.one(block).await?;
     Inode::parse_unchecked(&piece.bytes()[at..], &ctx.sb, number).ok()
+}
+
+/// Whether an inode is in use, judged as e2fsck does for those that must not be.
+pub(crate) fn is_in_use(inode: &Inode) -> bool {
+    inode.links() > 0 || inode.raw.i_blocks_lo.get() != 0 || inode.block_pointer(0).0 != 0
 }
 
 /// Runs of a file's blocks (first block of the file, place, count), in order. Damage, which is
@@ -111,8 +112,8 @@ impl Runs<'_> {
     }
 }
 
-/// Follows the orphan list and reads the orphan file.
-pub(crate) async fn orphans(ctx: &Context, report: &mut Report) -> BTreeSet<u32> {
+/// Follows the orphan list and reads the orphan file. `replayed`: its journal is dirty.
+pub(crate) async fn orphans(ctx: &Context, replayed: bool, report: &mut Report) -> BTreeSet<u32> {
     let mut orphans = BTreeSet::new();
     let mut next = ctx.sb.raw().s_last_orphan.get();
     let mut before = "s_last_orphan".to_owned();
@@ -144,16 +145,41 @@ pub(crate) async fn orphans(ctx: &Context, report: &mut Report) -> BTreeSet<u32>
         before = format!("the inode after {next}");
         next = inode.raw.i_dtime.get();
     }
-    orphan_file(ctx, &mut orphans, report).await;
+    match ctx.sb.compat().contains(Compat::ORPHAN_FILE) {
+        true => orphan_file(ctx, replayed, &mut orphans, report).await,
+        false => without_orphan_file(ctx, report).await,
+    }
     orphans
 }
 
-async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Report) {
-    let sb = &ctx.sb;
-    if !sb.compat().contains(Compat::ORPHAN_FILE) {
-        return;
+/// What is left of an orphan file on a volume without that feature.
+async fn without_orphan_file(ctx: &Context, report: &mut Report) {
+    let raw = ctx.sb.raw();
+    if ctx.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+        let found = "orphan_present without orphan_file";
+        report.add(Code::OrphanFile, Spot::default(), found, "both or neither");
     }
+    let number = InodeNumber(raw.s_orphan_file_inum.get());
+    // Those are looked at for what else they are.
+    let is_other = matches!(number.0, 0..=4 | 8) || number.0 == raw.s_prj_quota_inum.get();
+    if !is_other
+        && number.0 <= ctx.sb.inodes_count()
+        && read_inode(ctx, number).await.is_some_and(|inode| is_in_use(&inode))
+    {
+        // Linux opens no file whose number that is.
+        let found = "it is in use, and s_orphan_file_inum names it without orphan_file";
+        report.add(Code::OrphanFile, Spot::inode(number.0), found, "s_orphan_file_inum 0");
+    }
+}
+
+async fn orphan_file(ctx: &Context, replayed: bool, orphans: &mut BTreeSet<u32>, report: &mut Report) {
+    let sb = &ctx.sb;
     let number = sb.raw().s_orphan_file_inum.get();
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
+        // Its entries are those of a log.
+        let found = "orphan_file without has_journal";
+        report.add(Code::OrphanFile, Spot::inode(number), found, "both or neither");
+    }
     let inode = match number != 0 && number <= sb.inodes_count() {
         true => read_inode(ctx, InodeNumber(number)).await,
         false => None,
@@ -213,9 +239,19 @@ async fn orphan_file(ctx: &Context, orphans: &mut BTreeSet<u32>, report: &mut Re
     if next < blocks {
         report.add(Code::OrphanFile, spot.clone(), format!("{next} blocks are mapped"), blocks.to_string());
     }
-    if entries > 0 && !sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+    let is_present = sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+    // A volume that is mounted for writing has the feature from the beginning.
+    let is_dirty = replayed || sb.incompat().contains(Incompat::RECOVER);
+    if entries > 0 && !is_present {
         let text = format!("{entries} entries without orphan_present");
         report.add(Code::OrphanFile, spot, text, "the feature, or none");
+    } else if entries == 0 && is_present && !is_dirty {
+        report.add(
+            Code::OrphanFile,
+            spot,
+            "orphan_present without entries",
+            "an entry, or no orphan_present",
+        );
     }
 }
 
@@ -314,9 +350,6 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
         let text = format!("i_size is {}", inode.size());
         return report.add(Code::ResizeInode, spot, text, format!("at most {most}"));
     }
-    if reserved == 0 {
-        return;
-    }
     let double = inode.block_pointer(13);
     if inode.links() == 0
         || inode.kind() != Some(FileKind::Regular)
@@ -329,6 +362,9 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     if let Some(n) = (0..15).find(|&n| n != 13 && inode.block_pointer(n).0 != 0) {
         let text = format!("block {} in slot {n} of the inode", inode.block_pointer(n));
         return report.add(Code::ResizeInode, spot, text, "none");
+    }
+    if reserved == 0 {
+        return;
     }
     let pointers = async |at: VolumeBlock| -> Option<Vec<u64>> {
         let piece = ctx.source.one(at.0).await?;
@@ -381,119 +417,5 @@ pub(crate) async fn mmp(ctx: &Context, report: &mut Report) {
     });
     if let Err(corrupt) = checked {
         report.corrupt(Code::Mmp, spot, &corrupt);
-    }
-}
-
-/// Compares quota files with usage as counted.
-pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
-    let (sb, raw) = (&ctx.sb, ctx.sb.raw());
-    if !sb.ro_compat().contains(RoCompat::QUOTA) {
-        return;
-    }
-    for (kind, number) in [
-        (QuotaKind::User, raw.s_usr_quota_inum.get()),
-        (QuotaKind::Group, raw.s_grp_quota_inum.get()),
-        (QuotaKind::Project, raw.s_prj_quota_inum.get()),
-    ] {
-        let is_unused = kind == QuotaKind::Project && !sb.ro_compat().contains(RoCompat::PROJECT);
-        if number == 0 || is_unused && number <= sb.inodes_count() {
-            continue;
-        }
-        let spot = Spot::inode(number);
-        let inode = match number <= sb.inodes_count() {
-            true => read_inode(ctx, InodeNumber(number)).await,
-            false => None,
-        };
-        let Some(inode) = inode.filter(|inode| inode.kind() == Some(FileKind::Regular)) else {
-            report.add(Code::QuotaInode, spot, format!("inode {number}"), "a regular file");
-            continue;
-        };
-        if inode.links() == 0 {
-            report.add(Code::QuotaInode, spot, "not in use", "a quota file");
-            continue;
-        }
-        let blocks = contents(ctx, &inode).await;
-        match entries(&blocks, ctx.source.block_bytes(), kind, InodeNumber(number)) {
-            Ok(stored) => compare(kind, &stored, usage, &spot, report),
-            Err(corrupt) => report.corrupt(Code::QuotaFile, spot, &corrupt),
-        }
-    }
-}
-
-/// The blocks of a quota file that are mapped, by their place in the file.
-pub(crate) async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
-    let block_bytes = ctx.source.block_bytes();
-    let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes.to_u64());
-    let mut blocks = BTreeMap::new();
-    for (logical, at, len) in runs(ctx, inode).await {
-        for n in 0..len.min(end.saturating_sub(logical)) {
-            if blocks.contains_key(&(logical + n)) || !ctx.limits.take(block_bytes.to_u64() + 64) {
-                break;
-            }
-            if let Some(piece) = ctx.source.one(at + n).await {
-                blocks.insert(logical + n, piece.bytes().to_vec());
-            }
-        }
-    }
-    blocks
-}
-
-pub(crate) fn entries(
-    blocks: &BTreeMap<u64, Vec<u8>>,
-    block_bytes: usize,
-    kind: QuotaKind,
-    number: InodeNumber,
-) -> Result<BTreeMap<u32, QuotaEntry>, extant_format::Corrupt> {
-    let empty = [0; QUOTA_BLOCK_BYTES];
-    // A hole reads as zeros.
-    let block = |at: FileBlock| {
-        let byte = at.0.to_usize() * QUOTA_BLOCK_BYTES;
-        let found =
-            blocks.get(&(byte / block_bytes).to_u64()).and_then(|block| block.get(byte % block_bytes..));
-        found.unwrap_or(&empty)
-    };
-    let header = QuotaHeader::parse(block(FileBlock(0)), number)?;
-    let place = extant_format::Place::Quota(number, FileBlock(0));
-    if header.kind != kind {
-        let rule = "that of this kind of quota";
-        return Err(extant_format::Corrupt::field(place, "dqh_magic", header.kind.magic().into(), rule));
-    }
-    let mut found = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    let mut todo = vec![(QUOTA_TREE_ROOT, 0)];
-    while let Some((at, level)) = todo.pop() {
-        if !seen.insert(at.0) {
-            continue;
-        }
-        if level < QUOTA_TREE_DEPTH {
-            let node = QuotaTreeNode::parse(block(at), number, at, header.blocks)?;
-            todo.extend(node.children().map(|child| (child, level + 1)));
-        } else {
-            let leaf = QuotaLeaf::parse(block(at), number, at, header.blocks)?;
-            found.extend(leaf.entries().map(|entry| (entry.id, entry)));
-        }
-    }
-    Ok(found)
-}
-
-fn compare(
-    kind: QuotaKind,
-    stored: &BTreeMap<u32, QuotaEntry>,
-    usage: &Usage,
-    spot: &Spot,
-    report: &mut Report,
-) {
-    let counted = usage.of(kind);
-    let mut ids: Vec<u32> = stored.keys().chain(counted.keys()).copied().collect();
-    ids.sort_unstable();
-    ids.dedup();
-    for id in ids {
-        let has = stored.get(&id).map_or((0, 0), |entry| (entry.space_bytes, entry.inodes));
-        let should = counted.get(&id).copied().unwrap_or_default();
-        if has != should {
-            let text = format!("{kind} {id}: {} bytes, {} inodes", has.0, has.1);
-            let expected = format!("{} bytes, {} inodes", should.0, should.1);
-            report.add(Code::QuotaUsage, spot.clone(), text, expected);
-        }
     }
 }

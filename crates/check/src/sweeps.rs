@@ -11,8 +11,8 @@ use crate::open::{self, Opened};
 use crate::owners::Contested;
 use crate::state::{Claims, Inodes};
 use crate::usage::Usage;
-use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths, shared};
-use crate::{tree, xattrs};
+use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths};
+use crate::{quota_files, shared, tree, xattrs};
 use extant_block::Device;
 use extant_format::{CharSign, Incompat, STATE_VALID, UintExt, VolumeBlock};
 use extant_rt::{Class, Rt};
@@ -147,7 +147,7 @@ async fn sweeps(
         && !ctx.sb.incompat().contains(Incompat::RECOVER)
         && ctx.groups.len().fit_u32() == ctx.sb.group_count();
     groups::superblock(&ctx, counted, clean, &mut found.report);
-    own_files::quota(&ctx, &found.usage, &mut found.report).await;
+    quota_files::quota(&ctx, &found.usage, &mut found.report).await;
     let used = counted.free_clusters * u64::from(ctx.sb.blocks_per_cluster());
     totals.blocks = ctx.sb.blocks_count().saturating_sub(used);
     if !ctx.limits.stopped() {
@@ -224,7 +224,7 @@ async fn context(
         sb,
     };
     layout::check_backups(opened, &ctx.groups, report).await;
-    ctx.orphans = own_files::orphans(&ctx, report).await;
+    ctx.orphans = own_files::orphans(&ctx, opened.replayed, report).await;
     own_files::journal(&ctx, opened.replayed, report).await;
     own_files::resize_inode(&ctx, report).await;
     own_files::mmp(&ctx, report).await;

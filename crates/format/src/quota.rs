@@ -240,6 +240,12 @@ impl<'a> QuotaTreeNode<'a> {
         Ok(Self { children })
     }
 
+    /// A block as it is, whose children may lie outside the file. `None` if there are too few bytes.
+    pub fn salvage(block: &'a [u8]) -> Option<Self> {
+        let (children, _) = <[U32; 256]>::ref_from_prefix(block).ok()?;
+        Some(Self { children })
+    }
+
     /// The child block for `id`, at `level` 0 (the root) to 3.
     pub fn child(&self, id: u32, level: usize) -> Option<FileBlock> {
         let byte = *id.to_be_bytes().get(level)?;
@@ -251,7 +257,13 @@ impl<'a> QuotaTreeNode<'a> {
     /// A walk must visit each block only once; otherwise a damaged tree can keep it busy as long as
     /// a tree of 2^32 ids.
     pub fn children(&self) -> impl Iterator<Item = FileBlock> + use<'a> {
-        self.children.iter().map(|child| FileBlock(child.get())).filter(|block| block.0 != 0)
+        self.slots().map(|(_, child)| child)
+    }
+
+    /// The same, each with its byte of an id.
+    pub fn slots(&self) -> impl Iterator<Item = (u8, FileBlock)> + use<'a> {
+        let slots = (0..=255).zip(self.children).map(|(byte, child)| (byte, FileBlock(child.get())));
+        slots.filter(|(_, child)| child.0 != 0)
     }
 }
 
@@ -354,6 +366,14 @@ impl<'a> QuotaLeaf<'a> {
             previous_free: free("dqdh_prev_free", raw.dqdh_prev_free)?,
             slots,
         })
+    }
+
+    /// A block as it is: its count of entries may be wrong, and its neighbours are not looked at.
+    /// `None` if there are too few bytes.
+    pub fn salvage(block: &'a [u8]) -> Option<Self> {
+        let (slots, _) =
+            <[RawQuotaEntry; QUOTA_LEAF_ENTRIES]>::ref_from_prefix(block.get(LEAF_HEADER_LEN..)?).ok()?;
+        Some(Self { next_free: None, previous_free: None, slots })
     }
 
     /// The entries in use.

@@ -4,12 +4,12 @@
 use super::editor::Editor;
 use super::maps;
 use crate::finding::Finding;
-use crate::own_files;
+use crate::quota_files;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{
-    BlockSize, Compat, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Mmp, QUOTA_BLOCK_BYTES,
-    QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH, QuotaEntry, QuotaHeader, QuotaKind, RoCompat, VolumeBlock,
-    finish_orphan_block, pointers_per_block, write_quota_leaf, write_quota_tree_node,
+    BlockSize, Compat, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Mmp, OrphanBlock,
+    QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH, QuotaEntry, QuotaHeader, QuotaKind, RoCompat,
+    VolumeBlock, finish_orphan_block, pointers_per_block, write_quota_leaf, write_quota_tree_node,
 };
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(super) async fn orphan_list(editor: &mut Editor<'_>, finding: &Finding) {
                 let dtime = inode.raw.i_dtime.get();
                 if inode.links() > 0 {
                     inode.raw.i_dtime = 0.into();
-                } else if inode.mode() != 0 && dtime <= count {
+                } else if (inode.mode() != 0 || dtime != 0) && dtime <= count {
                     inode.raw.i_dtime = deleted.into();
                 }
             })
@@ -38,28 +38,37 @@ pub(super) async fn orphan_list(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Makes the orphan file empty; without a sound one, does without.
+/// Makes the orphan file empty; without a sound one, does without. A file of somebody else that its
+/// number leads to is kept.
 pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
     let number = InodeNumber(editor.sb.raw().s_orphan_file_inum.get());
-    let is_number = number.0 != 0 && number.0 <= editor.sb.inodes_count();
-    let inode = if is_number { editor.inode(number).await } else { None };
-    let sound = inode.filter(|inode| inode.kind() == Some(FileKind::Regular));
-    let blocks =
-        |inode: &Inode| u32::try_from(inode.size() / u64::from(editor.sb.block_size().bytes())).unwrap_or(0);
-    let mut places = Vec::new();
-    if let Some(inode) = &sound {
-        let map = maps::read(editor, inode).await;
-        places = (0..blocks(inode).min(8192)).map(|logical| map.place(logical)).collect();
-    }
-    let is_whole = !places.is_empty() && places.iter().all(Option::is_some);
     let ro = editor.sb.ro_compat() - RoCompat::ORPHAN_PRESENT;
     editor.sb.raw_mut().s_feature_ro_compat = ro.bits().into();
-    let Some(inode) = sound.filter(|_| is_whole) else {
+    if !editor.sb.compat().contains(Compat::ORPHAN_FILE) {
+        editor.sb.raw_mut().s_orphan_file_inum = 0.into();
+        editor.write_superblock().await;
+        return editor.say("clear what the superblock says of an orphan file, for there is none", "");
+    }
+    let is_number = number >= editor.sb.first_inode() && number.0 <= editor.sb.inodes_count();
+    let inode = if is_number { editor.inode(number).await } else { None };
+    let (places, contents) = match &inode {
+        Some(inode) => orphan_blocks(editor, inode).await,
+        None => (Vec::new(), Contents::Other),
+    };
+    if places.iter().flatten().any(|&at| editor.is_contested(at)) {
+        return;
+    }
+    let is_whole = !places.is_empty() && places.iter().all(Option::is_some);
+    let is_regular = |inode: &Inode| inode.kind() == Some(FileKind::Regular);
+    let has_journal = editor.sb.compat().contains(Compat::HAS_JOURNAL);
+    let is_own = contents != Contents::Other;
+    let sound = inode.as_ref().filter(|inode| is_whole && is_own && is_regular(inode) && has_journal);
+    let Some(inode) = sound else {
         let compat = editor.sb.compat() - Compat::ORPHAN_FILE;
         editor.sb.raw_mut().s_feature_compat = compat.bits().into();
         editor.sb.raw_mut().s_orphan_file_inum = 0.into();
         editor.write_superblock().await;
-        if is_number && number >= editor.sb.first_inode() {
+        if contents == Contents::Orphans || is_own && inode.as_ref().is_some_and(is_regular) {
             editor.set_inode(&Inode::new(number, &editor.sb.clone())).await;
         }
         return editor.say("do without an orphan file", "");
@@ -81,6 +90,40 @@ pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
             .await;
     }
     editor.write_superblock().await;
+}
+
+/// What is in the file that the superblock names as the orphan file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contents {
+    /// At least one block of an orphan file.
+    Orphans,
+    /// Only zeros, as a lost orphan file may have.
+    Zeros,
+    /// Nothing, or what is no part of an orphan file.
+    Other,
+}
+
+/// Blocks of an orphan file, in order, and what is in them.
+async fn orphan_blocks(editor: &mut Editor<'_>, inode: &Inode) -> (Vec<Option<u64>>, Contents) {
+    /// More than Linux accepts with any size of blocks.
+    const MOST: u64 = 8192;
+    let map = maps::read(editor, inode).await;
+    let blocks = u32::try_from((inode.size() / editor.block_len()).min(MOST)).unwrap_or(0);
+    let places: Vec<_> = (0..blocks).map(|logical| map.place(logical)).collect();
+    let mut contents = Contents::Zeros;
+    for &at in places.iter().flatten() {
+        let Some(block) = editor.block(at).await else { continue };
+        if OrphanBlock::parse(&block, FileBlock(0)).is_ok() {
+            return (places, Contents::Orphans);
+        }
+        if block.iter().any(|&byte| byte != 0) {
+            contents = Contents::Other;
+        }
+    }
+    match places.iter().any(Option::is_some) {
+        true => (places, contents),
+        false => (places, Contents::Other),
+    }
 }
 
 /// Writes the block of multiple-mount protection anew.
@@ -204,15 +247,29 @@ fn quota_kind(editor: &Editor<'_>, number: u32) -> Option<QuotaKind> {
     files.into_iter().find(|file| file.1 == number).map(|file| file.0)
 }
 
+/// Takes the numbers of quota files from a volume without that feature.
+async fn forget_quota_inode(editor: &mut Editor<'_>, number: u32) {
+    let raw = editor.sb.raw_mut();
+    for field in [&mut raw.s_usr_quota_inum, &mut raw.s_grp_quota_inum, &mut raw.s_prj_quota_inum] {
+        if field.get() == number {
+            *field = 0.into();
+        }
+    }
+    editor.write_superblock().await;
+    editor.say("clear the number of a quota file, for the volume has none", "");
+}
+
 /// Writes a quota file anew: usage as counted, limits as far as they can be read.
 pub(super) async fn quota(editor: &mut Editor<'_>, finding: &Finding) {
     let Some(number) = finding.spot.inode else { return };
+    if !editor.sb.ro_compat().contains(RoCompat::QUOTA) {
+        return forget_quota_inode(editor, number).await;
+    }
     let Some(kind) = quota_kind(editor, number) else { return };
     let Some(mut inode) = quota_inode(editor, kind, number).await else { return };
-    let stored = own_files::contents(editor.ctx, &inode).await;
-    let old = own_files::entries(&stored, editor.block_bytes(), kind, inode.number).unwrap_or_default();
-    let is_damaged = old.is_empty() && !stored.is_empty();
-    let mut entries = old;
+    let stored = quota_files::contents(editor.ctx, &inode).await;
+    let (mut entries, wrong) = quota_files::entries(&stored, editor.block_bytes(), kind, inode.number);
+    let is_damaged = wrong.is_some() && !stored.is_empty();
     for entry in entries.values_mut() {
         (entry.space_bytes, entry.inodes) = (0, 0);
     }
@@ -245,7 +302,7 @@ pub(super) async fn quota(editor: &mut Editor<'_>, finding: &Finding) {
     let size = u64::try_from(bytes.len()).unwrap_or(0).next_multiple_of(editor.block_len());
     inode.set_size(size.max(map.end() * editor.block_len()));
     editor.set_inode(&inode).await;
-    let lost = if is_damaged { "limits" } else { "" };
+    let lost = if is_damaged { "limits of ids whose entries nothing leads to any more" } else { "" };
     editor.say("write the file anew, with usage as counted", lost);
 }
 

@@ -8,7 +8,7 @@ pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O
 pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
 /// Changes with debugfs, and the code that each must be found as.
-pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 37] = [
+pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 39] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
     (EXT4, &["sif /file size 1"], Code::InodeSize),
@@ -43,8 +43,10 @@ pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 37] = [
     (EXT2, &["sif /file block[0] 3"], Code::BlockOverlap),
     (EXT2, &["sif /dir faddr 9"], Code::InodeObsolete),
     (EXT2, &["sif <6> blocks 2", "sif <6> block[0] 5"], Code::InodeReserved),
+    (EXT2, &["sif <9> dtime 65"], Code::OrphanList),
     (EXT2, &["sif <9> size 785979015168"], Code::InodeReserved),
     (EXT2, &["sif <7> block[2] 700"], Code::ResizeInode),
+    (EXT2, &["ssv reserved_gdt_blocks 0", "sif <7> block[DIND] 0"], Code::ResizeInode),
     (EXT2, &["sif <7> size 99999999999999"], Code::ResizeInode),
 ];
 

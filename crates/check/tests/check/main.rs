@@ -9,6 +9,7 @@ mod hostile;
 mod indexes;
 mod journals;
 mod lost_nodes;
+mod own_files;
 mod places;
 mod random;
 mod repairs;
