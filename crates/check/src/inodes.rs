@@ -273,15 +273,15 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for nothing refers to it");
         return;
     } else if number == InodeNumber::RESIZE {
+        if inode.mode() != 0 && inode.kind() != Some(FileKind::Regular) {
+            let text = format!("mode {:06o}", inode.mode());
+            found.report.add(Code::InodeMode, spot, text, "that of a regular file");
+            return;
+        }
         if !sb.compat().contains(Compat::RESIZE_INODE) {
             if !empty || has_map {
                 found.report.add(Code::ResizeInode, spot, "it has contents", "none without resize_inode");
             }
-            return;
-        }
-        if inode.mode() != 0 && inode.kind() != Some(FileKind::Regular) {
-            let text = format!("mode {:06o}", inode.mode());
-            found.report.add(Code::InodeMode, spot, text, "that of a regular file");
             return;
         }
     } else if number == InodeNumber(5) {

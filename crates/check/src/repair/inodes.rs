@@ -132,7 +132,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
         // The flag was cleared with another finding.
         Code::InlineData | Code::InlineSize if !inode.flags().contains(InodeFlags::INLINE_DATA) => {}
         Code::InlineData | Code::InlineSize if is_tree_without_data(&sb, inode) => {
-            let flags = inode.flags() - InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+            let flags = (inode.flags() - InodeFlags::INLINE_DATA) | InodeFlags::EXTENTS;
             inode.raw.i_flags = flags.bits().into();
             editor.say("take the map for the extents that it has", "");
         }

@@ -400,7 +400,7 @@ async fn take_journal_map(editor: &mut Editor<'_>, proven: bool) -> bool {
     if proven {
         let Some(&(0, first, _)) = map.first() else { return false };
         let block = editor.block(first).await;
-        if !block.is_some_and(|block| JournalSuperblock::parse(&block).is_ok()) {
+        if block.is_none_or(|block| JournalSuperblock::parse(&block).is_err()) {
             return false;
         }
     }

@@ -8,7 +8,7 @@ pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O
 pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
 /// Changes with debugfs, and the code that each must be found as.
-pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 39] = [
+pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 40] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
     (EXT4, &["sif /file size 1"], Code::InodeSize),
@@ -46,6 +46,11 @@ pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 39] = [
     (EXT2, &["sif <9> dtime 65"], Code::OrphanList),
     (EXT2, &["sif <9> size 785979015168"], Code::InodeReserved),
     (EXT2, &["sif <7> block[2] 700"], Code::ResizeInode),
+    (
+        EXT2,
+        &["feature -resize_inode", "ssv reserved_gdt_blocks 0", "clri <7>", "sif <7> mode 3"],
+        Code::InodeMode,
+    ),
     (EXT2, &["ssv reserved_gdt_blocks 0", "sif <7> block[DIND] 0"], Code::ResizeInode),
     (EXT2, &["sif <7> size 99999999999999"], Code::ResizeInode),
 ];
