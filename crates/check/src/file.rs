@@ -46,8 +46,8 @@ pub(crate) struct File {
     /// cluster may lie in several nodes.
     pub(crate) cluster_runs: Vec<(u64, u64, u64)>,
     pub(crate) is_symlink: bool,
-    /// A symbolic link whose target is in a block.
-    pub(crate) has_target: bool,
+    /// A symbolic link whose target is in a block that was not met yet.
+    pub(crate) lacks_target: bool,
     /// Parts of the map are missing.
     pub(crate) damaged: bool,
     /// Owners, if the file counts for quota.
@@ -75,7 +75,7 @@ impl File {
             written_end: 0,
             cluster_runs: Vec::new(),
             is_symlink: inode.kind() == Some(FileKind::Symlink),
-            has_target: false,
+            lacks_target: false,
             damaged: false,
             owners: None,
             pending: 0,
@@ -239,7 +239,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
                 wrong_size(format!("at most {most}"));
             }
         }
-        Role::Symlink if file.has_target && file.end == 0 && !file.damaged => {
+        Role::Symlink if file.lacks_target && !file.damaged => {
             found.report.add(Code::Symlink, spot, "its target has no block", "one");
         }
         Role::Symlink | Role::BadBlocks | Role::Resize => {}

@@ -290,6 +290,10 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             found.report.add(Code::InodeMode, spot, "a directory", "a regular file");
             return;
         }
+        if inode.mode() == 0 && inode.xattr_block().is_some() {
+            found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
+            return;
+        }
     } else if number == InodeNumber::BAD_BLOCKS {
         let raw = &inode.raw;
         let owned = inode.mode() != 0 || raw.i_uid.get() != 0 || raw.i_gid.get() != 0 || inode.links() != 0;
@@ -315,11 +319,15 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is no file");
         return;
     }
-    if !is_file || inode.flags().contains(InodeFlags::INLINE_DATA) || (!has_map && inode.blocks_512(sb) == 0)
-    {
+    if !is_file || inode.flags().contains(InodeFlags::INLINE_DATA) {
         return;
     }
-    files.add(ctx, found, File::new(ctx, inode, role), inode);
+    let mut record = File::new(ctx, inode, role);
+    // Only the block is of interest to e2fsck, and attributes harm none of these.
+    record.clusters += xattrs::in_block(ctx, inode, Vec::new(), found);
+    if has_map || inode.blocks_512(sb) != 0 || record.clusters != 0 {
+        files.add(ctx, found, record, inode);
+    }
 }
 
 /// An inode in use that may have names.
@@ -427,7 +435,7 @@ fn file(
                 fast_symlink(ctx, inode, found);
                 files.add(ctx, found, record, &without_map(inode.clone()));
             } else {
-                record.has_target = true;
+                record.lacks_target = true;
                 files.add(ctx, found, record, inode);
             }
         }

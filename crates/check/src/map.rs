@@ -383,6 +383,7 @@ fn run(
         (Role::Symlink, _) if logical == 0 && file.is_symlink => {
             let encrypted = file.flags.contains(InodeFlags::ENCRYPT);
             found.keep(Target { block: at.0, number: file.number.0, size: file.size, encrypted });
+            file.lacks_target = false;
         }
         _ => {}
     }

@@ -43,7 +43,7 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
             continue;
         }
         let blocks = contents(ctx, &inode).await;
-        match entries(&blocks, ctx.source.block_bytes(), kind, InodeNumber(number)) {
+        match entries(&blocks, ctx.source.block_bytes(), kind, &inode) {
             (stored, None) => compare(kind, &stored, usage, &spot, report),
             (_, Some(corrupt)) => report.corrupt(Code::QuotaFile, spot, &corrupt),
         }
@@ -99,13 +99,25 @@ pub(crate) fn entries(
     blocks: &BTreeMap<u64, Vec<u8>>,
     block_bytes: usize,
     kind: QuotaKind,
-    number: InodeNumber,
+    inode: &Inode,
 ) -> (BTreeMap<u32, QuotaEntry>, Option<Corrupt>) {
+    let number = inode.number;
     let mut tree = Tree { blocks, block_bytes, number, found: BTreeMap::new(), wrong: None, damages: 0 };
     let per_block = (block_bytes / QUOTA_BLOCK_BYTES).to_u64();
     let mut end = blocks.last_key_value().map_or(0, |(last, _)| (last + 1).saturating_mul(per_block));
     match QuotaHeader::parse(tree.block(FileBlock(0)), number) {
-        Ok(header) if header.kind == kind => end = header.blocks.into(),
+        Ok(header) if header.kind == kind => {
+            end = header.blocks.into();
+            // Linux refuses the file then.
+            if end > inode.size() / QUOTA_BLOCK_BYTES.to_u64() {
+                tree.wrong_field(
+                    FileBlock(0),
+                    "dqi_blocks",
+                    header.blocks,
+                    "at most those of the file's size",
+                );
+            }
+        }
         Ok(header) => {
             let place = Place::Quota(number, FileBlock(0));
             let rule = "that of this kind of quota";

@@ -31,7 +31,7 @@ fn name_hash(name: &XattrName<'_>) -> u64 {
 
 /// Checks the attributes in an inode, and records its attribute block.
 pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InInode {
-    let (sb, number) = (&ctx.sb, inode.number);
+    let number = inode.number;
     let mut result = InInode::default();
     let may_have_some = inode.tail.first_chunk() == Some(&XATTR_MAGIC.to_le_bytes());
     // Most inodes have none.
@@ -54,16 +54,8 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
     let mut names: Vec<u64> = xattrs.iter().map(|xattr| name_hash(&xattr.name)).collect();
     duplicates(&xattrs, &spot, found);
     overlaps(&xattrs, &spot, found);
-    if let Some(block) = inode.xattr_block() {
-        if sb.is_valid_block(block) {
-            names.sort_unstable();
-            found.keep(XattrUse { block: block.0, number: number.0, generation, names: names.into() });
-            result.blocks += 1;
-        } else {
-            let text = format!("i_file_acl is {block}");
-            found.report.add(Code::XattrPointer, spot.clone(), text, "0 or a block of the volume");
-        }
-    }
+    names.sort_unstable();
+    result.blocks = in_block(ctx, inode, names, found);
     if inode.flags().contains(InodeFlags::ENCRYPT) && inode.xattr_block().is_none() {
         let context = xattrs.iter().find(|xattr| xattr.name.index == XattrIndex::ENCRYPTION);
         let is_context = |value: &[u8]| matches!((value.first(), value.len()), (Some(1), 28) | (Some(2), 40));
@@ -74,6 +66,20 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
         }
     }
     result
+}
+
+/// Records an inode's attribute block, if it has one; how many blocks that adds. `names` are those of
+/// the attributes in the inode, in order.
+pub(crate) fn in_block(ctx: &Context, inode: &Inode, names: Vec<u64>, found: &mut Found) -> u64 {
+    let Some(block) = inode.xattr_block() else { return 0 };
+    let (number, generation) = (inode.number.0, inode.raw.i_generation.get());
+    if ctx.sb.is_valid_block(block) {
+        found.keep(XattrUse { block: block.0, number, generation, names: names.into() });
+        return 1;
+    }
+    let text = format!("i_file_acl is {block}");
+    found.report.add(Code::XattrPointer, Spot::inode(number), text, "0 or a block of the volume");
+    0
 }
 
 /// The code for what `format` refused.

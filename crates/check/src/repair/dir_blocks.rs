@@ -56,7 +56,8 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
         is_kind && is_name
     };
     let mut salvaged = Salvaged { entries: Vec::new(), is_whole: true };
-    let mut at = 0;
+    // Whether an entry begins here, as far as the one before can be believed.
+    let (mut at, mut begins) = (0, true);
     while at + DIRENT_HEADER_BYTES < end {
         let record = decode_record_bytes(short(block, at + 4), block.len());
         let entry = entry_at(block, at);
@@ -67,21 +68,22 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
                 && dirent_bytes(entry.name.len()) <= record
         };
         match entry {
-            Some(entry) if fits(&entry) && (salvaged.is_whole || entry.inode == 0 || is_likely(&entry)) => {
-                if entry.inode != 0 && !entry.name.is_empty() {
-                    salvaged.entries.push(entry);
-                } else if entry.inode != 0 {
-                    salvaged.is_whole = false;
-                }
+            Some(entry) if fits(&entry) && begins && entry.inode == 0 => at += record,
+            Some(entry)
+                if fits(&entry) && (salvaged.is_whole && !entry.name.is_empty() || is_likely(&entry)) =>
+            {
+                begins = true;
                 at += record;
+                salvaged.entries.push(entry);
             }
             Some(entry) if is_likely(&entry) && at + dirent_bytes(entry.name.len()) <= end => {
-                salvaged.is_whole = false;
+                (salvaged.is_whole, begins) = (false, true);
                 at += dirent_bytes(entry.name.len());
                 salvaged.entries.push(entry);
             }
+            // Its length cannot be believed, either.
             _ => {
-                salvaged.is_whole = false;
+                (salvaged.is_whole, begins) = (false, false);
                 at += 4;
             }
         }

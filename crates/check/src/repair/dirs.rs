@@ -405,6 +405,25 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
         .ok()
         .and_then(|xattrs| xattrs.value_range_in_inode(extant_format::XattrName::INLINE_DATA));
     let orders = orders(findings);
+    // Keeps an entry, if it is to be kept; whether that is not as it is.
+    let take = |mut entry: Entry, area: &mut [u8], kept: &mut Vec<Entry>| {
+        match judge(editor, dir, &entry) {
+            _ if orders.drop.contains(&entry.offset) => return true,
+            Verdict::Drop => return true,
+            Verdict::Kind(code) => {
+                area[entry.offset + 7] = code;
+                entry.kind = code;
+            }
+            Verdict::Rename(name) => {
+                entry.name = name;
+                kept.push(entry);
+                return true;
+            }
+            Verdict::Keep => {}
+        }
+        kept.push(entry);
+        false
+    };
     let fix = |area: &mut [u8]| {
         let (mut at, mut is_new_form, mut kept) = (0, false, Vec::new());
         while at + 8 < area.len() {
@@ -416,24 +435,14 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
             let inode = u32::from_le_bytes([area[at], area[at + 1], area[at + 2], area[at + 3]]);
             if inode != 0 {
                 let name = area[at + 8..at + 8 + len].to_vec();
-                let mut entry = Entry { inode, name, kind: area[at + 7], offset: at };
-                match judge(editor, dir, &entry) {
-                    _ if orders.drop.contains(&at) => is_new_form = true,
-                    Verdict::Drop => is_new_form = true,
-                    Verdict::Kind(code) => {
-                        area[at + 7] = code;
-                        entry.kind = code;
-                        kept.push(entry);
-                    }
-                    Verdict::Rename(name) => {
-                        entry.name = name;
-                        is_new_form = true;
-                        kept.push(entry);
-                    }
-                    Verdict::Keep => kept.push(entry),
-                }
+                let entry = Entry { inode, name, kind: area[at + 7], offset: at };
+                is_new_form |= take(entry, area, &mut kept);
             }
             at += record;
+        }
+        for entry in dir_blocks::salvage(editor, &area[at..]).entries {
+            // Behind damage, as in blocks.
+            is_new_form |= take(Entry { offset: at + entry.offset, ..entry }, area, &mut kept);
         }
         if (is_new_form || at != area.len()) && area.len() >= 12 {
             let entries = kept

@@ -37,6 +37,8 @@ pub(super) struct Editor<'a> {
     pub(super) unindexed: BTreeSet<InodeNumber>,
     /// Clusters in use that no inode claims.
     pub(super) unclaimed: Lost,
+    /// How often names of inodes without links were looked for.
+    pub(super) looks: u32,
 }
 
 impl<'a> Editor<'a> {
@@ -64,6 +66,7 @@ impl<'a> Editor<'a> {
             obstacle: None,
             unindexed: BTreeSet::new(),
             unclaimed: Lost::default(),
+            looks: 0,
         }
     }
 

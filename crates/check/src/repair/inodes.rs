@@ -113,6 +113,11 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             let flags = inode.flags() - (InodeFlags::INDEX | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
             inode.raw.i_flags = flags.bits().into();
         }
+        Code::InodeDtime if inode.links() == 0 && is_still_named(editor, inode).await => {
+            let is_directory = inode.kind() == Some(FileKind::Directory);
+            inode.raw.i_links_count = if is_directory { 2 } else { 1 }.into();
+            editor.say("count its names again, for it has one and no time of deletion", "");
+        }
         Code::InodeDtime => {
             let is_used = inode.links() > 0;
             inode.raw.i_dtime = if is_used { 0 } else { deletion_time(editor) }.into();
@@ -151,6 +156,20 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
     }
 }
 
+/// Whether an inode without links was not deleted, but lost its count: deleting it would have set a
+/// time and removed the entry that still names it.
+async fn is_still_named(editor: &mut Editor<'_>, inode: &Inode) -> bool {
+    /// Each looks through all directories.
+    const MOST: u32 = 256;
+    editor.looks += 1;
+    inode.raw.i_dtime.get() == 0
+        && inode.number >= editor.sb.first_inode()
+        && inode.kind().is_some()
+        && editor.looks <= MOST
+        && has_sound_map(editor, inode)
+        && entry_kind(editor, inode.number).await == inode.kind()
+}
+
 /// A time of deletion that does not look like a link of the orphan list.
 fn deletion_time(editor: &Editor<'_>) -> u32 {
     let now = editor.now.and_then(|now| u32::try_from(now).ok());
@@ -166,8 +185,9 @@ fn obsolete(sb: &Superblock, inode: &mut Inode) {
     if !sb.ro_compat().contains(RoCompat::HUGE_FILE) {
         raw.i_blocks_hi = 0.into();
     }
-    let is_directory = FileKind::from_mode(raw.i_mode.get()) == Some(FileKind::Directory);
-    if is_directory && !sb.incompat().contains(Incompat::LARGEDIR) {
+    let kind = FileKind::from_mode(raw.i_mode.get());
+    let is_small_directory = kind == Some(FileKind::Directory) && !sb.incompat().contains(Incompat::LARGEDIR);
+    if is_small_directory || kind == Some(FileKind::Symlink) {
         raw.i_size_high = 0.into();
     }
 }
@@ -481,6 +501,20 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     let map = maps::read(editor, inode).await;
     if map.place(0).is_some_and(|at| !is_short && editor.is_contested(at)) {
         return;
+    }
+    if let [only] = &map.extents[..]
+        && !is_short
+        && only.blocks == 1
+        && only.logical.0 != 0
+    {
+        let mut moved = inode.clone();
+        moved.raw.i_block = [0; 60];
+        let mut first = maps::Map { nodes: map.nodes.clone(), ..maps::Map::default() };
+        first.replace(0, only.physical.0);
+        if maps::write(editor, &mut moved, &first).await {
+            *inode = moved;
+            return editor.say("map its only block at the beginning, where a target is", "");
+        }
     }
     let (bytes, at) = match is_short {
         true => (inode.map().to_vec(), None),

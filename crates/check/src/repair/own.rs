@@ -268,7 +268,7 @@ pub(super) async fn quota(editor: &mut Editor<'_>, finding: &Finding) {
     let Some(kind) = quota_kind(editor, number) else { return };
     let Some(mut inode) = quota_inode(editor, kind, number).await else { return };
     let stored = quota_files::contents(editor.ctx, &inode).await;
-    let (mut entries, wrong) = quota_files::entries(&stored, editor.block_bytes(), kind, inode.number);
+    let (mut entries, wrong) = quota_files::entries(&stored, editor.block_bytes(), kind, &inode);
     let is_damaged = wrong.is_some() && !stored.is_empty();
     for entry in entries.values_mut() {
         (entry.space_bytes, entry.inodes) = (0, 0);

@@ -39,7 +39,7 @@ fn trees_of_quota_files_are_followed_as_linux_does() {
     let checked = examine(sound.clone()).unwrap();
     assert!(checked.is_clean() && !complains(&e2fsck(&image)), "{}", list(&checked));
     type Damage<'a> = (&'a str, bool, &'a dyn Fn(&mut [u8]));
-    let damages: [Damage<'_>; 5] = [
+    let damages: [Damage<'_>; 6] = [
         // e2fsck reads the third node as a leaf then, and finds an entry of id 0 in it.
         ("a second way to a node", true, &|bytes| put(bytes, third + 4 * 10, 2)),
         ("an id whose leaf lacks it", false, &|bytes| put(bytes, fourth + 4 * 200, 5)),
@@ -49,6 +49,7 @@ fn trees_of_quota_files_are_followed_as_linux_does() {
             put(bytes, leaf + ENTRY + 72 * used as usize + 0x18, 2);
         }),
         ("a wrong count of entries", false, &|bytes| put(bytes, leaf + 8, 9)),
+        ("more blocks than the file has", true, &|bytes| put(bytes, header + 0x14, 7)),
         ("a block that the header does not count", true, &|bytes| {
             put(bytes, header + 0x14, 5);
         }),

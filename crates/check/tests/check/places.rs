@@ -130,7 +130,7 @@ fn what_a_wrong_pointer_leads_to_is_kept() {
     }
 }
 
-/// Mode or flags of an inode that were overwritten: neither does the volume get features that nothing
+/// Mode, flags or links of an inode that were overwritten: neither does the volume get features that nothing
 /// on it has, nor is the inode given up.
 #[test]
 fn an_inode_that_lost_one_field_is_kept() {
@@ -143,7 +143,8 @@ fn an_inode_that_lost_one_field_is_kept() {
     let flags =
         [0xff_0000_u32, 0xb7_0000, 0xff00_0000, 0x5020_0000].map(|flags| ("/file", 32, flags.to_le_bytes()));
     let modes = ["/file", "/dir", "/many", "/short"].map(|path| (path, 0, [0xc9, 0x04, 0, 0]));
-    for (path, offset, field) in flags.into_iter().chain(modes) {
+    let links = ["/file", "/dir", "/many", "/short"].map(|path| (path, 26, [0; 4]));
+    for (path, offset, field) in flags.into_iter().chain(modes).chain(links) {
         let mut bytes = sound.clone();
         // Not sealed: the checksum is wrong, too.
         let at = inode(&bytes, number(&image, path)) + offset;
@@ -153,5 +154,39 @@ fn an_inode_that_lost_one_field_is_kept() {
         let after = repair(&what, &bytes, &scratch);
         assert_eq!(after[1024 + 0x60..][..4], sound[1024 + 0x60..][..4], "features, {what}");
         assert_eq!(tree(after), tree(sound.clone()), "{what}");
+    }
+}
+
+/// A target that is mapped elsewhere than at the beginning, and entries behind one whose length is
+/// wrong, in a block and in an inode.
+#[test]
+fn targets_and_names_behind_damage_are_kept() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,inline_data,^has_journal", "-N", "192"];
+    let inline = volume(folder.path(), "inline", 4 << 10, &options);
+    let blocks = volume(folder.path(), "blocks", 4 << 10, EXT4);
+    let scratch = folder.path().join("scratch");
+    let root = place(&blocks, "/", 0) as usize * 1024;
+    let (long, dir) = (number(&blocks, "/long"), number(&inline, "/dir"));
+    type Damage<'a> = (&'a Path, &'a dyn Fn(&mut Vec<u8>));
+    let damages: [Damage<'_>; 3] = [
+        (&blocks, &|bytes| change(bytes, long, |inode| inode.raw.i_block[12..16].fill(3))),
+        // The name of the first entry is empty, and its length leads over some others.
+        (&blocks, &|bytes| bytes[root + 4..root + 8].copy_from_slice(&[0x78, 0, 0, 0])),
+        // The second entry of an inode's; the first follows the parent's number.
+        (&inline, &|bytes| {
+            let first = inode(bytes, dir) + 40 + 4;
+            let second = first + usize::from(bytes[first + 4]);
+            bytes[second + 4..second + 6].copy_from_slice(&31_504_u16.to_le_bytes());
+        }),
+    ];
+    for (n, (image, damage)) in damages.into_iter().enumerate() {
+        let sound = fs::read(image).unwrap();
+        let mut bytes = sound.clone();
+        damage(&mut bytes);
+        assert_eq!(tree(repair(&format!("damage {n}"), &bytes, &scratch)), tree(sound), "damage {n}");
     }
 }
