@@ -4,8 +4,12 @@ use crate::context::Context;
 use crate::file::{File, Role};
 use crate::found::{Found, XattrUse};
 use crate::map::Files;
+use crate::own_files::read_inode;
 use crate::owners::{Contested, Owners};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, UintExt};
+use extant_format::{Compat, FileKind, Inode, InodeFlags, InodeNumber, UintExt};
+
+/// The only pointer of the resize inode.
+const RESIZE_POINTER: usize = 13;
 
 /// Reads all maps again and reports who claims blocks that have several owners.
 pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<Contested> {
@@ -16,6 +20,12 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<C
     ctx.limits.next_pass();
     for one in xattr_uses {
         owners.touch(one.block, 1, one.number);
+    }
+    if ctx.sb.compat().contains(Compat::RESIZE_INODE)
+        && let Some(inode) = read_inode(ctx, InodeNumber::RESIZE).await
+    {
+        // The rest of its map is descriptors.
+        owners.touch(inode.block_pointer(RESIZE_POINTER).0, 1, InodeNumber::RESIZE.0);
     }
     let mut found = Found::new(ctx);
     // What is wrong with the maps was reported the first time.

@@ -1,7 +1,7 @@
 //! Blocks with several owners: one keeps a block, the others get copies.
 
 use super::editor::Editor;
-use super::{Policy, maps};
+use super::{Policy, maps, own};
 use crate::finding::Finding;
 use crate::owners::Contested;
 use extant_format::{
@@ -116,7 +116,13 @@ async fn copy(
     keeps: bool,
 ) -> bool {
     let Some(mut inode) = editor.inode(number).await else { return true };
-    if number == InodeNumber::RESIZE || number == InodeNumber::BAD_BLOCKS {
+    if number == InodeNumber::RESIZE {
+        if !keeps {
+            own::resize_inode(editor).await;
+        }
+        return true;
+    }
+    if number == InodeNumber::BAD_BLOCKS {
         return true;
     }
     let mut seen = BTreeSet::new();

@@ -2,7 +2,7 @@
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
-use crate::testbed::{change, debugfs, examine, inode, list, number, place, run, volume};
+use crate::testbed::{change, debugfs, examine, inode, list, number, place, run, u32_at, volume};
 use extant_check::Code;
 use std::fs;
 use std::path::Path;
@@ -110,7 +110,11 @@ fn what_a_wrong_pointer_leads_to_is_kept() {
     let ext3 = volume(folder.path(), "ext3", 4 << 10, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
     let image = folder.path().join("image");
     let (file, dir) = (place(&ext2, "/file", 0), place(&ext3, "/dir", 0));
+    let bytes = fs::read(&ext2).unwrap();
+    let reserved = u32_at(&bytes, inode(&bytes, 7) + 40 + 4 * 13);
+    assert_ne!(reserved, 0, "the map of reserved blocks");
     let cases = [
+        (&ext2, "/large", format!("sif /large block[3] {reserved}")),
         (&ext2, "/large", "sif /large block[IND] 1".to_owned()),
         (&ext2, "/large", "sif /large block[DIND] 2".to_owned()),
         (&ext2, "/large", format!("sif /large block[IND] {file}")),
