@@ -90,11 +90,11 @@ pub(crate) async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<
     blocks
 }
 
-/// The entries of a quota file that are found where their ids lead, and the first thing that is wrong
-/// with its tree.
+/// The entries of a quota file that are found where their ids lead, and the first thing that is
+/// wrong with its tree.
 ///
-/// Linux follows the bytes of an id to a leaf and takes the first entry of that id there. If there is
-/// none, or if a node is reached twice, it gives an error.
+/// Linux follows the bytes of an id to a leaf and takes the first entry of that id there. If there
+/// is none, or if a node is reached twice, it gives an error.
 pub(crate) fn entries(
     blocks: &BTreeMap<u64, Vec<u8>>,
     block_bytes: usize,

@@ -158,8 +158,8 @@ pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// The seed for which a block's checksum is right, which tells whose directory it is of. `None` if it
-/// has none.
+/// The seed for which a block's checksum is right, which tells whose directory it is of. `None` if
+/// it has none.
 pub fn dirent_checksum_seed(block: &[u8]) -> Option<ChecksumSeed> {
     if !has_dirent_tail(block) {
         return None;

@@ -52,8 +52,8 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, so are the mode or
-/// several other fields, and so is the map.
+/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, so are the mode
+/// or several other fields, and so is the map.
 pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTreeSet<u32> {
     let mut codes: BTreeMap<u32, BTreeSet<Code>> = BTreeMap::new();
     for finding in findings {

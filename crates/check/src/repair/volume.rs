@@ -366,8 +366,8 @@ async fn journal_inode(editor: &mut Editor<'_>) {
     editor.say("give the journal up; tune2fs -j makes a new one", "changes not yet replayed");
 }
 
-/// Takes the journal's map from its copy in the superblock, if it differs; with `proven`, only if it
-/// leads to a journal.
+/// Takes the journal's map from its copy in the superblock, if it differs; with `proven`, only if
+/// it leads to a journal.
 async fn take_journal_map(editor: &mut Editor<'_>, proven: bool) -> bool {
     let raw = *editor.sb.raw();
     let has_backup = raw.s_jnl_backup_type == 1 && raw.s_jnl_blocks[0].get() != 0;

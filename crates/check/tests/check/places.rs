@@ -134,8 +134,8 @@ fn what_a_wrong_pointer_leads_to_is_kept() {
     }
 }
 
-/// Mode, flags or links of an inode that were overwritten: neither does the volume get features that nothing
-/// on it has, nor is the inode given up.
+/// Mode, flags or links of an inode that were overwritten: neither does the volume get features
+/// that nothing on it has, nor is the inode given up.
 #[test]
 fn an_inode_that_lost_one_field_is_kept() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
