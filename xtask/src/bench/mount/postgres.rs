@@ -26,7 +26,7 @@ pub(super) const PART: Part = Part {
 const SCRIPT: &str = r#"
 PATH=$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' ':')
 run=$(mktemp -d)
-trap 'pg_ctl -D base -m immediate stop >/dev/null 2>&1; rm -r "$run"' EXIT
+trap 'pg_ctl -D base -m immediate stop >/dev/null 2>&1 || :; rm -r "$run"' EXIT
 initdb -D base -A trust -U postgres >/dev/null
 pg_ctl -D base -w -l "$run/log" -o "-k $run -c listen_addresses=" start >/dev/null
 export PGHOST=$run PGUSER=postgres
