@@ -60,6 +60,10 @@ async fn without_quota(ctx: &Context, report: &mut Report) {
         ("s_grp_quota_inum", raw.s_grp_quota_inum.get()),
         ("s_prj_quota_inum", raw.s_prj_quota_inum.get()),
     ] {
+        if number > ctx.sb.inodes_count() {
+            let found = format!("{name} is {number}, without quota");
+            report.add(Code::QuotaInode, Spot::inode(number), found, format!("{name} 0"));
+        }
         // Reserved inodes are looked at for what else they are.
         if number >= ctx.sb.first_inode().0
             && number <= ctx.sb.inodes_count()

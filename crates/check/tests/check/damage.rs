@@ -8,7 +8,7 @@ pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O
 pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
 /// Changes with debugfs, and the code that each must be found as.
-pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 44] = [
+pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 46] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
     (EXT4, &["sif /file size 1"], Code::InodeSize),
@@ -45,6 +45,8 @@ pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 44] = [
     (EXT2, &["sif /dir faddr 9"], Code::InodeObsolete),
     (EXT2, &["sif <6> blocks 2", "sif <6> block[0] 5"], Code::InodeReserved),
     (EXT2, &["sif <9> dtime 65"], Code::OrphanList),
+    (EXT2, &["ssv prj_quota_inum 56320"], Code::QuotaInode),
+    (EXT2, &["ssv usr_quota_inum 56320"], Code::QuotaInode),
     (EXT2, &["sif <5> file_acl 300"], Code::InodeReserved),
     (EXT2, &["sif <7> file_acl 300"], Code::XattrBlock),
     (EXT2, &["sif /long size 21474836580"], Code::InodeObsolete),
