@@ -32,6 +32,7 @@ mod sandbox;
 mod served;
 mod server;
 mod settings;
+mod shown_owners;
 mod tie;
 mod transport;
 mod volume;

@@ -1,7 +1,7 @@
 //! Inodes that the kernel knows.
 
 use crate::errno::{Errno, Failure, Result};
-use crate::served::Served;
+use crate::shown_owners::ShownOwners;
 use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxTime};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Error, Node, Volume};
@@ -60,19 +60,19 @@ impl Object {
         }
     }
 
-    pub(crate) fn attr_out(&self, served: &Served) -> Result<AttrOut> {
-        let attr = attr(&self.attributes(&served.volume)?, served);
+    pub(crate) fn attr_out(&self, volume: &Volume, shown: &ShownOwners) -> Result<AttrOut> {
+        let attr = attr(&self.attributes(volume)?, volume, shown);
         Ok(AttrOut { attr_valid: VALID_SECONDS, attr, ..AttrOut::default() })
     }
 
-    pub(crate) fn entry(&self, served: &Served) -> Result<EntryOut> {
-        let attributes = self.attributes(&served.volume)?;
+    pub(crate) fn entry(&self, volume: &Volume, shown: &ShownOwners) -> Result<EntryOut> {
+        let attributes = self.attributes(volume)?;
         Ok(EntryOut {
             nodeid: nodeid(self.inode()),
             generation: attributes.generation.into(),
             entry_valid: VALID_SECONDS,
             attr_valid: VALID_SECONDS,
-            attr: attr(&attributes, served),
+            attr: attr(&attributes, volume, shown),
             ..EntryOut::default()
         })
     }
@@ -116,8 +116,8 @@ pub(crate) fn unpacked(packed: u32) -> DeviceNumber {
     DeviceNumber { major: (packed & 0xf_ff00) >> 8, minor: (packed & 0xff) | ((packed >> 12) & 0xf_ff00) }
 }
 
-fn attr(of: &Attributes, served: &Served) -> Attr {
-    let (uid, gid) = served.shown_owner(of.uid, of.gid);
+fn attr(of: &Attributes, volume: &Volume, shown: &ShownOwners) -> Attr {
+    let (uid, gid) = shown.owner(of.uid, of.gid);
     Attr {
         ino: of.inode.0.into(),
         size: of.size,
@@ -133,7 +133,7 @@ fn attr(of: &Attributes, served: &Served) -> Attr {
         uid,
         gid,
         rdev: of.device.map_or(0, packed),
-        blksize: served.volume.superblock().block_size().bytes(),
+        blksize: volume.superblock().block_size().bytes(),
         flags: 0,
     }
 }
@@ -143,7 +143,7 @@ fn mode(of: &Attributes) -> u32 {
 }
 
 /// What `statx` shows, with the time of creation and the flags.
-pub(crate) fn statx(of: &Attributes, served: &Served) -> Statx {
+pub(crate) fn statx(of: &Attributes, volume: &Volume, shown: &ShownOwners) -> Statx {
     const BASIC: u32 = 0x7ff;
     const BTIME: u32 = 0x800;
     // STATX_ATTR_COMPRESSED, IMMUTABLE, APPEND, NODUMP, ENCRYPTED and VERITY: the flags' own bits.
@@ -153,11 +153,11 @@ pub(crate) fn statx(of: &Attributes, served: &Served) -> Statx {
         .union(InodeFlags::NODUMP)
         .union(InodeFlags::ENCRYPT)
         .union(InodeFlags::VERITY);
-    let (uid, gid) = served.shown_owner(of.uid, of.gid);
+    let (uid, gid) = shown.owner(of.uid, of.gid);
     let time = |time: Timestamp| StatxTime { tv_sec: time.seconds, tv_nsec: time.nanos, reserved: 0 };
     Statx {
         mask: BASIC | if of.created.is_some() { BTIME } else { 0 },
-        blksize: served.volume.superblock().block_size().bytes(),
+        blksize: volume.superblock().block_size().bytes(),
         attributes: u64::from((of.flags & SHOWN).bits()),
         attributes_mask: u64::from(SHOWN.bits()),
         nlink: of.links.into(),

@@ -2,13 +2,12 @@
 
 use crate::groups::groups_of;
 use crate::handles::Handles;
-use crate::ids::{IdMap, shown_owner};
 use crate::metrics::Metrics;
 use crate::monitor::Monitor;
 use crate::nodes::Nodes;
-use crate::owners::Owners;
 use crate::request_trace::RequestTrace;
 use crate::settings::Settings;
+use crate::shown_owners::ShownOwners;
 use crate::volume::OpenVolume;
 use extant_cache::{PAGE_BYTES, PageCache};
 use extant_format::UintExt;
@@ -26,9 +25,7 @@ pub(crate) struct Served {
     pub(crate) volume: Volume,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
-    /// The users and groups of the mount's user namespace, if that is not the server's.
-    ids: Option<IdMap>,
-    pub(crate) owners: Owners,
+    pub(crate) shown: ShownOwners,
     /// The cache that the volume is in.
     pub(crate) cache: PageCache,
     pub(crate) metrics: Metrics,
@@ -50,19 +47,19 @@ impl Served {
         let first_commit = volume.newest_commit();
         let (handles, metrics) = Default::default();
         let (asks, rt) = (RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("groups")))), rt.clone());
-        Self { volume, nodes, handles, ids, owners, cache, metrics, first_commit, trace, monitor, asks, rt }
-    }
-
-    /// An inode's owner, as programs see it.
-    pub(crate) fn shown_owner(&self, user: u32, group: u32) -> (u32, u32) {
-        let (user, group) = self.owners.shown(user, group);
-        shown_owner(self.ids.as_ref(), user, group)
-    }
-
-    /// An access list, as programs see it.
-    pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
-        let list = self.owners.shown_list(list);
-        self.ids.as_ref().map_or(list.clone(), |ids| ids.shown_list(&list))
+        Self {
+            volume,
+            nodes,
+            handles,
+            shown: ShownOwners { owners, ids },
+            cache,
+            metrics,
+            first_commit,
+            trace,
+            monitor,
+            asks,
+            rt,
+        }
     }
 
     /// The supplementary groups of a thread, as they are in its own namespace.
@@ -71,7 +68,7 @@ impl Served {
             Some(monitor) => self.ask_for_groups(monitor.clone(), thread).await,
             None => groups_of(thread),
         };
-        match &self.ids {
+        match &self.shown.ids {
             Some(ids) => groups.into_iter().filter_map(|group| ids.groups.inside(group)).collect(),
             None => groups,
         }

@@ -269,7 +269,7 @@ impl Server {
         group: Option<u32>,
         operation: &Operation<'_>,
     ) -> Result<Reply> {
-        let mut who = Who::new(header, &self.served.owners, group);
+        let mut who = Who::new(header, &self.served.shown.owners, group);
         if operation.makes_inode() && !who.can_own() {
             return Err(Errno::OVERFLOW.into());
         }

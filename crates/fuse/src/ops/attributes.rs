@@ -9,12 +9,12 @@ use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
 
 pub(crate) async fn getattr(served: &Served, nodeid: u64) -> Result<Reply> {
-    Ok(Reply::Attr(served.nodes.get(nodeid).await?.attr_out(served)?))
+    Ok(Reply::Attr(served.nodes.get(nodeid).await?.attr_out(&served.volume, &served.shown)?))
 }
 
 pub(crate) async fn statx(served: &Served, nodeid: u64) -> Result<Reply> {
     let attributes = served.nodes.get(nodeid).await?.attributes(&served.volume)?;
-    let stat = crate::object::statx(&attributes, served);
+    let stat = crate::object::statx(&attributes, &served.volume, &served.shown);
     Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn setattr(
         (true, false) => Some(SetTime::To(Timestamp { seconds, nanos: nanos.min(999_999_999) })),
         (false, _) => None,
     };
-    let owners = &served.owners;
+    let owners = &served.shown.owners;
     let set = SetAttributes {
         permissions: has(fattr::MODE).then_some((args.mode & 0o7777) as u16),
         uid: has(fattr::UID).then(|| owners.stored_user(args.uid)).transpose()?,
@@ -46,7 +46,7 @@ pub(crate) async fn setattr(
     if set != SetAttributes::default() {
         node.set_attributes(caller, &set).await?;
     }
-    Ok(Reply::Attr(object.attr_out(served)?))
+    Ok(Reply::Attr(object.attr_out(&served.volume, &served.shown)?))
 }
 
 /// An open file is cut whatever its mode says now.

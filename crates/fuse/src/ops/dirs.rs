@@ -80,7 +80,7 @@ async fn entry(served: &Served, dir: &Object, caller: &Caller, name: &Name) -> O
         return None;
     }
     let object = look_up(dir, &served.volume, caller, &name.name).await.ok()??;
-    let entry = object.entry(served).ok()?;
+    let entry = object.entry(&served.volume, &served.shown).ok()?;
     served.nodes.tell(&object);
     Some(entry)
 }

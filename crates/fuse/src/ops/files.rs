@@ -86,7 +86,7 @@ pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &O
 
 fn created(served: &Served, node: Node, handle: Handle) -> Result<Reply> {
     let object = Object::Live(node);
-    let entry: EntryOut = object.entry(served)?;
+    let entry: EntryOut = object.entry(&served.volume, &served.shown)?;
     served.nodes.tell(&object);
     Ok(Reply::Created(entry, opened(served, handle)))
 }

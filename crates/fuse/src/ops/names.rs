@@ -9,7 +9,7 @@ use extant_fs::{Caller, Node, RenameMode};
 
 /// The answer that tells the kernel of an inode.
 pub(super) fn entry(served: &Served, object: &Object) -> Result<Reply> {
-    let entry = object.entry(served)?;
+    let entry = object.entry(&served.volume, &served.shown)?;
     served.nodes.tell(object);
     Ok(Reply::Entry(entry))
 }

@@ -51,7 +51,7 @@ pub(crate) async fn getxattr(
         }
     };
     match name.starts_with(ACCESS_LIST) {
-        true => sized(served.shown_list(&value), size),
+        true => sized(served.shown.list(&value), size),
         false => sized(value, size),
     }
 }
@@ -85,7 +85,7 @@ pub(crate) async fn setxattr(
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
         // The kernel lets every user set attributes of this class, also of a private mount.
-        let own = served.owners.stored_user(rustix::process::geteuid().as_raw()).ok();
+        let own = served.shown.owners.stored_user(rustix::process::geteuid().as_raw()).ok();
         if own != Some(caller.uid) && !caller.can(Capabilities::SYS_ADMIN) {
             return Err(Errno::PERM.into());
         }
@@ -98,7 +98,7 @@ pub(crate) async fn setxattr(
         REPLACE => SetMode::Replace,
         _ => return Err(Errno::INVAL.into()),
     };
-    let list = name.starts_with(ACCESS_LIST).then(|| served.owners.stored_list(value)).transpose()?;
+    let list = name.starts_with(ACCESS_LIST).then(|| served.shown.owners.stored_list(value)).transpose()?;
     let value = list.as_deref().unwrap_or(value);
     served.nodes.get(nodeid).await?.live()?.set_xattr(caller, name, value, mode).await?;
     Ok(Reply::Done)

@@ -1,0 +1,29 @@
+//! What programs see of owners.
+
+use crate::ids::{IdMap, shown_owner};
+use crate::owners::Owners;
+
+/// How the volume's owners appear, and which of them the mount's user namespace has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ShownOwners {
+    pub(crate) owners: Owners,
+    /// The users and groups of that namespace, if it is not the server's.
+    pub(crate) ids: Option<IdMap>,
+}
+
+impl ShownOwners {
+    /// An inode's owner.
+    pub(crate) fn owner(&self, user: u32, group: u32) -> (u32, u32) {
+        let (user, group) = self.owners.shown(user, group);
+        shown_owner(self.ids.as_ref(), user, group)
+    }
+
+    /// An access list.
+    pub(crate) fn list(&self, list: &[u8]) -> Vec<u8> {
+        let list = self.owners.shown_list(list);
+        match &self.ids {
+            Some(ids) => ids.shown_list(&list),
+            None => list,
+        }
+    }
+}
