@@ -87,13 +87,14 @@ impl CachedDevice {
 
     /// Notes that a file has entered the order. The flusher sets its timer when there is something
     /// to expire, and looks whether too much is dirty. If its timer is set and little is dirty, it
-    /// is left alone, because its wake takes longer than a small file's write.
+    /// is left alone, because its wake takes longer than a small file's write. Tasks that wait while
+    /// nothing is in flight have only this file to hope for.
     pub(crate) fn note_dirty(&self, core: &CacheCore) {
         let is_much = || {
             let dirty = core.ledger.amounts().dirty_pages;
             dirty >= core.ledger.limits().background_pages / Self::LITTLE
         };
-        if self.looks_at.load(Ordering::SeqCst) == Self::NEVER || is_much() {
+        if self.looks_at.load(Ordering::SeqCst) == Self::NEVER || is_much() || self.is_waited_for(core) {
             self.kick(core);
         }
     }

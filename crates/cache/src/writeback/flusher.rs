@@ -390,6 +390,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_waiting_tasks_need_is_written_at_once() {
+        let rt = Rt::real(RealConfig::default());
+        let (_cache, file) = one_file(&rt, Nanos::from_secs(1000), Nanos::from_secs(1000));
+        write(&rt, &file);
+        wait(&rt, || file.0.disk.looks_at.load(Ordering::SeqCst) != CachedDevice::NEVER);
+        rt.block_on(file.write_back(..)).expect("no panic").expect("nothing fails");
+        let _waits = file.0.core.waits.listen(Condition::Frames);
+        write(&rt, &file);
+        wait(&rt, || file.is_settled());
+    }
+
+    #[test]
     fn a_file_is_written_in_time_whether_or_not_the_flusher_has_a_timer() {
         let rt = Rt::real(RealConfig::default());
         let (_cache, file) = one_file(&rt, Nanos::from_millis(2), Nanos::ZERO);

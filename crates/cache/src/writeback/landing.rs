@@ -154,7 +154,8 @@ fn start_completing(rt: &Rt, disk: &Arc<CachedDevice>) {
     drop(rt.spawn("write-back completion", Class::Normal, complete(rt.clone(), completing)));
 }
 
-/// Keeps the completion task from being started by runs that end meanwhile. The holder never waits.
+/// Keeps the completion task from being started by runs that end meanwhile. The holder polls
+/// nothing, but its submission may take as long as some writes into the host's cache.
 struct NoTask<'a>(&'a CachedFile);
 
 impl<'a> NoTask<'a> {
