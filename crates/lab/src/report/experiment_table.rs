@@ -92,7 +92,7 @@ pub fn experiment_table(setup: &Setup, cells: &[Cell]) -> String {
         let tags = setup.machine.disks.iter().map(|disk| disk.queue_depth()).min().unwrap_or(0);
         let _ = writeln!(
             out,
-            "\n\"{}\" has as many requests as the disk has tags, {tags}, not {}, as in Linux since 5.0. \"noop\" is the older way.",
+            "\n\"{}\" has one request for each of the disk's {tags} tags, not {}, as in Linux since 5.0. \"noop\" is the older way.",
             row.name, row.policies.requests
         );
     }

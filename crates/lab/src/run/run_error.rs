@@ -18,7 +18,7 @@ pub enum RunError {
     },
     /// Without an elevator, a queue cannot have more requests than the disk has tags.
     #[error(
-        "{disk}: \"none\" has as many requests as the disk has tags, {tags}, and cannot have {requests} (Linux \
+        "{disk}: \"none\" has one request for each of the disk's {tags} tags and cannot have {requests} (Linux \
          refuses this since 5.0); leave --requests out, or choose \"noop\", which has its own requests"
     )]
     BeyondTags {
