@@ -42,9 +42,9 @@ pub(super) async fn orphan_list(editor: &mut Editor<'_>, finding: &Finding) {
 /// number leads to is kept.
 pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
     let number = InodeNumber(editor.sb.raw().s_orphan_file_inum.get());
-    let ro = editor.sb.ro_compat() - RoCompat::ORPHAN_PRESENT;
-    editor.sb.raw_mut().s_feature_ro_compat = ro.bits().into();
+    let without_mark = (editor.sb.ro_compat() - RoCompat::ORPHAN_PRESENT).bits();
     if !editor.sb.compat().contains(Compat::ORPHAN_FILE) {
+        editor.sb.raw_mut().s_feature_ro_compat = without_mark.into();
         editor.sb.raw_mut().s_orphan_file_inum = 0.into();
         editor.write_superblock().await;
         return editor.say("clear what the superblock says of an orphan file, for there is none", "");
@@ -58,6 +58,7 @@ pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
     if places.iter().flatten().any(|&at| editor.is_contested(at)) {
         return;
     }
+    editor.sb.raw_mut().s_feature_ro_compat = without_mark.into();
     let is_whole = !places.is_empty() && places.iter().all(Option::is_some);
     let is_regular = |inode: &Inode| inode.kind() == Some(FileKind::Regular);
     let has_journal = editor.sb.compat().contains(Compat::HAS_JOURNAL);
