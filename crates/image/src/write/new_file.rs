@@ -125,12 +125,21 @@ impl NewFile {
                 name
             }
         };
-        let flags = match naming {
-            Naming::Replacing => RenameFlags::empty(),
-            Naming::Unused => RenameFlags::NOREPLACE,
+        let renamed = match naming {
+            Naming::Replacing => rustix::fs::rename(&named, &self.path),
+            Naming::Unused => {
+                match rustix::fs::renameat_with(CWD, &named, CWD, &self.path, RenameFlags::NOREPLACE) {
+                    // Some file systems have no such rename: NFS, 9p. A second name is as safe, and
+                    // the first one goes when this is dropped.
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        let linked = rustix::fs::linkat(CWD, &named, CWD, &self.path, AtFlags::empty());
+                        return linked.map_err(|e| BuildError::output("name", &self.path, e));
+                    }
+                    renamed => renamed,
+                }
+            }
         };
-        rustix::fs::renameat_with(CWD, &named, CWD, &self.path, flags)
-            .map_err(|e| BuildError::output("rename to", &self.path, e))?;
+        renamed.map_err(|e| BuildError::output("rename to", &self.path, e))?;
         self.temporary = None;
         Ok(())
     }
