@@ -62,7 +62,6 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
         read_only: args.ro,
         // If nobody else exists, there is nothing for the kernel to check.
         allow_other: !own_map().is_single(),
-        kernel_checks: !own_map().is_single(),
         suid: true,
         dev: false,
         exec: !args.noexec,

@@ -139,7 +139,6 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         source: image,
         read_only: !words.volume.write,
         allow_other: words.allow_other,
-        kernel_checks: words.kernel_checks(),
         suid: words.suid,
         dev: words.dev,
         exec: !words.noexec,
@@ -185,7 +184,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     };
     let Watching { trace, metrics } = watching;
     let settings = Settings {
-        kernel_checks: words.kernel_checks(),
+        kernel_checks: words.allow_other,
         ids: None,
         owners: words.owners.clone(),
         monitor: Some(monitor.clone()),

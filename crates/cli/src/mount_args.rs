@@ -31,8 +31,9 @@ pub(crate) struct MountArgs {
     /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; offset=BYTES, sizelimit=BYTES, partition=N|NAME
     /// (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N (everything
-    /// appears to be this user's or group's, who acts as root); uid=VOLUME:HERE:COUNT, gid=... (a
-    /// range of numbers of the volume, under which numbers it appears here; may be repeated)
+    /// appears to be this user's and this group's; without allow_other, N must be you, and acts as
+    /// root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the numbers under
+    /// which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -72,8 +73,6 @@ pub(crate) struct MonitorArgs {
     pub(crate) ro: bool,
     #[arg(long)]
     pub(crate) allow_other: bool,
-    #[arg(long)]
-    pub(crate) kernel_checks: bool,
     #[arg(long)]
     pub(crate) suid: bool,
     #[arg(long)]
@@ -145,10 +144,15 @@ pub(crate) struct MountWords {
 /// What `uid=` or `gid=` say: one number for all, or another range.
 fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String> {
     let wrong = || format!("{name}= takes a number, or VOLUME:HERE:COUNT such as 0:100000:65536");
-    let numbers: Option<Vec<u32>> = value.split(':').map(|number| number.parse().ok()).collect();
+    let digits = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
+    let number = |text: &str| text.parse().ok().filter(|_| digits(text));
+    let numbers: Option<Vec<u32>> = value.split(':').map(number).collect();
     let range = match numbers.as_deref() {
         // The last number means nobody (chown(2)).
         Some(&[one]) if one < u32::MAX => {
+            if *shown != ShownIds::Own {
+                return Err(format!("{name}={value} does not go with another {name}="));
+            }
             *shown = ShownIds::AllAs(one);
             return Ok(());
         }
@@ -160,8 +164,9 @@ fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String
         return Err(wrong());
     }
     let mut ranges = match std::mem::take(shown) {
+        ShownIds::Own => Vec::new(),
         ShownIds::Ranges(IdRanges(ranges)) => ranges,
-        ShownIds::Own | ShownIds::AllAs(_) => Vec::new(),
+        ShownIds::AllAs(_) => return Err(format!("{name}={value} does not go with another {name}=")),
     };
     let meet = |a: u32, b: u32, count: u32| a < b.saturating_add(count) && b < a.saturating_add(range.count);
     if ranges.iter().any(|other| {
@@ -175,11 +180,6 @@ fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String
 }
 
 impl MountWords {
-    /// Whether the kernel checks permissions. It does not know who counts as root here.
-    pub(crate) fn kernel_checks(&self) -> bool {
-        self.allow_other && self.owners.fakeroot.is_none()
-    }
-
     /// # Errors
     /// An option that does not exist, or a value that cannot be, by name.
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
@@ -192,6 +192,11 @@ impl MountWords {
         }
         if parsed.volume.discard && !parsed.volume.write {
             return Err("discard does not go with ro".into());
+        }
+        // Only the kernel could keep others out of the directories whose names it has cached, and it
+        // does not know who counts as root.
+        if parsed.owners.fakeroot.is_some() && parsed.allow_other {
+            return Err("fakeroot does not go with allow_other; uid= and gid= do".into());
         }
         if parsed.owners.are_changed() && (parsed.suid || parsed.dev) {
             return Err("suid and dev do not go with fakeroot, uid= or gid=".into());
@@ -288,11 +293,15 @@ mod tests {
             ("norecovery", "norecovery"),
             ("uid", "uid takes"),
             ("uid=root", "uid= takes"),
+            ("uid=+5", "uid= takes"),
+            ("uid=0:1:1,uid=1000", "uid=1000 does not go"),
+            ("uid=1000,uid=0:1:1", "uid=0:1:1 does not go"),
             ("gid=0:1", "gid= takes"),
             ("uid=4294967295", "uid= takes"),
             ("uid=0:4294967290:10", "uid= takes"),
             ("uid=0:1000:10,uid=5:2000:1", "uid=5:2000:1 overlaps"),
             ("suid,fakeroot", "suid and dev"),
+            ("allow_other,fakeroot", "fakeroot does not go"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.starts_with(name), "{text}: {told}");

@@ -25,6 +25,11 @@ impl<'a> Who<'a> {
         Self { header, owners, group, groups: None }
     }
 
+    /// The user, as this process numbers users.
+    pub(crate) fn user(&self) -> u32 {
+        self.header.uid
+    }
+
     /// Whether the caller has numbers on the volume for what it makes there.
     pub(crate) fn can_own(&self) -> bool {
         self.owners.caller(self.header.uid, self.header.gid).can_own

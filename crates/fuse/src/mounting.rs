@@ -28,10 +28,8 @@ pub struct MountOptions {
     pub source: PathBuf,
     /// Programs may not change anything.
     pub read_only: bool,
-    /// Users other than the one who mounts may enter.
+    /// Users other than the one who mounts may enter. The kernel then checks permissions.
     pub allow_other: bool,
-    /// The kernel checks permissions (`default_permissions`).
-    pub kernel_checks: bool,
     /// Set-ID bits of programs take effect.
     pub suid: bool,
     /// Device nodes can be opened.
@@ -114,10 +112,8 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Step> {
         user.as_raw(),
         group.as_raw()
     );
-    for (is_set, word) in
-        [(options.allow_other, ",allow_other"), (options.kernel_checks, ",default_permissions")]
-    {
-        data.push_str(if is_set { word } else { "" });
+    if options.allow_other {
+        data.push_str(",allow_other,default_permissions");
     }
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -142,8 +138,7 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
     words.push(escaped(options.source.as_os_str()));
     for (is_set, word) in [
         (options.read_only, ",ro"),
-        (options.allow_other, ",allow_other"),
-        (options.kernel_checks, ",default_permissions"),
+        (options.allow_other, ",allow_other,default_permissions"),
         (options.suid, ",suid"),
         (options.dev, ",dev"),
         (!options.exec, ",noexec"),

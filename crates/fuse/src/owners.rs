@@ -6,6 +6,8 @@ use crate::ids::{IdRanges, renumbered_list};
 /// What ids appear as that no range contains, as in Linux (`overflowuid`).
 const NOBODY: u32 = 65_534;
 const ROOT: u32 = 0;
+/// The number of those who have none. It owns nothing (chown(2) takes it for no change).
+const NONE: u32 = u32::MAX;
 
 /// How the volume's users, or its groups, appear to programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +40,10 @@ impl ShownIds {
         }
     }
 
-    fn shown_owner(&self, id: u32) -> u32 {
+    fn shown_owner(&self, id: u32) -> Option<u32> {
         match self {
-            Self::AllAs(one) => *one,
-            _ => self.shown(id).unwrap_or(NOBODY),
+            Self::AllAs(one) => Some(*one),
+            _ => self.shown(id),
         }
     }
 }
@@ -75,9 +77,12 @@ impl Owners {
         *self != Self::default()
     }
 
-    /// An inode's owner, as programs see it.
-    pub(crate) fn shown(&self, user: u32, group: u32) -> (u32, u32) {
-        (self.users.shown_owner(user), self.groups.shown_owner(group))
+    /// An inode's owner, as programs see it. One who does not appear is nobody; if the kernel
+    /// checks permissions, no user at all, since a process may run as nobody.
+    pub(crate) fn shown(&self, user: u32, group: u32, kernel_checks: bool) -> (u32, u32) {
+        let absent = if kernel_checks { NONE } else { NOBODY };
+        let shown = |ids: &ShownIds, id: u32| ids.shown_owner(id).unwrap_or(absent);
+        (shown(&self.users, user), shown(&self.groups, group))
     }
 
     /// # Errors
@@ -98,8 +103,8 @@ impl Owners {
         }
         let (uid, gid) = (self.users.stored(user), self.groups.stored(group));
         StoredCaller {
-            uid: uid.unwrap_or(NOBODY),
-            gid: gid.unwrap_or(NOBODY),
+            uid: uid.unwrap_or(NONE),
+            gid: gid.unwrap_or(NONE),
             // Root of this host stays powerful where it has no number.
             is_root: uid == Some(ROOT) || user == ROOT,
             can_own: uid.is_some() && gid.is_some(),
@@ -114,6 +119,11 @@ impl Owners {
     /// An access list as programs see it, without the entries of those who do not appear.
     pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
         renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group)).0
+    }
+
+    /// Whether an access list has entries of those who do not appear.
+    pub(crate) fn hides_of(&self, list: &[u8]) -> bool {
+        !renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group)).1
     }
 
     /// A program's access list in the volume's numbers.
@@ -141,13 +151,13 @@ mod tests {
     fn one_user_stands_for_all() {
         let owners =
             Owners { users: ShownIds::AllAs(1000), groups: ShownIds::AllAs(100), ..Owners::default() };
-        assert_eq!([0, 33, 1000].map(|user| owners.shown(user, user)), [(1000, 100); 3]);
+        assert_eq!([0, 33, 1000].map(|user| owners.shown(user, user, true)), [(1000, 100); 3]);
         assert_eq!([0, 1000].map(|user| owners.stored_user(user).ok()), [Some(0); 2]);
         assert_eq!(owners.stored_user(33).unwrap_err().errno(), 75);
         let caller = owners.caller(1000, 100);
         assert_eq!(caller, StoredCaller { uid: 0, gid: 0, is_root: true, can_own: true });
         let other = owners.caller(1001, 100);
-        assert_eq!(other, StoredCaller { uid: 65_534, gid: 0, is_root: false, can_own: false });
+        assert_eq!(other, StoredCaller { uid: u32::MAX, gid: 0, is_root: false, can_own: false });
     }
 
     #[test]
@@ -155,9 +165,10 @@ mod tests {
         let users = ranges(&[(0, 1000, 1), (1, 100_000, 65_535)]);
         let owners = Owners { groups: users.clone(), users, fakeroot: None };
         assert_eq!(
-            [0, 1, 65_535, 65_536].map(|user| owners.shown(user, 0).0),
+            [0, 1, 65_535, 65_536].map(|user| owners.shown(user, 0, false).0),
             [1000, 100_000, 165_534, 65_534]
         );
+        assert_eq!(owners.shown(65_536, 0, true).0, u32::MAX);
         assert_eq!([1000, 100_000, 5].map(|user| owners.stored_user(user).ok()), [Some(0), Some(1), None]);
         assert!(owners.caller(1000, 1000).is_root && !owners.caller(100_005, 1000).is_root);
         let root = owners.caller(0, 0);
@@ -168,7 +179,7 @@ mod tests {
     #[test]
     fn with_fakeroot_only_the_user_who_mounts_is_root() {
         let owners = Owners { fakeroot: Some(1000), ..Owners::default() };
-        assert_eq!(owners.shown(33, 5), (33, 5));
+        assert_eq!(owners.shown(33, 5, false), (33, 5));
         assert!(owners.caller(1000, 1000).is_root && owners.caller(0, 0).is_root);
         let other = owners.caller(1001, 5);
         assert_eq!(other, StoredCaller { uid: 1001, gid: 5, is_root: false, can_own: true });
@@ -189,6 +200,7 @@ mod tests {
         assert_eq!(owners.shown_list(&stored), shown);
         assert_eq!(owners.stored_list(&shown).unwrap(), stored);
         assert_eq!(owners.shown_list(&list(&[(2, 70)])), list(&[]));
+        assert!(owners.hides_of(&list(&[(2, 5), (2, 70)])) && !owners.hides_of(&stored));
         assert!(owners.stored_list(&stored).is_err());
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
-        let Settings { ids, owners, monitor, trace, kernel_checks: _ } = settings;
+        let Settings { ids, owners, monitor, trace, kernel_checks } = settings;
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
@@ -51,7 +51,7 @@ impl Served {
             volume,
             nodes,
             handles,
-            shown: ShownOwners { owners, ids },
+            shown: ShownOwners { owners, ids, kernel_checks },
             cache,
             metrics,
             first_commit,

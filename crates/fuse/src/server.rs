@@ -7,6 +7,7 @@
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
 use crate::metrics::UNKNOWN;
+use crate::ops::xattrs::ACCESS_LIST;
 use crate::served::{MAX_WRITE, Served};
 use crate::settings::Settings;
 use crate::wire::{
@@ -205,6 +206,7 @@ impl Server {
             Some(Operation::Interrupt(_) | Operation::NotifyReply) => {}
             Some(operation) => {
                 let (ticket, began) = (self.ticket(header.unique), self.rt.now());
+                let set_id = self.set_id_of(&header, &operation).await;
                 let done = self.perform(&header, group, &operation).await;
                 self.note(&header, &operation, done.as_ref().err(), began);
                 match done {
@@ -212,6 +214,9 @@ impl Server {
                     Err(failure) => ticket.fail(failure),
                 }
                 self.after(&header, &operation);
+                if let Some(nodeid) = set_id {
+                    self.invalidate(nodeid);
+                }
             }
             None => {
                 let failure = Failure::from(Errno::NOSYS);
@@ -289,7 +294,7 @@ impl Server {
     }
 
     async fn perform_as(&self, node: u64, who: &Who<'_>, operation: &Operation<'_>) -> Result<Reply> {
-        let (served, who) = (&self.served, |umask: u32| who.caller(umask));
+        let (served, asking, who) = (&self.served, who, |umask: u32| who.caller(umask));
         match *operation {
             Operation::Init { args, flags } => {
                 let agreed = self.init(args, flags);
@@ -317,7 +322,7 @@ impl Server {
             Operation::Statx(_) => ops::attributes::statx(served, node).await,
             Operation::Setattr(args) => ops::attributes::setattr(served, node, &who(0), &args).await,
             Operation::Access(args) => ops::attributes::access(served, node, &who(0), args.mask).await,
-            Operation::Statfs => Ok(ops::attributes::statfs(served)),
+            Operation::Statfs => Ok(ops::attributes::statfs(served).await),
             Operation::Open(args) => ops::files::open(served, node, &who(0), &args).await,
             Operation::Create { args, name } => {
                 ops::files::create(served, node, &who(args.umask), &args, name).await
@@ -348,7 +353,7 @@ impl Server {
             }
             Operation::Listxattr { size } => ops::xattrs::listxattr(served, node, &who(0), size).await,
             Operation::Setxattr { flags, name, value } => {
-                ops::xattrs::setxattr(served, node, &who(0), name, value, flags).await
+                ops::xattrs::setxattr(served, node, asking, name, value, flags).await
             }
             Operation::Removexattr { name } => ops::xattrs::removexattr(served, node, &who(0), name).await,
             Operation::Ioctl { args, data } => ops::ioctl::ioctl(served, node, &who(0), &args, data).await,
@@ -372,8 +377,29 @@ impl Server {
             }
             // The kernel does not know that this has changed the time of change.
             Operation::Ioctl { args, .. } if ops::ioctl::changes(args.cmd) => self.invalidate(header.nodeid),
+            // Nor that an access list changes the mode.
+            Operation::Setxattr { name, .. } | Operation::Removexattr { name }
+                if name.starts_with(ACCESS_LIST) =>
+            {
+                self.invalidate(header.nodeid);
+            }
             _ => {}
         }
+    }
+
+    /// The file that an operation writes to, if it is a set-ID one. The bits may then go, which the
+    /// kernel leaves to the server and does not see.
+    async fn set_id_of(&self, header: &RequestHeader, operation: &Operation<'_>) -> Option<u64> {
+        const KILL_PRIVILEGES: u32 = 4;
+        const SET_IDS: u16 = 0o6000;
+        let nodeid = match operation {
+            Operation::Write { args, .. } if args.write_flags & KILL_PRIVILEGES != 0 => header.nodeid,
+            Operation::Fallocate(_) => header.nodeid,
+            Operation::CopyFileRange { args, .. } => args.nodeid_out,
+            _ => return None,
+        };
+        let attributes = self.served.nodes.get(nodeid).await.ok()?.attributes(&self.served.volume).ok()?;
+        (attributes.permissions & SET_IDS != 0).then_some(nodeid)
     }
 
     fn init(&self, args: InitIn, offered: u64) -> Result<InitOut> {

@@ -9,12 +9,14 @@ pub(crate) struct ShownOwners {
     pub(crate) owners: Owners,
     /// The users and groups of that namespace, if it is not the server's.
     pub(crate) ids: Option<IdMap>,
+    /// The kernel checks permissions.
+    pub(crate) kernel_checks: bool,
 }
 
 impl ShownOwners {
     /// An inode's owner.
     pub(crate) fn owner(&self, user: u32, group: u32) -> (u32, u32) {
-        let (user, group) = self.owners.shown(user, group);
+        let (user, group) = self.owners.shown(user, group, self.kernel_checks);
         shown_owner(self.ids.as_ref(), user, group)
     }
 

@@ -67,4 +67,29 @@ fn an_ordinary_user_may_act_as_root_of_a_mount() {
     gives(&as_user(&bed, ranges, &script), shown);
     let script = format!("{owners}; getfacl -nc new | grep user:[0-9]");
     gives(&as_user(&bed, "ro", &script), "lost+found=0:0\nnew=0:0\ntheirs=55:66\nuser:7:rw-\n");
+    // A list with somebody who does not appear is not changed.
+    let refused = "! setfacl -m u:1234:r new 2>&-; ! setfacl -b new 2>&-";
+    gives(&as_user(&bed, all, refused), "");
+    gives(&as_user(&bed, "ro", &script), "lost+found=0:0\nnew=0:0\ntheirs=55:66\nuser:7:rw-\n");
+}
+
+#[test]
+fn the_kernel_sees_at_once_what_the_server_changes_of_a_mode() {
+    if !can_mount() || !is_root() || !have("setpriv") || !have("setfacl") {
+        return;
+    }
+    // An access list is the mode's group bits.
+    let mut bed = Bed::new("16M", &[], "");
+    bed.shell("umask 77; echo x > f; chmod 640 f; cp -p f copy; test $(stat -c %a copy) = 640");
+    bed.shell("ls -l f >/dev/null; setfacl -m u:5:rwx f; test $(stat -c %a f) = 670");
+    bed.umount();
+    // A program that somebody else writes to is no set-ID one any more.
+    bed.mount("allow_other,suid");
+    bed.shell("chmod 755 .; cp /usr/bin/id tool; chmod 4777 tool");
+    let script = format!("cd '{}' && cat /usr/bin/id 1<> tool && ./tool -u", bed.at.display());
+    let args = ["--reuid=5000", "--regid=5000", "--clear-groups", "sh", "-c", &script];
+    fs::set_permissions(bed.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    let ran: Ran = extant_testbed::command("setpriv").args(args).output().unwrap().into();
+    gives(&ran, "5000\n");
+    bed.umount();
 }

@@ -70,7 +70,9 @@ pub(crate) async fn access(served: &Served, nodeid: u64, caller: &Caller, mask: 
     Ok(Reply::Done)
 }
 
-pub(crate) fn statfs(served: &Served) -> Reply {
+/// The space of files that were removed before counts as free, as on ext4.
+pub(crate) async fn statfs(served: &Served) -> Reply {
+    served.volume.finish_deletions().await;
     let space = served.volume.space();
     Reply::Statfs(StatfsOut {
         blocks: space.blocks,

@@ -1,15 +1,16 @@
 //! Extended attributes, access lists among them.
 
+use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
 use crate::object::{Object, ROOT};
 use crate::served::Served;
 use crate::wire::{Reply, Xattr};
 use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
-use extant_fs::{Caller, Capabilities, SetMode};
+use extant_fs::{Caller, Capabilities, Node, SetMode};
 
 /// How the names of access lists begin.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_";
+pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_";
 
 /// What the caller's buffer can take: `size` 0 asks for the length.
 fn sized(bytes: Vec<u8>, size: u32) -> Result<Reply> {
@@ -73,10 +74,23 @@ pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, siz
     sized(bytes, size)
 }
 
+/// Refuses to change an access list that has entries of those who do not appear: a program writes
+/// back what it has seen, and they would be lost.
+async fn check_hidden(served: &Served, node: &Node, name: &[u8]) -> Result<()> {
+    let owners = &served.shown.owners;
+    if !name.starts_with(ACCESS_LIST) || !owners.are_changed() {
+        return Ok(());
+    }
+    match node.xattr(&Caller::root(), name).await {
+        Ok(list) if owners.hides_of(&list) => Err(Errno::OVERFLOW.into()),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) async fn setxattr(
     served: &Served,
     nodeid: u64,
-    caller: &Caller,
+    who: &Who<'_>,
     name: &[u8],
     value: &[u8],
     flags: u32,
@@ -85,8 +99,7 @@ pub(crate) async fn setxattr(
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
         // The kernel lets every user set attributes of this class, also of a private mount.
-        let own = served.shown.owners.stored_user(rustix::process::geteuid().as_raw()).ok();
-        if own != Some(caller.uid) && !caller.can(Capabilities::SYS_ADMIN) {
+        if who.user() != rustix::process::geteuid().as_raw() && !who.caller(0).can(Capabilities::SYS_ADMIN) {
             return Err(Errno::PERM.into());
         }
         served.volume.sync().await?;
@@ -100,11 +113,21 @@ pub(crate) async fn setxattr(
     };
     let list = name.starts_with(ACCESS_LIST).then(|| served.shown.owners.stored_list(value)).transpose()?;
     let value = list.as_deref().unwrap_or(value);
-    served.nodes.get(nodeid).await?.live()?.set_xattr(caller, name, value, mode).await?;
+    let object = served.nodes.get(nodeid).await?;
+    let node = object.live()?;
+    check_hidden(served, node, name).await?;
+    node.set_xattr(&who.caller(0), name, value, mode).await?;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, name: &[u8]) -> Result<Reply> {
-    served.nodes.get(nodeid).await?.live()?.remove_xattr(caller, name).await?;
+    let object = served.nodes.get(nodeid).await?;
+    let node = object.live()?;
+    check_hidden(served, node, name).await?;
+    // Sent for whoever writes to a program or changes its owner. Linux asks a process that removes
+    // it by name for CAP_SETFCAP itself.
+    let root = Caller::root();
+    let caller = if name == b"security.capability" { &root } else { caller };
+    node.remove_xattr(caller, name).await?;
     Ok(Reply::Done)
 }

@@ -213,14 +213,16 @@ impl<'a> Body<'a> {
 impl<'a> Operation<'a> {
     /// Whether it makes an inode that the caller is to own.
     pub(crate) const fn makes_inode(&self) -> bool {
-        matches!(
-            self,
+        const WHITEOUT: u32 = 4;
+        match self {
             Self::Symlink { .. }
-                | Self::Mknod { .. }
-                | Self::Mkdir { .. }
-                | Self::Create { .. }
-                | Self::Tmpfile(_)
-        )
+            | Self::Mknod { .. }
+            | Self::Mkdir { .. }
+            | Self::Create { .. }
+            | Self::Tmpfile(_) => true,
+            Self::Rename { flags, .. } => *flags & WHITEOUT != 0,
+            _ => false,
+        }
     }
 
     /// `None` for a body that is too short.

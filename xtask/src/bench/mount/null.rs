@@ -30,7 +30,6 @@ pub(super) fn program(at: &Path, allow_other: bool) -> Result<()> {
         source: "null".into(),
         read_only: false,
         allow_other,
-        kernel_checks: allow_other,
         suid: false,
         dev: false,
         exec: true,
