@@ -32,8 +32,8 @@ pub(crate) struct MountArgs {
     /// programs and device nodes work); noexec; offset=BYTES, sizelimit=BYTES, partition=N|NAME
     /// (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N (everything
     /// appears to be this user's and this group's; without allow_other, N must be you, and acts as
-    /// root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the numbers under
-    /// which it appears here; may be repeated)
+    /// root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the numbers
+    /// under which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -193,8 +193,8 @@ impl MountWords {
         if parsed.volume.discard && !parsed.volume.write {
             return Err("discard does not go with ro".into());
         }
-        // Only the kernel could keep others out of the directories whose names it has cached, and it
-        // does not know who counts as root.
+        // Only the kernel could keep others out of the directories whose names it has cached, and
+        // it does not know who counts as root.
         if parsed.owners.fakeroot.is_some() && parsed.allow_other {
             return Err("fakeroot does not go with allow_other; uid= and gid= do".into());
         }
