@@ -14,6 +14,7 @@ use extant_fs::{Caller, Capabilities};
 pub(crate) struct Who<'a> {
     header: &'a RequestHeader,
     owners: &'a Owners,
+    stored: StoredCaller,
     /// The group that the kernel sent.
     group: Option<u32>,
     /// All groups, once they are read.
@@ -22,17 +23,18 @@ pub(crate) struct Who<'a> {
 
 impl<'a> Who<'a> {
     pub(crate) fn new(header: &'a RequestHeader, owners: &'a Owners, group: Option<u32>) -> Self {
-        Self { header, owners, group, groups: None }
+        let stored = owners.caller(header.uid, header.gid);
+        Self { header, owners, stored, group, groups: None }
     }
 
-    /// The user, as this process numbers users.
+    /// The calling user's number on this host.
     pub(crate) fn user(&self) -> u32 {
         self.header.uid
     }
 
-    /// Whether the caller has numbers on the volume for what it makes there.
+    /// Whether the volume has numbers for the caller, so that it can own new inodes.
     pub(crate) fn can_own(&self) -> bool {
-        self.owners.caller(self.header.uid, self.header.gid).can_own
+        self.stored.can_own
     }
 
     /// Whether the result of an operation depends on groups even if it is not denied.
@@ -51,7 +53,7 @@ impl<'a> Who<'a> {
 
     /// Whether groups that are not read yet may allow the caller more.
     pub(crate) fn may_be_helped(&self) -> bool {
-        self.groups.is_none() && !self.owners.caller(self.header.uid, self.header.gid).is_root
+        self.groups.is_none() && !self.stored.is_root
     }
 
     /// Reads the groups. It may take as long as another process does to answer.
@@ -61,7 +63,7 @@ impl<'a> Who<'a> {
 
     /// Root of the mount's namespace has all capabilities, others none.
     pub(crate) fn caller(&self, umask: u32) -> Caller {
-        let StoredCaller { uid, gid, is_root, .. } = self.owners.caller(self.header.uid, self.header.gid);
+        let StoredCaller { uid, gid, is_root, .. } = self.stored;
         let umask = (umask & 0o777) as u16;
         if is_root {
             return Caller { uid, gid, umask, ..Caller::root() };

@@ -3,10 +3,11 @@
 use crate::errno::{Errno, Result};
 use crate::ids::{IdRanges, renumbered_list};
 
-/// What ids appear as that no range contains, as in Linux (`overflowuid`).
+/// Programs see this number for ids outside all ranges, as on Linux (`overflowuid`).
 const NOBODY: u32 = 65_534;
 const ROOT: u32 = 0;
-/// The number of those who have none. It owns nothing (chown(2) takes it for no change).
+/// Stands for a user or group that has no number. It cannot own anything: to chown(2), it means no
+/// change.
 const NONE: u32 = u32::MAX;
 
 /// How the volume's users, or its groups, appear to programs.
@@ -15,10 +16,10 @@ pub enum ShownIds {
     /// Under their own numbers.
     #[default]
     Own,
-    /// All as this one, which acts as the volume's root. What it makes belongs to root there.
+    /// All as this one, which acts as the volume's root. New files belong to root on the volume.
     AllAs(u32),
-    /// As ranges say: `inside` is the volume's number, `outside` what programs see. Others appear
-    /// as nobody (65534).
+    /// By ranges: `inside` is the number on the volume, `outside` the one that programs see. Ids
+    /// outside all ranges appear as nobody (65534).
     Ranges(IdRanges),
 }
 
@@ -31,7 +32,7 @@ impl ShownIds {
         }
     }
 
-    /// The volume's number for a program's.
+    /// The number on the volume for a number that programs use.
     fn stored(&self, id: u32) -> Option<u32> {
         match self {
             Self::Own => Some(id),
@@ -48,14 +49,14 @@ impl ShownIds {
     }
 }
 
-/// How owners appear, and whose calls count as root's.
+/// How owners appear, and which user acts as root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
     /// The users.
     pub users: ShownIds,
     /// The groups.
     pub groups: ShownIds,
-    /// Calls of this user count as root's: nothing is forbidden, and what it makes belongs to root.
+    /// This user acts as root: nothing is forbidden, and new files belong to root.
     pub fakeroot: Option<u32>,
 }
 
@@ -71,14 +72,14 @@ pub(crate) struct StoredCaller {
 }
 
 impl Owners {
-    /// Whether users of other numbers than the volume's get rights on it. Its set-ID programs and
-    /// device nodes must then not take effect.
+    /// Whether anything differs from the volume's own numbers. Set-ID programs and device nodes of
+    /// the volume must then have no effect.
     pub fn are_changed(&self) -> bool {
         *self != Self::default()
     }
 
-    /// An inode's owner, as programs see it. One who does not appear is nobody; if the kernel
-    /// checks permissions, no user at all, since a process may run as nobody.
+    /// The owner and group that programs see. Hidden owners appear as nobody. If the kernel checks
+    /// permissions, they get an invalid number instead, because a process may run as nobody.
     pub(crate) fn shown(&self, user: u32, group: u32, kernel_checks: bool) -> (u32, u32) {
         let absent = if kernel_checks { NONE } else { NOBODY };
         let shown = |ids: &ShownIds, id: u32| ids.shown_owner(id).unwrap_or(absent);
@@ -105,28 +106,33 @@ impl Owners {
         StoredCaller {
             uid: uid.unwrap_or(NONE),
             gid: gid.unwrap_or(NONE),
-            // Root of this host stays powerful where it has no number.
+            // Root of this host keeps its rights even without a number.
             is_root: uid == Some(ROOT) || user == ROOT,
             can_own: uid.is_some() && gid.is_some(),
         }
     }
 
-    /// Those of a program's groups that the volume has numbers for.
+    /// A program's groups in the volume's numbers. Groups without a number are left out.
     pub(crate) fn stored_groups(&self, groups: &[u32]) -> Vec<u32> {
         groups.iter().filter_map(|&group| self.groups.stored(group)).collect()
     }
 
-    /// An access list as programs see it, without the entries of those who do not appear.
+    /// An access list as programs see it, without the entries of hidden users and groups.
     pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
-        renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group)).0
+        self.shown_entries(list).0
     }
 
-    /// Whether an access list has entries of those who do not appear.
+    /// Whether an access list has entries of hidden users or groups.
     pub(crate) fn hides_of(&self, list: &[u8]) -> bool {
-        !renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group)).1
+        !self.shown_entries(list).1
     }
 
-    /// A program's access list in the volume's numbers.
+    /// The entries of an access list that appear, and whether all do.
+    fn shown_entries(&self, list: &[u8]) -> (Vec<u8>, bool) {
+        renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group))
+    }
+
+    /// An access list from a program, in the volume's numbers.
     ///
     /// # Errors
     /// The volume has no number for someone in it.

@@ -377,7 +377,7 @@ impl Server {
             }
             // The kernel does not know that this has changed the time of change.
             Operation::Ioctl { args, .. } if ops::ioctl::changes(args.cmd) => self.invalidate(header.nodeid),
-            // Nor that an access list changes the mode.
+            // The kernel does not know that an access list changes the mode.
             Operation::Setxattr { name, .. } | Operation::Removexattr { name }
                 if name.starts_with(ACCESS_LIST) =>
             {
@@ -387,8 +387,8 @@ impl Server {
         }
     }
 
-    /// The file that an operation writes to, if it is a set-ID one. The bits may then go, which the
-    /// kernel leaves to the server and does not see.
+    /// The file that an operation writes to, if it has set-ID bits. The server may clear them, and
+    /// the kernel must then read the mode again.
     async fn set_id_of(&self, header: &RequestHeader, operation: &Operation<'_>) -> Option<u64> {
         const KILL_PRIVILEGES: u32 = 4;
         const SET_IDS: u16 = 0o6000;

@@ -176,7 +176,7 @@ pub enum Target {
         /// How to treat an existing file that another program has locked.
         foreign: ForeignLocks,
     },
-    /// A new file, which gets its name once it is complete; nothing of that name is ever replaced.
+    /// A new file, which gets its name once it is complete. It never replaces an existing file.
     New(PathBuf),
     /// A device, or a part of one, in place.
     Place(InPlace),

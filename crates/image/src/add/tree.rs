@@ -311,8 +311,8 @@ impl<'a> Adder<'a> {
         if file.size() < size {
             file.set_size(size).await.map_err(|error| self.failed(path, error))?;
         }
-        // Nobody reads them here. The next file's pages take the same memory, which is faster than
-        // memory that was never used, or than evicting others.
+        // These pages are not read again. The next file's pages take the same memory, which is
+        // faster than memory that was never used, or than evicting others.
         file.not_needed(ByteRange::ALL).await;
         self.done_bytes += size;
         (self.progress)(self.done_bytes, self.all_bytes);

@@ -231,7 +231,8 @@ impl Target<'_> {
     }
 
     /// Removes an extended attribute. Ignores a missing attribute, and files that cannot have any.
-    /// Asks first: nearly all files have none, and a removal writes to the inode even then.
+    /// Looks first: most files have none, and removing a missing attribute still writes to the
+    /// inode.
     pub(super) fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
         let mut none = [0_u8; 0];
         let there = match self {

@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What becomes of a file that has the name of a new one.
+/// What happens to an existing file that has the name of the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// The new file replaces it.
     Replacing,
-    /// It stays, and the new file is not named.
+    /// It stays, and naming the new file fails.
     Unused,
 }
 
@@ -106,7 +106,7 @@ impl NewFile {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// `EXIST` if something has an unused name by now.
+    /// `EXIST` if the name should be unused and is taken.
     pub(crate) fn name(&mut self, naming: Naming) -> Result<(), BuildError> {
         let named = match &self.temporary {
             Some(name) => name.clone(),
@@ -127,17 +127,7 @@ impl NewFile {
         };
         let renamed = match naming {
             Naming::Replacing => rustix::fs::rename(&named, &self.path),
-            Naming::Unused => {
-                match rustix::fs::renameat_with(CWD, &named, CWD, &self.path, RenameFlags::NOREPLACE) {
-                    // Some file systems have no such rename: NFS, 9p. A second name is as safe, and
-                    // the first one goes when this is dropped.
-                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                        let linked = rustix::fs::linkat(CWD, &named, CWD, &self.path, AtFlags::empty());
-                        return linked.map_err(|e| BuildError::output("name", &self.path, e));
-                    }
-                    renamed => renamed,
-                }
-            }
+            Naming::Unused => rename_to_unused(&named, &self.path),
         };
         renamed.map_err(|e| BuildError::output("rename to", &self.path, e))?;
         self.temporary = None;
@@ -149,6 +139,18 @@ impl NewFile {
         let dir =
             rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         dir.and_then(rustix::fs::fsync).map_err(|e| BuildError::output("sync", &self.dir, e))
+    }
+}
+
+/// Renames a file, unless something has the new name.
+fn rename_to_unused(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // NFS, 9p and many FUSE file systems cannot do this. linkat never replaces a file either.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())?;
+            rustix::fs::unlink(from)
+        }
+        done => done,
     }
 }
 

@@ -37,7 +37,7 @@ impl Replaced {
         Ok(Self { claim, path, naming: Naming::Replacing })
     }
 
-    /// Claims a name that must be unused, now and when the image is complete.
+    /// Claims a name that must be unused now and when the image is complete.
     ///
     /// # Errors
     /// Something has the name.
