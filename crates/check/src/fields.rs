@@ -39,7 +39,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
         if !ro.contains(RoCompat::HUGE_FILE) {
             obsolete("i_blocks_hi", raw.i_blocks_hi.get().into());
         }
-        // Linux ignores it, but e2fsck clears a link that has it.
+        // Linux ignores the field, but e2fsck clears a link where it is set.
         let is_link = kind == Some(FileKind::Symlink);
         if is_link || is_directory && !incompat.contains(Incompat::LARGEDIR) {
             obsolete("i_size_high", raw.i_size_high.get());

@@ -46,7 +46,7 @@ pub(crate) struct File {
     /// cluster may lie in several nodes.
     pub(crate) cluster_runs: Vec<(u64, u64, u64)>,
     pub(crate) is_symlink: bool,
-    /// A symbolic link whose target is in a block that was not met yet.
+    /// A symbolic link with its target in a block, which the sweep has not found yet.
     pub(crate) lacks_target: bool,
     /// Parts of the map are missing.
     pub(crate) damaged: bool,

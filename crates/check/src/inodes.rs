@@ -323,7 +323,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         return;
     }
     let mut record = File::new(ctx, inode, role);
-    // Only the block is of interest to e2fsck, and attributes harm none of these.
+    // e2fsck looks only at the block, and attributes do no harm here.
     record.clusters += xattrs::in_block(ctx, inode, Vec::new(), found);
     if has_map || inode.blocks_512(sb) != 0 || record.clusters != 0 {
         files.add(ctx, found, record, inode);

@@ -26,7 +26,7 @@ pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Ino
     Inode::parse_unchecked(&piece.bytes()[at..], &ctx.sb, number).ok()
 }
 
-/// Whether an inode is in use, judged as e2fsck does for those that must not be.
+/// Whether e2fsck would call an inode used that must not be.
 pub(crate) fn is_in_use(inode: &Inode) -> bool {
     inode.links() > 0 || inode.raw.i_blocks_lo.get() != 0 || inode.block_pointer(0).0 != 0
 }
@@ -152,7 +152,7 @@ pub(crate) async fn orphans(ctx: &Context, replayed: bool, report: &mut Report) 
     orphans
 }
 
-/// What is left of an orphan file on a volume without that feature.
+/// Looks for traces of an orphan file on a volume without that feature.
 async fn without_orphan_file(ctx: &Context, report: &mut Report) {
     let raw = ctx.sb.raw();
     if ctx.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
@@ -160,13 +160,13 @@ async fn without_orphan_file(ctx: &Context, report: &mut Report) {
         report.add(Code::OrphanFile, Spot::default(), found, "both or neither");
     }
     let number = InodeNumber(raw.s_orphan_file_inum.get());
-    // Those are looked at for what else they are.
+    // Other checks cover reserved inodes.
     let is_other = matches!(number.0, 0..=4 | 8) || number.0 == raw.s_prj_quota_inum.get();
     if !is_other
         && number.0 <= ctx.sb.inodes_count()
         && read_inode(ctx, number).await.is_some_and(|inode| is_in_use(&inode))
     {
-        // Linux opens no file whose number that is.
+        // Linux does not open a file with this number.
         let found = "it is in use, and s_orphan_file_inum names it without orphan_file";
         report.add(Code::OrphanFile, Spot::inode(number.0), found, "s_orphan_file_inum 0");
     }
@@ -176,7 +176,7 @@ async fn orphan_file(ctx: &Context, replayed: bool, orphans: &mut BTreeSet<u32>,
     let sb = &ctx.sb;
     let number = sb.raw().s_orphan_file_inum.get();
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
-        // Its entries are those of a log.
+        // Linux changes an orphan file through the journal only.
         let found = "orphan_file without has_journal";
         report.add(Code::OrphanFile, Spot::inode(number), found, "both or neither");
     }
@@ -240,7 +240,7 @@ async fn orphan_file(ctx: &Context, replayed: bool, orphans: &mut BTreeSet<u32>,
         report.add(Code::OrphanFile, spot.clone(), format!("{next} blocks are mapped"), blocks.to_string());
     }
     let is_present = sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
-    // A volume that is mounted for writing has the feature from the beginning.
+    // Linux sets the feature when it mounts the volume for writing.
     let is_dirty = replayed || sb.incompat().contains(Incompat::RECOVER);
     if entries > 0 && !is_present {
         let text = format!("{entries} entries without orphan_present");

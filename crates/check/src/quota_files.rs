@@ -1,4 +1,4 @@
-//! Quota files, next to usage as counted.
+//! Compares quota files with the usage that the check has counted.
 
 use crate::Code;
 use crate::context::Context;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Longest quota file that is read.
 const QUOTA_BYTES_MAX: u64 = 256 << 20;
 
-/// Compares quota files with usage as counted.
+/// Compares quota files with the counted usage.
 pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
     let (sb, raw) = (&ctx.sb, ctx.sb.raw());
     if !sb.ro_compat().contains(RoCompat::QUOTA) {
@@ -50,8 +50,8 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
     }
 }
 
-/// What is left of quota files on a volume without that feature: numbers of inodes, none of which
-/// Linux opens as a file.
+/// Looks for numbers of quota files on a volume without that feature. Linux opens no file with one
+/// of these numbers.
 async fn without_quota(ctx: &Context, report: &mut Report) {
     let raw = ctx.sb.raw();
     let mut seen = BTreeSet::new();
@@ -64,7 +64,7 @@ async fn without_quota(ctx: &Context, report: &mut Report) {
             let found = format!("{name} is {number}, without quota");
             report.add(Code::QuotaInode, Spot::inode(number), found, format!("{name} 0"));
         }
-        // Reserved inodes are looked at for what else they are.
+        // Other checks cover reserved inodes.
         if number >= ctx.sb.first_inode().0
             && number <= ctx.sb.inodes_count()
             && seen.insert(number)
@@ -76,7 +76,7 @@ async fn without_quota(ctx: &Context, report: &mut Report) {
     }
 }
 
-/// The blocks of a quota file that are mapped, by their place in the file.
+/// The mapped blocks of a quota file, by file block.
 pub(crate) async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<u8>> {
     let block_bytes = ctx.source.block_bytes();
     let end = inode.size().min(QUOTA_BYTES_MAX).div_ceil(block_bytes.to_u64());
@@ -94,8 +94,7 @@ pub(crate) async fn contents(ctx: &Context, inode: &Inode) -> BTreeMap<u64, Vec<
     blocks
 }
 
-/// The entries of a quota file that are found where their ids lead, and the first thing that is
-/// wrong with its tree.
+/// Returns the entries that a lookup by id finds, and the first error in the tree.
 ///
 /// Linux follows the bytes of an id to a leaf and takes the first entry of that id there. If there
 /// is none, or if a node is reached twice, it gives an error.
@@ -112,7 +111,7 @@ pub(crate) fn entries(
     match QuotaHeader::parse(tree.block(FileBlock(0)), number) {
         Ok(header) if header.kind == kind => {
             end = header.blocks.into();
-            // Linux refuses the file then.
+            // Linux refuses such a file.
             if end > inode.size() / QUOTA_BLOCK_BYTES.to_u64() {
                 tree.wrong_field(
                     FileBlock(0),
@@ -128,7 +127,7 @@ pub(crate) fn entries(
             let wrong = Corrupt::field(place, "dqh_magic", header.kind.magic().into(), rule);
             return (BTreeMap::new(), Some(wrong));
         }
-        // The tree does not depend on it.
+        // The tree can be read without the header.
         Err(wrong) => tree.wrong(wrong),
     }
     tree.walk(u32::try_from(end).unwrap_or(u32::MAX));
@@ -140,13 +139,13 @@ struct Tree<'a> {
     blocks: &'a BTreeMap<u64, Vec<u8>>,
     block_bytes: usize,
     number: InodeNumber,
-    /// By id, with the leaf.
+    /// Entries by id, each with its leaf.
     found: BTreeMap<u32, (FileBlock, QuotaEntry)>,
     wrong: Option<Corrupt>,
     damages: u32,
 }
 
-/// Damages of a quota file until it is read no further.
+/// A quota file is given up after this many errors.
 const DAMAGES: u32 = 10_000;
 
 impl<'a> Tree<'a> {

@@ -24,7 +24,7 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<C
     if ctx.sb.compat().contains(Compat::RESIZE_INODE)
         && let Some(inode) = read_inode(ctx, InodeNumber::RESIZE).await
     {
-        // The rest of its map is descriptors.
+        // The rest of its map are reserved descriptors.
         owners.touch(inode.block_pointer(RESIZE_POINTER).0, 1, InodeNumber::RESIZE.0);
     }
     let mut found = Found::new(ctx);

@@ -68,8 +68,8 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
     result
 }
 
-/// Records an inode's attribute block, if it has one; how many blocks that adds. `names` are those
-/// of the attributes in the inode, in order.
+/// Records an inode's attribute block, if it has one, and returns how many blocks that adds.
+/// `names` are the names of the attributes in the inode, in order.
 pub(crate) fn in_block(ctx: &Context, inode: &Inode, names: Vec<u64>, found: &mut Found) -> u64 {
     let Some(block) = inode.xattr_block() else { return 0 };
     let (number, generation) = (inode.number.0, inode.raw.i_generation.get());

@@ -141,14 +141,14 @@ pub(crate) struct MountWords {
     pub(crate) owners: Owners,
 }
 
-/// What `uid=` or `gid=` say: one number for all, or another range.
+/// Adds the value of `uid=` or `gid=`: one number for all, or another range.
 fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String> {
     let wrong = || format!("{name}= takes a number, or VOLUME:HERE:COUNT such as 0:100000:65536");
     let digits = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
     let number = |text: &str| text.parse().ok().filter(|_| digits(text));
     let numbers: Option<Vec<u32>> = value.split(':').map(number).collect();
     let range = match numbers.as_deref() {
-        // The last number means nobody (chown(2)).
+        // The highest number is not a user: to chown(2), it means no change.
         Some(&[one]) if one < u32::MAX => {
             if *shown != ShownIds::Own {
                 return Err(format!("{name}={value} does not go with another {name}="));
@@ -193,8 +193,8 @@ impl MountWords {
         if parsed.volume.discard && !parsed.volume.write {
             return Err("discard does not go with ro".into());
         }
-        // Only the kernel could keep others out of the directories whose names it has cached, and
-        // it does not know who counts as root.
+        // Once the kernel has cached a name, only its own permission check keeps other users out of
+        // the directory, and it does not know which user acts as root.
         if parsed.owners.fakeroot.is_some() && parsed.allow_other {
             return Err("fakeroot does not go with allow_other; uid= and gid= do".into());
         }

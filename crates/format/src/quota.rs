@@ -240,8 +240,8 @@ impl<'a> QuotaTreeNode<'a> {
         Ok(Self { children })
     }
 
-    /// A block as it is, whose children may lie outside the file. `None` if there are too few
-    /// bytes.
+    /// Reads a node without checking its children, which may lie outside the file.
+    /// `None` if there are too few bytes.
     pub fn salvage(block: &'a [u8]) -> Option<Self> {
         let (children, _) = <[U32; 256]>::ref_from_prefix(block).ok()?;
         Some(Self { children })

@@ -27,7 +27,7 @@ impl IdRanges {
         self.0.iter().any(|range| id.checked_sub(range.inside).is_some_and(|at| at < range.count))
     }
 
-    /// The number outside of an id inside.
+    /// The outside number for an inside number.
     pub(crate) fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|range| {
             let at = id.checked_sub(range.inside).filter(|at| *at < range.count)?;
@@ -83,8 +83,8 @@ pub(crate) fn shown_owner(ids: Option<&IdMap>, user: u32, group: u32) -> (u32, u
     ids.map_or((user, group), |ids| (ids.shown_user(user), ids.shown_group(group)))
 }
 
-/// An access list with other numbers, and whether every entry has one; those without are left
-/// out.
+/// Changes the numbers in an access list. Leaves out entries without a new number, and returns
+/// whether there were none.
 pub(crate) fn renumbered_list(
     list: &[u8],
     user: impl Fn(u32) -> Option<u32>,

@@ -15,7 +15,7 @@ pub struct Settings {
     /// The users and groups of the user namespace that the volume is mounted in, if that is not the
     /// server's. Others appear as root.
     pub ids: Option<IdMap>,
-    /// How owners appear, and whose calls count as root's.
+    /// How owners appear, and which user acts as root.
     pub owners: Owners,
     /// The process that does what a server in a sandbox may not do.
     pub monitor: Option<Arc<Monitor>>,

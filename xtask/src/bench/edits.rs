@@ -16,7 +16,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask bench edits [--rounds N] [--files N] [--tree DIRECTORY] \
     [--dir DIRECTORY] [--extant PROGRAM]";
 
-/// What is counted, printed before any figure.
+/// The rules, printed before any figure.
 const RULES: &str = "\
 Rules:
 - A run is a whole process, from its start to its exit; its output is discarded. A round runs both
@@ -84,7 +84,7 @@ struct Bench {
     rounds: usize,
 }
 
-/// One side: what is made ready before each run, and the command.
+/// One side of a comparison: the preparation of each run, and the command.
 struct Side<'a> {
     ready: Box<dyn Fn() -> Result<()> + 'a>,
     program: &'a str,
@@ -126,12 +126,12 @@ impl Bench {
 
     fn copy(&self, tree: &Path) -> Result<()> {
         let (image, out) = (self.dir.join("cp.img"), self.dir.join("out"));
-        // Below a directory, because debugfs makes one of the tree's name.
+        // In a subdirectory, because debugfs creates a directory with the tree's name.
         let source = self.dir.join("source");
         fs::create_dir(&source)?;
         tool("cp", &["-a", text(tree), text(&source.join("tree"))])?;
         tool(text(&self.extant), &["-q", "build", text(&source), "-o", text(&image)])?;
-        // Copies stay: for some seconds, ext4 passes over the inodes of files that were removed.
+        // Copies are not removed: ext4 does not reuse the inodes of removed files for some seconds.
         let copies = Cell::new(0);
         let ready = || {
             if out.exists() {
@@ -191,7 +191,7 @@ impl Bench {
     }
 
     fn compare(&self, what: &str, ours: &Side<'_>, theirs: &Side<'_>, target: Target) -> Result<()> {
-        // [ours, theirs], and of each (seconds, processor seconds).
+        // Ours and theirs, each as (seconds, processor seconds).
         let mut runs = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
         for round in 0..self.rounds {
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };

@@ -92,8 +92,8 @@ pub(super) fn over(file: &Stat, contents: Option<&OwnedFd>) -> Option<LoopDevice
 /// Overlayfs and NFS get their files from another file system, and have a device number that
 /// belongs to no device. They mostly keep inode numbers, but overlayfs shows the lower file's
 /// number after it has copied the file up. Comparing the ext volumes on both tells such a file from
-/// an unrelated one: by UUID if the inode numbers agree, otherwise also by the last mount and the
-/// number of mounts, which a copy made before that mount does not have.
+/// an unrelated one. If the inode numbers agree, equal UUIDs are enough. Otherwise the time of the
+/// last mount and the number of mounts must be equal too: an older copy has other values.
 fn is_seen_elsewhere(file: Store, contents: &OwnedFd, device: &LoopDevice) -> bool {
     let (Store::File { device: own, inode }, Store::File { device: theirs, inode: backing }) =
         (file, device.backing.store)

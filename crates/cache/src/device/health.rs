@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// The health of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceHealth {
-    /// Is told whether the device fails, for the limits on dirty memory.
+    /// Gets each change of whether the device fails, because its limits on dirty memory depend on
+    /// that.
     ledger: Arc<DeviceLedger>,
     /// Why the last write-back failed, if it did.
     failure: Mutex<Option<CacheError>>,

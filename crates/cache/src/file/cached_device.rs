@@ -87,8 +87,8 @@ impl CachedDevice {
 
     /// Notes that a file has entered the order. The flusher sets its timer when there is something
     /// to expire, and looks whether too much is dirty. If its timer is set and little is dirty, it
-    /// is left alone, because its wake takes longer than a small file's write. Tasks that wait
-    /// while nothing is in flight have only this file to hope for.
+    /// is left alone, because its wake takes longer than a small file's write. If
+    /// tasks wait while nothing is in flight, only writing this file can end their wait.
     pub(crate) fn note_dirty(&self, core: &CacheCore) {
         let is_much = || {
             let dirty = core.ledger.amounts().dirty_pages;

@@ -154,18 +154,18 @@ fn start_completing(rt: &Rt, disk: &Arc<CachedDevice>) {
     drop(rt.spawn("write-back completion", Class::Normal, complete(rt.clone(), completing)));
 }
 
-/// Keeps the completion task from being started by runs that end meanwhile. The holder polls
-/// nothing, but its submission may take as long as some writes into the host's cache.
-struct NoTask<'a>(&'a CachedFile);
+/// While this exists, runs that end do not start the completion task. It must live only as long as
+/// a submission: other files' runs wait until it is dropped.
+struct CompletionHold<'a>(&'a CachedFile);
 
-impl<'a> NoTask<'a> {
-    /// `None` if the task is running, or if another caller keeps it from that.
+impl<'a> CompletionHold<'a> {
+    /// `None` if the task is running, or if another caller has a hold.
     fn begin(file: &'a CachedFile) -> Option<Self> {
         file.disk.completions.hold().then_some(Self(file))
     }
 }
 
-impl Drop for NoTask<'_> {
+impl Drop for CompletionHold<'_> {
     fn drop(&mut self) {
         if self.0.disk.completions.release() {
             start_completing(&self.0.core.rt, &self.0.disk);
@@ -205,7 +205,7 @@ impl CachedFile {
     /// start the completion task before anything here waits.
     pub(super) async fn finish_submitted(&self, submit: impl FnOnce()) -> bool {
         let run = {
-            let _held = NoTask::begin(self);
+            let _held = CompletionHold::begin(self);
             submit();
             self.disk.completions.pop(self.number)
         };

@@ -10,7 +10,7 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
-/// Pointers to blocks of data in an inode; those to indirect blocks follow.
+/// Number of pointers to data blocks in an inode. Pointers to indirect blocks follow them.
 const DIRECT: usize = 12;
 
 /// What an owner has in a contested block.
@@ -185,7 +185,7 @@ async fn copy(
         return false;
     }
     if moves_nodes {
-        // What is still there has nothing below it that makes sense.
+        // The remaining pointers lead to nothing valid.
         for bytes in inode.raw.i_block.chunks_exact_mut(4).skip(DIRECT) {
             let at = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             if range.contains(&u64::from(at)) {

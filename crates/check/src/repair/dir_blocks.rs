@@ -56,7 +56,7 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
         is_kind && is_name
     };
     let mut salvaged = Salvaged { entries: Vec::new(), is_whole: true };
-    // Whether an entry begins here, as far as the one before can be believed.
+    // Whether an entry begins here, if the length of the previous entry is right.
     let (mut at, mut begins) = (0, true);
     while at + DIRENT_HEADER_BYTES < end {
         let record = decode_record_bytes(short(block, at + 4), block.len());
@@ -81,7 +81,7 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
                 at += dirent_bytes(entry.name.len());
                 salvaged.entries.push(entry);
             }
-            // Its length cannot be believed, either.
+            // Its length is unreliable, too.
             _ => {
                 (salvaged.is_whole, begins) = (false, false);
                 at += 4;

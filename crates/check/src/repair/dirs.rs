@@ -405,7 +405,7 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
         .ok()
         .and_then(|xattrs| xattrs.value_range_in_inode(extant_format::XattrName::INLINE_DATA));
     let orders = orders(findings);
-    // Keeps an entry, if it is to be kept; whether that is not as it is.
+    // Keeps an entry if it should be kept. Returns whether something changes.
     let take = |mut entry: Entry, area: &mut [u8], kept: &mut Vec<Entry>| {
         match judge(editor, dir, &entry) {
             _ if orders.drop.contains(&entry.offset) => return true,
@@ -441,7 +441,7 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
             at += record;
         }
         for entry in dir_blocks::salvage(editor, &area[at..]).entries {
-            // Behind damage, as in blocks.
+            // After damage, entries are found as in blocks.
             is_new_form |= take(Entry { offset: at + entry.offset, ..entry }, area, &mut kept);
         }
         if (is_new_form || at != area.len()) && area.len() >= 12 {

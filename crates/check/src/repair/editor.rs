@@ -37,7 +37,7 @@ pub(super) struct Editor<'a> {
     pub(super) unindexed: BTreeSet<InodeNumber>,
     /// Clusters in use that no inode claims.
     pub(super) unclaimed: Lost,
-    /// How often names of inodes without links were looked for.
+    /// Number of searches so far for the names of inodes without links.
     pub(super) looks: u32,
 }
 
@@ -222,8 +222,8 @@ impl<'a> Editor<'a> {
         GroupDescriptor::decode(&block[slot..], &self.sb, group).ok()
     }
 
-    /// Whether a block has several owners. Repairs before those of such blocks leave it as it is,
-    /// because it may be somebody else's.
+    /// Whether a block has several owners. Other repairs do not write to such a block before its
+    /// owners have been separated.
     pub(super) fn is_contested(&self, at: u64) -> bool {
         self.ctx.claims.is_shared(at, 1).0
     }

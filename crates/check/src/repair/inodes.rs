@@ -52,8 +52,8 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Inodes of which nothing makes sense: the checksum is wrong by more than a bit, so are the mode
-/// or several other fields, and so is the map.
+/// Inodes that are beyond repair: the checksum is wrong by more than one bit, the map is invalid,
+/// and so are the mode or several other fields.
 pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTreeSet<u32> {
     let mut codes: BTreeMap<u32, BTreeSet<Code>> = BTreeMap::new();
     for finding in findings {
@@ -75,8 +75,8 @@ pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTree
     found
 }
 
-/// Whether an inode's map is an extent root, block pointers or the target of a link, whatever its
-/// mode and flags say. No other bytes are likely to be one.
+/// Whether an inode's map looks like an extent root, block pointers or the target of a link,
+/// whatever its mode and flags say. Random bytes are unlikely to look like that.
 fn has_sound_map(editor: &Editor<'_>, inode: &Inode) -> bool {
     let (map, size) = (inode.map(), inode.size());
     let is_tree = ExtentNode::parse(map, &ExtentContext::root(&editor.sb, inode.number)).is_ok();
@@ -134,7 +134,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             *inode = Inode::new(number, &sb);
         }
         Code::MapForm => form(editor, inode).await,
-        // The flag was cleared with another finding.
+        // The repair of another finding has cleared the flag.
         Code::InlineData | Code::InlineSize if !inode.flags().contains(InodeFlags::INLINE_DATA) => {}
         Code::InlineData | Code::InlineSize if is_tree_without_data(&sb, inode) => {
             let flags = (inode.flags() - InodeFlags::INLINE_DATA) | InodeFlags::EXTENTS;
@@ -156,10 +156,10 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
     }
 }
 
-/// Whether an inode without links was not deleted, but lost its count: deleting it would have set a
-/// time and removed the entry that still names it.
+/// Whether an inode has lost its count of links but was not deleted. A deletion would have set the
+/// time of deletion and removed the entry that still names the inode.
 async fn is_still_named(editor: &mut Editor<'_>, inode: &Inode) -> bool {
-    /// Each looks through all directories.
+    /// Most searches in one repair. Each search reads all directories.
     const MOST: u32 = 256;
     editor.looks += 1;
     inode.raw.i_dtime.get() == 0
@@ -411,7 +411,7 @@ async fn is_plausible(editor: &Editor<'_>, map: &[u8; 60], cx: &ExtentContext<'_
     }
 }
 
-/// Whether an inode has extents where its data would be, and no attribute for the rest of them.
+/// Whether an inode marked as inline has extents instead of data, and no attribute for more data.
 fn is_tree_without_data(sb: &Superblock, inode: &Inode) -> bool {
     let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
     let is_tree = ExtentNode::parse(inode.map(), &ExtentContext::root(sb, inode.number)).is_ok();
@@ -595,7 +595,7 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
                 }
                 inode.set_size(block);
             } else if map.end() * block > u64::from(u32::MAX) {
-                // More than a directory can have: a block is mapped in the wrong place.
+                // Larger than any directory, so a block is mapped in the wrong place.
                 return super::dirs::close_holes(editor, &mut inode, map).await;
             } else {
                 inode.set_size(map.end() * block);

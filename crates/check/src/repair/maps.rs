@@ -218,7 +218,7 @@ fn mend_node<'a>(
                 continue;
             }
             if editor.is_contested(child.0) {
-                // Others get copies first.
+                // The other owners get copies first.
                 kept.push(entries[n]);
                 continue;
             }
@@ -366,7 +366,7 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
     let sb = editor.sb.clone();
     let roots: Vec<_> = root_pointers(&sb, inode).map(|root| (root.at, root.levels)).collect();
     let mut todo = Vec::new();
-    // What leads to the volume's own structures was never part of a map, except for descriptors.
+    // A pointer to the volume's own structures was never valid, except for reserved descriptors.
     let (ctx, may_be_own) = (editor.ctx, inode.number == InodeNumber::RESIZE);
     let is_own = |at: VolumeBlock, levels: u32| levels > 0 && !may_be_own && ctx.own.contains(at.0);
     for (n, (at, levels)) in roots.into_iter().enumerate() {

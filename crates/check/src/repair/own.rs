@@ -38,8 +38,8 @@ pub(super) async fn orphan_list(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Makes the orphan file empty; without a sound one, does without. A file of somebody else that its
-/// number leads to is kept.
+/// Empties the orphan file. If it is damaged, removes the feature. If its number names an ordinary
+/// file, keeps that file.
 pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
     let number = InodeNumber(editor.sb.raw().s_orphan_file_inum.get());
     let without_mark = (editor.sb.ro_compat() - RoCompat::ORPHAN_PRESENT).bits();
@@ -93,18 +93,18 @@ pub(super) async fn orphan_file(editor: &mut Editor<'_>) {
     editor.write_superblock().await;
 }
 
-/// What is in the file that the superblock names as the orphan file.
+/// The contents of the file that the superblock names as the orphan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     /// At least one block of an orphan file.
     Orphans,
     /// Only zeros, as a lost orphan file may have.
     Zeros,
-    /// Nothing, or what is no part of an orphan file.
+    /// Nothing, or data of another kind.
     Other,
 }
 
-/// Blocks of an orphan file, in order, and what is in them.
+/// Blocks of an orphan file, in order, and the kind of their contents.
 async fn orphan_blocks(editor: &mut Editor<'_>, inode: &Inode) -> (Vec<Option<u64>>, Contents) {
     /// More than Linux accepts with any size of blocks.
     const MOST: u64 = 8192;
@@ -131,7 +131,7 @@ async fn orphan_blocks(editor: &mut Editor<'_>, inode: &Inode) -> (Vec<Option<u6
 pub(super) async fn mmp(editor: &mut Editor<'_>) {
     let at = VolumeBlock(editor.sb.raw().s_mmp_block.get());
     if editor.is_contested(at.0) {
-        // A file gets a copy first.
+        // The file that shares the block gets a copy first.
         return;
     }
     if at.0 != 0 && editor.sb.is_valid_block(at) && editor.block(at.0).await.is_some() {
@@ -248,7 +248,7 @@ fn quota_kind(editor: &Editor<'_>, number: u32) -> Option<QuotaKind> {
     files.into_iter().find(|file| file.1 == number).map(|file| file.0)
 }
 
-/// Takes the numbers of quota files from a volume without that feature.
+/// Clears the numbers of quota files on a volume without that feature.
 async fn forget_quota_inode(editor: &mut Editor<'_>, number: u32) {
     let raw = editor.sb.raw_mut();
     for field in [&mut raw.s_usr_quota_inum, &mut raw.s_grp_quota_inum, &mut raw.s_prj_quota_inum] {

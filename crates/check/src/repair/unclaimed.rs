@@ -3,12 +3,12 @@
 use extant_format::ChecksumSeed;
 use std::sync::Arc;
 
-/// The known ones.
+/// The lost clusters that are known.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     /// Runs (first, end), in order.
     pub(super) runs: Vec<(u64, u64)>,
-    /// Their contents, once they were searched.
+    /// Nodes in these clusters, once the clusters were searched.
     pub(super) read: Option<Arc<Candidates>>,
 }
 
@@ -19,8 +19,8 @@ pub(super) struct Candidates {
     pub(super) dirs: BySeed,
 }
 
-/// Blocks by the seed that their checksum tells, which is the owner's: an inode finds its own among
-/// any number without looking at the others.
+/// Blocks by the checksum seed of their owner, computed from the block and its checksum. An inode
+/// finds its blocks by its seed, without reading all the others.
 #[derive(Debug, Default)]
 pub(super) struct BySeed(Vec<(u32, u64)>);
 
@@ -31,7 +31,7 @@ impl BySeed {
         Self(blocks)
     }
 
-    /// Those of an inode, in order.
+    /// The blocks of an inode, in order.
     pub(super) fn of(&self, seed: ChecksumSeed) -> impl ExactSizeIterator<Item = u64> {
         let first = self.0.partition_point(|block| block.0 < seed.0);
         let len = self.0[first..].partition_point(|block| block.0 == seed.0);

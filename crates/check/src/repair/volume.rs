@@ -173,8 +173,8 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
     editor.write_superblock().await;
 }
 
-/// Whether an inode has what a flag says, so that the feature was lost and not the flag set by
-/// damage.
+/// Whether an inode really has the structure that a flag promises. Then the volume has lost the
+/// feature; otherwise damage has set the flag.
 async fn proves(editor: &Editor<'_>, inode: &Inode, flag: InodeFlags) -> bool {
     match flag {
         InodeFlags::EXTENTS => inode.map()[..2] == extant_format::EXTENT_MAGIC.to_le_bytes(),
@@ -318,7 +318,7 @@ async fn journal_superblock(editor: &mut Editor<'_>) {
     let size = editor.sb.block_size();
     let Some(mut block) = editor.block(at).await else { return };
     if JournalSuperblock::parse(&block).is_err() {
-        // It may be another file's, to which a damaged map leads.
+        // A damaged map may lead to a block of another file.
         if take_journal_map(editor, true).await || editor.is_contested(at) {
             return;
         }

@@ -99,7 +99,7 @@ impl Device for Watched {
     }
 }
 
-/// How often a lost node is read does not depend on how many inodes may miss one.
+/// A lost node is read once, however many inodes lack a node.
 #[test]
 fn lost_blocks_are_searched_once_in_each_check() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -114,7 +114,7 @@ fn lost_blocks_are_searched_once_in_each_check() {
     let leaf = u32_at(&bytes, index + 16);
     change(&mut bytes, deep, |inode| inode.raw.i_block[16..20].fill(0xee));
     for number in first..first + DAMAGED {
-        // More entries than there are.
+        // More entries than the node has.
         change(&mut bytes, number, |inode| inode.raw.i_block[2] = 1);
     }
     let sector = Sector(u64::from(leaf) * 2);

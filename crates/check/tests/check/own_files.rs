@@ -1,4 +1,4 @@
-//! Quota files and the orphan file, and the numbers by which the superblock names them.
+//! Quota files, the orphan file, and their numbers in the superblock.
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "192"];
 
-/// Blocks of the group quota, which has entries of few ids: header, four nodes and a leaf.
+/// Blocks of a group quota file with few ids: header, four nodes and a leaf.
 fn group_quota(image: &Path) -> [usize; 6] {
     std::array::from_fn(|logical| place(image, "<4>", logical as u32) as usize * 1024)
 }
@@ -40,7 +40,7 @@ fn trees_of_quota_files_are_followed_as_linux_does() {
     assert!(checked.is_clean() && !complains(&e2fsck(&image)), "{}", list(&checked));
     type Damage<'a> = (&'a str, bool, &'a dyn Fn(&mut [u8]));
     let damages: [Damage<'_>; 6] = [
-        // e2fsck reads the third node as a leaf then, and finds an entry of id 0 in it.
+        // e2fsck then reads the third node as a leaf, and finds an entry of id 0 in it.
         ("a second way to a node", true, &|bytes| put(bytes, third + 4 * 10, 2)),
         ("an id whose leaf lacks it", false, &|bytes| put(bytes, fourth + 4 * 200, 5)),
         ("an id that is there twice", true, &|bytes| {
@@ -67,7 +67,7 @@ fn trees_of_quota_files_are_followed_as_linux_does() {
     }
 }
 
-/// A damage made with debugfs, and the code that it must be found as.
+/// debugfs commands that damage a volume, and the code of the finding.
 type Named<'a> = (&'a Path, &'a str, String, Code);
 
 #[test]

@@ -98,8 +98,7 @@ fn a_journal_that_maps_more_than_its_size_is_found() {
     repair("journal", &bytes, &image);
 }
 
-/// Maps that lead into what is somebody else's, by commands of debugfs. Only the file itself may
-/// change.
+/// debugfs commands that make a map lead into other structures. Only the file itself may change.
 #[test]
 fn what_a_wrong_pointer_leads_to_is_kept() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -134,8 +133,8 @@ fn what_a_wrong_pointer_leads_to_is_kept() {
     }
 }
 
-/// Mode, flags or links of an inode that were overwritten: neither does the volume get features
-/// that nothing on it has, nor is the inode given up.
+/// The mode, flags or links of an inode are overwritten. The inode survives, and the volume gets no
+/// features that nothing on it uses.
 #[test]
 fn an_inode_that_lost_one_field_is_kept() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -161,7 +160,7 @@ fn an_inode_that_lost_one_field_is_kept() {
     }
 }
 
-/// A target that is mapped elsewhere than at the beginning, and entries behind one whose length is
+/// A link's target is not mapped at the beginning. Directory entries follow one whose length is
 /// wrong, in a block and in an inode.
 #[test]
 fn targets_and_names_behind_damage_are_kept() {
@@ -180,7 +179,7 @@ fn targets_and_names_behind_damage_are_kept() {
         (&blocks, &|bytes| change(bytes, long, |inode| inode.raw.i_block[12..16].fill(3))),
         // The name of the first entry is empty, and its length leads over some others.
         (&blocks, &|bytes| bytes[root + 4..root + 8].copy_from_slice(&[0x78, 0, 0, 0])),
-        // The second entry of an inode's; the first follows the parent's number.
+        // The second entry of an inline directory; the first one follows the parent's number.
         (&inline, &|bytes| {
             let first = inode(bytes, dir) + 40 + 4;
             let second = first + usize::from(bytes[first + 4]);

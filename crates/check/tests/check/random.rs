@@ -85,10 +85,10 @@ fn sound(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
     image
 }
 
-/// A row of the table of differences in docs/check.md, and the findings that it speaks of.
+/// A row of the table of differences in docs/check.md, and its findings.
 type Difference = (&'static str, fn(&Finding) -> bool);
 
-/// What e2fsck does not complain about, of codes that it knows.
+/// Findings that e2fsck does not report, although it knows their codes.
 const OURS: [Difference; 11] = [
     ("`entry-value-inode`", |finding| finding.code == Code::EntryValueInode),
     ("`feature-missing` for the mark of an attribute's value", |finding| {
@@ -123,7 +123,7 @@ const OURS: [Difference; 11] = [
     }),
 ];
 
-/// What only e2fsck complains about: a row of that table, and its words.
+/// Findings of e2fsck alone: a row of that table, and e2fsck's words.
 const THEIRS: [(&str, &str); 2] = [
     (
         "an attribute without a value whose offset is out of range",
@@ -151,7 +151,7 @@ fn the_documentation_explains_each_difference() {
     }
     let mut rows: Vec<&str> = ours.lines().filter(|line| line.starts_with("| `")).collect();
     for code in Code::ALL {
-        // These are of no interest to e2fsck at all.
+        // e2fsck never looks at these.
         if let Some(reason) = code.e2fsck().strip_prefix("none: ") {
             let row = format!("| `{code}` | {reason} |");
             assert!(rows.contains(&&*row), "docs/check.md lacks: {row}");
@@ -230,7 +230,7 @@ impl Case<'_> {
     }
 }
 
-/// Tells in which volume the test was when it panicked.
+/// Prints which volume was tested when the test panicked.
 struct Named<'a>(&'a str, u64);
 
 impl Drop for Named<'_> {
@@ -250,7 +250,7 @@ fn e2fsck_agrees_about_random_damage() {
     let (count, repaired) = asked.map_or((COUNT, REPAIRED), |count| (count, 1));
     let first = std::env::var("EXTANT_CHECK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let only = std::env::var("EXTANT_CHECK_ONLY").unwrap_or_default();
-    // Where damaged volumes are left on which the two disagree.
+    // Damaged volumes on which the two disagree are kept here.
     let keep = std::env::var_os("EXTANT_CHECK_KEEP").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     let mut wrong = Vec::new();

@@ -510,7 +510,7 @@ fn the_first_superblock_comes_back_from_a_backup() {
         let damaged = fs::read(&image).unwrap();
         let backup = superblocks[1] * block;
 
-        // A reader is told where the backup is.
+        // `info` reads the volume and says where the backup is.
         let shown = extant(["info", text]);
         assert!(shown.code == Some(3) && shown.stdout.starts_with(b"label:"), "{}", shown.stderr);
         assert!(shown.stderr.contains(&format!("--superblock {backup}")), "{}", shown.stderr);

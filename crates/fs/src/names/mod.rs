@@ -97,8 +97,8 @@ pub(crate) struct Namespace {
 /// of memory.
 const LAG_MAX: usize = 1024;
 
-/// How long the deleting task waits for more inodes before it deletes them. To wake its thread for
-/// each one costs more than the deletion.
+/// How long the deleting task waits for more inodes before it deletes them. Waking its thread for
+/// each inode costs more than the deletion.
 const GATHER: Nanos = Nanos::from_millis(1);
 
 /// Directories with one of these flags get durable name changes.

@@ -70,7 +70,7 @@ pub(crate) async fn access(served: &Served, nodeid: u64, caller: &Caller, mask: 
     Ok(Reply::Done)
 }
 
-/// The space of files that were removed before counts as free, as on ext4.
+/// Waits for pending deletions, so that the space of removed files counts as free, as on ext4.
 pub(crate) async fn statfs(served: &Served) -> Reply {
     served.volume.finish_deletions().await;
     let space = served.volume.space();

@@ -9,7 +9,7 @@ use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
 use extant_fs::{Caller, Capabilities, Node, SetMode};
 
-/// How the names of access lists begin.
+/// The prefix of the names of access lists.
 pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_";
 
 /// What the caller's buffer can take: `size` 0 asks for the length.
@@ -74,8 +74,8 @@ pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, siz
     sized(bytes, size)
 }
 
-/// Refuses to change an access list that has entries of those who do not appear: a program writes
-/// back what it has seen, and they would be lost.
+/// Refuses to change an access list with hidden entries: a program writes back only the entries
+/// that it has seen, so the others would be lost.
 async fn check_hidden(served: &Served, node: &Node, name: &[u8]) -> Result<()> {
     let owners = &served.shown.owners;
     if !name.starts_with(ACCESS_LIST) || !owners.are_changed() {
@@ -124,8 +124,8 @@ pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, n
     let object = served.nodes.get(nodeid).await?;
     let node = object.live()?;
     check_hidden(served, node, name).await?;
-    // Sent for whoever writes to a program or changes its owner. Linux asks a process that removes
-    // it by name for CAP_SETFCAP itself.
+    // The kernel removes capabilities when a file is written or its owner changes, whatever rights
+    // the writer has. Linux itself checks CAP_SETFCAP if a process removes them by name.
     let root = Caller::root();
     let caller = if name == b"security.capability" { &root } else { caller };
     node.remove_xattr(caller, name).await?;

@@ -211,7 +211,7 @@ impl<'a> Body<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Whether it makes an inode that the caller is to own.
+    /// Whether it creates an inode that the caller will own.
     pub(crate) const fn makes_inode(&self) -> bool {
         const WHITEOUT: u32 = 4;
         match self {

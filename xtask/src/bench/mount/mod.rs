@@ -15,10 +15,10 @@
 //!   such as those of a loop device, so it is compared with the null server only.
 //! - "Cold" is after unmounting, dropping the image from the host's cache, and mounting again. The
 //!   null server keeps its files in memory meanwhile.
-//! - To wake a halted processor of a virtual machine can take longer than a request. A program and
-//!   its server wake each other all the time, so all FUSE figures then show the hypervisor. The
-//!   bench prints for how long idle processors poll before they halt; with a load, or 200,000 ns
-//!   there, they stay awake.
+//! - In a virtual machine, waking a halted processor can take longer than a request. A program and
+//!   its server wake each other for each request, so all FUSE figures then measure the hypervisor.
+//!   The bench prints how long idle processors poll before they halt. With 200,000 ns they rarely
+//!   halt.
 //! - fuse2fs is measured in the first rounds only, as `--fuse2fs-rounds` says: it takes as long as
 //!   all others.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock itself
@@ -100,7 +100,7 @@ struct Part {
     run: fn(&Options, &mut Side) -> Result<Figures>,
 }
 
-/// For how long an idle processor of a virtual machine waits for work before it halts.
+/// How long an idle processor of a virtual machine polls for work before it halts.
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 /// Set once the bench runs in a mount namespace of its own.
 const OWN_MOUNTS: &str = "EXTANT_BENCH_OWN_MOUNTS";

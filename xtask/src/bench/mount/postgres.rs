@@ -1,4 +1,4 @@
-//! PostgreSQL's own bench, on a cluster of a database that lies on the volume.
+//! PostgreSQL's own bench, with the database on the volume.
 
 use super::bed::text;
 use super::report::Target;
@@ -6,7 +6,7 @@ use super::side::{Kind, Side};
 use super::{Figure, Figures, Options, Part, Result, Row};
 use std::process::Command;
 
-/// Of `pgbench`: 100,000 rows of accounts each.
+/// Scale factor of `pgbench`. Each unit adds 100,000 rows of accounts.
 const SCALE: u64 = 5;
 const SECONDS: u64 = 8;
 
@@ -22,7 +22,7 @@ pub(super) const PART: Part = Part {
     run,
 };
 
-/// Run by the user `postgres` in a folder of its own on the volume. Its socket lies elsewhere.
+/// The user `postgres` runs this in its own folder on the volume. The socket is outside.
 const SCRIPT: &str = r#"
 PATH=$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' ':')
 run=$(mktemp -d)
