@@ -2,8 +2,8 @@
 //! `extant lab reproduce --bands`.
 //!
 //! Each experiment file lists ranges for what its source leaves unstated (`[ranges]`). Every row
-//! runs at the nominal point, with other seeds, and with each value of each range, changing one
-//! value at a time. A figure's interval spans all these runs.
+//! that has published figures runs at the nominal point, with other seeds, and with each value of
+//! each range, changing one value at a time. A figure's interval spans all these runs.
 //!
 //! A run depends only on its inputs, so runs execute in parallel. Each result is stored in a file
 //! named by the digest of the program and the run's inputs: a stopped sweep resumes where it left
@@ -16,6 +16,7 @@ use crate::report::{Format, table};
 use crate::setup::{ExperimentError, Setup};
 use crate::sweep::{ResultsStore, range_runs, stored_figures};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -80,7 +81,7 @@ pub fn intervals(root: &Path, only: &[String], results: &Path) -> Result<Interva
     let runs: Vec<(usize, usize, ExperimentRun)> = experiments
         .iter()
         .enumerate()
-        .flat_map(|(number, one)| range_runs(one).into_iter().map(move |(point, run)| (number, point, run)))
+        .flat_map(|(number, one)| published_runs(one).map(move |(point, run)| (number, point, run)))
         .collect();
     let all = runs.iter().map(|(_, _, run)| run.clone()).collect();
     let done = side_by_side(all, move |run| stored_figures(&store, run))?;
@@ -109,6 +110,13 @@ pub fn intervals(root: &Path, only: &[String], results: &Path) -> Result<Interva
         }
     });
     Ok(Intervals { experiments: all.collect(), missing, runs: runs.len(), found })
+}
+
+/// The runs of an experiment's ranges, without rows that have nothing published: they would run for
+/// as long as the others, and no line would show them.
+fn published_runs(setup: &Setup) -> impl Iterator<Item = (usize, ExperimentRun)> {
+    let rows: BTreeSet<String> = compare(setup, &[]).into_iter().map(|one| one.row).collect();
+    range_runs(setup).into_iter().filter(move |(_, run)| rows.contains(run.row()))
 }
 
 const COLUMNS: [&str; 10] =
@@ -254,7 +262,8 @@ mod tests {
             format!(
                 "name = \"Small\"\nsource = \"none\"\nmachine = \"{}/sata-7200-2013.toml\"\nseeds = [1]\n\
                  [ranges]\nseeds = [2]\nset.hz = {values}\n[[workload]]\nname = \"w\"\njobs = \"j.fio\"\n\
-                 [[row]]\nname = \"r\"\nelevator = \"noop\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
+                 [[row]]\nname = \"r\"\nelevator = \"noop\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n\
+                 [[row]]\nname = \"unpublished\"\nelevator = \"noop\"\nrequests = 128\n",
                 machines.display()
             )
         };
