@@ -28,7 +28,7 @@ impl Spans {
         self.0.splice(from..to, [range]);
     }
 
-    /// Takes a range out.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<u64>) {
         let from = self.0.partition_point(|span| span.end <= range.start);
         let to = self.0.partition_point(|span| span.start < range.end);
@@ -81,7 +81,7 @@ pub struct Mended {
     unread: Arc<Mutex<Spans>>,
 }
 
-/// What a part of a read finds in its range.
+/// Where the bytes of a part of a read come from.
 enum Found {
     Below,
     Hole,
@@ -106,8 +106,8 @@ impl Mended {
         self
     }
 
-    /// The same device with other bytes at byte `at`; both are multiples of the block size, and
-    /// patches do not overlap. A patch also covers holes.
+    /// The same device with `bytes` in place of its own at byte `at`. Offset and length are
+    /// multiples of the block size, and patches do not overlap. A patch also covers holes.
     #[must_use]
     pub fn with_patch(mut self, at: u64, bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
@@ -123,7 +123,7 @@ impl Mended {
         self.unread.lock().clone()
     }
 
-    /// What a read finds at `at`, and where that ends (at most `end`).
+    /// Where the bytes at `at` come from, and up to where that holds (at most `end`).
     fn found(&self, at: u64, end: u64) -> (Found, u64) {
         let before = self.patches.range(..=at).next_back();
         if let Some((&start, bytes)) = before

@@ -51,7 +51,8 @@ pub(crate) struct Args {
 #[command(next_help_heading = "Where the volume is")]
 pub(crate) struct PlaceArgs {
     /// The volume begins at this byte of the image or disk, such as 1M
-    // `trim` and `fallocate` have an option of this name and id, which clap then leaves to them.
+    // `trim` and `fallocate` define an option with the same name and id; clap then does not
+    // propagate this one to them.
     #[arg(id = "place_offset", long = "offset", global = true, value_name = "BYTES", value_parser = values::size)]
     pub(crate) offset: Option<u64>,
     /// The same, for commands that have another --offset
@@ -172,7 +173,7 @@ pub(crate) struct LsArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// What of a directory is listed, and how.
+/// Which names of a directory to list, and how to show them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsFlags {
     /// Show mode, links, owner, size and time of change; owners are numbers, so -n is the same
@@ -240,7 +241,7 @@ pub(crate) struct FindArgs {
 
 /// Show the space that directories take, with everything below them
 ///
-/// Counted are blocks of contents, maps and attributes; a file with several names counts once.
+/// Blocks of contents, maps and attributes are counted; a file with several names counts once.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct DuArgs {
@@ -472,15 +473,15 @@ pub(crate) struct ExportArgs {
 
 /// Copy everything that is readable out of a damaged image or disk, without writing to it
 ///
-/// Where the superblock is lost, a backup is looked for everywhere, then a copy in the journal;
-/// where there is none, directories tell where inodes are. Group descriptors that are lost with all
-/// of their copies are put together again. Of a bad sector, a damaged mapping and a cut-off end,
-/// what they hit is lost and nothing more; lost parts of files are zeros. Inodes that no name leads
-/// to are put into lost+found under their numbers, directories with what is in them.
+/// If the superblock is lost, a backup is searched for everywhere, then a copy in the journal; if
+/// there is none either, directories tell where inodes are. Group descriptors that are lost with
+/// all of their copies are reconstructed. A bad sector, a damaged mapping or a cut-off end costs
+/// only what it hits; lost parts of files become zeros. Inodes without a name are put into
+/// lost+found under their numbers, directories with their contents.
 ///
-/// Each path is told as whole, partial or lost: on standard output, or where that takes the
-/// archive, those that are not whole on standard error. "Left out" is what OUT cannot hold, such as
-/// devices if the user is not root.
+/// Each path is reported as whole, partial or lost, on standard output. If the archive goes there,
+/// paths that are not whole are reported on standard error instead. "Left out" is what OUT cannot
+/// hold, such as devices if the user is not root.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes:\n  0  the volume is sound, and everything was copied\n  1  the operation failed, or OUT cannot \
@@ -509,15 +510,15 @@ pub(crate) struct RescueArgs {
 
 /// Bring back deleted files that are still in reach, without writing to the image or disk
 ///
-/// The journal keeps older versions of inodes and directories for a while, also those that were
-/// written home long ago: from them come contents, attributes, names and times. Names are looked
-/// for behind the entries of directories, too, and on ext2, what was deleted is in the inode
-/// tables. Do not use the volume until this is done: whatever is written to it may take the blocks
-/// of what was deleted.
+/// The journal keeps older versions of inodes and directories for a while, even if they were
+/// written home long ago; contents, attributes, names and times are taken from these. Names are
+/// also searched for in the free space behind directory entries, and on ext2, deleted inodes are
+/// still in the inode tables. Do not use the volume until this is done: anything written to it may
+/// reuse the blocks of deleted files.
 ///
-/// Each path is told as whole, as partial, or as overwritten. Whole means that no file uses its
-/// blocks now, and that none in reach did after it was deleted. What has no name any more comes
-/// into lost+found under its number. OUT must be elsewhere.
+/// Each path is reported as whole, partial or overwritten. Whole means that no file uses its blocks
+/// now, and that no file still in reach has used them since the deletion. Files that have lost
+/// their names are put into lost+found under their numbers. OUT must be elsewhere.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes:\n  0  what is in reach was brought back, which may be nothing\n  1  the operation failed, or OUT \
@@ -563,15 +564,15 @@ impl SelectionArgs {
 
 /// Show what differs between two volumes, parts of them, or a volume and a directory
 ///
-/// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended
+/// Compares names, kinds, permissions, owners, times of change, flags, projects, extended
 /// attributes and access lists, device numbers, targets of symbolic links, names that are links of
-/// one file, sizes, and contents with the first byte that differs. A directory of the host may
+/// one file, sizes, and contents; shows the first byte that differs. A directory of the host may
 /// stand for one of the two, and a file of the host if the other is a path in an image. Files of
-/// the host have no flags and projects to compare. Any other path is that of an image.
+/// the host have no flags and projects to compare. Any other path names an image.
 ///
 /// With --volume two volumes are compared as a whole, too; two that have the same files and
-/// settings still differ in UUID, times and free space, which --all-volume adds. Where things lie
-/// on a volume is not compared.
+/// settings still differ in UUID, times and free space, which --all-volume adds. The location of
+/// things on a volume is not compared.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes:\n  0  no difference\n  1  something differs\n  2  the command line was wrong, or something could \
@@ -802,13 +803,13 @@ pub(crate) struct RecoverArgs {
 /// generations, hard links, label, UUID and features. Files lie in as few runs as can be, inode
 /// tables have as many inodes as are in use and a few, and the journal has the size that is usual
 /// for so small a volume, so that the result is smaller than that of `resize2fs -M`. Inodes beyond
-/// the smaller tables get other numbers. The new volume is written beside the image and takes its
+/// the smaller tables get other numbers. The new volume is written next to the image and takes its
 /// name once it is durable; there must be space for both. It is full: growing it with resize2fs
 /// makes room for data, but for new inodes only with each group (128 MiB with blocks of 4 KiB) that
 /// it adds.
 ///
-/// Refused are volumes that were not closed cleanly (`extant recover` helps), that are damaged, and
-/// that have one of the features quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an
+/// Refuses volumes that were not closed cleanly (`extant recover` helps), that are damaged, or that
+/// have one of the features quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an
 /// external journal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShrinkArgs {

@@ -6,24 +6,25 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use std::io::{Error, Result};
 
-/// Signals that programs send each other.
+/// Signals that other programs may send; they are passed on to the command.
 const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// Receives the signals of this process from its creation on.
+/// Receives the signals sent to this process, from the moment it is created.
 pub(crate) struct Attendant(SignalsInfo<WithRawSiginfo>);
 
 impl Attendant {
-    /// To be created before a command is started, so that the end of none is missed.
+    /// Create it before the command is started, so that no exit is missed.
     pub(crate) fn new() -> Result<Self> {
-        // What nohup(1) has set applies to the command too.
+        // Signals that are ignored from the start, as under nohup(1), stay ignored here and in the
+        // command.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let is_ignored = |signal: i32| ignored(&status) & (1 << (signal - 1)) != 0;
         let signals = PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal));
         SignalsInfo::new(signals.chain([SIGCHLD])).map(Self)
     }
 
-    /// Waits until a child has ended, and returns its exit code, or 128 plus the number of the
-    /// signal that has ended it. Reaps all others.
+    /// Waits until `child` has ended; returns its exit code, or 128 plus the number of the signal
+    /// that killed it. Reaps all other children meanwhile.
     pub(crate) fn wait_for(&mut self, child: Pid) -> Result<u8> {
         loop {
             while let Some((ended, status)) = rustix::process::wait(WaitOptions::NOHANG)? {
@@ -36,7 +37,7 @@ impl Attendant {
                 // already has them. Their codes are positive (sigaction(2)).
                 let is_sent = received.si_code <= 0 && received.si_signo != SIGCHLD;
                 if let Some(signal) = Signal::from_named_raw(received.si_signo).filter(|_| is_sent) {
-                    // It may have ended.
+                    // The command may already have ended.
                     let _ = rustix::process::kill_process(child, signal);
                 }
             }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Buffers take most of it.
+/// The smallest accepted memory limit; buffers take most of it.
 const MEMORY_MIN: u64 = 25 << 20;
 
 pub(crate) fn run(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
@@ -37,12 +37,13 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     if args.undo.is_some() && args.policy().is_none() {
         return Err(Failure::Usage("--undo says where a repair keeps what it changes: add --repair".into()));
     }
-    // Once this has succeeded, the claim is given back at once: readers lock nothing.
+    // A successful claim is dropped at once: it only shows whether the image is in use, and readers
+    // hold no locks.
     let in_use = args.policy().is_none()
         && FileDevice::claim_to_replace(&args.image, ForeignLocks::Honour)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy);
     let progress = Progress::of_steps(session.quiet || args.json);
-    // A check need not be tidied up; a repair clears it while it writes.
+    // A signal may end a check anywhere; a repair clears this flag while it writes.
     let may_end = Arc::new(AtomicBool::new(true));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         register_conditional_shutdown(signal, EXIT_CANCELLED.into(), may_end.clone())

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// All structures are checked, those that e2fsck does not look at included: backups, order and
 /// hashes of attributes, access lists, names that occur twice in a directory. With a dirty journal
 /// the volume is checked as replaying it would leave it. Each finding has a code, with the repair
-/// that it asks for; docs/check.md lists them. A volume that is in use can be checked, too, but
-/// contradictions between its structures are only suspected, for it may have changed meanwhile.
+/// that it needs; docs/check.md lists them. A volume that is in use can be checked, too, but
+/// contradictions between its structures are only suspected, because it may have changed during the
+/// check.
 ///
 /// Without --repair nothing is written. With it, the repair is made and checked in memory first,
 /// and written only if a check of the result finds nothing. What every changed block held before is
@@ -54,7 +55,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, conflicts_with_all = ["no", "superblock", "ignore_journal"])]
     pub(crate) dry_run: bool,
     /// Keep what changed blocks held in this file, which must not exist; by default in a new one
-    /// beside the image, or in $XDG_STATE_HOME/extant/undo (~/.local/state/extant/undo)
+    /// next to the image, or in $XDG_STATE_HOME/extant/undo (~/.local/state/extant/undo)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "no")]
     pub(crate) undo: Option<PathBuf>,
     /// Do not repair

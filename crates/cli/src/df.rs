@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Serialize)]
 struct Fill<'a> {
     image: Bytes<'a>,
-    /// Without what the file system itself needs.
+    /// Excludes the file system's own structures and its journal.
     bytes: u64,
     used_bytes: u64,
     free_bytes: u64,

@@ -49,7 +49,7 @@ fn names_path(arg: &OsStr) -> bool {
     arg.as_bytes().windows(2).any(|pair| pair == b":/")
 }
 
-/// Whether a file of the host is no ext volume, so that it can only stand for itself.
+/// Whether a host file is not an ext volume, so that it can only be compared as a file.
 fn is_plain(path: &Path) -> bool {
     let mut magic = [0; 2];
     let at = 1024 + 0x38;
@@ -60,8 +60,8 @@ fn is_plain(path: &Path) -> bool {
 }
 
 impl Place {
-    /// `other` is what it is compared with: if that is a path in an image, a file of the host
-    /// stands for itself.
+    /// `other` is the other argument. If that is a path in an image, a host file that holds no
+    /// volume is compared as a file.
     fn parse(arg: &OsStr, other: &OsStr) -> Self {
         let path = Path::new(arg);
         let is_host = path.is_dir() || names_path(other) && is_plain(path);

@@ -29,7 +29,7 @@ impl LockArgs {
     }
 }
 
-/// What to do about what is where a new volume goes.
+/// What to do if something already occupies the place of a new volume.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct TargetArgs {
     /// Write over a volume, a partition table or another format that is there already; and write
@@ -70,9 +70,9 @@ pub(crate) enum EditCommand {
 /// /etc/motd
 ///
 /// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the
-/// beginning of a word ends the line. The script is read to its end, and its mistakes are told,
-/// before anything is changed. The first command that fails ends it; those before it stay done,
-/// unless --atomic is given.
+/// beginning of a word ends the line. The whole script is read first, and mistakes in it are
+/// reported before anything is changed. The first command that fails ends it; those before it stay
+/// done, unless --atomic is given.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// Change nothing unless every command succeeds: keep all changes in memory, at most half of
@@ -331,8 +331,8 @@ pub(crate) struct ChownArgs {
 /// Without --set and --remove, attributes are listed as getfattr dumps them, and nothing is
 /// changed.
 ///
-/// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as
-/// getfattr prints them; any other is taken as it is written, and cannot hold NUL. Access control
+/// A value that begins with 0x is in hexadecimal digits and one that begins with 0s in base64, as
+/// getfattr prints them; any other value is taken literally, and cannot contain NUL. Access control
 /// lists (system.posix_acl_*) and file capabilities (security.capability) have the binary form that
 /// `getfattr -e hex` prints, and are refused where Linux would refuse them.
 #[derive(Debug, Args)]

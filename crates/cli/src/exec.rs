@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Exit code when extant itself failed, as of env(1), timeout(1) and other programs that run one.
 pub(crate) const EXIT_NOT_RUN: u8 = 125;
 
-/// How long a process outside may go on to use the volume after the command's end.
+/// How long processes outside the namespaces may keep using the volume after the command has ended.
 const LEAVE: Nanos = Nanos::from_secs(10);
 
 /// `extant exec`. The exit code is that of the command.
@@ -48,14 +48,14 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     let (tie, child) = start(session, args, &words)?;
     let pid = Pid::from_child(&child);
     let Some((device, ids)) = mounted(session, &tie, child.id())? else {
-        // It has printed the reason.
+        // The child has printed the reason.
         return attendant.wait_for(pid).map_err(of_signals);
     };
     let sandbox = Sandbox::new(args.sandbox, &args.image);
     let (monitor, volume) = match open(session, args, &words, &ids, &sandbox) {
         Ok(opened) => opened,
         Err(failure) => {
-            // That process then unmounts, and ends.
+            // The child then unmounts, and exits.
             drop((tie, device));
             attendant.wait_for(pid).map_err(of_signals)?;
             return Err(failure);
@@ -70,7 +70,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     let served = session.rt.spawn_blocking("fuse", move || {
         let served = serving.serve();
         if served.is_err() {
-            // Nobody answers its requests any more.
+            // The mount's requests are no longer answered.
             let _ = rustix::process::pidfd_send_signal(end, Signal::KILL);
         }
         served
@@ -82,7 +82,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
         session.rt.block_on(server.close())?.map_err(failed)?;
         return Err(failure);
     }
-    // If that process has ended, waiting for it shows why.
+    // If the child has ended, waiting for it shows why.
     let _ = tie.tell();
     let code = attendant.wait_for(pid).map_err(of_signals)?;
     let ended = session.rt.block_on(within(&session.rt, served, LEAVE))?;
@@ -116,7 +116,7 @@ fn start(session: &Session, args: &ExecArgs, words: &MountWords) -> Result<(Tie,
     let mut command = Command::new("/proc/self/exe");
     command.args(session.quiet.then_some("--quiet")).arg("exec-stage");
     command.arg("--socket").arg(theirs.number().to_string());
-    // One on a server has no other name.
+    // The address of an export has no canonical form.
     let image = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
     command.arg("--source").arg(image);
     if let Some(dir) = &args.dir {
@@ -130,7 +130,7 @@ fn start(session: &Session, args: &ExecArgs, words: &MountWords) -> Result<(Tie,
     Ok((ours, child))
 }
 
-/// Gives that process its ids and waits for its mount; `None` if it has ended.
+/// Gives the process its ids, and waits until it has mounted; `None` if it has ended.
 fn mounted(session: &Session, tie: &Tie, process: u32) -> Result<Option<(Device, IdMap)>, Failure> {
     if !tie.hear() {
         return Ok(None);
@@ -144,7 +144,7 @@ fn mounted(session: &Session, tie: &Tie, process: u32) -> Result<Option<(Device,
     Ok(device.map(|device| (device, map)))
 }
 
-/// Opens the volume, out of reach of most files.
+/// Gives up access to most files, and then opens the volume.
 fn open(
     session: &Session,
     args: &ExecArgs,
@@ -162,7 +162,7 @@ fn open(
     Ok((monitor, volume))
 }
 
-/// What a task returns; `None` if it does not in time.
+/// The result of a task; `None` if the task does not end in time.
 async fn within<T>(rt: &Rt, task: Task<T>, most: Nanos) -> Option<Result<T, extant_rt::RtError>> {
     let (mut task, mut late) = (pin!(task), pin!(rt.sleep(most)));
     std::future::poll_fn(|cx| match task.as_mut().poll(cx) {

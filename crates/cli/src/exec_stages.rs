@@ -49,7 +49,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let mut attendant = Attendant::new().map_err(own)?;
     leave_namespaces()?;
     let _ = tie.tell();
-    // Not before it has ids, because the kernel forgets it when they change.
+    // Only once this process has its ids: the kernel drops the death signal when they change.
     if !tie.hear() {
         return Ok(EXIT_NOT_RUN);
     }
@@ -80,7 +80,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let child = command.spawn().map_err(own)?;
     let code = attendant.wait_for(Pid::from_child(&child)).map_err(own)?;
     if !args.root {
-        // Otherwise it is the root directory, which goes with the namespace.
+        // With `--root`, the mount is the root directory, and goes away with the namespace.
         let _ = unmount(dir, true);
     }
     Ok(code)

@@ -85,7 +85,7 @@ pub(crate) enum Failure {
     /// No superblock was found.
     #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
     NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
-    /// The file is something else. `advice` is better than what its format has.
+    /// The file is something else. `advice`, if any, replaces the advice for the format.
     #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, advice.as_deref().unwrap_or(foreign.advice))]
     Foreign { image: String, foreign: Foreign, advice: Option<String> },
     /// The image, or the part of it that was asked for, cannot be opened.

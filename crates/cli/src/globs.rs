@@ -12,8 +12,8 @@ use glob::{MatchOptions, Pattern};
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// The places, with those whose paths are patterns replaced by what matches, in order of names. A
-/// path that exists as it is written is no pattern, and one that nothing matches stays.
+/// Replaces each place whose path is a pattern with what matches, in order of names. A path that
+/// exists literally is not taken as a pattern, and a pattern that matches nothing stays.
 pub(crate) fn expanded(
     session: &mut Session,
     places: &[ImagePath],
@@ -43,8 +43,8 @@ pub(crate) fn expanded(
     Ok(all)
 }
 
-/// Calls `each` with the volume of every place, expanded. A place that fails is reported, and the
-/// others follow; only an output that takes no more ends the command.
+/// Expands the places and calls `each` for every one, with its volume. If one fails, that is
+/// reported and the others follow; only a failure to write the output ends the command.
 pub(crate) fn for_each_place(
     session: &mut Session,
     places: &[ImagePath],
@@ -69,7 +69,7 @@ pub(crate) fn for_each_place(
     Ok(())
 }
 
-/// Paths that match. What cannot be read matches nothing.
+/// Paths that match. Unreadable directories match nothing.
 async fn matching(volume: &Volume, path: &[u8]) -> Vec<Vec<u8>> {
     if volume.resolve(path, Follow::No).await.is_ok() {
         return Vec::new();

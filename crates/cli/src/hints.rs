@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Commands that people know from elsewhere, and what there is.
+/// Commands known from other tools, and what to use here instead.
 const ELSEWHERE: [(&[&str], &str); 14] = [
     (
         &["fsck", "e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "repair", "verify"],
@@ -51,8 +51,8 @@ const ELSEWHERE: [(&[&str], &str); 14] = [
     (&["partitions", "fdisk", "parted", "lsblk"], "`extant info DISK` lists partitions."),
 ];
 
-/// The command line under a name by which another program looks for this one, as one of ours:
-/// `fsck.extant` (fsck(8)), `mount.extant` and `mount.fuse.extant` (mount(8)), `umount.extant` and
+/// Translates the command line of a name under which another program calls this one: `fsck.extant`
+/// (fsck(8)), `mount.extant` and `mount.fuse.extant` (mount(8)), `umount.extant` and
 /// `umount.fuse.extant` (umount(8)). mount.fuse3(8) runs `extant IMAGE DIRECTORY -o OPTIONS`.
 pub(crate) fn as_extant(words: Vec<OsString>) -> Vec<OsString> {
     let [program, rest @ ..] = &words[..] else { return words };
@@ -75,8 +75,8 @@ pub(crate) fn as_extant(words: Vec<OsString>) -> Vec<OsString> {
     ours
 }
 
-/// What mount(8) says to a helper: `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t
-/// TYPE]`.
+/// Translates the arguments that mount(8) passes to a helper: `SOURCE DIRECTORY [-sfnv] [-N
+/// NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 fn as_mount(words: &[OsString]) -> Vec<OsString> {
     let mut ours = vec!["mount".into()];
     let mut words = words.iter();
@@ -84,7 +84,8 @@ fn as_mount(words: &[OsString]) -> Vec<OsString> {
         match word.as_bytes() {
             b"-o" => ours.extend([Some(word), words.next()].into_iter().flatten().cloned()),
             b"-t" => drop(words.next()),
-            // mount(8) keeps no table of its own, and there is nothing to say or to be lax about.
+            // No effect: mount(8) keeps no table of its own, and there is nothing to tolerate or to
+            // report.
             b"-n" | b"-s" | b"-v" => {}
             // Not our -f.
             b"-f" => ours.push("--fake".into()),
@@ -94,7 +95,8 @@ fn as_mount(words: &[OsString]) -> Vec<OsString> {
     ours
 }
 
-/// What umount(8) says to a helper: `DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+/// Translates the arguments that umount(8) passes to a helper: `DIRECTORY [-flnrv] [-N NAMESPACE]
+/// [-t TYPE]`.
 fn as_umount(words: &[OsString]) -> Vec<OsString> {
     let mut ours = vec!["umount".into()];
     let mut words = words.iter();

@@ -29,7 +29,7 @@ pub(crate) enum LabCommand {
     /// Fit the constants of an experiment's machine to the rows before the change, and say how far
     /// each is determined
     Calibrate(CalibrateArgs),
-    /// Run all experiments and print each published figure beside the reproduced one
+    /// Run all experiments and print each published figure next to the reproduced one
     Reproduce(ReproduceArgs),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),

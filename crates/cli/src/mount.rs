@@ -31,7 +31,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long programs may go on to use a volume that a signal has asked to unmount.
+/// How long programs may keep using the volume after a signal has asked to unmount it.
 const LEAVE: Nanos = Nanos::from_secs(10);
 
 fn quoted(path: &Path) -> String {
@@ -57,7 +57,7 @@ pub(crate) fn run(session: &mut Session, args: &MountArgs) -> Result<(), Failure
     }
 }
 
-/// Looks for the volume where its options say.
+/// Selects the part of the image that the mount options name.
 pub(crate) fn choose_part(session: &mut Session, words: &MountWords) -> Result<(), Failure> {
     let part = place::chosen(words.offset_bytes, words.limit_bytes, words.partition.as_deref());
     match part {
@@ -89,7 +89,7 @@ fn in_background(session: &mut Session) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
     let mut words = hints::as_extant(std::env::args_os().collect());
     words.remove(0);
-    // Not the value of an option before it.
+    // Whether the word is the value of the option before it.
     let is_value = |at: usize| {
         at > 0
             && ["--offset", "--volume-offset", "--size-limit", "--partition"]
@@ -108,7 +108,7 @@ fn in_background(session: &mut Session) -> Result<(), Failure> {
     if is_ready {
         return Ok(());
     }
-    // It has printed the reason.
+    // The child has printed the reason.
     session.exit_with(match child.wait().map_err(own)?.code() {
         Some(2) => Exit::Usage,
         Some(3) => Exit::Corrupt,
@@ -125,7 +125,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     if !directory.is_dir() {
         return Err(Failure::host(&args.directory, std::io::Error::other("is not a directory")));
     }
-    // One on a server has no other name.
+    // The address of an export has no canonical form.
     let image = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
     if args.tell {
         // A signal from the terminal is not meant for the server.
@@ -159,7 +159,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let _ = tie.tell();
     let device = tie.receive_device().map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;
     let Some(device) = device else {
-        // It has printed the reason.
+        // The monitor has printed the reason.
         session.exit_with(Exit::Failed);
         return rt.block_on(opened.close())?.map_err(|error| failed(&args.image, error));
     };
@@ -255,7 +255,7 @@ fn failed(image: &Path, error: extant_fs::Error) -> Failure {
     Failure::Volume { place: quoted(image), error }
 }
 
-/// Tells the command that waits, and lets go of its terminal and directory.
+/// Notifies the waiting command, and lets go of its terminal and directory.
 fn go_to_background(null: Option<File>) {
     // If the waiting command has ended, the directory stays mounted.
     let _ = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
@@ -312,7 +312,7 @@ pub(crate) fn ours(directory: &Path) -> Result<Mounted, Failure> {
 pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Failure> {
     let mounted = ours(&args.directory)?;
     if args.lazy {
-        // Nothing is asked of the server, which may hang.
+        // Do not ask the server anything: it may hang.
         return Ok(unmount(&mounted.point, true)?);
     }
     let number = mounted.server();
@@ -329,7 +329,7 @@ pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Fai
         false => Ok(()),
     };
     unmount(&mounted.point, server.is_none())?;
-    // It ends once the volume is clean.
+    // The server ends once the volume is clean.
     while let Some(server) = &server {
         const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&PATIENCE)) {

@@ -25,7 +25,7 @@ pub(crate) struct Outside<'a> {
     pub(crate) metrics: Option<&'a Path>,
 }
 
-/// Starts it. It mounts when it is told to.
+/// Starts the monitor, which mounts when the server tells it to.
 pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
     let (ours, theirs) = Tie::pair().map_err(own)?;
@@ -79,16 +79,17 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
         }
     }
     if args.in_background {
-        // The command that waits for the server waits for the end of this one's output too.
+        // The command that waits for the server also waits until this process has closed its
+        // output.
         let_go(File::options().read(true).write(true).open("/dev/null").ok());
         let _ = std::env::set_current_dir("/");
     }
-    // The server has bound it already.
+    // By now the server has bound the socket.
     let made = args.metrics.as_deref().and_then(identity);
     let report = |error: &extant_fuse::MountError| session.complain(&error.to_string());
     let ended = monitor(tie, args.directory.as_deref(), report).map_err(own);
     if let Some(metrics) = &args.metrics {
-        // By now it may be gone, or another server's.
+        // By now the socket may be gone, or belong to another server.
         if made.is_some() && identity(metrics) == made {
             let _ = std::fs::remove_file(metrics);
         }

@@ -27,7 +27,7 @@ impl Identity {
     }
 }
 
-/// Whether two names lead to one file, disk or export.
+/// Whether two names refer to the same file, disk or export.
 pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     a == b || Identity::at(a).is_some_and(|a| Some(a) == Identity::at(b))
 }
@@ -46,7 +46,7 @@ pub(crate) fn is_written_by(image: &Path, output: &Path) -> bool {
         }
 }
 
-/// Whether a disk is an image, is backed by it, or is a part of it; or the image a part of the
+/// Whether a disk is the image, is backed by it, or is part of it, or the image is part of the
 /// disk.
 fn is_over(disk: u64, image: Identity) -> bool {
     if Identity::Disk(disk) == image || backing(disk).is_some_and(|file| Identity::at(&file) == Some(image)) {
@@ -58,7 +58,7 @@ fn is_over(disk: u64, image: Identity) -> bool {
         || whole(other).is_some_and(|whole| whole == number(disk))
 }
 
-/// What the kernel tells of a disk (sysfs).
+/// The directory in sysfs that describes a disk.
 fn told(disk: u64) -> Option<PathBuf> {
     Path::new("/sys/dev/block").join(format!("{}:{}", major(disk), minor(disk))).canonicalize().ok()
 }

@@ -33,7 +33,7 @@ struct Patient<'a> {
 }
 
 impl<'a> Patient<'a> {
-    /// Opens a volume that nobody else uses. `writes` says whether it may be changed.
+    /// Opens a volume for exclusive use. `writes` says whether it may be changed.
     fn open(session: &Session, image: &'a Path, lock: LockArgs, writes: bool) -> Result<Self, Failure> {
         let name = quote(image.as_os_str().as_bytes());
         let refused = |error| session.not_opened_to_change(image, error);
@@ -56,12 +56,12 @@ impl<'a> Patient<'a> {
         Ok(Self { image, name, device, claim, guard, target })
     }
 
-    /// Gives the volume back.
+    /// Releases the volume.
     fn close(self, session: &Session) -> Result<(), Failure> {
         self.close_after(session, |_, _| Ok(()))
     }
 
-    /// Gives the volume back to other hosts, does something more, and ends the claim.
+    /// Lets other hosts use the volume again, calls `last`, and then ends the claim.
     fn close_after<T>(
         self,
         session: &Session,
@@ -82,9 +82,9 @@ impl<'a> Patient<'a> {
             let Some(undo) = found else { continue };
             let mut file = match session.rt.block_on(UndoFile::read(&undo))? {
                 Ok(file) => file,
-                // Its repair had not begun to write.
+                // The interrupted repair had not written anything yet.
                 Err(UndoError::Empty) => continue,
-                // Whatever it is, it is not a file to be removed.
+                // The user named this file, and it is not an undo file: do not advise removing it.
                 Err(_) if named == Some(name) => continue,
                 Err(error) => {
                     let advice = "a repair may have been interrupted; to go on all the same, remove the file";
@@ -123,7 +123,7 @@ impl<'a> Patient<'a> {
         Ok(())
     }
 
-    /// Says if a repair was interrupted, which the next one would undo first.
+    /// Reports an interrupted repair; the next repair would undo it first.
     fn warn(&self, session: &Session, names: &[PathBuf]) -> Result<(), Failure> {
         for name in names {
             let found = undo_file::find(name, self.image).map_err(|error| Failure::host(name, error))?;
@@ -142,7 +142,7 @@ impl<'a> Patient<'a> {
         Ok(())
     }
 
-    /// Writes the plan's blocks behind an undo file.
+    /// Saves old contents in an undo file, then writes the plan's blocks.
     fn apply(&self, session: &Session, plan: &Plan, names: &[PathBuf]) -> Result<PathBuf, Failure> {
         let name = undo_file::create(names, plan.undo_bytes()).map_err(|(name, error)| {
             let advice = "the volume was not changed; --undo FILE keeps its old blocks elsewhere";
@@ -209,7 +209,7 @@ fn undo_command(session: &Session, undo: &Path, image: &Path) -> String {
     };
     let word = |path: &Path| {
         let bytes = path.as_os_str().as_bytes();
-        // It is no option.
+        // Keep the name from being taken for an option.
         let place = if bytes.starts_with(b"-") { &b"./"[..] } else { b"" };
         shell_word::quoted(&[place, bytes].concat())
     };

@@ -41,7 +41,7 @@ pub(crate) fn run(session: &mut Session, args: &RescueArgs) -> Result<(), Failur
     })?;
     if let (Some(map), None) = (&args.map, &known) {
         let text = map_of(&summary.unread, offset, capacity);
-        // The map may have the name of something that was just written.
+        // The map may have the same name as something that was just written.
         let written = File::create_new(map).and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| Failure::host(map, error))?;
         let map = quote(map.as_os_str().as_bytes());
@@ -63,7 +63,7 @@ pub(crate) fn undelete(session: &mut Session, args: &UndeleteArgs) -> Result<(),
     Ok(())
 }
 
-/// What the user wants to have.
+/// The output that the user asked for.
 struct Output<'a> {
     path: &'a Path,
     is_json: bool,
@@ -73,7 +73,7 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Has `write` fill the output, and prints what came of it.
+    /// Calls `write` to fill the output, and prints the result.
     fn fill(
         self,
         session: &mut Session,
@@ -143,7 +143,7 @@ impl Output<'_> {
             session.complain(&format!("{}: {note}", place.image_quoted()));
         }
         session.summary(&format!("{to}: {}", summary.told(work.lost_word())));
-        // What was overwritten after it was deleted is no damage.
+        // A deleted file that was overwritten is not damage.
         if !summary.notes.is_empty() || (work == Work::Rescue && !summary.is_whole()) {
             session.exit_with(Exit::Corrupt);
         }
@@ -151,7 +151,7 @@ impl Output<'_> {
     }
 }
 
-/// Whether the name is that of an archive and not that of a directory.
+/// Whether the output is an archive, not a directory.
 fn is_archive(output: &Path) -> bool {
     const ENDINGS: [&str; 12] =
         ["tar", "gz", "tgz", "zst", "tzst", "xz", "txz", "bz2", "tbz", "tbz2", "lz4", "lzma"];
@@ -174,8 +174,8 @@ fn make_directory(output: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Fails if the output is on the volume that is read, where it would overwrite what is to be saved,
-/// or if it is a disk, whose contents a slip of the fingers would end.
+/// Fails if the output is on the volume that is read, where it would overwrite the data to be
+/// saved, or if it is a disk, because a typing error would destroy its contents.
 fn refuse_own_volume(output: &Path, image: &Path) -> Result<(), Failure> {
     let refuse = |why| Err(Failure::host(output, std::io::Error::other(why)));
     if own_image::is_written_by(image, output) {
@@ -187,7 +187,7 @@ fn refuse_own_volume(output: &Path, image: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the part of the image begins that the command is about, for maps are of whole images.
+/// Where the selected part of the image begins. Maps describe whole images.
 fn offset_of_part(session: &Session, image: &Path) -> Result<u64, Failure> {
     match &session.part {
         Part::Whole => Ok(0),
@@ -228,7 +228,7 @@ enum Work {
 }
 
 impl Work {
-    /// What a path is of which nothing is left.
+    /// The word for a path with nothing left to recover.
     fn lost_word(self) -> &'static str {
         match self {
             Self::Rescue => "lost",
@@ -237,21 +237,21 @@ impl Work {
     }
 }
 
-/// How paths are told.
+/// How paths are reported.
 enum Style {
     /// All of them on standard output.
     Text,
     Json {
         is_first: bool,
     },
-    /// Those that are not whole, on standard error.
+    /// Only those that are not whole, on standard error.
     Errors,
 }
 
 /// Before the first path, so that nothing is printed if the volume cannot be opened.
 const JSON_START: &[u8] = b"{\"paths\": [\n";
 
-/// Tells what became of each path as soon as it is known.
+/// Reports what became of each path as soon as it is known.
 struct Listing<'a> {
     session: &'a mut Session,
     work: Work,

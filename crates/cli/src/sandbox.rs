@@ -28,8 +28,8 @@ impl<'a> Sandbox<'a> {
         Self { image, is_on: !args.no_sandbox }
     }
 
-    /// Takes away files before the volume is opened; from this thread and those that it starts. A
-    /// kernel without landlock leaves that to the next step.
+    /// Restricts access to files before the volume is opened, for this thread and the threads it
+    /// starts. On a kernel without landlock, that is left to the next step.
     pub(crate) fn confine_files(&self) -> Result<(), Failure> {
         if self.is_on {
             confine_files(self.image)?;
@@ -37,7 +37,8 @@ impl<'a> Sandbox<'a> {
         Ok(())
     }
 
-    /// Takes away all but what a server of an open volume needs, and the end of its child.
+    /// Restricts the process to what the server of an open volume needs, which includes ending its
+    /// child.
     pub(crate) fn confine_calls(&self, child: Option<Pid>) -> Result<(), Failure> {
         if self.is_on {
             confine_calls(self.image, child.map(Pid::as_raw_nonzero).map(|pid| pid.get().unsigned_abs()))?;

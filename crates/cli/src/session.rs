@@ -167,8 +167,8 @@ impl Session {
     /// backup.
     ///
     /// # Errors
-    /// There is none where the user says. Or the image begins with something else, and the user
-    /// does not ask for what an earlier volume has left there.
+    /// No superblock where the user says; or the image begins with something else, and the user did
+    /// not ask for the remains of an earlier volume.
     pub(crate) fn superblock_byte(
         &self,
         device: &Arc<dyn Device>,
@@ -218,8 +218,8 @@ impl Session {
         self.superblock_byte(device, image, at.or(Some(SuperblockAt::Auto)))
     }
 
-    /// Fails if the image begins with something else than a volume. A backup of an earlier volume
-    /// may be left there; what it says would be wrong.
+    /// Fails if the image begins with something other than a volume. It may still contain a backup
+    /// superblock of an earlier volume, which would be misleading.
     pub(crate) fn refuse_remains(&self, device: &Arc<dyn Device>, image: &Path) -> Result<(), Failure> {
         match self.rt.block_on(read_superblock(&**device, 1024))? {
             Err(error) if lacks_superblock(&error) => {}
@@ -251,7 +251,7 @@ impl Session {
     /// lives.
     ///
     /// # Errors
-    /// It is in use, or it is the image that the command reads, or lies on that.
+    /// It is in use, is the image that the command reads, or lies on that image.
     pub(crate) fn claim_output(output: &Path, image: &Path) -> Result<Claim, Failure> {
         if own_image::is_written_by(image, output) {
             let error =

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// The device to write a volume into; `None` for a file, which a new one replaces. Without
-/// `keeps_file`, an existing file is written in place, too.
+/// `keeps_file`, an existing file is written in place instead.
 pub(crate) fn in_place(
     session: &Session,
     image: &Path,
@@ -43,8 +43,8 @@ pub(crate) fn in_place(
     Ok(Some(InPlace { device, name, overwrite: args.force, discard: args.discard }))
 }
 
-/// Fails if a file that would be replaced holds something other than an ext volume, which may be
-/// made again.
+/// Fails if a file that would be replaced holds something other than an ext volume; an ext volume
+/// may be replaced.
 fn refuse_contents(session: &Session, image: &Path, args: &TargetArgs) -> Result<(), Failure> {
     let (file, _) = session.device_and_place(image, false, args.foreign_locks())?;
     let found = session.rt.block_on(extant_image::contents(&*file))?;
@@ -62,7 +62,8 @@ fn refuse_neighbours(session: &Session, disk: &Path, start: u64, bytes: u64) -> 
     let end = start.saturating_add(bytes);
     let bounds = |part: &Partition| (part.start_bytes, part.start_bytes.saturating_add(part.size_bytes));
     let all = session.partitions(disk).unwrap_or_default();
-    // A logical partition lies in an extended one.
+    // The range of a partition may overlap another one: a logical partition lies in an extended
+    // one.
     if all.iter().any(|part| bounds(part) == (start, end)) {
         return Ok(());
     }

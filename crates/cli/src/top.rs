@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Room for the counters: the most that an attribute has (limits.h, `XATTR_SIZE_MAX`).
+/// Room for the counters: the longest value of an attribute (limits.h, `XATTR_SIZE_MAX`).
 const TEXT_MAX: usize = 65_536;
 /// Goes to the first column of the first line and clears from there.
 const CLEAR: &str = "\x1b[H\x1b[J";

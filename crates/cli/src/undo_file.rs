@@ -1,4 +1,4 @@
-//! Where undo files are, and how they are made.
+//! Locates, creates and opens undo files.
 
 use extant::Part;
 use extant_block::{FileDevice, FileOptions};
@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The end of a default undo file's name.
+/// Suffix of a default undo file's name.
 const SUFFIX: &str = ".extant-undo";
-/// Undo files of one volume that are told apart by number.
+/// How many undo files of one volume a folder can hold; numbers distinguish them.
 const NUMBERS: u32 = 100;
 
-/// Names for undo files of a volume, which begins at `offset_bytes` of its image, in the order in
-/// which they are tried. Volumes of one disk have different ones.
+/// Names for an undo file of a volume, in the order in which they are tried. The volume begins at
+/// `offset_bytes` of its image; volumes on one disk get different names.
 pub(crate) fn names(
     image: &Path,
     part: &Part,
@@ -28,7 +28,7 @@ pub(crate) fn names(
         _ => format!(".at-{offset_bytes}{SUFFIX}"),
     };
     let is_address = extant::is_address(image);
-    // However it is reached, an image has the same undo files.
+    // An image has the same undo files, whichever path leads to it.
     let is_link = image.symlink_metadata().is_ok_and(|link| link.is_symlink());
     let image = match is_link && !is_address {
         true => image.canonicalize().unwrap_or_else(|_| image.to_owned()),
@@ -63,11 +63,12 @@ pub(crate) fn names(
     bases.iter().flat_map(|base| (0..NUMBERS).map(|n| numbered(base, n)).collect::<Vec<_>>()).collect()
 }
 
-/// Makes a new undo file with room for so many bytes, under the first name that is free and whose
+/// Creates an undo file with room for `bytes` bytes, under the first name that is unused and whose
 /// folder can be written. Only its owner can read it.
 ///
 /// # Errors
-/// The host's error, and the name that it is about. A file without room is removed again.
+/// The host's error, and the name that it concerns. If there is not enough room, the file is
+/// removed again.
 pub(crate) fn create(names: &[PathBuf], bytes: u64) -> Result<PathBuf, (PathBuf, io::Error)> {
     let mut last = (PathBuf::from("the undo file"), io::Error::from(io::ErrorKind::NotFound));
     for name in names {
@@ -90,11 +91,12 @@ pub(crate) fn create(names: &[PathBuf], bytes: u64) -> Result<PathBuf, (PathBuf,
     Err(last)
 }
 
-/// Takes the space of a new file, and makes its name durable.
+/// Allocates the space of a new file, and makes its name durable.
 fn fill(file: &File, name: &Path, bytes: u64) -> io::Result<()> {
     use rustix::io::Errno;
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        // Then its contents take the space, before the volume is written.
+        // Without fallocate, the contents will take the space; they are written before the volume
+        // is.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes)?,
         done => done?,
     }
@@ -105,7 +107,7 @@ fn fill(file: &File, name: &Path, bytes: u64) -> io::Result<()> {
 
 /// Removes an undo file that keeps nothing.
 pub(crate) fn remove(name: &Path) {
-    // One that stays says itself that there is nothing to undo.
+    // If removing it fails, the file itself says that there is nothing to undo.
     let _ = std::fs::remove_file(name);
 }
 
@@ -114,8 +116,9 @@ pub(crate) fn open(name: &Path) -> io::Result<FileDevice> {
     FileDevice::open(name, FileOptions { write: true, direct: false })
 }
 
-/// Opens an undo file that was found by its name, if there is one. What others could have put there
-/// is none: it belongs to this user or to the image's owner, and only he may write it.
+/// Opens the undo file with this name, if there is one. A file that another user could have put
+/// there is ignored: it must belong to this user or to the image's owner, and only its owner may be
+/// able to write it.
 pub(crate) fn find(name: &Path, image: &Path) -> io::Result<Option<FileDevice>> {
     use rustix::fs::OFlags;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -80,7 +80,7 @@ pub(crate) fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();
     }
-    // Rounded up, as ls and du do: what is shown is enough room.
+    // Rounded up, as ls and du do, so that the size shown is always enough.
     let mut unit = 0;
     let tenths = |unit: usize| (u128::from(bytes) * 10).div_ceil(1 << (10 * (unit + 1)));
     while unit + 1 < UNITS.len() && tenths(unit).div_ceil(10) >= 1024 {

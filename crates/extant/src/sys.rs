@@ -496,8 +496,8 @@ impl OpenNode {
         }
     }
 
-    /// Like [`Self::read`], as far as the calling thread can do it alone, from memory or from a
-    /// buffered image: how much that was, and whether it was all.
+    /// Like [`Self::read`], but only as far as the calling thread can do it alone, from memory or
+    /// from a buffered image. Returns how many bytes were read, and whether that was everything.
     pub(crate) fn read_here(&self, at: u64, to: &mut [u8]) -> (usize, bool) {
         let read = match &self.contents {
             _ if !self.options.read => return (0, false),
@@ -511,7 +511,8 @@ impl OpenNode {
         self.writable()?.write(at, bytes).await
     }
 
-    /// Like [`Self::write`], if the calling thread can do it at once, in memory.
+    /// Like [`Self::write`], but only if the calling thread can do it at once, in memory; otherwise
+    /// `None`.
     pub(crate) fn write_here(&self, at: u64, bytes: &[u8]) -> Option<usize> {
         self.writable().ok()?.try_write(at, bytes).ok()
     }

@@ -219,8 +219,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// There is no superblock any more; the check was cancelled; or what was written could not be
-    /// made durable.
+    /// The superblock is gone; the check was cancelled; or what was written could not be made
+    /// durable.
     #[cfg(feature = "check")]
     pub fn check(&self, options: check::Options) -> std::result::Result<check::Checked, check::CheckError> {
         self.world.wait(self.inner.check(options))

@@ -8,7 +8,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// The reverse of [`crc32c()`]: the seed from which `bytes` lead to the checksum `end`.
+/// The reverse of [`crc32c()`]: the seed that makes the checksum of `bytes` equal to `end`.
 pub fn crc32c_origin(end: u32, bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(end, |crc, &byte| {
         let [low @ .., top] = crc.to_le_bytes();
@@ -17,8 +17,8 @@ pub fn crc32c_origin(end: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// What a register whose top byte is the index, and whose other bytes are zero, held before it took
-/// in a zero byte.
+/// For each top byte of a register whose other bytes are zero: what the register held before it
+/// took in a zero byte.
 static BEFORE_BYTE: [u32; 256] = before_bytes();
 
 const fn before_bytes() -> [u32; 256] {
@@ -57,7 +57,8 @@ impl ChecksumSeed {
         Self(crc32c(!0, uuid))
     }
 
-    /// The reverse of [`ChecksumSeed::over`]: the seed for which `bytes` have the checksum `end`.
+    /// The reverse of [`ChecksumSeed::over`]: the seed that makes the checksum of `bytes` equal to
+    /// `end`.
     pub fn of(end: u32, bytes: &[u8]) -> Self {
         Self(crc32c_origin(end, bytes))
     }
@@ -85,7 +86,7 @@ mod tests {
         for n in 0..bytes.len() {
             assert_eq!(crc32c_origin(crc32c(0x1234_5678, &bytes[..n]), &bytes[..n]), 0x1234_5678);
         }
-        // Four bytes are added to the seed: either tells the other.
+        // Summing four bytes XORs them with the seed, so each gives the other.
         let number = 77_u32;
         let sum = crc32c(0x1234_5678, &number.to_le_bytes());
         assert_eq!(crc32c_origin(sum, &[0; 4]) ^ 0x1234_5678, number);

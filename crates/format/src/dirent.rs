@@ -61,7 +61,8 @@ impl<'a> DirEntries<'a> {
         Self { block, at: 0, filetype, max_inode, place: Place::DirectoryBlock(dir, index) }
     }
 
-    /// The entry at the current place, with an error that is no reason to end.
+    /// The entry at the current position, together with an error, if any, that need not end the
+    /// iteration.
     fn entry(&self) -> Result<(DirEntry<'a>, Result<(), Corrupt>), Corrupt> {
         let (at, end) = (self.at, self.block.len());
         let rest = &self.block[at..];
@@ -158,8 +159,8 @@ pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// The seed for which a block's checksum is right, which tells whose directory it is of. `None` if
-/// it has none.
+/// The seed that makes a block's checksum right. It tells which directory the block belongs to.
+/// `None` if the block has no checksum.
 pub fn dirent_checksum_seed(block: &[u8]) -> Option<ChecksumSeed> {
     if !has_dirent_tail(block) {
         return None;

@@ -456,8 +456,8 @@ pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// The seed for which a node's checksum is right, which tells whose node it is. `None` if its
-/// entries leave no room for a checksum.
+/// The seed that makes a node's checksum right. It tells which inode the node belongs to. `None` if
+/// the entries leave no room for a checksum.
 pub fn extent_checksum_seed(block: &[u8]) -> Option<ChecksumSeed> {
     let at = checksum_at(block)?;
     let stored = block[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes))?;

@@ -1,5 +1,5 @@
-//! What a file is that is no ext volume: formats that people pass by mistake, known by their
-//! signatures, which are those that blkid(8) looks for.
+//! Identifies files that are not ext volumes: formats that people pass by mistake, recognised by
+//! the signatures that blkid(8) looks for.
 
 /// How much of a file [`Foreign::identify`] looks at: btrfs has its superblock 64 KiB in.
 pub const FOREIGN_HEAD_BYTES: usize = 66 << 10;
@@ -117,7 +117,7 @@ const SIGNATURES: &[(usize, &[u8], &str, &str)] = &[
 
 impl Foreign {
     /// Names the format of a file by its first [`FOREIGN_HEAD_BYTES`], or fewer if it is shorter.
-    /// `None` for bytes that nothing is known of; an ext volume is not looked for.
+    /// `None` if nothing matches. Does not look for ext volumes.
     pub fn identify(head: &[u8]) -> Option<Self> {
         let known = SIGNATURES
             .iter()
@@ -132,7 +132,7 @@ impl Foreign {
     }
 }
 
-/// A boot sector with at least one partition, and none that makes no sense.
+/// Whether this is a boot sector with at least one partition, and without impossible ones.
 fn has_mbr(head: &[u8]) -> bool {
     let (Some(table), Some(b"\x55\xaa")) = (head.get(446..510), head.get(510..512)) else { return false };
     let entry = |entry: &[u8]| {
@@ -146,7 +146,7 @@ fn has_mbr(head: &[u8]) -> bool {
     entries.clone().all(|entry| is_sound(&entry)) && entries.clone().any(|(_, kind, ..)| kind != 0)
 }
 
-/// Lines of text: UTF-8 without control characters, where it begins.
+/// Whether the file begins like text: UTF-8 without control characters.
 fn is_text(head: &[u8]) -> bool {
     let head = &head[..head.len().min(1024)];
     let is_utf8 = match std::str::from_utf8(head) {

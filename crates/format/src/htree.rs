@@ -519,8 +519,8 @@ pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSe
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(context.place(), stored, computed)) }
 }
 
-/// The seed for which the checksum of a root or inner node is right, which tells whose directory it
-/// is of.
+/// The seed that makes the checksum of a root or inner node right. It tells which directory the
+/// node belongs to.
 ///
 /// # Errors
 /// A wrong limit or count.

@@ -326,9 +326,9 @@ impl Inode {
         }
     }
 
-    /// What the checksum of the inode in `bytes`, which are as long as the volume's inodes, says
-    /// about its origin: the volume's seed exclusive-or the inode's number, so that either tells
-    /// the other. `None` if the checksum has 16 bits only.
+    /// Recovers from the checksum of the inode in `bytes`, which are as long as the volume's
+    /// inodes, where it came from: the volume's seed XOR the inode's number, so that each gives the
+    /// other. `None` if the checksum has only 16 bits.
     pub fn checksum_origin(bytes: &[u8]) -> Option<u32> {
         let extra_isize = u16::from_le_bytes(*bytes.get(GOOD_OLD_INODE_SIZE..)?.first_chunk()?);
         if extra_isize < 4 || usize::from(extra_isize) > bytes.len() - GOOD_OLD_INODE_SIZE {
@@ -356,8 +356,8 @@ impl Inode {
     }
 
     fn checksum_of(&self, bytes: &[u8], seed: ChecksumSeed) -> u32 {
-        // The two halves of the checksum count as zeros. Words that are whole and aligned are what
-        // processors are fast at.
+        // The two halves of the checksum count as zeros. The bytes are split so that most of them
+        // are summed in whole, aligned words, which is fastest.
         let (old, more) = bytes.split_at(GOOD_OLD_INODE_SIZE);
         let (old, end) = old.split_at(CHECKSUM_LO_AT - 4);
         let mut end: [u8; 8] = end.try_into().expect("the last 8 of 128 bytes");
@@ -570,8 +570,8 @@ impl Inode {
         Timestamp::from_raw(self.raw.i_mtime, self.extra_field(12, self.extra.i_mtime_extra))
     }
 
-    /// When it was deleted, if it was. Of an inode that waits to be deleted, the field is a link of
-    /// a list instead.
+    /// Time of deletion, if it was deleted. While an inode waits to be deleted, the field is a link
+    /// of the orphan list instead.
     pub fn deleted(&self) -> Option<Timestamp> {
         (self.raw.i_dtime.get() != 0).then(|| Timestamp::from_superblock(self.raw.i_dtime, 0))
     }

@@ -16,8 +16,8 @@ pub(super) struct After {
 }
 
 /// A lost connection that is being re-established. Created together with the line's `mending` mark,
-/// before the task starts. If the world ends or accepts no more tasks, this is dropped early, and
-/// then fails the bios that no connection will answer.
+/// before the task starts. If the world ends or accepts no more tasks, the task is dropped, and
+/// this with it. Dropping this before it is done fails the bios that no connection will answer.
 pub(super) struct Mending {
     shared: Arc<Shared>,
     index: usize,

@@ -111,7 +111,7 @@ struct Shared {
     claim: OneClaim,
 }
 
-/// The place of one connection.
+/// The slot of one connection.
 struct Berth {
     line: Mutex<Line>,
     /// Bios in flight there; can be read without the lock.

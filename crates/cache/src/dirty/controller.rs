@@ -202,7 +202,8 @@ pub trait DirtyControl: Send + fmt::Debug {
         let _ = (device, writer);
     }
 
-    /// A device was released. Its number may be reused, for a device of which nothing is known yet.
+    /// A device was released. Its number may be reused, for a device about which nothing is known
+    /// yet.
     fn detach(&mut self, device: DeviceIndex) {
         let _ = device;
     }

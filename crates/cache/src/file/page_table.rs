@@ -429,7 +429,7 @@ impl<'a> LockedPages<'a> {
         left
     }
 
-    /// Ends a run, whose pages have left write-back.
+    /// Ends a run once its pages have left write-back.
     pub(crate) fn end_run(&mut self, run: RunNumber) {
         self.table.writeback.end(run);
     }

@@ -16,7 +16,8 @@ pub(super) struct RoomWait<'a> {
     pub(super) waiting: Waiting,
     /// Set once the failing device gets one more try on behalf of this writer.
     is_refused: bool,
-    /// The wait at the dirty limits themselves, for the trace.
+    /// Traces the wait of a writer that has hit the dirty limits, as opposed to a pause by the
+    /// controller.
     pause: Option<Pause<'a>>,
 }
 

@@ -179,7 +179,7 @@ impl<W: Word> FrameWord<W> {
         Err(PinFailure { after })
     }
 
-    /// Counts a reader out.
+    /// Removes a reader's pin.
     #[inline]
     pub(crate) fn unpin(&self) -> After {
         let old = self.0.fetch_sub(1, Ordering::Release);

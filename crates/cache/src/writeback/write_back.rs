@@ -162,7 +162,7 @@ pub(crate) async fn write_back_files(
     }
     drop(window);
     for file in left {
-        // Errors are in the log.
+        // A failure is in the file's error log, which is read below.
         let _ = file.write_back(PageRange::ALL, BioFlags::SYNC).await;
     }
     let mut results = Vec::with_capacity(files.len());

@@ -43,7 +43,7 @@ pub(super) fn batch(
     })
 }
 
-/// Half of the memory that the host can spare, or 1 GiB where it does not say.
+/// Half of the memory that the host can spare, or 1 GiB if the host does not say.
 fn memory_bytes() -> u64 {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = told.lines().find_map(|line| {

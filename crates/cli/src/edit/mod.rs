@@ -65,7 +65,7 @@ pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<()
     }
 }
 
-/// What `put` has put into a volume.
+/// Amounts that `put` has copied into a volume.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
     /// All but directories.
@@ -75,7 +75,7 @@ struct Counts {
     bytes: u64,
 }
 
-/// The image in which all of these paths are.
+/// The image of these paths, which must be the same for all of them.
 fn one_image<'a>(targets: impl Iterator<Item = &'a OsString>) -> Result<PathBuf, Failure> {
     let mut image: Option<PathBuf> = None;
     for target in targets {
@@ -108,7 +108,7 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
     // Report mistakes in the script before changing anything.
     let mut commands = Vec::new();
-    // Made once: that takes longer than a line's work.
+    // Build the parser once: that takes longer than parsing a line.
     let mut parser = ScriptLine::command();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("line {number}: {what}"));
@@ -161,8 +161,8 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     Ok(())
 }
 
-/// What a script has done: after a failed line the changes of those before it stay, but not with
-/// `--atomic`.
+/// The result of a script. After a failed line, the changes of earlier lines stay, unless the
+/// script ran with `--atomic`.
 #[derive(Serialize)]
 struct JsonEdit {
     commands: usize,
@@ -246,7 +246,7 @@ impl<'a> JsonDefragmented<'a> {
 /// Why a batch stopped early.
 struct Stopped {
     failure: Box<Failure>,
-    /// All that the batch did is to make a file that gets no name. The image stays as it was.
+    /// The batch did nothing except create a file that got no name, so the image stays as it was.
     is_void: bool,
 }
 
@@ -312,7 +312,8 @@ pub(crate) struct Edit<'a> {
     image: &'a Path,
     root: Dir,
     in_script: bool,
-    /// The batch had changed nothing when an operation failed that leaves nothing behind.
+    /// Set if an operation that leaves nothing behind has failed, and nothing was changed before
+    /// it.
     is_void: Cell<bool>,
     counts: Cell<Counts>,
 }
@@ -337,7 +338,8 @@ impl<'a> Edit<'a> {
         Stopped { failure: Box::new(failure), is_void: self.is_void.get() }
     }
 
-    /// Makes something without a name, which `make` names at its end, if at all.
+    /// Runs `make`, which creates something without a name and names it only as its last step, if
+    /// at all.
     fn make_unnamed<T>(&self, make: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let was_unchanged = self.volume.is_unchanged();
         let made = make();
@@ -474,7 +476,7 @@ impl<'a> Edit<'a> {
                     let sets = sets.iter().filter(|(name, _)| is_kept(name));
                     let sets = sets.map(|(name, value)| (*name, Some(&value[..])));
                     let removes = args.remove.iter().map(|name| (name.as_bytes(), None));
-                    // Attributes that are removed make room for others.
+                    // Remove first: that makes room for the attributes to be set.
                     root.change_xattrs(path, &removes.chain(sets).collect::<Vec<_>>())
                 })
             }
@@ -604,8 +606,8 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// Renames like mv: if both names are of the same file, removes the old one, whereas rename(2)
-/// keeps both.
+/// Renames like mv: if both names belong to the same file, removes the old one; rename(2) would
+/// keep both.
 fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Error> {
     if mode == RenameMode::Replace
         && let (Ok(source), Ok(there)) = (root.symlink_metadata(from), root.symlink_metadata(to))
@@ -620,7 +622,7 @@ fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Er
     root.rename_with(from, to, mode)
 }
 
-/// Fails if a link at `path` would replace `target`, to which it leads.
+/// Fails if a link at `path` would replace its own target.
 fn check_not_itself(root: &Dir, target: &[u8], path: &[u8]) -> Result<(), Error> {
     match root.symlink_metadata(path).is_ok() && is_same_name(root, target, path) {
         true => Err(Error::Invalid("the link and the file that it leads to are the same".into())),

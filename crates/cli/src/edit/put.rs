@@ -155,7 +155,7 @@ impl Put<'_> {
         })
     }
 
-    /// Makes a file of all that comes from a stream.
+    /// Creates a file with everything that the stream delivers.
     fn stream(&mut self, stream: &mut Stream, target: &ImagePath) -> Result<(), Failure> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
@@ -299,7 +299,8 @@ impl Put<'_> {
             self.edit.count(0, 0, n as u64);
             data.start += n as u64;
             unplaced += n;
-            // Before the cache does so at its own time: the same files get the same locations.
+            // Write back here, not whenever the cache does, so that the same files always get the
+            // same locations.
             if unplaced >= CHUNK_BYTES || n == 0 {
                 file.write_back().map_err(failed)?;
                 unplaced = 0;
@@ -316,7 +317,8 @@ impl Put<'_> {
 
     /// Sets owner and extended attributes of `made`, which is or will be `target`. The owner comes
     /// before the mode, because changing it clears the set-ID bits. A directory may have existed
-    /// before: what can be refused comes first, in one step, so that it then keeps all that it had.
+    /// before. So changes that can be refused come first, in one step: if they are, the directory
+    /// keeps its attributes.
     fn attributes(
         &self,
         source: &Path,

@@ -20,7 +20,7 @@ pub(super) enum Goal<'a> {
     Here,
     /// Into a command of the host's shell.
     Pipe(&'a [u8]),
-    /// Into a file of the host, in place of what it holds or behind it.
+    /// Into a file of the host, replacing its contents or appended to them.
     File { name: PathBuf, appends: bool },
 }
 
@@ -116,8 +116,8 @@ impl Goal<'_> {
 }
 
 impl Elsewhere {
-    /// Waits for the command, once its input has been closed. Whether it has read all of that and
-    /// how it ended is its own affair.
+    /// Waits for the command, whose input has been closed. Its exit status, and whether it has read
+    /// all of its input, do not matter.
     pub(super) fn end<T: Default>(self, done: Result<T, Failure>) -> Result<T, Failure> {
         let Some(mut child) = self.child else { return done };
         child.wait().map_err(|error| Failure::host(Path::new("sh"), error))?;

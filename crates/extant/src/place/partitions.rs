@@ -211,7 +211,7 @@ struct Entry {
     sectors: u64,
 }
 
-/// The four entries of a boot sector, unless it is none.
+/// The four entries of a boot sector; `None` if the sector is not one.
 fn entries(sector: &[u8]) -> Option<[Entry; 4]> {
     if le16(sector, 510) != 0xaa55 {
         return None;

@@ -93,7 +93,7 @@ impl<'a> Xattr<'a> {
         })
     }
 
-    /// The hashes of a value in an inode of its own for which the attribute's hash is right: one
+    /// For a value in a separate inode: the value hashes that make the attribute's hash right, one
     /// for each sign of characters.
     pub fn wanted_value_hashes(&self) -> [u32; 2] {
         let of = |sign| self.hash ^ hash_words(self.name.suffix, [0], sign);

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Rounds of asking; what one part gives back may let another give back more.
+/// Rounds in which every part is asked: what one gives back may let another give back more.
 const ROUNDS: u32 = 3;
 /// Most rounds in total. Those beyond `ROUNDS` are run only while freed blocks would suffice.
 const ROUNDS_MAX: u32 = 16;

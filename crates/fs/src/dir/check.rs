@@ -180,13 +180,13 @@ pub(crate) fn size_in_blocks(dir: &Inode, sb: &Superblock) -> Result<u32, Corrup
     dir.size_in_blocks(sb).map(|blocks| blocks.0).ok_or_else(|| bad("within what a map can address"))
 }
 
-/// The damage of a directory that maps blocks past its size.
+/// The error for a directory that maps blocks past its size.
 pub(crate) fn too_short(dir: &Inode) -> Corrupt {
     let rule = "that of all blocks that the directory maps";
     Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule)
 }
 
-/// The damage of a directory reached from another one than `..` names.
+/// The error for a directory reached through a directory other than the one that `..` names.
 pub(crate) fn elsewhere(dir: InodeNumber, parent: InodeNumber) -> Corrupt {
     let rule = "the directory of the name that leads here: one directory has two names";
     Corrupt::field(Place::Inode(dir), "..", parent.0.into(), rule)

@@ -47,13 +47,13 @@ struct Shard {
     queue: VecDeque<u32>,
 }
 
-/// The damage of an inode with links that its bitmap says is free.
+/// The error for an inode that has links although its bitmap says it is free.
 pub(crate) fn unmarked(number: InodeNumber, links: u16) -> Corrupt {
     let rule = "0, for the bitmap says that the inode is free; run e2fsck";
     Corrupt::field(Place::Inode(number), "i_links_count", links.into(), rule)
 }
 
-/// Fails for an inode to which no name may lead.
+/// Fails if no name may refer to the inode.
 fn check_named(inode: &Inode, place: Place) -> std::result::Result<(), Corrupt> {
     let bad = |rule| Err(Corrupt::field(place, "inode", inode.number.0.into(), rule));
     if inode.flags().contains(InodeFlags::EA_INODE) {

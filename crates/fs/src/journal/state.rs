@@ -409,7 +409,7 @@ impl State {
         freed
     }
 
-    /// Transaction `tid` has one block fewer to keep it in the log.
+    /// One block fewer keeps transaction `tid` in the log.
     fn is_home(&mut self, tid: Tid) {
         let Some(log) = &mut self.log else { return };
         let logged = log.logged.iter_mut().find(|logged| logged.tid == tid);

@@ -27,7 +27,7 @@ pub(crate) fn check(extents: &[Extent], cluster: ClusterSize, place: Place) -> R
     }
 }
 
-/// The damage of an extent that is not where its cluster is.
+/// The error for an extent whose place does not fit its cluster.
 pub(super) fn broken(extent: &Extent, place: Place) -> Corrupt {
     let rule = "at the place of its blocks within their cluster (bigalloc)";
     Corrupt::field(place, "ee_start", extent.physical.0, rule)

@@ -125,7 +125,7 @@ impl FileMap {
         Some((run, Stored::of(known, self.pending.get(at).is_some())))
     }
 
-    /// The first block of a range about which nothing is known.
+    /// The first block in `range` that is neither known nor pending.
     pub(crate) fn first_unknown(&self, range: BlockRange) -> Option<u64> {
         let mut at = range.start;
         while at < range.end {

@@ -257,7 +257,8 @@ impl PendingBlocks {
         }
     }
 
-    /// The byte from which on the file's bytes after the start of `block` are pending.
+    /// The first pending byte of the file at or after the start of `block`; `u64::MAX` if there is
+    /// none.
     pub(super) fn valid_until(&self, block: u64) -> u64 {
         self.runs.first_from(block).map_or(u64::MAX, |(run, pending)| {
             let start = run.start << self.block.log2();
@@ -268,7 +269,8 @@ impl PendingBlocks {
         })
     }
 
-    /// The byte up to which the volume has a range whose blocks were written.
+    /// How far the volume has the bytes of a range whose blocks were written: up to the first run
+    /// that is still pending, or to the end of the range.
     pub(crate) fn logged_until(&self, bytes: ByteRange) -> u64 {
         let blocks = BlockRange::new(bytes.start >> self.block.log2(), self.block.blocks_for(bytes.end));
         let start = |run: BlockRange| (run.start << self.block.log2()).max(bytes.start);

@@ -427,7 +427,7 @@ pub struct Runs {
     view: View,
     inode: Inode,
     walker: RunWalker,
-    /// The byte up to which runs are listed.
+    /// Byte of the file where the listing ends.
     end: u64,
 }
 

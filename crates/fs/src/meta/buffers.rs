@@ -78,7 +78,7 @@ impl Buffers {
         self.overlay = overlay;
     }
 
-    /// Length of the run from `start`, at most `blocks`, of which the journal has no newer
+    /// Length of the run from `start`, at most `blocks`, for which the journal has no newer
     /// contents.
     pub(crate) fn clean_run(&self, start: VolumeBlock, blocks: u64) -> u64 {
         match self.overlay.range(start..).next() {

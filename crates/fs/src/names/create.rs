@@ -539,14 +539,14 @@ fn counts_without_end(dir: &Inode, writer: &Writer) -> bool {
         && dir.flags().contains(InodeFlags::INDEX)
 }
 
-/// Counts one more subdirectory. Past [`HARD_LINKS_MAX`] the count becomes 1 and stays 1.
+/// Adds a subdirectory to the link count. Past [`HARD_LINKS_MAX`] the count becomes 1 and stays 1.
 pub(crate) fn add_dir_link(dir: &mut Inode, writer: &Writer) {
     let links = dir.links().saturating_add(1);
     let overflows = counts_without_end(dir, writer) && (links > HARD_LINKS_MAX || links == 2);
     dir.raw.i_links_count = if overflows { 1 } else { links }.into();
 }
 
-/// Counts one subdirectory less.
+/// Removes a subdirectory from the link count.
 pub(crate) fn drop_dir_link(dir: &mut Inode) {
     if dir.links() > 2 {
         dir.raw.i_links_count = (dir.links() - 1).into();

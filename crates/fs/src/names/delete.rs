@@ -42,7 +42,7 @@ impl CheckedMap {
         };
         let is_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
         let locked = Order::default().write(Rank::of(is_dir), &cell).await;
-        // Write-back may change the map now, and such a map is not read.
+        // Write-back may be changing the map now; a map in use by it is not checked.
         if namespace.files.may_change(&cell) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Nodes: handles by which a program holds inodes.
+//! Nodes: handles that keep inodes in use.
 
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// An inode in use. Cheap to clone.
 ///
 /// The inode exists as long as a node for it does, even without a name. After the last node of an
-/// unnamed inode is dropped, the next operation that waits deletes it, or a task; see
+/// unnamed inode is dropped, a task or the next operation that may wait deletes the inode; see
 /// [`WriteOptions::reaps`](crate::WriteOptions::reaps). [`Node::release`] does so at once.
 #[derive(Clone)]
 pub struct Node {

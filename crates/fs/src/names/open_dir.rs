@@ -268,7 +268,7 @@ impl<'w> OpenDir<'w> {
         match looked {
             Looked::Found(found) => Ok(Ok(Spot::Block(found))),
             Looked::Absent(gap) => {
-                // Another leaf than the one that the hash leads to may have it.
+                // The name may be in a leaf other than the one its hash leads to.
                 if self.may_hide_names() {
                     self.check_tree().await?;
                 }

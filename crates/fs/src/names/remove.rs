@@ -177,7 +177,7 @@ impl Node {
     }
 }
 
-/// What becomes of an inode that loses its last name and that nothing holds.
+/// What to do with an inode that loses its last name and that nothing else holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
     /// The operation deletes it.
@@ -189,8 +189,8 @@ pub(super) enum Victim {
 /// Credits for [`drop_name`].
 pub(super) const DROP_CREDITS: u32 = 1 + Orphans::CREDITS;
 
-/// Counts one name less of an inode, or all names of a directory. If none is left, the inode
-/// becomes an orphan.
+/// Takes one name off an inode's link count, or all names of a directory. If none is left, the
+/// inode becomes an orphan.
 pub(super) fn drop_name(writer: &Writer, handle: &mut Handle, victim: &Arc<InodeCell>) {
     let left = {
         let mut inode = handle.inode(victim);

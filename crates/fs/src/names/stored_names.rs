@@ -1,4 +1,4 @@
-//! Names of a volume open for reading that were looked up before. They cannot change.
+//! Caches names looked up on a volume open for reading, where they cannot change.
 
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Charge};
@@ -8,7 +8,8 @@ use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-/// At most one part in this many of the cache's budget holds names. Beyond that, all are dropped.
+/// Names may take one part in this many of the cache's budget. When they would exceed it, all are
+/// dropped.
 const SHARE: u64 = 64;
 /// Memory of a name in addition to its bytes.
 const NAME_BYTES: u64 = size_of::<(u64, Known)>() as u64 + 32;
@@ -22,7 +23,7 @@ pub(crate) struct StoredNames {
 
 #[derive(Debug)]
 struct Table {
-    /// By hash of directory and name; of names with the same hash, the last one.
+    /// By hash of directory and name; if hashes collide, the last name is kept.
     names: HashMap<u64, Known, FxBuildHasher>,
     charge: Charge,
 }

@@ -41,7 +41,7 @@ pub async fn journal_copies(device: Arc<dyn Device>) -> Result<JournalCopies> {
         .into_iter()
         .map(|(home, found)| (home, JournalCopy { block: found.copy, escaped: found.escaped }))
         .collect();
-    // What was found on the way to the log is not about the log.
+    // Leave out problems found before the log was reached.
     let problems = view.problems().list().get(before..).unwrap_or_default().to_vec();
     Ok(JournalCopies { copies, problems })
 }

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 pub struct OldCopy {
     /// Where the block belongs.
     pub home: VolumeBlock,
-    /// Its transaction, counted backwards from the first that is not in the log, or not yet home:
-    /// smaller is newer.
+    /// By how many transactions it precedes the one at which replay would start: smaller is newer.
+    /// Versions still to be replayed have 0 or less.
     pub age: i32,
     /// Volume block that holds the copy.
     pub block: VolumeBlock,
@@ -22,8 +22,8 @@ pub struct OldCopy {
     pub escaped: bool,
 }
 
-/// All versions of blocks that the log still holds, the newest first: those of transactions to be
-/// replayed, and what is left of those that were. Copies with a wrong checksum are left out.
+/// All versions of blocks that the log still holds, newest first: those of transactions still to be
+/// replayed, and what remains of earlier ones. Copies with a wrong checksum are left out.
 ///
 /// # Errors
 /// The journal cannot be opened.
@@ -50,13 +50,14 @@ pub(crate) async fn history(view: &View) -> Result<Vec<OldCopy>> {
     };
     for n in ring.clone() {
         let Ok(block) = reader.block(n).await else {
-            // One block of data, or a descriptor whose data are then nobody's.
+            // Either a data block, whose tag is skipped, or a descriptor, whose data blocks then
+            // have no tags.
             tags.pop_front();
             continue;
         };
         match JournalBlockHeader::read(&block) {
             Some(header) => {
-                // A later transaction has begun where data were.
+                // Data blocks still expected here were overwritten by a later transaction.
                 tags.clear();
                 if header.kind == Some(JournalBlockKind::Descriptor)
                     && layout.verify_tail(&block, n).is_ok()
@@ -73,7 +74,7 @@ pub(crate) async fn history(view: &View) -> Result<Vec<OldCopy>> {
             }
         }
     }
-    // What the last descriptor of the log describes goes on at its start.
+    // The data blocks of the last descriptor continue at the start of the ring.
     for n in ring {
         let Some(tag) = tags.pop_front() else { break };
         match log.block(n).await {

@@ -27,7 +27,7 @@ use extant_format::{Compat, Corrupt, Incompat, Place, VolumeBlock};
 pub(crate) use log::Log;
 use std::collections::BTreeMap;
 
-/// Blocks of which the journal holds a newer copy than the volume, if the volume needs recovery.
+/// Locations of the newer copies that the journal holds, if the volume needs recovery.
 pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journaled>> {
     let Some(log) = Log::open(view).await? else {
         let sb = view.superblock();

@@ -49,7 +49,7 @@ impl OwnStructures {
     }
 }
 
-/// The damage of a file that maps one of the volume's own structures.
+/// The error for a file that maps one of the volume's own structures.
 pub(crate) fn maps_structure(inode: InodeNumber, at: VolumeBlock) -> Corrupt {
     let rule = "a block that holds none of the volume's own structures";
     Corrupt::field(Place::Inode(inode), "block", at.0, rule)
@@ -89,8 +89,8 @@ impl View {
         found
     }
 
-    /// A group's descriptor, if it is sound. Damage is not recorded: who asks does not need this
-    /// group.
+    /// A group's descriptor, if it is sound. Damage is not recorded, because the caller's operation
+    /// does not depend on this group.
     async fn group_if_sound(&self, group: Group) -> Option<GroupDescriptor> {
         if let Some(live) = &self.inner.live {
             return Some(live.group(group));

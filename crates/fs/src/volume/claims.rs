@@ -56,7 +56,7 @@ impl Ranges {
     }
 }
 
-/// Structures that the volume writes wherever they are said to be, in order.
+/// Structures that are written wherever the volume says they are, right or wrong; in order.
 pub(super) type Structures = [(Range<VolumeBlock>, Place)];
 
 /// Claims to blocks in one part of the volume.

@@ -48,7 +48,7 @@ struct Held {
 struct Count {
     /// The block as last written, or as read since.
     block: Mmp,
-    /// The state of a failed write, which the block may have instead.
+    /// The state that a failed write may have left in the block instead.
     perhaps: Option<MmpState>,
 }
 
@@ -123,8 +123,8 @@ impl Protection {
         Ok(Some(Self { held }))
     }
 
-    /// Fails if another host has taken the block, or may have, because this process stood still for
-    /// longer than others wait.
+    /// Fails if another host has taken the block, or may have, because this process was stopped for
+    /// longer than other hosts wait.
     ///
     /// # Errors
     /// [`Error::InUse`]; the device's error if the block could not be written for too long;

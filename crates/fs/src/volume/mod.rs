@@ -102,8 +102,8 @@ impl Volume {
     ///
     /// For a read-only volume see [`Damage::Report`](crate::Damage::Report). For one open for
     /// writing: damage that kept a deleted file's blocks in use, or that keeps blocks or inodes
-    /// from being allocated. After [`Volume::close`], a clone also reports deletions that the
-    /// device made fail.
+    /// from being allocated. After [`Volume::close`], a clone also reports deletions that failed
+    /// because of the device.
     pub fn problems(&self) -> Vec<Error> {
         let mut problems = self.view.problems();
         if let Some(writer) = self.writer() {

@@ -103,7 +103,7 @@ struct Mount {
     state: u16,
     /// Set once all checks that may refuse the volume have passed.
     marks: Option<Arc<Marks>>,
-    /// How many orphans the volume had that were finished.
+    /// How many orphans were finished when the volume was opened.
     orphans: u32,
     /// Only for a volume with multiple-mount protection.
     protection: Option<Protection>,
@@ -156,7 +156,7 @@ impl Volume {
         check_whole(&*device, &found)?;
         let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
-        // Held until the protection is released, because that is a write.
+        // Keep the claim until the protection is released: releasing it writes to the device.
         let claim = Arc::new(claim);
         let opened = Self::open_untyped(rt, disk, &found, options, claim.clone(), protection.clone()).await;
         if let (Err(_), Some(protection)) = (&opened, &protection) {
@@ -420,7 +420,7 @@ pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
     })
 }
 
-/// The problem that stands for a volume's known errors.
+/// The problem to report if the volume is marked as having errors.
 pub(super) fn known_errors(state: u16) -> Error {
     let rule = "without the mark of errors (2): run e2fsck, which also finishes deleted files";
     Corrupt::field(Place::Superblock, "s_state", state.into(), rule).into()

@@ -25,8 +25,9 @@ const INODES_MAX: u64 = 4096;
 const BITMAPS_MAX: usize = 256;
 /// How many inodes are prefetched together.
 const AHEAD: usize = 1024;
-/// Of the volume's own inodes, the root directory, whose blocks are checked like those of files,
-/// and those that are never written (`EXT4_BAD_INO`, `EXT4_BOOT_LOADER_INO`, `EXT4_RESIZE_INO`).
+/// Inodes that the claims of files are not checked against: the root directory, whose blocks are
+/// checked like those of files, and inodes that are never written (`EXT4_BAD_INO`,
+/// `EXT4_BOOT_LOADER_INO`, `EXT4_RESIZE_INO`).
 const LEFT_ALONE: [InodeNumber; 4] =
     [InodeNumber::BAD_BLOCKS, InodeNumber::ROOT, InodeNumber(5), InodeNumber::RESIZE];
 
@@ -126,7 +127,7 @@ async fn add_inodes(
         view.prefetch_inodes(numbers).await;
         for &number in numbers {
             let inode = view.inode(number).await;
-            // The table keeps what deleted inodes were, with the time of their deletion.
+            // The table keeps the records of deleted inodes, with the time of deletion.
             let is_named =
                 |inode: &Inode| inode.links() > 0 && inode.raw.i_dtime.get() == 0 && inode.kind().is_some();
             if let Some(inode) = inode.ok().filter(is_named) {
@@ -192,8 +193,8 @@ async fn inode_bitmap(view: &View, descriptor: &GroupDescriptor) -> Bitmap {
 struct Numbers {
     /// Marked as in use.
     used: Vec<InodeNumber>,
-    /// Marked as free, but their records were written: those in a block with others that are in
-    /// use, which are looked at first, and the rest.
+    /// Marked as free, but their records were written. `near` are in a block with inodes in use and
+    /// are looked at first; `far` are the rest.
     near: Vec<InodeNumber>,
     far: Vec<InodeNumber>,
 }
@@ -290,7 +291,8 @@ async fn add_attribute_blocks(view: &View, claims: &mut Claims<'_>) -> Result<()
     Ok(())
 }
 
-/// Structures and own files that the volume writes wherever they are said to be, in order.
+/// Structures and own files that are written wherever the volume says they are, right or wrong; in
+/// order.
 async fn structures(view: &View, store: &MetaStore, own: &[Owned]) -> Vec<(Range<VolumeBlock>, Place)> {
     let sb = view.superblock();
     let mut all = Vec::with_capacity(3 * sb.group_count().to_usize() + own.len());

@@ -74,7 +74,8 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     let disk = cache.attach(own);
     // Change nothing but the orphans: no mount time or count.
     let options = WriteOptions { commit_interval: None, ..WriteOptions::default() };
-    // Pass the claim on, so that no other writer gets in between the replay and the orphans.
+    // Pass the claim on, so that no other writer opens the volume after the replay, before the
+    // orphans are finished.
     match Volume::open_claimed(rt, &disk, options, claim).await {
         Ok(volume) => {
             (recovery.orphans, recovery.has_orphans) = volume.orphans();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// What [`restore`] has put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Where the backup is that replaced the first superblock, in bytes. `None` if that was sound.
+    /// Byte offset of the backup that replaced the first superblock; `None` if that was sound.
     pub superblock_from: Option<u64>,
     /// Groups whose descriptors were replaced by copies.
     pub descriptors: u32,
@@ -31,9 +31,9 @@ impl Restored {
     }
 }
 
-/// Puts the first superblock back from the backup at byte `at` of a volume or, with `None`, if it
-/// is damaged, from the first sound backup. Descriptors that are damaged behind the first
-/// superblock are put back from their copies.
+/// Replaces the first superblock with the backup at byte `at`. If `at` is `None`, replaces it only
+/// if it is damaged, with the first sound backup. Damaged descriptors in the table that follows it
+/// are replaced with their copies.
 ///
 /// Counts and flags of a backup are as old as the backup. The volume is therefore marked as having
 /// errors, so that the next check looks at all of it. If the journal's log is not empty, the
@@ -151,13 +151,14 @@ async fn descriptors(
         }
         let mut block = match extant_block::read(&**own, home, block_bytes).await {
             Ok(block) => block,
-            // Those that are sound must stay.
+            // Sound descriptors in the block must stay.
             Err(error) if is_sound => return Err(error.into()),
             Err(_) => Buf::zeroed(block_bytes),
         };
         for group in copied {
             let mut descriptor = view.group(group).await?;
-            // As libext2fs does with a backup: what it says of parts never used may be outdated.
+            // As libext2fs does for backups: their flags for parts that were never used may be
+            // outdated.
             descriptor.flags -= GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT;
             descriptor.unused_inodes = 0;
             let at = (group.0 - first).to_usize() * sb.descriptor_size();

@@ -40,10 +40,10 @@ impl Writer {
         done
     }
 
-    /// As [`Self::heed`] and [`Self::heed_noted`]. Boxed, like every rarely taken await in `fs`: a
-    /// future reserves space for each await, and is moved several times before its first poll. The
-    /// type is erased because the code for a named type is generated again for each operation that
-    /// uses it.
+    /// Does both [`Self::heed`] and [`Self::heed_noted`]. Boxed, like every rarely taken await in
+    /// `fs`: a future reserves space for each await, and is moved several times before its first
+    /// poll. The type is erased because the code for a named type is generated again for each
+    /// operation that uses it.
     fn heed_all(&self, error: Option<Error>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Some(error) = error {

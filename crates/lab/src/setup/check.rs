@@ -133,8 +133,8 @@ fn too_large(workload: &Workload, machine: &Machine) -> Option<String> {
     })
 }
 
-/// The first calibrated figure that is not from its workload's first published row, the one before
-/// the change.
+/// The first calibrated figure in a row other than its workload's first published one. Only that
+/// first row, from before the change, may be fitted.
 fn before_only(rows: &[Row]) -> Option<String> {
     rows.iter().enumerate().find_map(|(n, row)| {
         let earlier =

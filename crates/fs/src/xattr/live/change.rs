@@ -63,8 +63,8 @@ pub(crate) async fn prepare<'w>(
 ) -> Result<Prepared<'w>> {
     let (mut reservation, mut spares) = (None, BTreeMap::new());
     loop {
-        // Reservations are made without the lock: space is freed by deleting inodes, which takes
-        // it.
+        // Reserve without the lock of shared attribute blocks: to free space, inodes may be
+        // deleted, which takes that lock.
         match try_prepare(writer, cell, changes, privilege, &mut reservation, &mut spares).await? {
             Attempt::Ready(prepared) => return Ok(*prepared),
             Attempt::NeedsBlock => {
@@ -112,7 +112,7 @@ enum WholePlan {
     NeedsInode(usize),
 }
 
-/// Plans changes; an error comes with the index of the change that it is about.
+/// Plans changes; an error comes with the index of the change that caused it.
 fn plan_all(
     inode: &Inode,
     block: Option<&XattrBlock<'_>>,
@@ -145,7 +145,7 @@ fn plan_all(
         }
         match plan.block {
             BlockPlan::Keep => {}
-            // What an earlier change added to no block is in none.
+            // An earlier change only planned this block, so there is none to release.
             BlockPlan::Release if block.is_none() => whole.block = BlockPlan::Keep,
             changed => whole.block = changed,
         }
