@@ -26,7 +26,7 @@ pub struct Limits {
     pub physical_block_bytes: u32,
     /// Longest read or write, in bytes, that the device accepts as one command.
     pub max_bytes: u64,
-    /// Most segments in one command.
+    /// Maximum number of segments in one command.
     pub max_segments: u32,
     /// Whether completed writes can still be lost before a flush.
     pub volatile_cache: bool,

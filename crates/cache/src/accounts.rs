@@ -61,7 +61,7 @@ pub struct AccountConfig {
     pub name: &'static str,
     /// Above this the account is asked to shrink, however much memory is available.
     pub limit_bytes: u64,
-    /// Most bytes that may be pinned at a time.
+    /// Maximum number of bytes that may be pinned at a time.
     pub pinned_bytes: u64,
 }
 

@@ -40,7 +40,7 @@ pub enum Yields {
     Budget,
     /// Where a kernel might sleep: once per step (`might_sleep`), and never while looking at pages.
     AtSteps,
-    /// As `AtSteps`, and also each time it has looked at this many pages (`cond_resched`).
+    /// Like `AtSteps`, but also each time it has looked at this many pages (`cond_resched`).
     EveryPages(u64),
 }
 

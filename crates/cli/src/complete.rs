@@ -15,7 +15,7 @@ use extant_fs::{Follow, Volume, WalkOptions};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Most names that are offered at once.
+/// Maximum number of names offered at once.
 const NAMES_MAX: usize = 10_000;
 
 /// Put behind clap's script for bash. Readline breaks words at colons, and replaces what follows

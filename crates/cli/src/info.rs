@@ -72,7 +72,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// The most copies of the superblock that are listed: a volume may have one in every group.
+/// Maximum number of superblock copies to list: a volume may have one in every group.
 const BACKUPS_MAX: usize = 100;
 
 /// Where copies of the superblock lie, in bytes, as `--superblock` takes them.

@@ -25,7 +25,7 @@ pub enum Part {
     Bytes {
         /// Where the volume begins.
         offset_bytes: u64,
-        /// The most bytes it may take; up to the end if there is no limit.
+        /// Maximum number of bytes it may take; without a limit, it extends to the end.
         limit_bytes: Option<u64>,
     },
     /// A partition of a GPT or MBR table, by its number, or by its name in a GPT.

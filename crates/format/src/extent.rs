@@ -239,7 +239,8 @@ impl ExtentNode {
         (bytes - ENTRY_BYTES - if tail { 4 } else { 0 }) / ENTRY_BYTES
     }
 
-    /// The most entries that the node's header allows (`eh_max`), whether or not that is sound.
+    /// Maximum number of entries according to the node's header (`eh_max`), whether or not that is
+    /// sound.
     pub fn stored_capacity(bytes: &[u8]) -> usize {
         bytes.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]).into())
     }

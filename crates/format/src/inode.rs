@@ -465,7 +465,7 @@ impl Inode {
         (at != 0).then_some(VolumeBlock(at))
     }
 
-    /// As [`Self::xattr_block`], but as Linux reads it: only `64bit` volumes have the high part.
+    /// Like [`Self::xattr_block`], but as Linux reads it: only `64bit` volumes have the high part.
     pub fn xattr_block_in(&self, sb: &Superblock) -> Option<VolumeBlock> {
         match sb.incompat().contains(Incompat::BIT64) {
             true => self.xattr_block(),

@@ -34,7 +34,7 @@ pub enum Dump {
     Block(VolumeBlock),
 }
 
-/// Most nodes printed of one tree; hostile trees are cut off here.
+/// Maximum number of nodes printed for one tree; hostile trees are cut off here.
 const NODES_MAX: usize = 100_000;
 
 impl View {

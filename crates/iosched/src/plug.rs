@@ -2,7 +2,7 @@
 
 use extant_block::{Bio, Device};
 
-/// Most bios held back (Linux: `BLK_MAX_REQUEST_COUNT`).
+/// Maximum number of bios held back (Linux: `BLK_MAX_REQUEST_COUNT`).
 const MOST: usize = 32;
 
 /// Collects bios and submits them together, sorted by sector. Neighbours then meet in the queue

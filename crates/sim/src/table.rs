@@ -211,7 +211,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// As [`Self::picoseconds`], for an optional key.
+    /// Like [`Self::picoseconds`], but for an optional key.
     pub(crate) fn maybe_picoseconds(&mut self, key: &'static str) -> Result<Option<u64>, ModelError> {
         if self.table.contains_key(key) { self.picoseconds(key).map(Some) } else { Ok(self.skip(key)) }
     }

@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Submission entries; a longer burst is entered in parts.
 const SQ_ENTRIES: u32 = 256;
-/// Most operations in the kernel at a time; further bios wait here. A disk's queue on the host has
-/// room for some 256 requests. A request that finds no free place is handed to a kernel thread,
-/// which waits for one. Half of the places keep any disk busy.
+/// Maximum number of operations in the kernel at a time; further bios wait here. A disk's queue on
+/// the host has room for some 256 requests. A request that finds no free place is handed to a
+/// kernel thread, which waits for one. Half of the places keep any disk busy.
 const STARTED_MAX: usize = 128;
-/// Most bytes of background writes (those without [`BioFlags::SYNC`]) in the kernel at a time,
-/// apart from the first one. Reads and syncs wait behind them, and no disk is faster with more
-/// (kernel: block/blk-wbt.c).
+/// Maximum number of bytes of background writes (those without [`BioFlags::SYNC`]) in the kernel at
+/// a time, apart from the first one. Reads and syncs wait behind them, and no disk is faster with
+/// more (kernel: block/blk-wbt.c).
 const BACKGROUND_BYTES_MAX: u64 = 16 << 20;
 /// Up to this many background writes, of this many bytes together, go before everything else, since
 /// a sync may be waiting for pages that a flusher has taken.

@@ -11,9 +11,10 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// `IOV_MAX` of Linux (limits.h): the kernel refuses longer vectors.
 const MAX_SLICES: usize = 1024;
-/// Most bytes moved by one system call (read(2), Notes), rounded down to whole megabytes.
+/// Maximum number of bytes moved by one system call (read(2), Notes), rounded down to whole
+/// megabytes.
 const MAX_STEP_BYTES: usize = 0x7ff0_0000;
-/// Most memory a transfer may allocate.
+/// Maximum number of bytes that a transfer may allocate.
 const MAX_BOUNCE_BYTES: usize = 1 << 20;
 
 /// A system call to make.

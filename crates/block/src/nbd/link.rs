@@ -25,7 +25,7 @@ const LOOKS: u32 = 32;
 /// How many times a request is sent before it fails: once, and again after each of two lost
 /// connections.
 const TRIES: u8 = 3;
-/// Most slices in one system call (`IOV_MAX`).
+/// Maximum number of slices in one system call (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
 /// A bio and its result.

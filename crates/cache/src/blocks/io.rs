@@ -68,7 +68,7 @@ impl BlockStore {
         }
     }
 
-    /// Most blocks in one bio.
+    /// Maximum number of blocks in one bio.
     fn longest_run(&self) -> usize {
         let limits = self.device.limits();
         let bytes = (limits.max_bytes.min(1 << 20) / self.block_bytes as u64) as usize;

@@ -106,9 +106,9 @@ pub enum Verdict {
     /// Write back this many pages of the device itself, then ask again (as before Linux 3.2). The
     /// writer does not wait for its submissions to complete.
     WriteBack {
-        /// Most pages to write back.
+        /// Maximum number of pages to write back.
         pages: u64,
-        /// Most pages of one file before moving on to the next.
+        /// Maximum number of pages of one file before moving on to the next.
         chunk_pages: u64,
         /// The writer waits while this many pages are in flight.
         in_flight_pages: u64,
@@ -124,9 +124,9 @@ pub enum Background {
     Stop,
     /// Write back.
     Run {
-        /// Most pages of one file before moving on to the next.
+        /// Maximum number of pages of one file before moving on to the next.
         chunk_pages: u64,
-        /// Most pages in flight at a time.
+        /// Maximum number of pages in flight at a time.
         in_flight_pages: u64,
         /// Skip files with fewer dirty pages than this while another file of the device has as
         /// many.

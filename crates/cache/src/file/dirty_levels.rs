@@ -6,7 +6,7 @@ use crate::file::{CacheCore, CachedDevice};
 use extant_rt::Nanos;
 use std::sync::atomic::Ordering;
 
-/// Least time between two such events per device.
+/// Minimum time between two such events per device.
 const LEVELS_APART: Nanos = Nanos::from_millis(10);
 
 /// Clamps to the trace's 32 bits: page counts up to 16 TiB.

@@ -315,7 +315,7 @@ impl CachedOpenFile {
         }
     }
 
-    /// The most that the cache reads ahead of one reader, in bytes.
+    /// Maximum number of bytes that the cache reads ahead of one reader.
     pub fn read_ahead_bytes(&self) -> u64 {
         self.file.core.settings.read_ahead_pages * PAGE
     }

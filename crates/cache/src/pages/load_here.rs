@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// Most pages loaded at once. The reader copies them while they are still in the processor's cache.
+/// Maximum number of pages loaded at once. The reader copies them while they are still in the
+/// processor's cache.
 const PAGES_MAX: u64 = 64;
 
 /// Pages being loaded on this thread. A panic on the way removes them.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 /// Processors, or threads, with their own magazine; beyond that they share.
 const LANES: usize = 16;
-/// Most frames in a magazine.
+/// Maximum number of frames in a magazine.
 const MOST: u32 = 8;
 /// A pool has at least this many frames for each frame in one magazine.
 const SHARE: u32 = 128;

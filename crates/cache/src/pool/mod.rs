@@ -27,9 +27,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most victims chosen at once.
+/// Maximum number of victims chosen at once.
 const VICTIMS_MAX: usize = 64;
-/// Most frames parked at once.
+/// Maximum number of frames parked at once.
 const PARKED_MAX: usize = 1024;
 /// Eviction attempts before a caller gives up for now.
 const ROUNDS_MAX: usize = 64;
@@ -53,7 +53,8 @@ pub(crate) struct Pool {
     lists: Mutex<Lists>,
     /// Number of frames without the reserve.
     capacity: u32,
-    /// Most dirty pages that the frames in force allow; `u64::MAX` if all frames are in force.
+    /// Maximum number of dirty pages that the frames in force allow; `u64::MAX` if all frames are
+    /// in force.
     frames_limit: AtomicU64,
 }
 

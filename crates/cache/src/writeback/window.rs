@@ -23,7 +23,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Most runs of maximum length in flight at a time.
+    /// Maximum number of full-length runs in flight at a time.
     const MOST_RUNS: u64 = 16;
 
     pub(super) fn new(core: &CacheCore, disk: &CachedDevice, flags: BioFlags) -> Self {

@@ -66,7 +66,7 @@ impl Drop for Allocated {
     }
 }
 
-/// Most bitmaps read ahead while one group is loaded: a gibibyte with blocks of 4 KiB.
+/// Maximum number of bitmaps read ahead while one group is loaded: a gibibyte with blocks of 4 KiB.
 const GROUPS_AHEAD: u32 = 7;
 
 /// Keeps bitmaps loaded for blocks that are about to be freed.
@@ -106,8 +106,8 @@ impl Allocator {
         self.allocate(Request { growing: None, before: 0, goal, want, loads: 0 }, reservation).await
     }
 
-    /// As [`Self::blocks`], for a file that grows from block `end` on. Keeps blocks behind the
-    /// allocation for the file's next one, as many as the file already has, until
+    /// Like [`Self::blocks`], but for a file that grows from block `end` on. Keeps blocks behind
+    /// the allocation for the file's next one, as many as the file already has, until
     /// [`Self::close_window`] or until the volume is otherwise full.
     pub(crate) async fn growing(
         &self,

@@ -39,7 +39,7 @@ pub(crate) enum Step {
     Full,
 }
 
-/// Least and most blocks of a window, which is always at least one cluster.
+/// Minimum and maximum length of a window, in blocks. A window is always at least one cluster.
 const WINDOW_MIN: u32 = 16;
 const WINDOW_MAX: u32 = 2048;
 /// Groups that a request may load in search of a run of full length, and of one eighth of that.

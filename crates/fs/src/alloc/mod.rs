@@ -55,9 +55,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Most groups whose bitmaps and indexes stay in memory while unused.
+/// Maximum number of unused groups whose bitmaps and indexes stay in memory.
 const GROUPS_KEPT: usize = 256;
-/// Most free runs in the indexes of all groups; beyond that, unused indexes are forgotten.
+/// Maximum number of free runs in the indexes of all groups; beyond that, unused indexes are
+/// forgotten.
 const RUNS_KEPT: usize = 1 << 18;
 
 /// The allocator of a volume open for writing. Cheap to clone.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Rounds in which every part is asked: what one gives back may let another give back more.
 const ROUNDS: u32 = 3;
-/// Most rounds in total. Those beyond `ROUNDS` are run only while freed blocks would suffice.
+/// Maximum number of rounds. Those beyond `ROUNDS` run only while freed blocks would suffice.
 const ROUNDS_MAX: u32 = 16;
 
 /// A part of the volume that may hold more blocks than it needs.
@@ -45,7 +45,7 @@ impl Allocator {
         self.shared.givers.lock().push(giver);
     }
 
-    /// As [`Allocator::reserve`], but makes room first if necessary. The caller holds neither a
+    /// Like [`Allocator::reserve`], but makes room first if necessary. The caller holds neither a
     /// handle nor a page.
     ///
     /// # Errors
@@ -97,7 +97,8 @@ impl Allocator {
         Err(Error::NoSpace)
     }
 
-    /// As [`Allocator::inode`], after a commit if that makes freed inodes available.
+    /// Like [`Allocator::inode`], but if none is free, tries again after a commit that makes freed
+    /// ones available.
     ///
     /// # Errors
     /// As [`Allocator::inode`], or the error of a damaged group if that has free inodes; why the

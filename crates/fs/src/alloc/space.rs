@@ -111,7 +111,7 @@ impl Space {
         self.0.lock().free += blocks;
     }
 
-    /// As [`Self::abandoned`], for blocks that stay promised.
+    /// Like [`Self::abandoned`], but the blocks stay promised, now to the returned reservation.
     pub(crate) fn taken_back(&self, blocks: u64) -> Reservation {
         let mut counts = self.0.lock();
         counts.free += blocks;

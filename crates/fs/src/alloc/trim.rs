@@ -4,7 +4,7 @@ use super::blocks::Allocated;
 use super::{Allocator, Privilege};
 use extant_format::{Group, UintExt, VolumeBlock};
 
-/// Most blocks taken at a time, but at least one cluster.
+/// Maximum number of blocks taken at a time; always at least one cluster.
 const PIECE_BLOCKS: u32 = 2048;
 
 /// Free blocks that were found.

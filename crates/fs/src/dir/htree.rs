@@ -28,7 +28,7 @@ impl Step {
     }
 }
 
-/// Most blocks that a check keeps.
+/// Maximum number of blocks that a check keeps loaded.
 const LOADED_MAX: usize = 64;
 
 /// Blocks of a directory loaded for the next steps of a check.

@@ -106,13 +106,13 @@ impl Shape {
         self.has_nodes && (at.0 == 0 || is_node(bytes))
     }
 
-    /// Most levels of inner nodes between a tree's root and its leaves.
+    /// Maximum number of levels of inner nodes between a tree's root and its leaves.
     pub(crate) const fn levels_max(&self) -> u8 {
         if self.large_dir { 2 } else { 1 }
     }
 
-    /// Most blocks of the directory: its size has 31 bits without `large_dir`, and a tree's
-    /// pointers have 28.
+    /// Maximum number of blocks in the directory: its size has 31 bits without `large_dir`, and a
+    /// tree's pointers have 28.
     pub(crate) const fn blocks_max(&self) -> u32 {
         let by_size =
             if self.large_dir { u32::MAX } else { ((1u64 << 31) / self.block_bytes as u64) as u32 - 1 };

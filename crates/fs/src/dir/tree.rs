@@ -6,7 +6,7 @@ use extant_format::{
     UintExt, init_dx_node, set_dx_levels,
 };
 
-/// Most nodes on the path to a leaf.
+/// Maximum number of nodes on the path to a leaf.
 const DEPTH_MAX: usize = 3;
 
 /// The hashes of the names that may be in a part of a tree.

@@ -9,9 +9,9 @@ use extant_format::QuotaKind;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Most quota blocks that one operation dirties. For each of users, groups and projects: the paths
-/// to the entries of two owners that are new in the transaction, including updates of the free
-/// block and free entry lists, and the entries of two more owners.
+/// Maximum number of quota blocks that one operation dirties. For each of users, groups and
+/// projects: the paths to the entries of two owners that are new in the transaction, including
+/// updates of the free block and free entry lists, and the entries of two more owners.
 pub(super) const OPERATION_QUOTA_BLOCKS: u32 = 3 * (2 * NEW_OWNER_BLOCKS + 2);
 /// Quota file blocks that a new entry dirties: the header, the root, three nodes, the leaf, and the
 /// next leaf with a free entry.
@@ -79,7 +79,7 @@ impl Charges {
         }
     }
 
-    /// Most quota blocks that these changes dirty.
+    /// Maximum number of quota blocks that these changes dirty.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks
     }
@@ -95,7 +95,7 @@ pub(crate) trait Accounts: Debug + Send + Sync {
     /// Total blocks of quotas. No transaction changes more of them.
     fn blocks(&self) -> u32;
 
-    /// Most quota blocks that charging `owner` dirties. The charge will follow.
+    /// Maximum number of quota blocks that charging `owner` dirties. The charge will follow.
     fn blocks_of(&self, owner: Owner) -> u32;
 
     /// Charges the changes of one transaction and returns the new contents of quota blocks, to be

@@ -18,8 +18,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Least time that the woken waiter gets to resume while others wait. Longer than a thread usually
-/// waits for a processor.
+/// Minimum time that the woken waiter gets to resume while others wait. Longer than a thread
+/// usually waits for a processor.
 const PATIENCE: Nanos = Nanos::from_millis(20);
 
 /// Holds one future at a time.

@@ -67,7 +67,8 @@ impl Ring {
     }
 }
 
-/// Most log blocks for a transaction with `blocks` copies and `revokes` revoke records.
+/// Maximum number of log blocks for a transaction with `blocks` copies and `revokes` revoke
+/// records.
 pub(super) fn log_cost(layout: &JournalLayout, block_bytes: usize, blocks: u32, revokes: u32) -> u32 {
     let (header, uuid) = (12, 16);
     let tags = (block_bytes - header - uuid - layout.tail_bytes()) / layout.tag_bytes();

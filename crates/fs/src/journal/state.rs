@@ -136,7 +136,7 @@ impl Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Committing {
     pub(super) tid: Tid,
-    /// Most log blocks it may still take; 0 once it has taken them.
+    /// Maximum number of log blocks it may still take; 0 once it has taken them.
     pub(super) cost: u32,
     /// Its first block in the log, once it has one.
     pub(super) start: Option<u32>,

@@ -70,7 +70,7 @@ impl PinnedNodes {
         Self { kind, nodes: BTreeMap::new(), copying: None }
     }
 
-    /// As [`Self::of`], for an edit that may do more than append or truncate. Such an edit is
+    /// Like [`Self::of`], but for an edit that may do more than append or truncate. Such an edit is
     /// planned for the running transaction and must be planned again for another
     /// ([`Planned::is_for`]).
     pub(crate) fn copying(cell: &InodeCell, sb: &Superblock, journal: &Journal) -> Self {
@@ -142,9 +142,9 @@ pub(crate) enum Change<'a> {
     /// Maps these extents, in order. A written or unwritten extent at the place it already has is
     /// converted.
     Map(&'a [Extent]),
-    /// As `Map`, for a map that will be empty when the change is applied.
+    /// Like `Map`, but for a map that will be empty when the change is applied.
     Refill(&'a [Extent]),
-    /// As `Map`, to other blocks than before; the old ones are freed. For trees only.
+    /// Like `Map`, but to blocks other than before; the old ones are freed. For trees only.
     Move(&'a [Extent]),
     /// Unmaps the end of the range, as far as one step goes.
     Remove(BlockRange),

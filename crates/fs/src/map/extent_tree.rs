@@ -143,7 +143,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Self::of(root, source, sb, inode, !sb.cluster_size().is_block())
     }
 
-    /// As [`Self::new`], for lookups only: a file whose extents violate the cluster rule
+    /// Like [`Self::new`], but for lookups only: a file whose extents violate the cluster rule
     /// (`clusters::check`) can still be read.
     pub(crate) fn to_look_up(
         root: &[u8; ROOT_BYTES],

@@ -107,7 +107,8 @@ impl FileMap {
         Some((run.until(end), known))
     }
 
-    /// As [`Self::read`], within `at..end`, and whether the run is pending. Moves `at` past it.
+    /// Like [`Self::read`], but stays within `at..end` and also says whether the run is pending.
+    /// Moves `at` past it.
     fn read_next(&self, at: &mut u64, end: u64) -> Option<(BlockRange, OnDisk, bool)> {
         if *at >= end {
             return None;

@@ -5,7 +5,7 @@ use super::run_map::RunMap;
 use super::shared_clusters::RestOfClusters;
 use extant_format::BlockRange;
 
-/// Most runs of the map on disk to keep in memory.
+/// Maximum number of runs of the on-disk map to keep in memory.
 const KNOWN_MAX: usize = 2048;
 
 impl RunMap<OnDisk> {

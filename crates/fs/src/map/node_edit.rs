@@ -115,7 +115,7 @@ impl Budget {
         Self { blocks_per_group: blocks_per_group.into(), groups, nodes, most, blocks_left }
     }
 
-    /// As [`Self::new`], and at most `blocks` blocks.
+    /// Like [`Self::new`], but also limited to `blocks` blocks.
     pub(crate) fn of_blocks(blocks_per_group: u32, most: u32, blocks: u32) -> Self {
         let all = Self::new(blocks_per_group, most);
         Self { blocks_left: blocks.min(all.blocks_left), ..all }

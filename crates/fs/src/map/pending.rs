@@ -114,8 +114,8 @@ impl PendingBlocks {
         }
     }
 
-    /// As [`Self::claim`], for delayed blocks in a cluster being allocated for the same write-back
-    /// run. `to` is the place of the first of them.
+    /// Like [`Self::claim`], but for delayed blocks in a cluster being allocated for the same
+    /// write-back run. `to` is the place of the first of them.
     pub(crate) fn share(&mut self, range: BlockRange, to: VolumeBlock) {
         let was = WasBefore::Shared;
         debug_assert!(
@@ -280,8 +280,8 @@ impl PendingBlocks {
         rest.next().map_or(bytes.end, |(run, _)| start(run))
     }
 
-    /// Most blocks that the tree may have to map anew, and most runs they can be in. The
-    /// reservation for nodes is based on these.
+    /// Upper bounds for the blocks that the tree may have to map anew, and for the runs they are
+    /// in. The reservation for nodes is based on these.
     pub(crate) fn reserved(&self) -> (u64, u64) {
         (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.runs.len().to_u64() })
     }

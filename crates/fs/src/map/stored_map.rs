@@ -185,7 +185,8 @@ impl Mapper {
         Ok(())
     }
 
-    /// As [`Self::read`], up to the first unreadable byte. Returns the number of bytes read.
+    /// Like [`Self::read`], but stops at the first unreadable byte. Returns the number of bytes
+    /// read.
     ///
     /// # Errors
     /// The first byte is unreadable.

@@ -22,7 +22,7 @@ pub(crate) fn superblock() -> Superblock {
     Superblock::from_raw(raw).unwrap()
 }
 
-/// As [`superblock`], with clusters of four blocks (`bigalloc`).
+/// Like [`superblock`], but with clusters of four blocks (`bigalloc`).
 pub(crate) fn clustered() -> Superblock {
     let mut raw = *superblock().raw();
     let blocks = raw.s_blocks_count_lo.get() - 1;

@@ -17,8 +17,8 @@ pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 const METADATA_BYTES: usize = 24 << 20;
 /// Memory for the contents of its small files.
 const CHUNKS_BYTES: usize = 8 << 20;
-/// Least of either, however small the cache that they are charged to: 16 chunks, or 16 of the
-/// largest blocks.
+/// Minimum for each of the two, however small the cache that they are charged to: 16 chunks, or 16
+/// of the largest blocks.
 const CHARGED_MIN_BYTES: u64 = 16 * CHUNK_BYTES;
 
 /// Location of the newest contents of a block that is in the journal.

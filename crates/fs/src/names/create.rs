@@ -523,7 +523,7 @@ const fn is_device(kind: FileKind) -> bool {
     matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
 }
 
-/// Most links of an inode (`EXT4_LINK_MAX`).
+/// Maximum number of links to an inode (`EXT4_LINK_MAX`).
 pub(crate) const HARD_LINKS_MAX: u16 = 65_000;
 
 /// Whether a directory cannot hold another directory. There is no limit for a hash-indexed one on a

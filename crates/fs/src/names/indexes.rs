@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 /// Total index memory; above this, indexes not used recently are dropped even if memory is
 /// plentiful.
 const LIMIT_BYTES: u64 = 32 << 20;
-/// Most directories examined by one call to `shrink`.
+/// Maximum number of directories examined by one call to `shrink`.
 const SHRINK_LOOKS: usize = 128;
 /// Directories examined on each insertion, to drop those no longer in memory.
 const PRUNED: usize = 2;

@@ -25,7 +25,7 @@ use extant_format::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Most blocks that a scan of a whole directory keeps pinned.
+/// Maximum number of blocks that a scan of a whole directory keeps pinned.
 const SCAN_PINS: usize = 64;
 /// Blocks read ahead in a scan.
 const READ_AHEAD: u64 = 32;
@@ -572,7 +572,7 @@ impl<'w> OpenDir<'w> {
     }
 }
 
-/// Most blocks by which the map of a directory can grow.
+/// Maximum number of blocks that a directory's map can grow by.
 fn node_growth(dir: &Inode, sb: &Superblock, blocks: BlockRange) -> u64 {
     let is_inline = dir.flags().contains(InodeFlags::INLINE_DATA);
     let tree = match is_inline {

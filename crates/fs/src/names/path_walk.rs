@@ -14,7 +14,7 @@ pub enum Follow {
     No,
 }
 
-/// Most symbolic links followed in one path (Linux: `MAXSYMLINKS`).
+/// Maximum number of symbolic links followed in one path (Linux: `MAXSYMLINKS`).
 pub const SYMLINKS_MAX: u32 = 40;
 
 /// The nodes that a path leads through.

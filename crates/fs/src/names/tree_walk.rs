@@ -16,7 +16,7 @@ pub const DEPTH_MAX: usize = 2048;
 pub const PATH_MAX: usize = 16 << 10;
 /// Memory for the names of one walk, in bytes. Larger directories are returned in sorted batches.
 const NAMES_BYTES: usize = 64 << 20;
-/// Most lost parts of a directory reported for each batch of its names.
+/// Maximum number of lost parts of a directory reported for each batch of its names.
 const LOST_MAX: usize = 1000;
 /// How many names have their inodes prefetched at a time, and how many directories their blocks.
 const WINDOW_INODES: usize = 4096;

@@ -10,7 +10,7 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_format::{BlockRange, InodeFlags, UintExt, VolumeBlock};
 
-/// Least growth of a quota file, in bytes.
+/// Minimum growth of a quota file at a time, in bytes.
 const STEP_BYTES: usize = 16 << 10;
 
 impl QuotaFile {

@@ -9,7 +9,7 @@ use extant_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most blocks that a new entry takes: inner nodes of the tree, and a leaf.
+/// Maximum number of blocks that a new entry takes: inner nodes of the tree, and a leaf.
 const ENTRY_BLOCKS: usize = QUOTA_TREE_DEPTH;
 
 /// A quota file. Its blocks have 1 KiB, whatever the volume's block size.

@@ -97,9 +97,9 @@ impl View {
         Self::with_superblock(device, options, sb, offset, Problems::default())
     }
 
-    /// As [`Self::open`], for reading only. With [`Damage::Report`], backups replace a damaged
-    /// superblock, unless the caller chose one, and damaged group descriptors; the problems mention
-    /// it.
+    /// Like [`Self::open`], but for reading only. With [`Damage::Report`], backups replace a
+    /// damaged superblock, unless the caller chose one, and damaged group descriptors; the problems
+    /// mention it.
     ///
     /// # Errors
     /// As [`Self::open`], if no backup is usable either.
@@ -119,8 +119,8 @@ impl View {
         Ok(view)
     }
 
-    /// As [`Self::open_to_read`] with [`Damage::Report`], for repairs: from the first superblock
-    /// only if nothing is wrong with it. A wrong checksum counts as damage.
+    /// Like [`Self::open_to_read`] with [`Damage::Report`], but for repairs: uses the first
+    /// superblock only if nothing is wrong with it. A wrong checksum counts as damage.
     ///
     /// # Errors
     /// As [`Self::open`], if no backup is usable either.
@@ -262,7 +262,7 @@ impl View {
         check.or_else(|corrupt| self.note_error(corrupt.into()))
     }
 
-    /// As [`Self::note`], for a problem of any kind.
+    /// Like [`Self::note`], but for a problem of any kind.
     pub(crate) fn note_error(&self, error: Error) -> Result<()> {
         match self.inner.damage {
             Damage::Fail => Err(error),
@@ -278,8 +278,8 @@ impl View {
         self.inner.damage == Damage::Report
     }
 
-    /// As [`Self::note`], for the checksum of a block. Not checked on a volume open for writing: a
-    /// changed block gets its checksum at commit, so the one in memory means nothing.
+    /// Like [`Self::note`], but for the checksum of a block. Not checked on a volume open for
+    /// writing: a changed block gets its checksum at commit, so the one in memory means nothing.
     pub(crate) fn note_checksum(
         &self,
         check: impl FnOnce() -> std::result::Result<(), Corrupt>,

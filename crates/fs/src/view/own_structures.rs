@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most groups whose structures are looked for together. Larger flexible groups are cut.
+/// Maximum number of groups whose structures are looked up together. Larger flexible groups are
+/// cut.
 const GROUPS_MAX: u32 = 4096;
 
 /// The volume's own structures within some adjacent groups.

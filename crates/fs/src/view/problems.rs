@@ -3,7 +3,7 @@
 use crate::Error;
 use std::collections::BTreeSet;
 
-/// Most problems kept per volume; later ones are dropped.
+/// Maximum number of problems kept per volume; later ones are dropped.
 const PROBLEMS_MAX: usize = 1000;
 
 /// Problems in the order they were found, without duplicates.

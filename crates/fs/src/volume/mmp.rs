@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// The shortest interval accepted (`EXT4_MMP_MIN_CHECK_INTERVAL`), and the default.
 const INTERVAL_MIN_S: u16 = 5;
-/// The most that an interval adds to a wait (`ext4_multi_mount_protect`).
+/// Maximum number of seconds that an interval adds to a wait (`ext4_multi_mount_protect`).
 const WAIT_MORE_MAX_S: u64 = 60;
 /// The node name in the block: a library does not know its host's name.
 const USER: &[u8] = b"extant";

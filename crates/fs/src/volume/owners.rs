@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// Up to this many inodes in use, all maps are always read, which takes some milliseconds.
 const INODES_MAX: u64 = 4096;
-/// Most bitmaps that are counted where the descriptors' counts say that more inodes are in use.
+/// Maximum number of bitmaps to count if, by the descriptors' counts, more inodes are in use.
 const BITMAPS_MAX: usize = 256;
 /// How many inodes are prefetched together.
 const AHEAD: usize = 1024;

@@ -24,7 +24,7 @@ pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most unused inodes kept in memory, as far as their memory limit allows.
+/// Maximum number of unused inodes kept in memory, as far as their memory limit allows.
 const INODES_KEPT: usize = 128 << 10;
 /// Memory of inodes above which unused ones are dropped, even if memory is plentiful.
 const INODES_BYTES: u64 = 64 << 20;

@@ -4,7 +4,7 @@
 use extant_format::VolumeBlock;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most blocks to keep track of.
+/// Maximum number of blocks to keep track of.
 const KEPT: usize = 4096;
 
 /// Attribute blocks in use. A block that is rewritten or freed must be reported at once. A block

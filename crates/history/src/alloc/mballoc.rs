@@ -11,7 +11,7 @@ use std::ops::Range;
 enum Criterion {
     /// The group's mean free run is at least as long as the goal.
     GoalFast,
-    /// As `GoalFast`, with the goal reduced to a smaller power of two.
+    /// Like `GoalFast`, but with the goal reduced to a smaller power of two.
     BestAvailable,
     /// The group has at least as many free blocks as the goal; groups in volume order.
     GoalSlow,

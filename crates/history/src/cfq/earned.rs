@@ -6,7 +6,7 @@ use extant_iosched::elevator::ProgramId;
 use extant_iosched::elevator::cfq::IdleRule;
 use extant_iosched::elevator::cfq::idle_rule::{Arrival, Lull};
 
-/// As [`Linux310`], but a new queue starts without an idle window and earns it by short think
+/// Like [`Linux310`], but a new queue starts without an idle window and earns it by short think
 /// times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Earned;

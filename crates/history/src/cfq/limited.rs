@@ -6,7 +6,7 @@ use extant_iosched::elevator::ProgramId;
 use extant_iosched::elevator::cfq::IdleRule;
 use extant_iosched::elevator::cfq::idle_rule::{Arrival, Lull};
 
-/// As [`Linux310`], but all idle queues together may idle for at most one group slice per round.
+/// Like [`Linux310`], but all idle queues together may idle for at most one group slice per round.
 /// With more queues than ticks in the slice the wait rounds to zero, and the timer fires at the
 /// next tick.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,7 +14,7 @@ pub struct Tunables {
     pub write_expire: Nanos,
     /// How many batches of reads may run while a write waits.
     pub writes_starved: u32,
-    /// Most requests in a batch.
+    /// Maximum number of requests in a batch.
     pub fifo_batch: u32,
     /// A request of a lower class that has waited this long is served before those of higher
     /// classes.

@@ -34,15 +34,16 @@ use std::task::{Poll, Wake, Waker};
 /// Settings of a [`Queue`].
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
-    /// Most requests of each kind (synchronous and asynchronous) that the elevator sees. Further
-    /// bios wait, and their streams take turns when a request becomes free (Linux: `nr_requests`).
+    /// Maximum number of requests of each kind (synchronous and asynchronous) that the elevator
+    /// sees. Further bios wait, and their streams take turns when a request becomes free (Linux:
+    /// `nr_requests`).
     pub requests: usize,
     /// Whether both kinds share these requests, because they are the device's tags (Linux since
     /// 5.0, without an I/O scheduler).
     pub are_tags: bool,
     /// How far streams that have waited may exceed the limit on requests; `None` if they may not.
     pub batching: Option<Batching>,
-    /// Most requests in the device at a time.
+    /// Maximum number of requests in the device at a time.
     pub depth: usize,
     /// Whether the device honours [`BioFlags::FUA`] itself. If not, the queue flushes after such a
     /// write.

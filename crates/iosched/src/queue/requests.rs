@@ -22,7 +22,7 @@ pub(super) struct Bounds {
     pub(super) are_tags: bool,
     /// How far streams that have waited may exceed the limit on requests.
     pub(super) batching: Option<Batching>,
-    /// Most requests in the device.
+    /// Maximum number of requests in the device.
     pub(super) depth: usize,
 }
 

@@ -92,8 +92,9 @@ impl WrittenCounter {
     }
 }
 
-/// The most bytes that a machine's disks can acknowledge within a period: what the link, the
-/// interfaces and media without a cache can carry, plus the contents of the queues at its start.
+/// Maximum number of bytes that a machine's disks can acknowledge within a period: what the link,
+/// the interfaces and media without a cache can carry, plus the contents of the queues at its
+/// start.
 fn most_bytes(machine: &Machine, over: Nanos) -> u64 {
     let carried = |bytes_s: u64| (u128::from(bytes_s) * u128::from(over.0) / 1_000_000_000) as u64;
     let of_one = |model: &DiskModel| {

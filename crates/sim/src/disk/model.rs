@@ -65,7 +65,8 @@ impl DiskModel {
         self.build_turned(seed, 0)
     }
 
-    /// As [`DiskModel::build`], with any platters turned by part of a revolution, in millionths.
+    /// Like [`DiskModel::build`], but with any platters turned by part of a revolution, in
+    /// millionths.
     pub(crate) fn build_turned(&self, seed: u64, millionths: u32) -> Box<dyn Drive> {
         match &self.kind {
             DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone()).turned(millionths)),

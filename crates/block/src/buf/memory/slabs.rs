@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 /// alignment is the same.
 pub(super) const PIECE_BYTES: usize = 4096;
 const PIECES: usize = u64::BITS as usize;
-/// Most free pieces kept, 16 MiB.
+/// Maximum number of free pieces kept, 16 MiB.
 const KEPT: usize = 4096;
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(BUF_ALIGN));

@@ -3,7 +3,7 @@
 use super::ids::{Class, QueueId, TreeId};
 use super::{Cfq, Tunables};
 
-/// Most other queues that a queue's place depends on, if waits are bounded.
+/// Maximum number of other queues that a queue's place depends on, if waits are bounded.
 const MOST_OTHERS: i64 = 8;
 
 impl Tunables {

@@ -8,7 +8,7 @@ use extant_rt::Nanos;
 pub struct Tunables {
     /// Ticks per second (the kernel's `HZ`), 1 to 10⁹.
     pub hz: i64,
-    /// Most requests of one queue in the device while others wait (`quantum`).
+    /// Maximum number of requests of one queue in the device while others wait (`quantum`).
     pub quantum: u32,
     /// A request that has waited this long is served next in its queue's slice, \[async, sync\].
     pub fifo_expire: [i64; 2],

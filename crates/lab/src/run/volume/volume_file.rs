@@ -186,7 +186,7 @@ impl OnVolume {
         }
     }
 
-    /// The most that is read ahead of one reader; 0 if the file is not in our cache.
+    /// Maximum number of bytes read ahead of one reader; 0 if the file is not in our cache.
     pub(in crate::run) fn read_ahead_bytes(&self) -> u64 {
         match self {
             Self::Ours(file) => file.file.read_ahead_bytes(),
